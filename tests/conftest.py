@@ -1,4 +1,4 @@
-"""Keys numba's cache by the package's sources: an edited helper elsewhere would leave its callers with the old code."""
+"""Keys numba's cache by the sources of the kernels: an edited helper elsewhere would leave its callers with the old code."""
 
 import hashlib
 import os
@@ -7,6 +7,6 @@ from pathlib import Path
 
 import spacy_crf
 
-_sources = sorted(Path(spacy_crf.__file__).parent.rglob("*.py"))
+_sources = sorted((Path(spacy_crf.__file__).parent / "kernels").glob("*.py"))
 _digest = hashlib.sha256(b"".join(path.read_bytes() for path in _sources)).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"spacy_crf_numba_{_digest}"))
