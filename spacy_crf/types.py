@@ -1,6 +1,6 @@
 """What passes between the layers: plain named tuples of numpy arrays.
 
-Letters in shapes: T tokens (of all sequences of a batch, one after the other), B sequences, S states, K longest segment,
+Letters in shapes: T tokens (of all sequences of a batch, end to end), B sequences, S states, K longest segment,
 A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf`` means forbidden.
 """
 
@@ -24,7 +24,7 @@ class TokenFeatures(NamedTuple):
 class ChainScores(NamedTuple):
     """Potentials of a batch of linear chains, laid end to end: sequence b is tokens ``starts[b]:starts[b + 1]``.
 
-    ``transitions[i, j]`` is the score of state j directly after state i. With a third axis in front the scores depend on
+    ``transitions[i, j]`` is the score of state j directly after state i. With a third axis in front scores depend on
     the position: ``transitions[t]`` belongs to the step from t - 1 to t (unused where t opens a sequence).
     The same tuple holds the derivative of a loss with respect to each score.
     """

@@ -1,4 +1,4 @@
-"""Keys numba's cache by the sources of the kernels: an edited helper elsewhere would leave its callers with the old code."""
+"""Keys numba's cache by the sources of the kernels: an edited helper elsewhere would leave callers with the old code."""
 
 import hashlib
 import os

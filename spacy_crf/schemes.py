@@ -1,0 +1,195 @@
+"""Tag schemes: from labels to tags and back, and which tag may follow which.
+
+A scheme gives every label the same boundary prefixes. Tag 0 is ``O``; label ``l`` (from 0) with prefix ``p`` is tag
+``1 + l * len(prefixes) + p``. All functions work on whole arrays of tokens laid end to end.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import Errors
+from .types import Clamp
+
+# spaCy's codes for ``ent_iob``
+MISSING, INSIDE, OUTSIDE, BEGIN = 0, 1, 2, 3
+
+
+class TransitionMask(NamedTuple):
+    """What a scheme allows: which tag after which, which at the first and which at the last token."""
+
+    transitions: NDArray[np.bool_]  # [S, S]
+    first: NDArray[np.bool_]  # [S]
+    last: NDArray[np.bool_]  # [S]
+
+
+class Segments(NamedTuple):
+    """Entities of tokens laid end to end: tokens ``start[n]`` up to, not including, ``end[n]``."""
+
+    start: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    label: NDArray[np.int64]  # [N] indices of labels
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One way to write labelled spans as one tag per token.
+
+    prefixes: Boundary prefixes in the order of the tags of one label.
+    opens: Prefixes that always begin a span, closes: that always end it.
+    """
+
+    name: str
+    prefixes: str
+    opens: str
+    closes: str
+
+    def tags(self, labels: list[str]) -> list[str]:
+        """Names of all tags: ``O``, then the tags of each label."""
+        return ["O"] + [f"{prefix}-{label}" for label in labels for prefix in self.prefixes]
+
+    def transition_mask(self, n_labels: int) -> TransitionMask:
+        """Which tag sequences are valid.
+
+        RETURNS (TransitionMask): For ``S = 1 + n_labels * len(prefixes)`` tags.
+        """
+        label, prefix = self._label_and_prefix(n_labels)
+        size = len(label)
+        outside = label < 0
+        opens, closes = self._has(prefix, self.opens), self._has(prefix, self.closes)
+        inside = self._has(prefix, "IL")
+        same = label[:, None] == label[None, :]
+        if self.name == "IO":
+            everything = np.ones(size, dtype=bool)
+            return TransitionMask(np.ones((size, size), dtype=bool), everything, everything)
+        if self.name == "IOB1":
+            # B only parts two spans of one label that touch
+            allowed = ~opens[None, :] | (same & ~outside[:, None])
+            return TransitionMask(allowed, ~opens, np.ones(size, dtype=bool))
+        # A span goes on exactly where the next tag says so: I-x and L-x need B-x or I-x before them, and in BILUO
+        # B-x and I-x need them behind.
+        goes_on = ~outside & ~closes
+        continues = same & goes_on[:, None] & inside[None, :]
+        if self.closes:
+            allowed = np.where(goes_on[:, None], continues, ~inside[None, :])
+            return TransitionMask(allowed, ~inside, ~goes_on)
+        return TransitionMask(continues | ~inside[None, :], ~inside, np.ones(size, dtype=bool))
+
+    def encode(self, iob: NDArray, label: NDArray, starts: NDArray) -> NDArray[np.int32]:
+        """Tags of annotated tokens.
+
+        iob (int[T]): spaCy's ``ent_iob`` codes; a sequence never opens with INSIDE.
+        label (int[T]): Label of each entity token, anything elsewhere.
+        starts (int64[B + 1]): Where the sequences begin and end.
+        RETURNS (int32[T]): Tags; -1 where the annotation is missing.
+        """
+        entity = (iob == BEGIN) | (iob == INSIDE)
+        goes_on = self._goes_on(iob, starts)
+        if self.name == "IO":
+            prefix = np.zeros(len(iob), dtype=np.int64)
+        elif self.name == "IOB1":
+            touches = np.zeros(len(iob), dtype=bool)
+            touches[1:] = entity[:-1] & (label[1:] == label[:-1])
+            touches &= ~self._opening(starts, len(iob))
+            prefix = np.where((iob == BEGIN) & touches, self.prefixes.index("B"), self.prefixes.index("I"))
+        else:
+            prefix = np.where(iob == BEGIN, self.prefixes.index("B"), self.prefixes.index("I"))
+            if self.closes:
+                prefix = np.where(goes_on, prefix, np.where(iob == BEGIN, *map(self.prefixes.index, "UL")))
+        tags = np.where(entity, 1 + label * len(self.prefixes) + prefix, 0)
+        return np.where(iob == MISSING, -1, tags).astype(np.int32)
+
+    def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> Clamp:
+        """Tags that the annotation allows: one where it is known, all where it is missing – except, beside an annotated
+        entity, those that would make it longer. Where the tags alone can't part two touching spans of one label (IO,
+        IOB1), the neighbours of an annotated entity have another label.
+
+        RETURNS (bool[T, S])
+        """
+        tags = self.encode(iob, label, starts)
+        size = 1 + n_labels * len(self.prefixes)
+        allowed = np.zeros((len(tags), size), dtype=bool)
+        known = tags >= 0
+        allowed[known, tags[known]] = True
+        allowed[~known] = True
+        if not self.closes:
+            entity = (iob == BEGIN) | (iob == INSIDE)
+            joined = ~self._opening(starts, len(iob))[1:]  # to the token before
+            self._forbid(allowed, np.flatnonzero(entity[:-1] & joined & ~known[1:]), 1, label)
+            if self.name != "BIO":
+                self._forbid(allowed, np.flatnonzero(~known[:-1] & joined & (iob[1:] == BEGIN)) + 1, -1, label)
+        return allowed
+
+    def decode(self, tags: NDArray, starts: NDArray) -> Segments:
+        """Spans of valid tag sequences."""
+        width = len(self.prefixes)
+        entity = tags > 0
+        label = np.where(entity, (tags - 1) // width, -1)
+        prefix = np.where(entity, (tags - 1) % width, -1)
+        begins = entity & self._has(prefix, self.opens)
+        begins[1:] |= entity[1:] & ((label[1:] != label[:-1]) | self._has(prefix[:-1], self.closes))
+        begins |= entity & self._opening(starts, len(tags))
+        begin = np.flatnonzero(begins)
+        ends = entity.copy()
+        ends[:-1] &= begins[1:] | ~entity[1:]
+        closing = starts[1:][starts[1:] > starts[:-1]] - 1
+        ends[closing] = entity[closing]
+        return Segments(begin, np.flatnonzero(ends) + 1, label[begin])
+
+    def iob(self, tags: NDArray, starts: NDArray) -> NDArray[np.uint64]:
+        """spaCy's ``ent_iob`` codes (never MISSING) of valid tag sequences."""
+        codes = np.where(tags > 0, INSIDE, OUTSIDE).astype(np.uint64)
+        codes[self.decode(tags, starts).start] = BEGIN
+        return codes
+
+    def label_of_tag(self, n_labels: int) -> NDArray[np.int64]:
+        """Index of the label of each tag, -1 for ``O``."""
+        return self._label_and_prefix(n_labels)[0]
+
+    def _label_and_prefix(self, n_labels):
+        width = len(self.prefixes)
+        tags = np.arange(1 + n_labels * width)
+        return np.where(tags > 0, (tags - 1) // width, -1), np.where(tags > 0, (tags - 1) % width, -1)
+
+    def _has(self, prefix, letters):
+        return np.isin(prefix, [self.prefixes.index(letter) for letter in letters if letter in self.prefixes])
+
+    def _forbid(self, allowed, position, step, label):
+        """Rules out, ``step`` tokens from each position, the tags that would be part of the position's span."""
+        for prefix, letter in enumerate(self.prefixes):
+            if letter == "I" or self.name == "IOB1":
+                allowed[position + step, 1 + label[position] * len(self.prefixes) + prefix] = False
+
+    @staticmethod
+    def _opening(starts, length):
+        """bool[T]: does a sequence begin here?"""
+        opening = np.zeros(length, dtype=bool)
+        opening[starts[:-1][starts[:-1] < starts[1:]]] = True
+        return opening
+
+    @staticmethod
+    def _goes_on(iob, starts):
+        goes_on = np.zeros(len(iob), dtype=bool)
+        goes_on[:-1] = iob[1:] == INSIDE
+        goes_on[(starts[1:] - 1)[starts[1:] > starts[:-1]]] = False
+        return goes_on
+
+
+SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("IO", prefixes="I", opens="", closes=""),
+        Scheme("BIO", prefixes="BI", opens="B", closes=""),
+        Scheme("IOB1", prefixes="BI", opens="B", closes=""),
+        Scheme("BILUO", prefixes="BILU", opens="BU", closes="LU"),
+    )
+}
+
+
+def get_scheme(name: str) -> Scheme:
+    """The scheme of that name; ValueError CRF001 names the known ones."""
+    if name not in SCHEMES:
+        raise ValueError(Errors.CRF001.format(scheme=name, known=", ".join(SCHEMES)))
+    return SCHEMES[name]

@@ -1,0 +1,103 @@
+"""Every scheme against brute force: a tag sequence is valid exactly if it is what some set of spans encodes to."""
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from spacy_crf.schemes import BEGIN, INSIDE, MISSING, OUTSIDE, SCHEMES, get_scheme
+
+LABELS = ["PER", "a-b c"]
+LENGTH = 4
+
+
+def segmentations(length, start=0):
+    """All sets of labelled, non-overlapping spans of a sequence."""
+    if start == length:
+        yield []
+        return
+    for rest in segmentations(length, start + 1):
+        yield rest
+    for end in range(start + 1, length + 1):
+        for label in range(len(LABELS)):
+            for rest in segmentations(length, end):
+                yield [(start, end, label), *rest]
+
+
+def annotate(spans, length):
+    iob, label = np.full(length, OUTSIDE), np.zeros(length, dtype=np.int64)
+    for start, end, name in spans:
+        iob[start:end], label[start:end] = INSIDE, name
+        iob[start] = BEGIN
+    return iob, label
+
+
+def is_valid(mask, tags):
+    return mask.first[tags[0]] and mask.last[tags[-1]] and all(mask.transitions[i, j] for i, j in pairwise(tags))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_mask_allows_exactly_what_spans_encode_to(scheme):
+    starts = np.array([0, LENGTH])
+    encoded = {tuple(scheme.encode(*annotate(spans, LENGTH), starts)) for spans in segmentations(LENGTH)}
+    mask = scheme.transition_mask(len(LABELS))
+    tags = range(len(scheme.tags(LABELS)))
+    assert {path for path in product(tags, repeat=LENGTH) if is_valid(mask, path)} == encoded
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_round_trip(scheme):
+    for spans in segmentations(LENGTH):
+        touching = any(end == start and a == b for (_, end, a), (start, _, b) in pairwise(spans))
+        if scheme.name == "IO" and touching:
+            continue  # IO can't part them
+        iob, label = annotate(spans, LENGTH)
+        # Twice, one after the other: a batch behaves as its sequences do.
+        starts = np.array([0, LENGTH, LENGTH, 2 * LENGTH])
+        tags = scheme.encode(np.tile(iob, 2), np.tile(label, 2), starts)
+        found = [tuple(map(int, span)) for span in zip(*scheme.decode(tags, starts))]
+        assert found == spans + [(start + LENGTH, end + LENGTH, name) for start, end, name in spans]
+        assert scheme.iob(tags, starts).tolist() == np.tile(iob, 2).tolist()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_missing_annotation_is_a_wider_clamp(scheme):
+    """The clamp with holes allows exactly the tag sequences of all span sets that agree with the known tokens."""
+    starts = np.array([0, LENGTH])
+    mask = scheme.transition_mask(len(LABELS))
+    tags = range(len(scheme.tags(LABELS)))
+    for known in [[(1, 3, 0)], [(0, 1, 1)], []]:
+        iob, label = annotate(known, LENGTH)
+        iob[iob == OUTSIDE] = MISSING
+        clamp = scheme.clamp(iob, label, starts, len(LABELS))
+        allowed = {
+            path
+            for path in product(tags, repeat=LENGTH)
+            if is_valid(mask, path) and all(clamp[t, tag] for t, tag in enumerate(path))
+        }
+        agreeing = [spans for spans in segmentations(LENGTH) if set(known) <= set(spans)]
+        if scheme.name in ("IO", "IOB1"):  # the neighbours of an annotated entity have another label
+            agreeing = [spans for spans in agreeing if not touches_same_label(spans, known)]
+        assert allowed == {tuple(scheme.encode(*annotate(spans, LENGTH), starts)) for spans in agreeing}
+
+
+def touches_same_label(spans, known):
+    return any(a[2] == b[2] and (a[1] == b[0] or b[1] == a[0]) for a in spans for b in known)
+
+
+def test_names():
+    assert get_scheme("BILUO").tags(["PER"]) == ["O", "B-PER", "I-PER", "L-PER", "U-PER"]
+    assert get_scheme("BIO").tags(LABELS) == ["O", "B-PER", "I-PER", "B-a-b c", "I-a-b c"]
+
+
+def test_no_tokens():
+    for scheme in SCHEMES.values():
+        empty, starts = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        assert scheme.encode(empty, empty, starts).shape == (0,)
+        assert scheme.clamp(empty, empty, starts, 1).shape[0] == 0
+        assert len(scheme.decode(empty, starts).start) == 0
+
+
+def test_unknown_scheme_names_the_known():
+    with pytest.raises(ValueError, match=r"CRF001.*'BILOU'.*IO, BIO, IOB1, BILUO"):
+        get_scheme("BILOU")
