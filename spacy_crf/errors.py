@@ -12,7 +12,80 @@ class _Coded(type):
 
 class Errors(metaclass=_Coded):
     CRF001 = "Unknown tag scheme '{scheme}'. Known schemes: {known}."
+    CRF010 = (
+        "The {what} score of {where} is {value}. Scores must be finite, or -inf for what is forbidden: look for a weight that "
+        "overflowed, or a feature that is not a number."
+    )
+    CRF011 = "{what} has shape {shape}, but {expected} was expected: scores of one batch must agree about tokens and states."
+    CRF012 = (
+        "starts = {starts} does not cut {tokens} tokens into sequences: it must begin with 0, end with {tokens} and never "
+        "go back."
+    )
+    CRF013 = "Token {token} has state {state}, but there are only {states} states."
+    CRF014 = "n = {n}: ask for at least one path."
+    CRF101 = (
+        "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
+        "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."
+    )
+    CRF102 = (
+        "The range of '{part}' in the feature template '{template}' is empty or reaches too far: write the smaller offset "
+        "first, and no more than {widest} tokens away."
+    )
+    CRF103 = "Unknown attribute '{attribute}' in the feature template '{template}'. Known attributes: {known}."
+    CRF104 = (
+        "The feature template '{template}' names the extension '{name}', which is not set. Call "
+        "Token.set_extension('{name}', ...) before the pipeline is built. Extensions set: {known}."
+    )
+    CRF105 = (
+        "The feature template '{template}' names the feature function '{name}', which the feature set does not have. Add "
+        "a block [....features.functions.{name}]. Functions there: {known}."
+    )
+    CRF106 = (
+        "The feature template '{template}' names the gazetteer '{name}', which is not there. Name its file in "
+        "[initialize.components.NAME.gazetteers]. Gazetteers there: {known}."
+    )
+    CRF107 = "The feature set has no templates: nothing to learn from. Give it at least one, such as 'lower[0]'."
+    CRF108 = (
+        "The feature template '{template}' joins more than one part that can have several values or a number ({parts}). "
+        "Join such a part with plain attributes only."
+    )
+    CRF109 = (
+        "The feature '{source}' is {value} at token {token} ('{text}') of the document '{start}...': features are finite "
+        "numbers."
+    )
+    CRF110 = (
+        "The feature function '{name}' returned {got} items for a document of {expected} tokens ('{start}...'). It returns "
+        "one list of strings or numbers per token, or an array with one row per token."
+    )
+    CRF111 = "The feature function '{name}' gave {value!r} for a token: give a list of strings, or of numbers."
+    CRF112 = "Can't read the gazetteer '{name}' from {path}: {reason}."
+    CRF113 = "Line {line} of the gazetteer '{name}' ({path}) can't be read: {reason}."
+    CRF114 = (
+        "The feature templates keep no feature of the training data (min_count = {min_count}, {seen} features seen). Lower "
+        "min_count, or check that the training documents have the annotation the templates read."
+    )
+    CRF115 = "{parameter} = {value!r} is not possible for the features: {allowed}."
+    CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
+    CRF202 = (
+        "{optimizer} needs the objective of a CRF component; the component with the parameter {key} can't give one. "
+        "Put this optimizer into the CRF component's own block, [components.NAME.optimizer], and use another, such as "
+        "Adam.v1, in [training.optimizer]."
+    )
+    CRF203 = (
+        "The training objective of '{key}' or its gradient is not a finite number at the present weights, so "
+        "{optimizer} has nowhere to start; the weights are left as they were. Look for rules that forbid an annotated "
+        "sequence, features with huge values, and weights loaded from a broken model."
+    )
+    CRF204 = "The saved state belongs to {saved}, but this is {ours}. Load it into an optimizer with the same settings."
+    CRF205 = (
+        "The state of {optimizer} for '{key}' can't be saved: the objective's signature {signature!r} is not made of "
+        "str, bytes, int and tuples of these."
+    )
 
 
 class Warnings(metaclass=_Coded):
-    pass
+    CRF201 = (
+        "The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and forgets "
+        "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
+        'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher].'
+    )

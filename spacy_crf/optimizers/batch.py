@@ -1,0 +1,308 @@
+"""The loop that L-BFGS and conjugate gradients share: propose a direction, search along it, learn, stop or go on.
+
+The objective is ``loss + l1·|w| + l2·w²``; each iteration of a smooth objective costs one evaluation as a rule.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, Protocol
+
+import numpy as np
+import srsly
+
+from ..errors import Errors, Warnings
+from ..types import Floats
+from .line_search import Point, strong_wolfe
+from .objective import CRFOptimizer, Objective, check_count, check_number
+
+logger = logging.getLogger("spacy.spacy_crf")
+# `spacy train` leaves spaCy's logger at WARNING, yet every user shall read why training stopped. A level of its own
+# lets these few lines through to spaCy's handler, and nothing else that is logged at INFO.
+announcements = logging.getLogger("spacy.spacy_crf.training")
+if announcements.level == logging.NOTSET:
+    announcements.setLevel(logging.INFO)
+PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
+
+
+class Position(NamedTuple):
+    """Weights with the objective there."""
+
+    weights: Floats  # [n]
+    value: float  # loss + l1·|w| + l2·w², inf where it or its gradient is not finite
+    gradient: Floats  # [n] of loss + l2·w² alone: |w| has none at zero
+
+
+class Progress(NamedTuple):
+    """One iteration, as `BatchOptimizer.on_iteration` hears of it."""
+
+    key: str
+    iteration: int
+    objective: float
+    gradient_norm: float
+    step: float
+    evaluations: int
+
+
+class Memory(Protocol):
+    """What an algorithm knows of the curvature; empty, it proposes steepest descent."""
+
+    def __bool__(self) -> bool: ...
+
+    def propose(self, gradient: Floats) -> tuple[Floats, float]:
+        """RETURNS (tuple[float64[n], float]): A direction, and the first step to try along it."""
+        ...
+
+    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def to_msg(self) -> list[Any]: ...
+
+    def from_msg(self, msg: list[Any]) -> None: ...
+
+
+@dataclass
+class Run:
+    """The minimization of one component's objective, from one step to the next."""
+
+    signature: Hashable
+    position: Position
+    memory: Memory
+    values: deque[float]  # objective at the last `period` + 1 positions
+    iteration: int = 0
+    stop_reason: Optional[str] = None
+    gradient_norm: float = math.nan
+
+    def continues(self, objective: Objective) -> bool:
+        """Whether this is still the same function at the same weights, but for the model's rounding to float32."""
+        if self.signature != objective.signature:
+            return False
+        return np.array_equal(objective.weights().astype(np.float32), self.position.weights.astype(np.float32))
+
+
+class BatchOptimizer(CRFOptimizer):
+    """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time.
+
+    l2 (float): Weight of w², without a factor 1/2.
+    iterations_per_step (int): Iterations in one step, so that what spaCy does once a step does not dominate.
+    tolerance (float): Stop when |gradient| / max(1, |w|) is no larger. 0 for never.
+    period (int): How many iterations `delta` looks back.
+    delta (float): Stop when `period` iterations improved the objective by no more than this part of its value.
+    max_iterations (Optional[int]): Stop after so many, over all steps. None for no limit.
+    max_line_search (int): Most evaluations of one line search.
+    """
+
+    curvature = 0.9  # c2 of the strong Wolfe conditions
+    identity: tuple[str, ...] = ("l2",)  # settings that saved state depends on
+
+    def __init__(
+        self,
+        *,
+        l2: float,
+        iterations_per_step: int,
+        tolerance: float,
+        period: int,
+        delta: float,
+        max_iterations: Optional[int],
+        max_line_search: int,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        check_number(name, "l2", l2)
+        check_count(name, "iterations_per_step", iterations_per_step)
+        check_number(name, "tolerance", tolerance)
+        check_count(name, "period", period)
+        check_number(name, "delta", delta)
+        if max_iterations is not None:
+            check_count(name, "max_iterations", max_iterations)
+        check_count(name, "max_line_search", max_line_search)
+        self.l2 = l2
+        self.iterations_per_step = iterations_per_step
+        self.tolerance = tolerance
+        self.period = period
+        self.delta = delta
+        self.max_iterations = max_iterations
+        self.max_line_search = max_line_search
+        self.on_iteration: Optional[Callable[[Progress], None]] = None
+        self._runs: dict[str, Run] = {}
+        self._warned: set[str] = set()
+
+    def new_memory(self) -> Memory:
+        raise NotImplementedError
+
+    def step(self, objective: Objective, *, key: str) -> float:
+        """Run `iterations_per_step` iterations, or until a rule says stop; later steps return the final value.
+
+        Whatever happens meanwhile, even a KeyboardInterrupt, the model gets the best weights found so far.
+        """
+        run = self._runs.get(key)
+        if run is None or not run.continues(objective):
+            if run is not None and key not in self._warned:
+                self._warned.add(key)
+                logger.warning(Warnings.CRF201.format(key=key, optimizer=type(self).__name__))
+            run = self._runs[key] = self._start(objective, key)
+        if run.stop_reason is None:
+            try:
+                for _ in range(self.iterations_per_step):
+                    self._iterate(objective, run, key)
+                    if run.stop_reason is not None:
+                        break
+            finally:
+                objective.assign(run.position.weights)
+        return run.position.value
+
+    def stop_reason(self, key: str) -> Optional[str]:
+        """Why the minimization for this key has ended, None while it has not."""
+        return self._runs[key].stop_reason if key in self._runs else None
+
+    def _start(self, objective: Objective, key: str) -> Run:
+        position = self.evaluate(objective, objective.weights())
+        if not math.isfinite(position.value):
+            raise ValueError(Errors.CRF203.format(key=key, optimizer=type(self).__name__))
+        run = Run(objective.signature, position, self.new_memory(), deque([position.value], maxlen=self.period + 1))
+        self._judge(run, key)
+        return run
+
+    def _iterate(self, objective: Objective, run: Run, key: str) -> None:
+        before = run.position
+        gradient = self.steepest_ascent(before)
+        evaluations = 0
+        while True:
+            direction, step = run.memory.propose(gradient)
+            point, tries = self.search(objective, before, gradient, direction, step)
+            evaluations += tries
+            if point is not None:
+                break
+            if not run.memory:  # not even along steepest descent
+                self._stop(run, key, "the line search found no lower point")
+                return
+            run.memory.clear()
+        # Each statement leaves a state one can continue from, should an interrupt hit between them.
+        run.memory.learn(before, point.where, direction, point.step)
+        run.position = point.where
+        run.iteration += 1
+        run.values.append(point.value)
+        self._judge(run, key)
+        progress = Progress(key, run.iteration, point.value, run.gradient_norm, point.step, evaluations)
+        logger.debug("%s: iteration %d objective %.6f gradient norm %.4g step %.4g evaluations %d", *progress)
+        if self.on_iteration is not None:
+            self.on_iteration(progress)
+
+    def evaluate(self, objective: Objective, weights: Floats) -> Position:
+        """The objective with its smooth regularizer."""
+        value, gradient = objective.evaluate(weights)
+        with np.errstate(over="ignore", invalid="ignore"):  # a step too far is told by the value
+            if self.l2:
+                value += self.l2 * float(weights @ weights)
+                add_scaled(gradient, 2.0 * self.l2, weights)
+            if not math.isfinite(value) or not math.isfinite(gradient @ gradient):
+                value = math.inf
+        return Position(weights, float(value), gradient)
+
+    def steepest_ascent(self, position: Position) -> Floats:
+        """The gradient, or what stands in for it where there is none. Not to be changed."""
+        return position.gradient
+
+    def search(
+        self, objective: Objective, before: Position, gradient: Floats, direction: Floats, step: float
+    ) -> tuple[Optional[Point], int]:
+        """RETURNS (tuple[Optional[Point], int]): The accepted point, with its Position, and the evaluations it took."""
+        slope = float(gradient @ direction)
+        if not slope < 0:
+            return None, 0
+
+        def phi(step: float) -> Point:
+            weights = step * direction
+            weights += before.weights
+            after = self.evaluate(objective, weights)
+            with np.errstate(over="ignore", invalid="ignore"):
+                return Point(step, after.value, float(after.gradient @ direction), after)
+
+        start = Point(0.0, before.value, slope)
+        return strong_wolfe(phi, start, step, curvature=self.curvature, max_evaluations=self.max_line_search)
+
+    def _judge(self, run: Run, key: str) -> None:
+        """Apply the stop rules, as CRFsuite has them."""
+        run.gradient_norm = norm(self.steepest_ascent(run.position))
+        improvement = run.values[0] - run.values[-1]
+        if run.gradient_norm <= self.tolerance * max(1.0, norm(run.position.weights)):
+            self._stop(run, key, f"the gradient norm {run.gradient_norm:.4g} is within tolerance = {self.tolerance}")
+        elif len(run.values) > self.period and improvement <= max(self.delta, PRECISION) * abs(run.values[-1]):
+            self._stop(run, key, f"the last {self.period} iterations improved it by no more than delta = {self.delta}")
+        elif self.max_iterations is not None and run.iteration >= self.max_iterations:
+            self._stop(run, key, f"max_iterations = {self.max_iterations} reached")
+
+    def _stop(self, run: Run, key: str, reason: str) -> None:
+        run.stop_reason = reason
+        text = "%s: %s stopped after %d iterations at objective %.6f: %s"
+        announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
+
+    def to_bytes(self) -> bytes:
+        """All that is needed to continue exactly where the runs stand, in this process or another."""
+        msg = {
+            "optimizer": type(self).__name__,
+            "settings": {name: getattr(self, name) for name in self.identity},
+            "runs": {key: self._run_to_msg(run, key) for key, run in self._runs.items()},
+        }
+        return srsly.msgpack_dumps(msg)
+
+    def from_bytes(self, data: bytes) -> "BatchOptimizer":
+        """Take over the state of an optimizer of the same kind and settings; stop rules and limits may differ."""
+        msg = srsly.msgpack_loads(data)
+        ours = {name: getattr(self, name) for name in self.identity}
+        if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
+            saved = f"{msg['optimizer']} with {msg['settings']}"
+            raise ValueError(Errors.CRF204.format(saved=saved, ours=f"{type(self).__name__} with {ours}"))
+        self._runs = {key: self._run_from_msg(run) for key, run in msg["runs"].items()}
+        return self
+
+    def _run_to_msg(self, run: Run, key: str) -> dict[str, Any]:
+        if not _can_be_saved(run.signature):
+            raise ValueError(Errors.CRF205.format(optimizer=type(self).__name__, key=key, signature=run.signature))
+        return {
+            "signature": run.signature,
+            "position": list(run.position),
+            "memory": run.memory.to_msg(),
+            "values": list(run.values),
+            "iteration": run.iteration,
+            "stop_reason": run.stop_reason,
+            "gradient_norm": run.gradient_norm,
+        }
+
+    def _run_from_msg(self, msg: dict[str, Any]) -> Run:
+        weights, value, gradient = msg["position"]
+        memory = self.new_memory()
+        memory.from_msg(msg["memory"])
+        return Run(
+            signature=_as_tuples(msg["signature"]),
+            position=Position(weights.copy(), value, gradient.copy()),
+            memory=memory,
+            values=deque(msg["values"], maxlen=self.period + 1),
+            iteration=msg["iteration"],
+            stop_reason=msg["stop_reason"],
+            gradient_norm=msg["gradient_norm"],
+        )
+
+
+def add_scaled(target: Floats, factor: float, vector: Floats, block: int = 1 << 15) -> None:
+    """target += factor * vector, in blocks whose product stays in the cache: no temporary as long as the vectors."""
+    for start in range(0, len(target), block):
+        target[start : start + block] += factor * vector[start : start + block]
+
+
+def norm(vector: Floats) -> float:
+    return math.sqrt(vector @ vector)
+
+
+def _can_be_saved(signature: Any) -> bool:
+    if isinstance(signature, tuple):
+        return all(_can_be_saved(item) for item in signature)
+    return isinstance(signature, (str, bytes, int))
+
+
+def _as_tuples(value: Any) -> Any:
+    """msgpack knows lists only."""
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,151 @@
+"""L-BFGS (Nocedal & Wright 2006, section 7.2) and, with l1, OWL-QN (Andrew & Gao 2007)."""
+
+from collections import deque
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from ..types import Floats
+from .batch import BatchOptimizer, Position, add_scaled, norm
+from .line_search import Point, backtracking
+from .objective import Objective, check_count, check_number
+
+
+class LBFGS(BatchOptimizer):
+    """Limited-memory BFGS over the full training set, minimizing ``loss + l1·|w| + l2·w²``.
+
+    l1 (float): Weight of |w|. Above 0, OWL-QN sets the weights that do not earn it to exactly 0.
+    l2 (float): Weight of w², without a factor 1/2.
+    memory (int): How many past moves to infer the curvature from.
+    iterations_per_step (int): Iterations in one step, so that what spaCy does once a step does not dominate.
+    tolerance (float): Stop when |gradient| / max(1, |w|) is no larger. 0 for never.
+    period (int): How many iterations `delta` looks back.
+    delta (float): Stop when `period` iterations improved the objective by no more than this part of its value.
+    max_iterations (Optional[int]): Stop after so many, over all steps. None for no limit.
+    max_line_search (int): Most evaluations of one line search.
+    """
+
+    identity = ("l1", "l2", "memory")
+
+    def __init__(
+        self,
+        *,
+        l1: float = 0.0,
+        l2: float = 1.0,
+        memory: int = 6,
+        iterations_per_step: int = 10,
+        tolerance: float = 1e-5,
+        period: int = 10,
+        delta: float = 1e-5,
+        max_iterations: Optional[int] = None,
+        max_line_search: int = 20,
+    ) -> None:
+        super().__init__(
+            l2=l2,
+            iterations_per_step=iterations_per_step,
+            tolerance=tolerance,
+            period=period,
+            delta=delta,
+            max_iterations=max_iterations,
+            max_line_search=max_line_search,
+        )
+        check_number(type(self).__name__, "l1", l1)
+        check_count(type(self).__name__, "memory", memory)
+        self.l1 = l1
+        self.memory = memory
+
+    def new_memory(self) -> "CurvaturePairs":
+        return CurvaturePairs(self.memory)
+
+    def evaluate(self, objective: Objective, weights: Floats) -> Position:
+        position = super().evaluate(objective, weights)
+        if not self.l1:
+            return position
+        return position._replace(value=position.value + self.l1 * float(np.abs(weights).sum()))
+
+    def steepest_ascent(self, position: Position) -> Floats:
+        return pseudo_gradient(position, self.l1) if self.l1 else position.gradient
+
+    def search(
+        self, objective: Objective, before: Position, gradient: Floats, direction: Floats, step: float
+    ) -> tuple[Optional[Point], int]:
+        if not self.l1:
+            return super().search(objective, before, gradient, direction, step)
+        # Andrew & Gao, section 3.2: no component may go against steepest descent, and no weight may change its sign.
+        direction[direction * gradient >= 0] = 0.0
+        orthant = np.where(before.weights != 0, before.weights, direction)
+        if not gradient @ direction < 0:
+            return None, 0
+
+        def phi(step: float) -> Point:
+            weights = step * direction
+            weights += before.weights
+            weights[weights * orthant <= 0] = 0.0
+            after = self.evaluate(objective, weights)
+            return Point(step, after.value, float(gradient @ (weights - before.weights)) / step, after)
+
+        return backtracking(phi, Point(0.0, before.value, 0.0), step, max_evaluations=self.max_line_search)
+
+
+def pseudo_gradient(position: Position, l1: float) -> Floats:
+    """The one-sided derivative of loss + l1·|w| + l2·w² on the side that descends, 0 where neither does (eq. 4)."""
+    weights, _, gradient = position
+    pseudo = l1 * np.sign(weights)
+    pseudo += gradient
+    zero = weights == 0
+    at_zero = gradient[zero]
+    pseudo[zero] = np.sign(at_zero) * np.maximum(np.abs(at_zero) - l1, 0.0)
+    return pseudo
+
+
+class CurvaturePair(NamedTuple):
+    move: Floats  # [n] s: difference of weights
+    change: Floats  # [n] y: difference of gradients
+    curvature: float  # s·y
+
+
+class CurvaturePairs:
+    """The inverse Hessian as the last few moves show it."""
+
+    def __init__(self, size: int) -> None:
+        self.pairs: deque[CurvaturePair] = deque(maxlen=size)  # oldest first
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
+    def propose(self, gradient: Floats) -> tuple[Floats, float]:
+        """The two-loop recursion (Nocedal & Wright, algorithm 7.4) on -gradient."""
+        direction = np.negative(gradient)
+        if not self.pairs:
+            return direction, 1.0 / norm(gradient)
+        shares = []
+        for move, change, curvature in reversed(self.pairs):
+            share = float(move @ direction) / curvature
+            add_scaled(direction, -share, change)
+            shares.append(share)
+        newest = self.pairs[-1]
+        direction *= newest.curvature / float(newest.change @ newest.change)
+        for (move, change, curvature), share in zip(self.pairs, reversed(shares)):
+            add_scaled(direction, share - float(change @ direction) / curvature, move)
+        return direction, 1.0
+
+    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+        if len(self.pairs) == self.pairs.maxlen:
+            oldest = self.pairs.popleft()
+            move, change = oldest.move, oldest.change  # its arrays are used again
+        else:
+            move, change = np.empty_like(before.weights), np.empty_like(before.weights)
+        np.subtract(after.weights, before.weights, out=move)
+        np.subtract(after.gradient, before.gradient, out=change)
+        curvature = float(move @ change)
+        if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):  # else no convex model fits the move
+            self.pairs.append(CurvaturePair(move, change, curvature))
+
+    def clear(self) -> None:
+        self.pairs.clear()
+
+    def to_msg(self) -> list[Any]:
+        return [list(pair) for pair in self.pairs]
+
+    def from_msg(self, msg: list[Any]) -> None:
+        self.pairs.extend(CurvaturePair(move.copy(), change.copy(), curvature) for move, change, curvature in msg)

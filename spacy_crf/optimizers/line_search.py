@@ -1,0 +1,110 @@
+"""How far to go along a direction: searches over phi(step), the objective on a ray, that know nothing of weights.
+
+A ``phi`` answers a step with a ``Point``; ``value = inf`` where the objective is not finite, and the search backs off.
+Both searches return the point they accept (None where nothing lower was found) and the number of evaluations.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+SUFFICIENT_DECREASE = 1e-4  # c1 in both conditions below
+
+
+class Point(NamedTuple):
+    """phi at one step. ``where`` is the caller's own: what it wants back for the accepted step."""
+
+    step: float
+    value: float
+    slope: float
+    where: Any = None
+
+
+def strong_wolfe(
+    phi: Callable[[float], Point], start: Point, step: float, *, curvature: float, max_evaluations: int
+) -> tuple[Optional[Point], int]:
+    """A step that satisfies the strong Wolfe conditions (Nocedal & Wright 2006, eq. 3.7):
+
+        phi(a) <= phi(0) + c1 a phi'(0)   and   |phi'(a)| <= c2 |phi'(0)|
+
+    When the evaluations run out, the lowest point that satisfies the first condition is good enough.
+
+    start (Point): phi at step 0, its slope negative.
+    step (float): The first step to try.
+    curvature (float): c2. Near 1 any decrease of the slope will do; near 0 the search is nearly exact.
+    """
+    # Algorithms 3.5 and 3.6 as one loop. `low` is the lowest point so far that satisfies the first condition; once a
+    # minimum is known to lie between them, `high` is the other end, on either side of `low`.
+    low, high = start, None
+    width = math.inf
+    for evaluations in range(1, max_evaluations + 1):
+        point = phi(step)
+        too_high = not point.value <= start.value + SUFFICIENT_DECREASE * step * start.slope
+        if too_high or (low.step > 0 and point.value >= low.value):
+            high = point._replace(where=None)
+        elif abs(point.slope) <= -curvature * start.slope:
+            return point, evaluations
+        else:
+            ahead = 1.0 if high is None else high.step - low.step
+            before = low._replace(where=None)
+            low = point
+            if point.slope * ahead >= 0:
+                high = before
+            elif high is None:
+                step = _extrapolate(before, low)
+                continue
+        last_width, width = width, abs(high.step - low.step)
+        if width <= 1e-15 * max(low.step, high.step):
+            break
+        step = _interpolate(low, high)
+        if width > 0.7 * last_width and math.isfinite(high.value):  # cubic steps that barely narrow the bracket
+            step = 0.5 * (low.step + high.step)
+    return (low if low.step > 0 else None), evaluations
+
+
+def backtracking(
+    phi: Callable[[float], Point], start: Point, step: float, *, max_evaluations: int
+) -> tuple[Optional[Point], int]:
+    """The first of step, step/2, step/4, … that decreases phi enough: phi(a) <= phi(0) + c1 a s(a).
+
+    Here a point's slope s(a) is that of the straight line to where the step ended: a projected ray is bent.
+    """
+    for evaluations in range(1, max_evaluations + 1):
+        point = phi(step)
+        if point.value <= start.value + SUFFICIENT_DECREASE * step * point.slope:
+            return point, evaluations
+        step *= 0.5 if math.isfinite(point.value) else 0.1
+    return None, max_evaluations
+
+
+def _extrapolate(before: Point, low: Point) -> float:
+    """A step beyond `low`, where phi still falls: to the cubic's minimum, but 1.1 to 4 times the last stride."""
+    stride = low.step - before.step
+    step = _cubic_minimum(before, low)
+    if step is None or step <= low.step:
+        return low.step + 4.0 * stride
+    return min(max(step, low.step + 1.1 * stride), low.step + 4.0 * stride)
+
+
+def _interpolate(low: Point, high: Point) -> float:
+    """A step inside the bracket, away from its ends."""
+    stride = high.step - low.step
+    if not math.isfinite(high.value):
+        return low.step + 0.1 * stride
+    step = _cubic_minimum(low, high)
+    part = 0.5 if step is None else (step - low.step) / stride
+    return low.step + min(max(part, 0.1), 0.9) * stride
+
+
+def _cubic_minimum(a: Point, b: Point) -> Optional[float]:
+    """Minimum of the cubic through both values and slopes (Nocedal & Wright, eq. 3.59), None where it has none."""
+    d1 = a.slope + b.slope - 3.0 * (a.value - b.value) / (a.step - b.step)
+    radicand = d1 * d1 - a.slope * b.slope
+    if not radicand >= 0:
+        return None
+    d2 = math.copysign(math.sqrt(radicand), b.step - a.step)
+    denominator = b.slope - a.slope + 2.0 * d2
+    if denominator == 0:
+        return None
+    step = b.step - (b.step - a.step) * (b.slope + d2 - d1) / denominator
+    return step if math.isfinite(step) else None
