@@ -1,0 +1,510 @@
+"""Linear chains: sums, maxima, paths and samples of batches of sequences."""
+
+import itertools
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from ..kernels import announce_compilation
+from ..kernels import linear_chain as kernels
+from ..types import ChainScores, Clamp, Floats, Path
+from .threads import run_chunks
+
+# Sequences are done in chunks of about this many tokens. Small enough for the work space of one to stay in the cache, and
+# fixed, so that sums over chunks are the same bits with any number of threads.
+CHUNK_TOKENS = 2048
+
+States = NDArray[np.int32]
+
+
+class LinearChain:
+    """Answers the questions of `Structure` for `ChainScores`.
+
+    threads (int): How many chunks of sequences may be done at a time; the results don't depend on it.
+    """
+
+    def __init__(self, *, threads: int = 1):
+        self.threads = threads
+
+    # --------------------------------------------------------------------------------------------------------- sums
+
+    def log_partition(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Log of the sum over all paths of exp(score).
+
+        scores (ChainScores): Potentials of B sequences.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (float64[B]): -inf where no path is allowed, 0 for an empty sequence.
+        """
+        batch = _check(scores, clamp)
+        shared = None if batch.per_position else _exponentiate(batch)
+        log_z = np.empty(len(batch.starts) - 1)
+
+        def sum_chunk(chunk: _Chunk) -> None:
+            part = batch.cut(chunk)
+            chunk_log_z = log_z[chunk.sequences]
+            scaled = _scale(part, shared or _exponentiate(part))
+            kernels.forward(*scaled, np.empty_like(scaled.emissions), chunk_log_z)
+            for b in np.flatnonzero(np.isnan(chunk_log_z)):
+                sequence = part.cut(part.chunk(b, b + 1))
+                kernels.log_forward(*sequence.scores, np.empty_like(sequence.emissions), chunk_log_z[b : b + 1])
+
+        run_chunks(sum_chunk, batch.chunks(), self.threads)
+        return log_z
+
+    def expectations(
+        self, scores: ChainScores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, ChainScores]:
+        """Log partitions, and the derivative of sum_b weights[b] · log_z[b] with respect to every score.
+
+        scores (ChainScores): Potentials of B sequences.
+        clamp (bool[T, S]): States still allowed, or None.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        RETURNS (float64[B], ChainScores): Log partitions, and the expected number of times that each score is used, times the
+            weights. A sequence without any path uses nothing.
+        """
+        batch = _check(scores, clamp)
+        shared = None if batch.per_position else _exponentiate(batch)
+        weights = batch.check_weights(weights)
+        log_z = np.empty(len(batch.starts) - 1)
+        out = batch.empty_scores()
+
+        def expect_chunk(chunk: _Chunk) -> tuple[Floats, Floats, Floats]:
+            part = batch.cut(chunk)
+            return _expectations(
+                part,
+                shared or _exponentiate(part),
+                weights[chunk.sequences],
+                log_z[chunk.sequences],
+                out.emissions[chunk.tokens],
+            )
+
+        chunks = batch.chunks()
+        for chunk, (d_transitions, d_first, d_last) in zip(chunks, run_chunks(expect_chunk, chunks, self.threads)):
+            if batch.per_position:
+                out.transitions[chunk.tokens] = d_transitions
+            else:
+                out.transitions[:] += d_transitions[0]
+            out.first[:] += d_first
+            out.last[:] += d_last
+        return log_z, out._replace(starts=scores.starts)
+
+    def marginals(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Probability of each state at each token.
+
+        scores (ChainScores): Potentials of B sequences.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (float64[T, S]): Rows with sum 1; all 0 in a sequence without any path.
+        """
+        return self.expectations(scores, clamp=clamp)[1].emissions
+
+    def edge_marginals(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Probability of each pair of neighbouring states.
+
+        scores (ChainScores): Potentials of B sequences.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (float64[T, S, S]): Of state i at t - 1 and state j at t; 0 where t opens a sequence.
+        """
+        transitions = scores.transitions
+        if np.ndim(transitions) == 2:
+            transitions = np.broadcast_to(transitions, (len(scores.emissions), *np.shape(transitions)))
+        return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
+
+    # -------------------------------------------------------------------------------------------------------- maxima
+
+    def viterbi(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Path:
+        """Most probable path of each sequence; among equals the one with the lower state at the end, then before it, and so on.
+
+        scores (ChainScores): Potentials of B sequences.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (Path): States and their total score; -1 and -inf where no path is allowed.
+        """
+        batch = _check(scores, clamp)
+        path = Path(np.empty(len(batch.emissions), dtype=np.int32), np.empty(len(batch.starts) - 1))
+
+        def decode_chunk(chunk: _Chunk) -> None:
+            kernels.viterbi(*batch.cut(chunk).scores, path.states[chunk.tokens], path.scores[chunk.sequences])
+
+        run_chunks(decode_chunk, batch.chunks(), self.threads)
+        return path
+
+    def viterbi_counts(
+        self, scores: ChainScores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, ChainScores]:
+        """`expectations` with max in place of log-sum.
+
+        scores (ChainScores): Potentials of B sequences.
+        clamp (bool[T, S]): States still allowed, or None.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        RETURNS (float64[B], ChainScores): Scores of the most probable paths, and how often these use each score, times the
+            weights.
+        """
+        path = self.viterbi(scores, clamp=clamp)
+        return path.scores, self.path_expectations(scores, path.states, weights=weights)
+
+    def n_best(self, scores: ChainScores, n: int, *, clamp: Optional[Clamp] = None) -> list[list[tuple[float, States]]]:
+        """The n most probable paths of each sequence, best first; ties as in `viterbi`.
+
+        scores (ChainScores): Potentials of B sequences.
+        n (int): How many at most: a sequence has fewer where fewer are allowed.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (list): For each sequence the list of its (score, int32 states).
+        """
+        if n < 1:
+            raise ValueError(Errors.CRF014.format(n=n))
+        batch = _check(scores, clamp)
+
+        def search(b: int) -> list[tuple[float, States]]:
+            sequence = batch.cut(batch.chunk(b, b + 1))
+            if len(sequence.emissions) == 0:
+                return [(0.0, np.empty(0, dtype=np.int32))]
+            states = np.empty((n, len(sequence.emissions)), dtype=np.int32)
+            path_scores = np.empty(n)
+            found = kernels.n_best(*sequence.scores[:4], n, states, path_scores)
+            return [(float(path_scores[rank]), states[rank]) for rank in range(found)]
+
+        return run_chunks(search, range(len(batch.starts) - 1), self.threads)
+
+    # --------------------------------------------------------------------------------------------------------- paths
+
+    def path_score(self, scores: ChainScores, states: States) -> Floats:
+        """Score of one path per sequence.
+
+        scores (ChainScores): Potentials of B sequences.
+        states (int32[T]): The paths; a negative state stands for no path.
+        RETURNS (float64[B]): -inf for paths that are not allowed.
+        """
+        batch = _check(scores)
+        path_scores = np.empty(len(batch.starts) - 1)
+        kernels.path_score(*batch.scores, batch.check_states(states), path_scores)
+        return path_scores
+
+    def path_expectations(
+        self,
+        scores: ChainScores,
+        states: States,
+        *,
+        weights: Optional[Floats] = None,
+        out: Optional[ChainScores] = None,
+    ) -> ChainScores:
+        """Which scores the paths use: the expectations under a clamp that leaves no other path.
+
+        scores (ChainScores): Potentials of B sequences. Only their shapes matter.
+        states (int32[T]): The paths; a negative state stands for no path, which uses nothing.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        out (ChainScores): What `expectations` returned, to be added to (in place); new zeros by default.
+        RETURNS (ChainScores): How often each score is used, times the weights.
+        """
+        batch = _check(scores)
+        if out is None:
+            out = batch.empty_scores()._replace(starts=scores.starts)
+            out.emissions[:] = 0.0
+        transitions = out.transitions if batch.per_position else out.transitions[np.newaxis]
+        kernels.path_expectations(
+            batch.starts,
+            batch.check_states(states),
+            batch.check_weights(weights),
+            out.emissions,
+            transitions,
+            out.first,
+            out.last,
+        )
+        return out
+
+    def log_probability(self, scores: ChainScores, states: States) -> Floats:
+        """Log probability of one path per sequence.
+
+        scores (ChainScores): Potentials of B sequences.
+        states (int32[T]): The paths; a negative state stands for no path.
+        RETURNS (float64[B]): At most 0; -inf for paths that are not allowed.
+        """
+        log_probability = self.path_score(scores, states)
+        np.subtract(
+            log_probability, self.log_partition(scores), out=log_probability, where=log_probability > -np.inf
+        )  # fmt: skip
+        return np.minimum(log_probability, 0.0, out=log_probability)
+
+    def only_path(self, clamp: Clamp) -> Optional[States]:
+        """The states that a clamp allows, if it allows exactly one at each token.
+
+        clamp (bool[T, S]): States still allowed.
+        RETURNS (int32[T] or None): The only path.
+        """
+        states = np.empty(len(clamp), dtype=np.int32)
+        return states if kernels.only_path(_array(clamp, np.bool_), states) else None
+
+    # ------------------------------------------------------------------------------------------------------- samples
+
+    def sample(self, scores: ChainScores, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
+        """Paths drawn from their distribution: one seed, one answer, whatever the number of threads.
+
+        scores (ChainScores): Potentials of B sequences.
+        n (int): How many of each sequence.
+        seed (int): For numpy's default generator.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (int32[n, T]): -1 where no path is allowed.
+        """
+        batch = _check(scores, clamp)
+        uniforms = np.random.default_rng(seed).random((n, len(batch.emissions)))
+        states = np.empty(uniforms.shape, dtype=np.int32)
+
+        def draw_chunk(chunk: _Chunk) -> None:
+            part = batch.cut(chunk)
+            alpha = np.empty_like(part.emissions)
+            drawn = np.empty((n, len(alpha)), dtype=np.int32)
+            kernels.log_forward(*part.scores, alpha, np.empty(len(part.starts) - 1))
+            kernels.sample(
+                part.transitions,
+                part.last,
+                part.starts,
+                alpha,
+                np.ascontiguousarray(uniforms[:, chunk.tokens]),
+                drawn,
+            )
+            states[:, chunk.tokens] = drawn
+
+        run_chunks(draw_chunk, batch.chunks(), self.threads)
+        return states
+
+
+class _Chunk(NamedTuple):
+    sequences: slice
+    tokens: slice
+
+
+class _Batch(NamedTuple):
+    """Checked scores as the kernels want them: contiguous, writable (numba knows it as a type of its own), float64. A chunk
+    of a batch is a batch again."""
+
+    emissions: Floats  # [T, S]
+    transitions: Floats  # [1, S, S], or [T, S, S] per position
+    first: Floats  # [S]
+    last: Floats  # [S]
+    starts: NDArray[np.int64]  # [B + 1]
+    per_position: bool
+    clamp: Optional[Clamp]
+
+    @property
+    def scores(self):
+        """What most kernels begin their arguments with."""
+        return self[:5]
+
+    def chunks(self) -> list[_Chunk]:
+        """Cut where a sequence is the first to start in another block of CHUNK_TOKENS."""
+        blocks = self.starts[:-1] // CHUNK_TOKENS
+        cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
+        return [self.chunk(b, c) for b, c in itertools.pairwise(cuts)]
+
+    def chunk(self, b: int, c: int) -> _Chunk:
+        return _Chunk(slice(b, c), slice(int(self.starts[b]), int(self.starts[c])))
+
+    def cut(self, chunk: _Chunk) -> "_Batch":
+        """The scores of some sequences, their clamp already applied."""
+        sequences, tokens = chunk
+        emissions = self.emissions[tokens]
+        if self.clamp is not None:
+            emissions = np.where(self.clamp[tokens], emissions, -np.inf)
+        return self._replace(
+            emissions=emissions,
+            transitions=self.transitions[tokens] if self.per_position else self.transitions,
+            starts=self.starts[sequences.start : sequences.stop + 1] - tokens.start,
+            clamp=None,
+        )
+
+    def empty_scores(self) -> ChainScores:
+        """Room for a derivative. The emissions are not set."""
+        transitions = np.zeros(self.transitions.shape if self.per_position else self.transitions.shape[1:])
+        return ChainScores(
+            np.empty_like(self.emissions), transitions, np.zeros_like(self.first), np.zeros_like(self.last)
+        )
+
+    def check_weights(self, weights: Optional[Floats]) -> Floats:
+        expected = (len(self.starts) - 1,)
+        if weights is None:
+            return np.ones(expected)
+        _check_shape("weights", weights, expected, "one number per sequence")
+        return _array(weights, np.float64)
+
+    def check_states(self, states: States) -> States:
+        _check_shape("states", states, self.emissions.shape[:1], "one state per token")
+        size = self.emissions.shape[1]
+        states = _array(states, np.int32)
+        if len(states) and states.max() >= size:
+            token = int(states.argmax())
+            raise ValueError(Errors.CRF013.format(token=token, state=states[token], states=size))
+        return states
+
+
+def _check(scores: ChainScores, clamp: Optional[Clamp] = None) -> _Batch:
+    """Check the scores of a batch, once."""
+    announce_compilation(kernels.forward, kernels.viterbi)
+    emissions = _array(scores.emissions, np.float64)
+    if emissions.ndim != 2:
+        raise ValueError(Errors.CRF011.format(what="emissions", shape=emissions.shape, expected="[tokens, states]"))
+    tokens, size = emissions.shape
+    transitions = _array(scores.transitions, np.float64)
+    per_position = transitions.ndim == 3
+    _check_shape(
+        "transitions", transitions, (tokens, size, size) if per_position else (size, size), "[S, S] or [T, S, S]"
+    )
+    first = _array(scores.first, np.float64)
+    last = _array(scores.last, np.float64)
+    _check_shape("first", first, (size,), "one number per state")
+    _check_shape("last", last, (size,), "one number per state")
+    for what, array in ("emissions", emissions), ("transitions", transitions), ("first", first), ("last", last):
+        if not array.max(initial=-np.inf) < np.inf:  # so written, it is true for NaN too
+            _refuse(what, array)
+    if scores.starts is None:
+        starts = np.array([0, tokens], dtype=np.int64)
+    else:
+        starts = _array(scores.starts, np.int64)
+        if len(starts) == 0 or starts[0] != 0 or starts[-1] != tokens or (starts[1:] < starts[:-1]).any():
+            raise ValueError(Errors.CRF012.format(starts=starts, tokens=tokens))
+    if clamp is not None:
+        _check_shape("clamp", clamp, (tokens, size), "one bool per token and state")
+        clamp = _array(clamp, np.bool_)
+    return _Batch(
+        emissions, transitions if per_position else transitions[np.newaxis], first, last, starts, per_position, clamp
+    )
+
+
+def _array(array, dtype) -> NDArray:
+    array = np.ascontiguousarray(array, dtype=dtype)
+    return array if array.flags.writeable else array.copy()
+
+
+def _check_shape(what: str, array, shape: tuple[int, ...], meaning: str) -> None:
+    if np.shape(array) != shape:
+        raise ValueError(Errors.CRF011.format(what=what, shape=np.shape(array), expected=f"{shape} ({meaning})"))
+
+
+def _refuse(what: str, array: Floats) -> None:
+    index = np.unravel_index(np.argmin(array < np.inf), array.shape)
+    axes = ("token", "state", "next state") if array.ndim == 3 else ("state", "next state")
+    axes = ("token", "state") if what == "emissions" else axes
+    where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index))
+    raise ValueError(Errors.CRF010.format(what=what, where=where, value=array[index]))
+
+
+# --------------------------------------------------------------------------------- between scores and the linear domain
+
+
+class _Exponentials(NamedTuple):
+    """exp of the scores that tokens share, each less the maximum of its array. P is S rounded up to whole vectors."""
+
+    transitions: Floats  # [1 or n, P, P]
+    transposed: Floats  # [1 or n, P, P]
+    first: Floats  # [P]
+    last: Floats  # [P]
+    shift: Floats  # [1 or n] the maxima of the transitions
+    end_shift: float  # the sum of the maxima of first and last
+    spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
+
+
+class _Scaled(NamedTuple):
+    """What `kernels.forward` begins its arguments with."""
+
+    emissions: Floats  # [n, P]
+    transitions: Floats  # [1 or n, P, P]
+    first: Floats  # [P]
+    last: Floats  # [P]
+    starts: NDArray[np.int64]  # [B + 1]
+    shift: Floats  # [n]
+    spread: Floats  # [n]
+
+
+def _exponentiate(batch: _Batch) -> _Exponentials:
+    size = len(batch.first)
+    width = -(-size // kernels.LANES) * kernels.LANES
+    transitions = np.zeros((len(batch.transitions), width, width))
+    ends = np.zeros((2, width))
+    shift, spread = _exp(batch.transitions, transitions[:, :size, :size])
+    first_shift, first_spread = _exp(batch.first, ends[0, :size])
+    last_shift, last_spread = _exp(batch.last, ends[1, :size])
+    return _Exponentials(
+        transitions=transitions,
+        transposed=np.ascontiguousarray(transitions.transpose(0, 2, 1)),
+        first=ends[0],
+        last=ends[1],
+        shift=shift,
+        end_shift=first_shift + last_shift,
+        spread=np.maximum(spread, max(first_spread, last_spread)),
+    )
+
+
+def _exp(scores: Floats, out: Floats):
+    """exp of a vector or of matrices, less the maximum of each. RETURNS: the maxima, and how far from them scores lie."""
+    axes = tuple(range(scores.ndim))[-2:]
+    largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
+    largest = np.where(largest > -np.inf, largest, 0.0)
+    np.exp(scores - largest, out=out)
+    smallest = np.where(scores > -np.inf, scores, largest).min(axis=axes, keepdims=True, initial=np.inf)
+    return largest.reshape(-1)[...], (largest - smallest).reshape(-1)
+
+
+def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
+    tokens = len(part.emissions)
+    emissions = np.empty((tokens, len(exponentials.first)))
+    shift = np.empty(tokens)
+    spread = np.empty(tokens)
+    kernels.scale(part.emissions, emissions, shift, spread)
+    np.exp(emissions, out=emissions)
+    arriving = np.empty(tokens)
+    arriving[:] = exponentials.shift
+    arriving[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = exponentials.end_shift
+    return _Scaled(
+        emissions,
+        exponentials.transitions,
+        exponentials.first,
+        exponentials.last,
+        part.starts,
+        shift + arriving,
+        spread + exponentials.spread,
+    )
+
+
+def _expectations(
+    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """One chunk: fills log_z and d_emissions, and returns the derivatives of transitions [1 or n, S, S], first and last [S]."""
+    size = len(part.first)
+    scaled = _scale(part, exponentials)
+    width = len(scaled.first)
+    alpha = np.empty_like(scaled.emissions)
+    kernels.forward(*scaled, alpha, log_z)
+    d_transitions = np.zeros(scaled.transitions.shape)
+    d_first, d_last = np.zeros((2, size))
+    kernels.expectations(
+        scaled.emissions,
+        exponentials.transposed,
+        scaled.first,
+        scaled.last,
+        scaled.starts,
+        weights,
+        alpha,
+        log_z,
+        np.empty((2, width)),
+        d_emissions,
+        d_first,
+        d_last,
+    )
+    kernels.transition_expectations(alpha, scaled.emissions, d_transitions)
+    d_transitions *= scaled.transitions
+    d_transitions = np.ascontiguousarray(d_transitions[:, :size, :size])
+    for b in np.flatnonzero(np.isnan(log_z)):
+        chunk = part.chunk(b, b + 1)
+        sequence = part.cut(chunk)
+        log_alpha = np.empty_like(sequence.emissions)
+        kernels.log_forward(*sequence.scores, log_alpha, log_z[b : b + 1])
+        kernels.log_expectations(
+            *sequence.scores,
+            weights[b : b + 1],
+            log_alpha,
+            log_z[b : b + 1],
+            d_emissions[chunk.tokens],
+            d_transitions[chunk.tokens] if part.per_position else d_transitions,
+            d_first,
+            d_last,
+        )
+    return d_transitions, d_first, d_last

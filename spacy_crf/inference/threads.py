@@ -1,0 +1,53 @@
+"""The package's only concurrency: threads over chunks, for kernels and numpy functions that release the GIL."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
+
+_here = threading.local()
+
+
+def default_threads() -> int:
+    """How many threads to use where the user gave no number: SPACY_CRF_THREADS, else the cores this process may run on."""
+    given = os.environ.get("SPACY_CRF_THREADS")
+    if given:
+        return max(1, int(given))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run_chunks(function: Callable[[Chunk], Result], chunks: Sequence[Chunk], threads: int = 1) -> list[Result]:
+    """Call a function on each chunk, at most `threads` at a time, and return the results in the order of the chunks.
+
+    Whoever adds up results in that order gets the same bits whatever the number of threads, as long as the chunks are
+    the same. Called from one of its own threads it runs the chunks there, one by one: nesting can't deadlock.
+    """
+    if threads <= 1 or len(chunks) <= 1 or getattr(_here, "in_pool", False):
+        return [function(chunk) for chunk in chunks]
+    return list(_pool(threads).map(function, chunks))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="spacy_crf", initializer=_enter_pool)
+
+
+def _enter_pool() -> None:
+    _here.in_pool = True
+
+
+def _forget_pools() -> None:
+    """Threads do not survive a fork: the child starts its own, and counts as outside even when forked from a pool thread."""
+    _pool.cache_clear()
+    _here.in_pool = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)

@@ -1,0 +1,493 @@
+"""Linear chains: forward, backward and their relatives over a chunk of sequences laid end to end.
+
+Two families. The scaled ones (``scale forward expectations transition_expectations``) run in the linear domain: every
+row of exp(emissions) is divided by its maximum, every row of alpha and beta by its sum, and the logarithms of the divisors are
+added up. The log-space ones (``log_forward log_expectations``) are the textbook recursions, slower by an order of
+magnitude and never wrong; sequences that the scaled ones refuse go there.
+
+When the scaled recursions refuse, and why nothing is lost when they don't. Numbers vanish below 1e-308. Let every score
+that is not -inf lie within SPREAD = 300 of the largest one it is added to (one row of emissions plus one matrix of
+transitions, or first, or last), so that a product of their exponentials is 0 or at least e^-300 > 1e-131; and let every
+positive entry of alpha and beta, each row having sum 1, and every divisor, be at least TINY = 1e-100. Then each product
+that the recursions form is exactly 0, because a score was -inf, or at least 1e-100 · 1e-131 · … well above 1e-308
+(alpha · beta: 1e-200): no path is ever lost to underflow, and a sum of 0 means that no path is allowed. The one exception is
+the product of alpha, emission and beta that enters the expectation of a transition: where it vanishes, the expectation is below 1e-300.
+
+Shapes: n tokens of the chunk, S states, P = S rounded up to a multiple of LANES: the columns added have potential 0, and
+the inner loops run without a remainder. Matrices of transitions are [1, ...] if all positions share them, else [n, ...]: token t
+reads matrix ``t * step`` with step 0 or 1.
+"""
+
+import numpy as np
+from numba import njit
+
+LANES = 4
+SPREAD = 300.0
+TINY = 1e-100
+
+# In the linear domain there are no infinities: sums may be reordered (vectorised) and fused with products.
+LINEAR = {"reassoc", "contract"}
+
+
+# ---------------------------------------------------------------------------------------------- scaled linear domain
+
+
+@njit(cache=True, nogil=True)
+def scale(emissions, scaled, shift, spread):
+    """Subtract the maximum of each row.
+
+    emissions (float64[n, S]): Scores.
+    scaled (float64[n, P]): Receives the scores less the maximum of their row; the added columns get -inf.
+    shift (float64[n]): Receives the maxima, 0 for rows without any finite score.
+    spread (float64[n]): Receives the distance between the largest and the smallest finite score of each row.
+    """
+    for t in range(emissions.shape[0]):
+        largest = -np.inf
+        smallest = np.inf
+        for j in range(emissions.shape[1]):
+            score = emissions[t, j]
+            if score > largest:
+                largest = score
+            if -np.inf < score < smallest:
+                smallest = score
+        if largest == -np.inf:
+            largest = smallest = 0.0
+        shift[t] = largest
+        spread[t] = largest - smallest
+        for j in range(emissions.shape[1]):
+            scaled[t, j] = emissions[t, j] - largest
+        for j in range(emissions.shape[1], scaled.shape[1]):
+            scaled[t, j] = -np.inf
+
+
+@njit(cache=True, nogil=True, fastmath=LINEAR)
+def _multiply(source, s, matrices, k, target, t):
+    """target[t] = source[s] @ matrices[k]: four rows at a time, so that target is loaded and stored less often."""
+    width = target.shape[1]
+    for j in range(width):
+        target[t, j] = 0.0
+    for i in range(0, width, 4):
+        a, b, c, d = source[s, i], source[s, i + 1], source[s, i + 2], source[s, i + 3]
+        for j in range(width):
+            target[t, j] += (
+                a * matrices[k, i, j]
+                + b * matrices[k, i + 1, j]
+                + c * matrices[k, i + 2, j]
+                + d * matrices[k, i + 3, j]
+            )
+
+
+@njit(cache=True, nogil=True, fastmath=LINEAR)
+def _normalise(rows, t):
+    """Divide a row by its sum. RETURNS (float64): The sum; 0 if it is 0, -1 where the row has entries too small to trust."""
+    width = rows.shape[1]
+    total = 0.0
+    for j in range(width):
+        total += rows[t, j]
+    if total < TINY:
+        return 0.0 if total == 0.0 else -1.0
+    inverse = 1.0 / total
+    too_small = 0
+    for j in range(width):
+        rows[t, j] *= inverse
+        too_small += (rows[t, j] < TINY) & (rows[t, j] > 0.0)
+    return -1.0 if too_small else total
+
+
+@njit(cache=True, nogil=True, fastmath=LINEAR)
+def forward(emissions, transitions, first, last, starts, shift, spread, alpha, log_z):
+    """Probability of each state at each token, given the tokens up to it.
+
+    emissions (float64[n, P]): exp of the scaled emissions.
+    transitions (float64[1 | n, P, P]), first, last (float64[P]): exp of the scores less their maximum.
+    starts (int64[B + 1]): Where the sequences start.
+    shift (float64[n]): Sum of the maxima that were subtracted at each token.
+    spread (float64[n]): Sum of the spreads of the scores that meet at each token.
+    alpha (float64[n, P]): Receives the rows, each with sum 1.
+    log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence has to be done in log space.
+    """
+    width = alpha.shape[1]
+    step = 1 if transitions.shape[0] > 1 else 0
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        total = 0.0
+        # alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
+        for t in range(begin, end):
+            if spread[t] > SPREAD:
+                total = np.nan
+                break
+            if t == begin:
+                for j in range(width):
+                    alpha[t, j] = first[j]
+            else:
+                _multiply(alpha, t - 1, transitions, t * step, alpha, t)
+            for j in range(width):
+                alpha[t, j] *= emissions[t, j]
+            divisor = _normalise(alpha, t)
+            if divisor <= 0.0:
+                total = np.nan if divisor < 0.0 else -np.inf
+                break
+            total += np.log(divisor) + shift[t]
+        if end > begin and total > -np.inf:  # false for NaN too
+            z = 0.0
+            for j in range(width):
+                z += alpha[end - 1, j] * last[j]
+            total += np.log(z) if z > 0.0 else -np.inf
+        log_z[b] = total
+
+
+@njit(cache=True, nogil=True, fastmath=LINEAR)
+def expectations(
+    emissions, transitions, first, last, starts, weights, alpha, log_z, beta, d_emissions, d_first, d_last
+):
+    """Backward pass over what `forward` left: the derivative of sum_b weights[b] · log_z[b].
+
+    emissions (float64[n, P]): As in `forward`; holds emissions · beta afterwards, 0 in the first row of a sequence.
+    transitions (float64[1 | n, P, P]): As in `forward`, but each matrix transposed.
+    weights (float64[B]): Factor of each sequence.
+    alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the expectation of the step from i at t - 1 to j at t is
+        alpha[t - 1, i] · transitions[i, j] · emissions[t, j].
+    log_z (float64[B]): From `forward`. Receives NaN if the sequence has to be done in log space: all its expectations are 0 then.
+    beta (float64[2, P]): Work space.
+    d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations (first, last: added).
+    """
+    states = d_emissions.shape[1]
+    width = alpha.shape[1]
+    step = 1 if transitions.shape[0] > 1 else 0
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end:
+            continue
+        trusted = log_z[b] > -np.inf
+        if trusted:
+            for j in range(width):
+                beta[(end - 1) % 2, j] = last[j]
+            # beta[t-1, i] = logsum_j(transitions[i, j] + emissions[t, j] + beta[t, j])
+            for t in range(end - 1, begin - 1, -1):
+                now = t % 2
+                divisor = _normalise(beta, now)
+                total = 0.0
+                for j in range(width):
+                    total += alpha[t, j] * beta[now, j]
+                if divisor <= 0.0 or total < TINY:
+                    log_z[b] = np.nan
+                    trusted = False
+                    break
+                factor = weights[b] / total
+                for j in range(states):
+                    d_emissions[t, j] = alpha[t, j] * beta[now, j] * factor
+                factor /= divisor  # alpha[t] now serves the step to t + 1, whose product the divisor has shrunk
+                for j in range(width):
+                    alpha[t, j] *= factor
+                    emissions[t, j] *= beta[now, j]
+                if t > begin:
+                    _multiply(emissions, t, transitions, t * step, beta, 1 - now)
+        if trusted:
+            for j in range(states):
+                d_first[j] += d_emissions[begin, j]
+                d_last[j] += d_emissions[end - 1, j]
+            emissions[begin] = 0.0
+        else:
+            d_emissions[begin:end] = 0.0
+            alpha[begin:end] = 0.0
+            emissions[begin:end] = 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=LINEAR)
+def transition_expectations(alpha, emissions, d_transitions):
+    """Products of neighbouring rows that `expectations` left, still to be multiplied by the exp of the transitions.
+
+    alpha, emissions (float64[n, P]): From `expectations`.
+    d_transitions (float64[1 | n, P, P]): The products, added over all tokens if there is one matrix.
+    """
+    width = alpha.shape[1]
+    step = 1 if d_transitions.shape[0] > 1 else 0
+    for t in range(1, alpha.shape[0]):
+        k = t * step
+        for i in range(width):
+            a = alpha[t - 1, i]
+            for j in range(width):
+                d_transitions[k, i, j] += a * emissions[t, j]
+
+
+# ---------------------------------------------------------------------------------------------------------- log space
+
+
+@njit(cache=True, nogil=True)
+def _log_sum(terms):
+    largest = -np.inf
+    for i in range(terms.shape[0]):
+        largest = max(largest, terms[i])
+    if largest == -np.inf:
+        return largest
+    total = 0.0
+    for i in range(terms.shape[0]):
+        total += np.exp(terms[i] - largest)
+    return largest + np.log(total)
+
+
+@njit(cache=True, nogil=True)
+def log_forward(emissions, transitions, first, last, starts, alpha, log_z):
+    """Textbook forward pass.
+
+    emissions (float64[n, S]), transitions (float64[1 | n, S, S]), first, last (float64[S]): Scores.
+    starts (int64[B + 1]): Where the sequences start.
+    alpha (float64[n, S]): Receives the log score of all prefixes that end in each state.
+    log_z (float64[B]): Receives the log partition.
+    """
+    states = emissions.shape[1]
+    step = 1 if transitions.shape[0] > 1 else 0
+    terms = np.empty(states)
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end:
+            log_z[b] = 0.0
+            continue
+        for j in range(states):
+            alpha[begin, j] = first[j] + emissions[begin, j]
+        # alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
+        for t in range(begin + 1, end):
+            for j in range(states):
+                for i in range(states):
+                    terms[i] = alpha[t - 1, i] + transitions[t * step, i, j]
+                alpha[t, j] = emissions[t, j] + _log_sum(terms)
+        for j in range(states):
+            terms[j] = alpha[end - 1, j] + last[j]
+        log_z[b] = _log_sum(terms)
+
+
+@njit(cache=True, nogil=True)
+def log_expectations(
+    emissions, transitions, first, last, starts, weights, alpha, log_z, d_emissions, d_transitions, d_first, d_last
+):
+    """Textbook backward pass over what `log_forward` left. Shapes as there; the d_ arrays receive the derivative of
+    sum_b weights[b] · log_z[b] (d_emissions is overwritten, the others are added to)."""
+    states = emissions.shape[1]
+    step = 1 if transitions.shape[0] > 1 else 0
+    beta = np.empty(states)
+    arriving = np.empty(states)
+    terms = np.empty(states)
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        d_emissions[begin:end] = 0.0
+        if begin == end or log_z[b] == -np.inf:
+            continue
+        beta[:] = last
+        # beta[t-1, i] = logsum_j(transitions[i, j] + emissions[t, j] + beta[t, j])
+        for t in range(end - 1, begin - 1, -1):
+            for j in range(states):
+                d_emissions[t, j] = weights[b] * np.exp(alpha[t, j] + beta[j] - log_z[b])
+                arriving[j] = emissions[t, j] + beta[j]
+            if t == begin:
+                break
+            for i in range(states):
+                for j in range(states):
+                    terms[j] = transitions[t * step, i, j] + arriving[j]
+                    edge = np.exp(alpha[t - 1, i] + terms[j] - log_z[b])
+                    d_transitions[t * step, i, j] += weights[b] * edge
+                beta[i] = _log_sum(terms)
+        for j in range(states):
+            d_first[j] += d_emissions[begin, j]
+            d_last[j] += d_emissions[end - 1, j]
+
+
+# ----------------------------------------------------------------------------------------------------------- decoding
+
+
+@njit(cache=True, nogil=True)
+def viterbi(emissions, transitions, first, last, starts, states, scores):
+    """Most probable path of each sequence; the lowest state wins a tie.
+
+    emissions (float64[n, S]), transitions (float64[1 | n, S, S]), first, last (float64[S]): Scores.
+    starts (int64[B + 1]): Where the sequences start.
+    states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
+    scores (float64[B]): Receives the score of the path.
+
+    Backpointers are not kept: along the best path, and only there, the way back asks once more which predecessor was best.
+    That leaves an addition and a maximum per arc, vectorised over j.
+    """
+    tokens, size = emissions.shape
+    step = 1 if transitions.shape[0] > 1 else 0
+    width = (size + LANES - 1) // LANES * LANES
+    delta = np.full((tokens, width), -np.inf)  # score of the best prefix that ends here
+    padded = np.full((width, width), -np.inf)
+    if step == 0 and tokens > 0:
+        padded[:size, :size] = transitions[0]
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end:
+            scores[b] = 0.0
+            continue
+        for j in range(size):
+            delta[begin, j] = first[j] + emissions[begin, j]
+        # delta[t, j] = emissions[t, j] + max_i(delta[t-1, i] + transitions[i, j])
+        for t in range(begin + 1, end):
+            if step == 1:
+                padded[:size, :size] = transitions[t]
+            for i in range(0, width, 2):
+                a, c = delta[t - 1, i], delta[t - 1, i + 1]
+                for j in range(width):
+                    delta[t, j] = max(delta[t, j], max(a + padded[i, j], c + padded[i + 1, j]))
+            for j in range(size):
+                delta[t, j] += emissions[t, j]
+        best = -1
+        score = -np.inf
+        for j in range(size):
+            if delta[end - 1, j] + last[j] > score:
+                score = delta[end - 1, j] + last[j]
+                best = j
+        scores[b] = score
+        if best == -1:
+            states[begin:end] = -1
+            continue
+        states[end - 1] = best
+        for t in range(end - 1, begin, -1):
+            j = best
+            score = -np.inf
+            for i in range(size):
+                if delta[t - 1, i] + transitions[t * step, i, j] > score:
+                    score = delta[t - 1, i] + transitions[t * step, i, j]
+                    best = i
+            states[t - 1] = best
+
+
+@njit(cache=True, nogil=True)
+def n_best(emissions, transitions, first, last, n, states, scores):
+    """The n best paths of one sequence of at least one token, best first.
+
+    emissions (float64[T, S]), transitions (float64[1 | T, S, S]), first, last (float64[S]): Scores.
+    states (int32[n, T]), scores (float64[n]): Receive the paths.
+    RETURNS (int): How many paths there are, at most n.
+
+    Among equal scores the lower last state comes first, then the lower state before it, and so on to the front.
+    """
+    tokens, size = emissions.shape
+    step = 1 if transitions.shape[0] > 1 else 0
+    delta = np.full((tokens, size, n), -np.inf)  # scores of the n best prefixes that end here, best first
+    from_state = np.full((tokens + 1, size, n), -1, dtype=np.int32)
+    from_rank = np.full((tokens + 1, size, n), -1, dtype=np.int32)
+    taken = np.empty(size, dtype=np.int64)
+    for j in range(size):
+        delta[0, j, 0] = first[j] + emissions[0, j]
+    for t in range(1, tokens + 1):
+        # Row `tokens` is a single state after the last token, reached through `last`.
+        for j in range(size if t < tokens else 1):
+            taken[:] = 0
+            for rank in range(n):
+                best = -1
+                score = -np.inf
+                for i in range(size):
+                    if taken[i] < n:
+                        arc = transitions[t * step, i, j] if t < tokens else last[i]
+                        if delta[t - 1, i, taken[i]] + arc > score:
+                            score = delta[t - 1, i, taken[i]] + arc
+                            best = i
+                if best == -1:
+                    break
+                from_state[t, j, rank] = best
+                from_rank[t, j, rank] = taken[best]
+                taken[best] += 1
+                if t < tokens:
+                    delta[t, j, rank] = score + emissions[t, j]
+                else:
+                    scores[rank] = score
+    found = 0
+    while found < n and from_state[tokens, 0, found] >= 0:
+        state, rank = 0, found
+        for t in range(tokens, 0, -1):
+            before = from_state[t, state, rank]
+            rank = from_rank[t, state, rank]
+            state = before
+            states[found, t - 1] = state
+        found += 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def sample(transitions, last, starts, alpha, uniforms, states):
+    """Draw paths from the posterior: forward filtering has been done, this is backward sampling.
+
+    transitions (float64[1 | n, S, S]), last (float64[S]): Scores.
+    starts (int64[B + 1]): Where the sequences start.
+    alpha (float64[n, S]): From `log_forward`.
+    uniforms (float64[N, n]): Random numbers in [0, 1), one per path and token.
+    states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
+    """
+    size = alpha.shape[1]
+    step = 1 if transitions.shape[0] > 1 else 0
+    terms = np.empty(size)
+    for draw in range(uniforms.shape[0]):
+        for b in range(starts.shape[0] - 1):
+            state = -1
+            for t in range(starts[b + 1] - 1, starts[b] - 1, -1):
+                largest = -np.inf
+                for i in range(size):
+                    arc = last[i] if t == starts[b + 1] - 1 else transitions[(t + 1) * step, i, state]
+                    terms[i] = alpha[t, i] + arc
+                    largest = max(largest, terms[i])
+                if largest == -np.inf:  # only possible at the last token: no path at all
+                    states[draw, starts[b] : t + 1] = -1
+                    break
+                total = 0.0
+                for i in range(size):
+                    total += np.exp(terms[i] - largest)
+                remaining = uniforms[draw, t] * total
+                for i in range(size):
+                    mass = np.exp(terms[i] - largest)
+                    if mass > 0.0:
+                        state = i  # the last possible state stays, should rounding leave a rest
+                        remaining -= mass
+                        if remaining < 0.0:
+                            break
+                states[draw, t] = state
+
+
+# --------------------------------------------------------------------------------------------------------- given paths
+
+
+@njit(cache=True, nogil=True)
+def path_score(emissions, transitions, first, last, starts, states, scores):
+    """Score of one path per sequence: states (int32[n]), scores (float64[B]); -inf for a path with a negative state."""
+    step = 1 if transitions.shape[0] > 1 else 0
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        score = 0.0
+        for t in range(begin, end):
+            if states[t] < 0:
+                score = -np.inf
+                break
+            score += first[states[t]] if t == begin else transitions[t * step, states[t - 1], states[t]]
+            score += emissions[t, states[t]]
+        if end > begin and score > -np.inf:
+            score += last[states[end - 1]]
+        scores[b] = score
+
+
+@njit(cache=True, nogil=True)
+def path_expectations(starts, states, weights, d_emissions, d_transitions, d_first, d_last):
+    """Add weights[b] for each score that the path of sequence b uses; sequences with a negative state add nothing."""
+    step = 1 if d_transitions.shape[0] > 1 else 0
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end or states[begin:end].min() < 0:
+            continue
+        d_first[states[begin]] += weights[b]
+        d_last[states[end - 1]] += weights[b]
+        for t in range(begin, end):
+            d_emissions[t, states[t]] += weights[b]
+            if t > begin:
+                d_transitions[t * step, states[t - 1], states[t]] += weights[b]
+
+
+@njit(cache=True, nogil=True)
+def only_path(clamp, states):
+    """Whether a clamp (bool[n, S]) allows exactly one state everywhere; states (int32[n]) receives them."""
+    for t in range(clamp.shape[0]):
+        allowed = 0
+        for j in range(clamp.shape[1]):
+            if clamp[t, j]:
+                allowed += 1
+                states[t] = j
+        if allowed != 1:
+            return False
+    return True

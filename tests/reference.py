@@ -1,0 +1,95 @@
+"""The definition of what the kernels compute: every path of a small problem, one after the other, in plain Python."""
+
+import itertools
+import math
+
+import numpy as np
+
+
+def sequences(scores):
+    """Begin and end of each sequence."""
+    if scores.starts is None:
+        return [(0, len(scores.emissions))]
+    return [(int(begin), int(end)) for begin, end in zip(scores.starts, scores.starts[1:])]
+
+
+def transition(scores, t, i, j):
+    matrix = scores.transitions if np.ndim(scores.transitions) == 2 else scores.transitions[t]
+    return float(matrix[i, j])
+
+
+def path_score(scores, begin, end, path):
+    """Score of one path (a state for each of the tokens begin:end)."""
+    if begin == end:
+        return 0.0
+    total = float(scores.first[path[0]]) + float(scores.last[path[-1]])
+    for t, state in zip(range(begin, end), path):
+        total += float(scores.emissions[t, state])
+        if t > begin:
+            total += transition(scores, t, path[t - begin - 1], state)
+    return total
+
+
+def paths(scores, begin, end, clamp=None):
+    """All (score, path) that are allowed, best first; among equals the lower last state first, then the one before it."""
+    size = np.shape(scores.emissions)[1]
+    found = []
+    for path in itertools.product(range(size), repeat=end - begin):
+        if clamp is None or all(clamp[t, state] for t, state in zip(range(begin, end), path)):
+            score = path_score(scores, begin, end, path)
+            if score > -math.inf:
+                found.append((score, path))
+    return sorted(found, key=lambda item: (-item[0], item[1][::-1]))
+
+
+def log_sum(terms):
+    largest = max(terms, default=-math.inf)
+    if largest == -math.inf:
+        return largest
+    return largest + math.log(math.fsum(math.exp(term - largest) for term in terms))
+
+
+def log_partition(scores, clamp=None):
+    return np.array([log_sum([score for score, _ in paths(scores, *ends, clamp)]) for ends in sequences(scores)])
+
+
+def uses(scores, begin, end, path):
+    """Index of each score that a path uses, as (field, index)."""
+    if begin == end:
+        return
+    yield "first", (path[0],)
+    yield "last", (path[-1],)
+    for t, state in zip(range(begin, end), path):
+        yield "emissions", (t, state)
+        if t > begin:
+            arc = (path[t - begin - 1], state)
+            yield "transitions", arc if np.ndim(scores.transitions) == 2 else (t, *arc)
+
+
+def expectations(scores, clamp=None, weights=None):
+    """Weighted sum over sequences of the expected uses of each score."""
+    expected = {name: np.zeros(np.shape(getattr(scores, name))) for name in scores._fields if name != "starts"}
+    for b, (begin, end) in enumerate(sequences(scores)):
+        allowed = paths(scores, begin, end, clamp)
+        log_z = log_sum([score for score, _ in allowed])
+        for score, path in allowed:
+            for name, index in uses(scores, begin, end, path):
+                expected[name][index] += math.exp(score - log_z) * (1.0 if weights is None else weights[b])
+    return scores._replace(**expected)
+
+
+def edge_marginals(scores, clamp=None):
+    """Probability of state i at t - 1 and state j at t: [T, S, S]."""
+    tokens, size = np.shape(scores.emissions)
+    edges = np.zeros((tokens, size, size))
+    for begin, end in sequences(scores):
+        allowed = paths(scores, begin, end, clamp)
+        log_z = log_sum([score for score, _ in allowed])
+        for score, path in allowed:
+            for t in range(begin + 1, end):
+                edges[t, path[t - begin - 1], path[t - begin]] += math.exp(score - log_z)
+    return edges
+
+
+def n_best(scores, n, clamp=None):
+    return [paths(scores, begin, end, clamp)[:n] for begin, end in sequences(scores)]
