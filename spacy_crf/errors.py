@@ -81,6 +81,40 @@ class Errors(metaclass=_Coded):
         "The state of {optimizer} for '{key}' can't be saved: the objective's signature {signature!r} is not made of "
         "str, bytes, int and tuples of these."
     )
+    CRF301 = (
+        "The feature templates of the config are not those the saved model was trained with. Only on one side: "
+        "{templates}. Load the model with the config it was saved with, or train again."
+    )
+    CRF401 = "Component '{name}': a label is a string that is not empty, not {label!r}."
+    CRF402 = (
+        "Component '{name}' was not trained: it has labels but no weights. Call nlp.initialize() with examples, train it "
+        "with `spacy train`, or load it from disk."
+    )
+    CRF403 = (
+        "Component '{name}' finds no labels in the training data. Annotate some, or give them as "
+        "[initialize.components.{name}] labels = [...]."
+    )
+    CRF404 = (
+        "Component '{name}' was given gazetteers that no template reads: {gazetteers}. Add a template such as "
+        "'in:NAME[0]', or leave them out of [initialize.components.{name}.gazetteers]."
+    )
+    CRF405 = (
+        "Component '{name}' has neural emissions, which the optimizer {optimizer} can't train. Use Adam.v1 there, or give "
+        "the component spacy_crf.SparseEmissions.v1."
+    )
+    CRF406 = (
+        "Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or the name of a Token "
+        "extension that is set before the pipeline is built. Extensions set: {known}."
+    )
+    CRF407 = "Component '{name}': '{label}' is no part of speech that token.pos can hold. Known: {known}."
+    CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
+    CRF502 = (
+        "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."
+    )
+    CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."
+    CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
+    CRF505 = "{source} does not fit the component in the config: {reason}"
+    CRF506 = "Can't read the saved component {source}: {reason}."
 
 
 class Warnings(metaclass=_Coded):

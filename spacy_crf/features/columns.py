@@ -1,0 +1,345 @@
+"""What templates read from Docs: columns of 64-bit values, one row per token.
+
+Attributes of the lexeme are the same wherever the word stands: they are read once per lexeme and kept in a bounded
+table. Attributes of the token are read with ``Doc.to_array``. Gazetteers, custom extensions and registered functions
+are computed per Doc.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import IDS, ORTH, SENT_START
+from spacy.lexeme import Lexeme
+from spacy.strings import hash_string
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+
+from ..errors import Errors
+from ..kernels.hashing import ABSENT
+from .feature_index import HashTable
+from .gazetteers import Gazetteer
+
+_FLAGS = [
+    "is_alpha",
+    "is_ascii",
+    "is_digit",
+    "is_lower",
+    "is_punct",
+    "is_space",
+    "is_title",
+    "is_upper",
+    "is_stop",
+    "is_bracket",
+    "is_quote",
+    "is_left_punct",
+    "is_right_punct",
+    "is_currency",
+    "like_url",
+    "like_num",
+    "like_email",
+]
+_AFFIX_LENGTHS = range(1, 6)
+_SPACE = hash_string(" ")
+
+
+def _short_shape(text: str) -> str:
+    """The shape with each run of one kind written once: ``McDonald-9`` is ``XxXx-d``."""
+    kinds = ["X" if c.isupper() else "x" if c.isalpha() else "d" if c.isdigit() else c for c in text]
+    return "".join(kind for n, kind in enumerate(kinds) if n == 0 or kind != kinds[n - 1])
+
+
+def _affix(cut: slice) -> Callable[[Lexeme], str]:
+    return lambda lexeme: lexeme.orth_[cut]
+
+
+def _flag(name: str) -> Callable[[Lexeme], int]:
+    flag = IDS[name.upper()]
+    return lambda lexeme: int(lexeme.check_flag(flag))
+
+
+# Attributes of the lexeme: functions that give a string or a number.
+LEXEME_ATTRIBUTES: dict[str, Callable[[Lexeme], Any]] = {
+    "bias": lambda lexeme: 1,
+    "orth": lambda lexeme: lexeme.orth_,
+    "lower": lambda lexeme: lexeme.lower_,
+    "shape": lambda lexeme: lexeme.shape_,
+    "short_shape": lambda lexeme: _short_shape(lexeme.orth_),
+    "prefix": lambda lexeme: lexeme.prefix_,
+    "suffix": lambda lexeme: lexeme.suffix_,
+    "length": lambda lexeme: len(lexeme.orth_),
+    "cluster": lambda lexeme: lexeme.cluster,
+    "has_hyphen": lambda lexeme: int("-" in lexeme.orth_),
+    "has_digit": lambda lexeme: int(any(c.isdigit() for c in lexeme.orth_)),
+    **{f"prefix{n}": _affix(slice(n)) for n in _AFFIX_LENGTHS},
+    **{f"suffix{n}": _affix(slice(-n, None)) for n in _AFFIX_LENGTHS},
+    **{flag: _flag(flag) for flag in _FLAGS},
+}
+# Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
+STRING_ATTRIBUTES = ("norm", "tag", "pos", "morph", "dep", "lemma", "ent_type", "ent_kb_id", "ent_id", "lang")
+NUMBER_ATTRIBUTES = ("ent_iob", "sent_start", "spacy", "head")
+TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
+# What one annotation of a token can change, for telling whether features are still up to date
+ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
+
+Source = Callable[[Doc], Any]
+
+
+def known_attributes() -> str:
+    """For error messages: everything a template may name."""
+    names = sorted([*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES])
+    return ", ".join([*names, "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"])
+
+
+class Items(NamedTuple):
+    """Any number of features per token, from functions and extensions: token t has ``starts[t]:starts[t + 1]``."""
+
+    hashes: NDArray[np.uint64]  # [N] of the item's name
+    values: NDArray[np.float32]  # [N]
+    starts: NDArray[np.int64]  # [T + 1]
+
+
+class TokenColumns(NamedTuple):
+    """What was read from a batch of Docs, laid end to end and cut into sequences at known sentence starts."""
+
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    doc_starts: NDArray[np.int64]  # [D + 1]
+    lexemes: NDArray[np.int32]  # [T] numbers in the table
+    table: "LexemeTable"
+    values: NDArray[np.uint64]  # [2 * reach + T, C]
+    items: dict[str, Items]
+
+
+def sequence_starts(sent_start: NDArray, doc_starts: NDArray) -> NDArray[np.int64]:
+    """Where the sequences of a batch begin and end: at the Docs' ends and at known sentence starts.
+
+    sent_start (uint64[T]): spaCy's SENT_START values: 1 where a sentence is known to start.
+    RETURNS (int64[B + 1])
+    """
+    opens = sent_start == 1
+    begins = doc_starts[:-1][doc_starts[:-1] < doc_starts[1:]]
+    opens[begins] = True
+    return np.append(np.flatnonzero(opens), doc_starts[-1]).astype(np.int64)
+
+
+def doc_bounds(docs: list[Doc]) -> NDArray[np.int64]:
+    """RETURNS (int64[D + 1]): Where the tokens of each Doc begin and end."""
+    bounds = np.zeros(len(docs) + 1, dtype=np.int64)
+    np.cumsum([len(doc) for doc in docs], out=bounds[1:])
+    return bounds
+
+
+def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64]:
+    """``Doc.to_array`` of all Docs, laid end to end: uint64[T, C]."""
+    if not docs:
+        return np.zeros((0, len(attributes)), dtype=np.uint64)
+    return np.concatenate([doc.to_array(attributes).reshape(len(doc), len(attributes)) for doc in docs])
+
+
+class LexemeTable:
+    """Columns of lexeme attributes by lexeme number, filled as lexemes are met.
+
+    The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full,
+    its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
+    """
+
+    def __init__(self, attributes: list[str], reach: int, padding: bool, names: Optional[dict[int, str]] = None):
+        self.attributes = attributes
+        self.names = names
+        self._getters = [LEXEME_ATTRIBUTES[attribute] for attribute in attributes]
+        self._lock = threading.Lock()
+        self.columns = np.empty((max(1024, 4 * reach), len(attributes)), dtype=np.uint64)  # [V, C1]
+        self.columns[: 2 * reach] = padding_values(reach, padding, names)[:, None]
+        self._size = 2 * reach
+        # Keys that no word has take the numbers of the padding positions.
+        self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def numbers(self, orths: NDArray[np.uint64], vocab: Vocab) -> NDArray[np.int32]:
+        """Numbers of lexemes, reading the attributes of those not met before.
+
+        orths (uint64[T]): Hashes of the words.
+        """
+        found = self._index.rows(orths)
+        if (found < 0).any():
+            with self._lock:
+                new = np.unique(orths[self._index.rows(orths) < 0])
+                for orth in new:
+                    self._add(vocab, orth)
+                self._index.insert(new)
+            found = self._index.rows(orths)
+        return found
+
+    def _add(self, vocab: Vocab, orth: np.uint64) -> None:
+        if self._size == len(self.columns):
+            self.columns = np.concatenate([self.columns, np.empty_like(self.columns)])
+        lexeme = vocab[int(orth)]
+        for column, get in enumerate(self._getters):
+            value = get(lexeme)
+            if isinstance(value, str):
+                hashed = hash_string(value)
+                if self.names is not None:
+                    self.names[hashed] = value
+                value = hashed
+            self.columns[self._size, column] = value
+        self._size += 1
+
+
+def padding_values(reach: int, padding: bool, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
+    """Values of the positions outside a sequence: one of its own for each distance, or ABSENT without padding.
+
+    RETURNS (uint64[2 * reach])
+    """
+    if not padding:
+        return np.full(2 * reach, ABSENT, dtype=np.uint64)
+    texts = [f"<{side}{distance + 1}>" for side in ("BOS", "EOS") for distance in range(reach)]
+    hashes = [hash_string(text) for text in texts]
+    if names is not None:
+        names.update(zip(hashes, texts))
+    return np.array(hashes, dtype=np.uint64)
+
+
+class ColumnReader:
+    """Reads Docs into columns.
+
+    lexeme_attributes, token_attributes: Names of plain attributes, in the order of their columns.
+    gazetteers: By the name of their attribute; their columns follow.
+    item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
+    reach: Largest offset of any template.
+    max_lexemes: Words kept in the table of lexemes before it is started anew.
+    """
+
+    def __init__(
+        self,
+        lexeme_attributes: list[str],
+        token_attributes: list[str],
+        gazetteers: dict[str, Gazetteer],
+        item_sources: dict[str, Source],
+        *,
+        reach: int,
+        padding: bool,
+        max_lexemes: int = 500_000,
+    ):
+        self.lexeme_attributes = lexeme_attributes
+        self.token_attributes = token_attributes
+        self.gazetteers = gazetteers
+        self.item_sources = item_sources
+        self.reach = reach
+        self.padding = padding
+        self.max_lexemes = max_lexemes
+        self.names: Optional[dict[int, str]] = None
+        self._attribute_ids = [ORTH, SENT_START, *(IDS[name.upper()] for name in token_attributes)]
+        self._table = self._new_table()
+
+    def keep_names(self, keep: bool) -> None:
+        """While names are kept, ``name_of`` can spell the values read since; reading is slower and the table new."""
+        self.names = {} if keep else None
+        for source in self.gazetteers.values():
+            if keep:
+                self.names.update(source.value_names)
+        self._table = self._new_table()
+
+    def _new_table(self) -> LexemeTable:
+        return LexemeTable(self.lexeme_attributes, self.reach, self.padding, self.names)
+
+    def spell(self, attribute: str, value: np.uint64, vocab: Vocab) -> str:
+        """The value of an attribute for humans; for values read since names are kept."""
+        if int(value) in (self.names or ()):
+            return self.names[int(value)]
+        if attribute in STRING_ATTRIBUTES:
+            return vocab.strings[int(value)]
+        return str(np.int64(value))
+
+    @property
+    def needs_annotation(self) -> bool:
+        """Do the columns depend on more than the words?"""
+        return bool(self.token_attributes or self.gazetteers or self.item_sources)
+
+    def read(self, docs: list[Doc]) -> TokenColumns:
+        doc_starts = doc_bounds(docs)
+        attributes = read_attributes(docs, self._attribute_ids)  # [T, 2 + C]
+        attributes[attributes[:, 0] == 0, 0] = _SPACE  # an empty word; hashes are never 0
+        table = self._table
+        if len(table) > self.max_lexemes:
+            table = self._table = self._new_table()
+        lexemes = np.zeros(0, dtype=np.int32)
+        if docs:
+            lexemes = table.numbers(np.ascontiguousarray(attributes[:, 0]), docs[0].vocab)
+        n_plain = len(self.token_attributes)
+        values = np.empty((2 * self.reach + len(attributes), n_plain + len(self.gazetteers)), dtype=np.uint64)
+        if values.shape[1]:
+            values[: 2 * self.reach] = padding_values(self.reach, self.padding, self.names)[:, None]
+            values[2 * self.reach :, :n_plain] = attributes[:, 2:]
+            for column, read in enumerate(self.gazetteers.values(), start=n_plain):
+                for doc, begin, end in zip(docs, doc_starts, doc_starts[1:]):
+                    values[2 * self.reach + begin : 2 * self.reach + end, column] = read(doc)
+        items = {name: read_items(name, source, docs, self.names) for name, source in self.item_sources.items()}
+        starts = sequence_starts(attributes[:, 1], doc_starts)
+        return TokenColumns(starts, doc_starts, lexemes, table, values, items)
+
+
+def extension_items(extension: str) -> Source:
+    """Items of a custom extension: a number counts as a real value, anything else as a category; None is left out."""
+
+    def read(doc: Doc):
+        rows = []
+        for token in doc:
+            value = token._.get(extension)
+            if value is None:
+                rows.append([])
+            elif isinstance(value, float):
+                rows.append({"": value})
+            else:
+                rows.append([str(value)])
+        return rows
+
+    return read
+
+
+def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+    """Calls a source on each Doc and lays its items end to end.
+
+    The source gives per token a list of strings, a list of numbers, or a dict from strings to numbers; or, for the whole
+    Doc, an array of numbers with one row per token.
+    RAISES (ValueError): CRF109 for a number that is not finite, CRF110 and CRF111 for anything else.
+    """
+    hashes, values, counts = [], [], []
+    hash_of: dict[str, int] = {}
+    for doc in docs:
+        rows = source(doc)
+        if not hasattr(rows, "__len__") or len(rows) != len(doc):
+            got = len(rows) if hasattr(rows, "__len__") else type(rows).__name__
+            raise ValueError(Errors.CRF110.format(name=name, got=got, expected=len(doc), start=doc.text[:40]))
+        for i, row in enumerate(rows):
+            texts, numbers = _row_items(name, row)
+            if not np.isfinite(numbers).all():
+                value = next(number for number in numbers if not np.isfinite(number))
+                message = Errors.CRF109.format(source=name, value=value, token=i, text=doc[i].text, start=doc.text[:40])
+                raise ValueError(message)
+            for text in texts:
+                if text not in hash_of:
+                    hash_of[text] = hash_string(text)
+                hashes.append(hash_of[text])
+            values.extend(numbers)
+            counts.append(len(numbers))
+    if names is not None:
+        names.update({hashed: text for text, hashed in hash_of.items()})
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return Items(np.array(hashes, dtype=np.uint64), np.array(values, dtype=np.float32), starts)
+
+
+def _row_items(name: str, row: Any) -> tuple[list[str], list[float]]:
+    if isinstance(row, dict):
+        return [str(key) for key in row], [float(value) for value in row.values()]
+    if isinstance(row, (list, tuple, set, np.ndarray)):
+        row = sorted(row) if isinstance(row, set) else list(row)
+        if all(isinstance(item, str) for item in row):
+            return row, [1.0] * len(row)
+        if all(isinstance(item, (int, float, np.number)) and not isinstance(item, bool) for item in row):
+            return [str(n) for n in range(len(row))], [float(item) for item in row]
+    raise ValueError(Errors.CRF111.format(name=name, value=row))

@@ -1,0 +1,309 @@
+"""From Docs to features: templates compiled against columns, hashed, and looked up in an index."""
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.strings import hash_string
+from spacy.tokens.underscore import Underscore
+from spacy.vocab import Vocab
+
+from ..errors import Errors
+from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
+from ..types import TokenFeatures
+from .columns import (
+    LEXEME_ATTRIBUTES,
+    TOKEN_ATTRIBUTES,
+    ColumnReader,
+    Source,
+    TokenColumns,
+    extension_items,
+    known_attributes,
+)
+from .feature_index import CountingTable, FeatureIndex
+from .gazetteers import Gazetteer
+from .templates import Part, Template, parse_templates
+
+
+class FeatureSet:
+    """What the config says of features (``spacy_crf.features.v1``).
+
+    templates: Features of tags, transitions: features of pairs of tags, in the template language.
+    padding: Whether positions outside the sequence have values of their own; without, their templates are left out.
+    functions: Registered functions from a Doc to items per token, by the name templates call them (``fn:NAME[0]``).
+    RAISES (ValueError): CRF101 to CRF108 for a template that can't be used, with what is known.
+    """
+
+    def __init__(
+        self,
+        templates: list[str],
+        transitions: Optional[list[str]] = None,
+        padding: bool = True,
+        functions: Optional[dict[str, Source]] = None,
+    ):
+        self.functions = dict(functions or {})
+        self.padding = padding
+        self.templates = parse_templates(templates)
+        self.transitions = parse_templates(transitions or [])
+        if not self.templates:
+            raise ValueError(Errors.CRF107)
+        for template in self.templates + self.transitions:
+            self._check(template)
+
+    def _check(self, template: Template) -> None:
+        for attribute, _ in template.parts:
+            kind, _, name = attribute.rpartition(":")
+            if kind == "ext" and name not in Underscore.token_extensions:
+                known = ", ".join(sorted(Underscore.token_extensions)) or "none"
+                raise ValueError(Errors.CRF104.format(template=template, name=name, known=known))
+            if kind == "fn" and name not in self.functions:
+                known = ", ".join(sorted(self.functions)) or "none"
+                raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
+            if not kind and attribute not in LEXEME_ATTRIBUTES and attribute not in TOKEN_ATTRIBUTES:
+                message = Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes())
+                raise ValueError(message)
+        items = [attribute for attribute, _ in template.parts if _is_item(attribute)]
+        if len(items) > 1:
+            raise ValueError(Errors.CRF108.format(template=template, parts=", ".join(items)))
+
+    def spelled(self) -> list[str]:
+        """Everything that decides what a saved index means, as text."""
+        padding = "padding" if self.padding else "no padding"
+        return [padding, *map(str, self.templates), *(f"transition {template}" for template in self.transitions)]
+
+    @property
+    def gazetteers(self) -> list[str]:
+        """Names of the gazetteers that the templates read."""
+        attributes = self._attributes()
+        return [attribute[3:] for attribute in attributes if attribute.startswith("in:")]
+
+    def _attributes(self) -> list[str]:
+        parts = (part for template in self.templates + self.transitions for part in template.parts)
+        return list(dict.fromkeys(part.attribute for part in parts))
+
+    def reader(self, gazetteers: dict[str, Gazetteer]) -> ColumnReader:
+        """RAISES (ValueError): CRF106 for a gazetteer that is not there."""
+        attributes = self._attributes()
+        for template in self.templates + self.transitions:
+            for attribute, _ in template.parts:
+                if attribute.startswith("in:") and attribute[3:] not in gazetteers:
+                    known = ", ".join(gazetteers) or "none"
+                    raise ValueError(Errors.CRF106.format(template=template, name=attribute[3:], known=known))
+        sources = {a: self.functions[a[3:]] for a in attributes if a.startswith("fn:")}
+        sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
+        offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
+        return ColumnReader(
+            [a for a in attributes if a in LEXEME_ATTRIBUTES],
+            [a for a in attributes if a in TOKEN_ATTRIBUTES],
+            {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
+            sources,
+            reach=max(offsets),
+            padding=self.padding,
+        )
+
+
+def _is_item(attribute: str) -> bool:
+    return attribute.startswith(("fn:", "ext:"))
+
+
+class Features(NamedTuple):
+    """Hashed features before they are looked up: a full matrix, and the items behind it."""
+
+    hashes: NDArray[np.uint64]  # [T, M]
+    item_hashes: NDArray[np.uint64]  # [N]
+    item_values: NDArray[np.float32]  # [N]
+    item_tokens: NDArray[np.int64]  # [N]
+    item_templates: NDArray[np.int32]  # [N] positions in the item templates
+    item_sources: NDArray[np.int64]  # [N] which item
+
+
+class CompiledTemplates:
+    """Templates compiled against the columns of a reader."""
+
+    def __init__(self, templates: list[Template], reader: ColumnReader):
+        self.templates = [t for t in templates if not any(_is_item(part.attribute) for part in t.parts)]
+        self.item_templates = [t for t in templates if any(_is_item(part.attribute) for part in t.parts)]
+        self.reader = reader
+        attributes = [*reader.lexeme_attributes, *reader.token_attributes, *reader.gazetteers]
+        self._column = {attribute: column for column, attribute in enumerate(attributes)}
+        self.seeds = np.array([template_seed(template) for template in self.templates], dtype=np.uint64)
+        widths = [len(template.parts) for template in self.templates]
+        self.part_starts = np.append(0, np.cumsum(widths)).astype(np.int64)
+        parts = [part for template in self.templates for part in template.parts]
+        self.part_columns = np.array([self._column[part.attribute] for part in parts], dtype=np.int32)
+        self.part_offsets = np.array([part.offset for part in parts], dtype=np.int64)
+
+    @property
+    def reads_one_lexeme(self) -> NDArray[np.bool_]:
+        """RETURNS (bool[M]): Which templates read one attribute of one lexeme."""
+        single = np.diff(self.part_starts) == 1
+        return single & (self.part_columns[self.part_starts[:-1]] < len(self.reader.lexeme_attributes))
+
+    def hash(self, columns: TokenColumns) -> Features:
+        """Hashes all templates at all tokens."""
+        hashes = hash_features(
+            columns.lexemes,
+            columns.table.columns,
+            columns.values,
+            columns.starts,
+            self.reader.reach,
+            self.seeds,
+            self.part_starts,
+            self.part_columns,
+            self.part_offsets,
+        )
+        found = [self._hash_items(n, template, columns) for n, template in enumerate(self.item_templates)]
+        if not found:
+            return Features(hashes, *_NO_ITEMS)
+        return Features(hashes, *(np.concatenate(parts) for parts in zip(*found)))
+
+    def _hash_items(self, number: int, template: Template, columns: TokenColumns):
+        [position] = [n for n, part in enumerate(template.parts) if _is_item(part.attribute)]
+        items = columns.items[template.parts[position].attribute]
+        source_token, inside = self._neighbours(columns, template.parts[position].offset)
+        counts = np.where(inside, np.diff(items.starts)[source_token], 0)
+        tokens = np.repeat(np.arange(len(counts)), counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        sources = items.starts[source_token[tokens]] + within
+        hashes = np.full(len(tokens), template_seed(template), dtype=np.uint64)
+        for n, part in enumerate(template.parts):
+            mix_all(hashes, items.hashes[sources] if n == position else self.part_values(columns, part, tokens))
+        known = hashes != NO_FEATURE
+        of_template = np.full(int(known.sum()), number, dtype=np.int32)
+        return hashes[known], items.values[sources][known], tokens[known], of_template, sources[known]
+
+    @staticmethod
+    def _neighbours(columns: TokenColumns, offset: int):
+        """For each token, the one at the offset, and whether it is in the same sequence."""
+        n_tokens = columns.starts[-1]
+        sequence = np.repeat(np.arange(len(columns.starts) - 1), np.diff(columns.starts))
+        target = np.arange(n_tokens) + offset
+        inside = (target >= 0) & (target < n_tokens)
+        target = np.where(inside, target, 0)
+        return target, inside & (sequence[target] == sequence) if n_tokens else inside
+
+    def part_values(self, columns: TokenColumns, part: Part, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """What a plain part (no function, no extension) finds at some tokens: uint64[N]."""
+        reach, column = self.reader.reach, self._column[part.attribute]
+        sequence = np.searchsorted(columns.starts, tokens, side="right") - 1
+        begin, end = columns.starts[sequence], columns.starts[sequence + 1]
+        position = tokens + part.offset
+        before, behind = position < begin, position >= end
+        padding = np.where(before, begin - position - 1, reach + position - end)
+        outside = before | behind
+        safe = np.where(outside, tokens, position)
+        n_lexeme_columns = len(self.reader.lexeme_attributes)
+        if column < n_lexeme_columns:
+            return columns.table.columns[np.where(outside, padding, columns.lexemes[safe]), column]
+        return columns.values[np.where(outside, padding, 2 * reach + safe), column - n_lexeme_columns]
+
+    def rows(self, columns: TokenColumns, index: FeatureIndex) -> TokenFeatures:
+        """Known features of all tokens."""
+        return self.look_up(self.hash(columns), index)
+
+    def look_up(self, features: Features, index: "FeatureIndex | CountingTable") -> TokenFeatures:
+        n_tokens, width = features.hashes.shape
+        rows, starts = compress(index.rows(features.hashes.ravel()), n_tokens, width)
+        if not self.item_templates:
+            return TokenFeatures(rows, None, starts)
+        item_rows = index.rows(features.item_hashes)
+        known = item_rows >= 0
+        tokens = np.concatenate([np.repeat(np.arange(n_tokens), np.diff(starts)), features.item_tokens[known]])
+        order = np.argsort(tokens, kind="stable")
+        values = np.concatenate([np.ones(len(rows), dtype=np.float32), features.item_values[known]])
+        counts = np.bincount(tokens, minlength=n_tokens)
+        return TokenFeatures(
+            np.concatenate([rows, item_rows[known]])[order],
+            values[order],
+            np.append(0, np.cumsum(counts)).astype(np.int64),
+        )
+
+
+_NO_ITEMS = (
+    np.zeros(0, dtype=np.uint64),
+    np.zeros(0, dtype=np.float32),
+    np.zeros(0, dtype=np.int64),
+    np.zeros(0, dtype=np.int32),
+    np.zeros(0, dtype=np.int64),
+)
+
+
+def template_seed(template: Template) -> np.uint64:
+    return np.uint64(hash_string(str(template)))
+
+
+class IndexBuilder:
+    """Counts the features of a corpus batch by batch, then freezes those worth keeping into an index.
+
+    known: An index whose features keep their rows (warm start).
+    """
+
+    def __init__(self, compiled: CompiledTemplates, known: FeatureIndex):
+        self.known = known
+        self._compiled = compiled
+        self._templates = compiled.templates + compiled.item_templates
+        self._table = CountingTable(known.keys)
+        self._template_of: list[NDArray[np.int32]] = []
+        self._values: list[NDArray[np.uint64]] = []  # [N, most parts] of the new features
+        self._most_parts = max((len(template.parts) for template in self._templates), default=1)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def counts(self) -> NDArray[np.int32]:
+        """RETURNS (int32[N]): How often each feature was met; the known ones come first."""
+        return self._table.counts
+
+    def add(self, columns: TokenColumns) -> TokenFeatures:
+        """Counts the features of a batch.
+
+        RETURNS (TokenFeatures): Their rows among all features met so far.
+        """
+        features = self._compiled.hash(columns)
+        at = self._table.add(features.hashes.ravel())
+        width = max(1, features.hashes.shape[1])
+        self._remember(columns, (at % width).astype(np.int32), at // width, at)
+        at = self._table.add(features.item_hashes)
+        templates = features.item_templates[at] + np.int32(len(self._compiled.templates))
+        self._remember(columns, templates, features.item_tokens[at], features.item_sources[at])
+        return self._compiled.look_up(features, self._table)
+
+    def _remember(self, columns, templates, tokens, sources) -> None:
+        """Keeps the values that new features were made of, for their names."""
+        values = np.zeros((len(templates), self._most_parts), dtype=np.uint64)
+        for number in np.unique(templates):
+            [rows] = np.nonzero(templates == number)
+            for n, part in enumerate(self._templates[number].parts):
+                if _is_item(part.attribute):
+                    values[rows, n] = columns.items[part.attribute].hashes[sources[rows]]
+                else:
+                    values[rows, n] = self._compiled.part_values(columns, part, tokens[rows])
+        self._template_of.append(templates)
+        self._values.append(values)
+
+    def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
+        """The features to keep (bool[N]), in the order in which they were met."""
+        n_known = len(self.known)
+        template_of = np.concatenate([np.zeros(0, dtype=np.int32), *self._template_of])[keep[n_known:]]
+        values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])[keep[n_known:]]
+        spelled = np.zeros(values.shape, dtype=np.int32)
+        widths = np.zeros(len(values), dtype=np.int64)
+        place: dict[str, int] = {}
+        for number in np.unique(template_of):
+            [rows] = np.nonzero(template_of == number)
+            parts = self._templates[number].parts
+            widths[rows] = len(parts)
+            for n, part in enumerate(parts):
+                distinct, inverse = np.unique(values[rows, n], return_inverse=True)
+                texts = [self._compiled.reader.spell(part.attribute, value, vocab) for value in distinct]
+                spelled[rows, n] = np.array([place.setdefault(text, len(place)) for text in texts])[inverse]
+        new = FeatureIndex(
+            self._table.keys[n_known:][keep[n_known:]],
+            [str(template) for template in self._templates],
+            template_of,
+            np.append(0, np.cumsum(widths)),
+            spelled[np.arange(self._most_parts) < widths[:, None]],
+            list(place),
+        )
+        return self.known.keep(keep[:n_known]).extend(new)

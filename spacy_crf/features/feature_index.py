@@ -1,0 +1,199 @@
+"""The feature index: from hashed features to rows, counted once, pruned, frozen and saved with the model."""
+
+import json
+import zlib
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.hashing import count, insert, look_up
+
+_SMALLEST = 1024
+
+
+class HashTable:
+    """Rows of 64-bit keys. Looking up is safe while another thread inserts."""
+
+    def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
+        self._keys: list[NDArray[np.uint64]] = []
+        self._size = 0
+        self._slots_and_rows = (np.zeros(_SMALLEST, dtype=np.uint64), np.full(_SMALLEST, -1, dtype=np.int32))
+        if keys is not None:
+            self.insert(keys)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def insert(self, keys: NDArray[np.uint64]) -> None:
+        """Gives new keys the next rows."""
+        slots, rows = self.room_for(len(keys))
+        insert(slots, rows, keys, self._size)
+        self._append(keys)
+
+    def room_for(self, n_new: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """Makes sure that so many keys can be added with half of the slots left free.
+
+        RETURNS (uint64[N], int32[N]): The slots and their rows.
+        """
+        slots, rows = self._slots_and_rows
+        if 2 * (self._size + n_new) > len(slots):
+            size = 1 << (4 * (self._size + n_new) - 1).bit_length()
+            slots, rows = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
+            insert(slots, rows, self.keys, 0)
+            self._slots_and_rows = (slots, rows)
+        return slots, rows
+
+    def _append(self, keys: NDArray[np.uint64]) -> None:
+        self._keys.append(keys)
+        self._size += len(keys)
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """All keys in the order of their rows."""
+        self._keys = [np.concatenate(self._keys)] if self._keys else [np.zeros(0, dtype=np.uint64)]
+        return self._keys[0]
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Row of each key, -1 for unknown keys and for 0."""
+        found = np.empty(len(keys), dtype=np.int32)
+        look_up(*self._slots_and_rows, keys, found)
+        return found
+
+
+class CountingTable(HashTable):
+    """Rows of keys that are counted as they come."""
+
+    def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
+        super().__init__(keys)
+        self._counts = np.zeros(max(_SMALLEST, len(self)), dtype=np.int32)
+
+    @property
+    def counts(self) -> NDArray[np.int32]:
+        return self._counts[: len(self)]
+
+    def add(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Counts a batch of keys.
+
+        RETURNS (int64[N]): Where in ``keys`` each new one was first met, in the order of their rows.
+        """
+        slots, rows = self.room_for(len(keys))
+        if len(self) + len(keys) > len(self._counts):
+            grown = np.zeros(2 * (len(self) + len(keys)), dtype=np.int32)
+            grown[: len(self)] = self.counts
+            self._counts = grown
+        new_keys, new_at = np.empty(len(keys), dtype=np.uint64), np.empty(len(keys), dtype=np.int64)
+        n_new = count(slots, rows, keys, len(self), self._counts, new_keys, new_at) - len(self)
+        self._append(new_keys[:n_new].copy())
+        return new_at[:n_new]
+
+
+class FeatureIndex:
+    """Rows of the known features, and their names for humans.
+
+    keys (uint64[F]): Hash of each feature, in the order of the rows.
+    templates (list[str]): Names of the templates, and template_of (int32[F]) the one of each row.
+    part_starts (int64[F + 1]), parts (int32[P]): The values filled in, as positions in ``strings``.
+    """
+
+    def __init__(
+        self,
+        keys: NDArray[np.uint64],
+        templates: list[str],
+        template_of: NDArray[np.int32],
+        part_starts: NDArray[np.int64],
+        parts: NDArray[np.int32],
+        strings: list[str],
+    ):
+        self.keys = keys
+        self.templates = templates
+        self.template_of = template_of
+        self.part_starts = part_starts
+        self.parts = parts
+        self.strings = strings
+        self._table = HashTable(keys)
+
+    @classmethod
+    def empty(cls) -> "FeatureIndex":
+        none = np.zeros(0, dtype=np.int32)
+        return cls(np.zeros(0, dtype=np.uint64), [], none, np.zeros(1, dtype=np.int64), none, [])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Row of each hashed feature, -1 where it is unknown."""
+        return self._table.rows(keys)
+
+    def name(self, row: int) -> str:
+        """The feature as a human would write it: ``lower[-1]|lower[0]=new|york``."""
+        values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
+        template = self.templates[self.template_of[row]]
+        return template if template == "bias" else f"{template}={values}"
+
+    def names(self) -> list[str]:
+        """Names of all features, in the order of their rows."""
+        return [self.name(row) for row in range(len(self))]
+
+    def keep(self, rows: NDArray[np.bool_]) -> "FeatureIndex":
+        """The index of some of the rows, renumbered in their order.
+
+        rows (bool[F])
+        """
+        widths = np.diff(self.part_starts)
+        used, parts = np.unique(self.parts[np.repeat(rows, widths)], return_inverse=True)
+        return FeatureIndex(
+            self.keys[rows],
+            self.templates,
+            self.template_of[rows],
+            np.append(0, np.cumsum(widths[rows])),
+            parts.astype(np.int32),
+            [self.strings[part] for part in used],
+        )
+
+    def extend(self, other: "FeatureIndex") -> "FeatureIndex":
+        """This index with the features of another one, which has none of its rows, behind."""
+        templates = list(dict.fromkeys(self.templates + other.templates))
+        place = {template: n for n, template in enumerate(templates)}
+        moved = np.array([place[template] for template in other.templates], dtype=np.int32)
+        return FeatureIndex(
+            np.concatenate([self.keys, other.keys]),
+            templates,
+            np.concatenate([self.template_of, moved[other.template_of]]).astype(np.int32),
+            np.concatenate([self.part_starts, other.part_starts[1:] + self.part_starts[-1]]),
+            np.concatenate([self.parts, other.parts + len(self.strings)]).astype(np.int32),
+            self.strings + other.strings,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for msgpack; names are compressed."""
+        return {
+            "keys": self.keys.tobytes(),
+            "templates": self.templates,
+            "template_of": _pack(self.template_of),
+            "widths": _pack(np.diff(self.part_starts).astype(np.int32)),
+            "parts": _pack(self.parts),
+            "strings": zlib.compress(json.dumps(self.strings, ensure_ascii=False).encode("utf8")),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "FeatureIndex":
+        widths = _unpack(data["widths"])
+        return cls(
+            np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64),
+            list(data["templates"]),
+            _unpack(data["template_of"]),
+            np.append(0, np.cumsum(widths, dtype=np.int64)),
+            _unpack(data["parts"]),
+            json.loads(zlib.decompress(data["strings"]).decode("utf8")),
+        )
+
+
+def _pack(numbers: NDArray[np.int32]) -> bytes:
+    """Small numbers compress best byte by byte: all lowest bytes first, then the next."""
+    return zlib.compress(numbers.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes())
+
+
+def _unpack(packed: bytes) -> NDArray[np.int32]:
+    octets = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(4, -1)
+    return np.ascontiguousarray(octets.T).view("<i4").ravel().astype(np.int32)

@@ -1,0 +1,61 @@
+"""The template language: ``lower[-2..2]``, ``orth[-1]|orth[0]``, ``in:cities[0]``.
+
+A template is one or more parts joined by ``|``; a part is an attribute and the offset of the token it is read from.
+``[a..b]`` stands for one template per offset.
+"""
+
+import re
+from itertools import product
+from typing import NamedTuple
+
+from ..errors import Errors
+
+_PART = re.compile(
+    r"""(?P<attribute> (?:(?:in|ext|fn):)? [^\[\]|:\s]+ )
+        (?:\[ \s* (?P<low>[+-]?\d+) \s* (?:\.\.\s*(?P<high>[+-]?\d+)\s*)? \])?""",
+    re.VERBOSE,
+)
+WIDEST_OFFSET = 20
+
+
+class Part(NamedTuple):
+    attribute: str
+    offset: int
+
+    def __str__(self) -> str:
+        return self.attribute if self.attribute == "bias" else f"{self.attribute}[{self.offset}]"
+
+
+class Template(NamedTuple):
+    """One conjunction of attributes at fixed offsets."""
+
+    parts: tuple[Part, ...]
+
+    def __str__(self) -> str:
+        return "|".join(map(str, self.parts))
+
+
+def parse_template(text: str) -> list[Template]:
+    """The templates that a line of the template language stands for.
+
+    RETURNS (list[Template]): One for each combination of offsets.
+    RAISES (ValueError): CRF101, with the template and the place that can't be read.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(Errors.CRF101.format(template=text, part=text))
+    choices = []
+    for piece in text.split("|"):
+        match = _PART.fullmatch(piece.strip())
+        if match is None or (match["low"] is None) != (match["attribute"] == "bias"):
+            raise ValueError(Errors.CRF101.format(template=text, part=piece.strip()))
+        low = int(match["low"] or 0)
+        high = int(match["high"]) if match["high"] is not None else low
+        if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:
+            raise ValueError(Errors.CRF102.format(template=text, part=piece.strip(), widest=WIDEST_OFFSET))
+        choices.append([Part(match["attribute"], offset) for offset in range(low, high + 1)])
+    return [Template(parts) for parts in product(*choices)]
+
+
+def parse_templates(texts: list[str]) -> list[Template]:
+    """All templates of a list, each once, in the order of their first mention."""
+    return list(dict.fromkeys(template for text in texts for template in parse_template(text)))

@@ -1,0 +1,193 @@
+"""Features as 64-bit hashes, and the open-addressing table that gives each hash its row.
+
+A template is a list of parts (column, offset); the feature of a token is its template's hash mixed with the values that
+the parts find. Columns come in two matrices: those of the lexeme (looked up by the token's lexeme number) and those of
+the token. Positions outside the sequence have lexemes and token rows of their own: number ``k - 1`` for k tokens before
+the sequence, ``reach + k - 1`` for k tokens behind it.
+"""
+
+import numpy as np
+from numba import njit
+
+ABSENT = np.uint64(0xFFFFFFFFFFFFFFFF)  # value of a column where the token has none: its templates are left out
+NO_FEATURE = np.uint64(0)
+
+_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_SECOND = np.uint64(0xBF58476D1CE4E5B9)
+_THIRD = np.uint64(0x94D049BB133111EB)
+_R30, _R27, _R31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@njit(cache=True, nogil=True)
+def mix(hashed, value):
+    """Mixes one value into a hash (the finaliser of SplitMix64: Steele, Lea & Flood 2014)."""
+    z = (hashed ^ value) + _FIRST
+    z = (z ^ (z >> _R30)) * _SECOND
+    z = (z ^ (z >> _R27)) * _THIRD
+    return z ^ (z >> _R31)
+
+
+@njit(cache=True, nogil=True)
+def mix_all(hashes, values):
+    """``mix`` of each value into its hash (both uint64[N]), in place; an absent value leaves NO_FEATURE."""
+    for n in range(len(hashes)):
+        if values[n] == ABSENT or hashes[n] == NO_FEATURE:
+            hashes[n] = NO_FEATURE
+        else:
+            hashes[n] = mix(hashes[n], values[n])
+
+
+@njit(cache=True, nogil=True)
+def hash_features(
+    lexemes, lexeme_columns, token_columns, starts, reach, seeds, part_starts, part_columns, part_offsets
+):
+    """Hash of every template at every token.
+
+    lexemes (int32[T]), lexeme_columns (uint64[V, C1]), token_columns (uint64[2 * reach + T, C2]), starts (int64[B + 1]),
+    seeds (uint64[M]): the templates' own hashes; template m has parts ``part_starts[m]:part_starts[m + 1]``.
+    part_columns (int32[P]): below C1 a column of the lexeme, else of the token.
+    RETURNS (uint64[T, M]): NO_FEATURE where a part is absent.
+    """
+    n_lexeme_columns = lexeme_columns.shape[1]
+    n_templates = len(seeds)
+    hashes = np.empty((len(lexemes), n_templates), dtype=np.uint64)
+    for b in range(len(starts) - 1):
+        begin, end = starts[b], starts[b + 1]
+        for t in range(begin, end):
+            for m in range(n_templates):
+                hashed = seeds[m]
+                for p in range(part_starts[m], part_starts[m + 1]):
+                    column = part_columns[p]
+                    position = t + part_offsets[p]
+                    if position < begin:
+                        padding = begin - position - 1
+                    elif position >= end:
+                        padding = reach + position - end
+                    else:
+                        padding = -1
+                    if column < n_lexeme_columns:
+                        lexeme = lexemes[position] if padding < 0 else padding
+                        value = lexeme_columns[lexeme, column]
+                    else:
+                        row = 2 * reach + position if padding < 0 else padding
+                        value = token_columns[row, column - n_lexeme_columns]
+                    if value == ABSENT:
+                        hashed = NO_FEATURE
+                        break
+                    hashed = mix(hashed, value)
+                hashes[t, m] = hashed
+    return hashes
+
+
+@njit(cache=True, nogil=True)
+def _slot(keys, key):
+    """Where the key is, or where it would go (linear probing; the size is a power of two, 0 marks a free slot)."""
+    mask = np.uint64(len(keys) - 1)
+    one = np.uint64(1)
+    slot = key & mask
+    while keys[slot] != NO_FEATURE and keys[slot] != key:
+        slot = (slot + one) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def insert(slots, rows, keys, first_row):
+    """Puts new keys into a table with room for them; they get the rows from ``first_row`` on.
+
+    The row is written before its key, so that a thread that looks up meanwhile finds all of it or nothing.
+    """
+    for n in range(len(keys)):
+        slot = _slot(slots, keys[n])
+        rows[slot] = first_row + n
+        slots[slot] = keys[n]
+
+
+@njit(cache=True, nogil=True)
+def look_up(slots, rows, keys, found):
+    """Writes the row of each key into ``found`` (int32[N]), -1 where the table has none. RETURNS how many it has not."""
+    missing = 0
+    for n in range(len(keys)):
+        found[n] = -1
+        if keys[n] != NO_FEATURE:
+            found[n] = rows[_slot(slots, keys[n])]
+        if found[n] < 0:
+            missing += 1
+    return missing
+
+
+@njit(cache=True, nogil=True)
+def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
+    """Counts keys, giving each new one the next row, in a table with room for all of them.
+
+    counts (int32[R]): Of each row, for R at least ``n_rows`` and the number of new keys.
+    new_keys (uint64[N]), new_at (int64[N]): Receive the new keys, and where they were first met.
+    RETURNS (int): Rows in use.
+    """
+    first_row = n_rows
+    for n in range(len(keys)):
+        if keys[n] == NO_FEATURE:
+            continue
+        slot = _slot(slots, keys[n])
+        if rows[slot] < 0:
+            slots[slot] = keys[n]
+            rows[slot] = n_rows
+            new_keys[n_rows - first_row] = keys[n]
+            new_at[n_rows - first_row] = n
+            n_rows += 1
+        counts[rows[slot]] += 1
+    return n_rows
+
+
+@njit(cache=True, nogil=True)
+def compress(found, n_tokens, width):
+    """Compressed rows of ``found`` (int32[T * width]) without the -1.
+
+    RETURNS (int32[nnz], int64[T + 1])
+    """
+    starts = np.zeros(n_tokens + 1, dtype=np.int64)
+    for t in range(n_tokens):
+        known = 0
+        for m in range(t * width, (t + 1) * width):
+            known += found[m] >= 0
+        starts[t + 1] = starts[t] + known
+    rows = np.empty(starts[n_tokens], dtype=np.int32)
+    at = 0
+    for n in range(n_tokens * width):
+        if found[n] >= 0:
+            rows[at] = found[n]
+            at += 1
+    return rows, starts
+
+
+@njit(cache=True, nogil=True)
+def mark_pairs(rows, starts, columns, column_starts, seen):
+    """Marks the pairs of a feature and a column that meet at some token.
+
+    rows (int32[nnz]), starts (int64[T + 1]): Features of each token, columns (int32[N]), column_starts (int64[T + 1]): its
+    columns, seen (uint64[F, W]): one bit per column.
+    """
+    for t in range(len(starts) - 1):
+        for c in range(column_starts[t], column_starts[t + 1]):
+            word, bit = columns[c] >> 6, np.uint64(1) << np.uint64(columns[c] & 63)
+            for n in range(starts[t], starts[t + 1]):
+                seen[rows[n], word] |= bit
+
+
+@njit(cache=True, nogil=True)
+def list_pairs(seen, n_columns):
+    """The pairs marked in ``seen`` (uint64[F, W]).
+
+    RETURNS (int64[F + 1], int32[N]): The columns of each feature in rising order, as compressed rows.
+    """
+    starts = np.zeros(len(seen) + 1, dtype=np.int64)
+    for fill in range(2):
+        columns = np.empty(starts[len(seen)] if fill else 0, dtype=np.int32)
+        at = 0
+        for f in range(len(seen)):
+            for column in range(n_columns):
+                if (seen[f, column >> 6] >> np.uint64(column & 63)) & np.uint64(1):
+                    if fill:
+                        columns[at] = column
+                    at += 1
+            starts[f + 1] = at
+    return starts, columns

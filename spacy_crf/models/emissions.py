@@ -1,0 +1,465 @@
+"""Emissions: from Docs to the scores of tags at tokens.
+
+``SparseEmissions`` sums weights of features, ``Tok2VecEmissions`` puts a linear layer on a neural encoder. Both are
+thinc models whose output is ``Emissions``.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import srsly
+from numpy.typing import NDArray
+from spacy.attrs import SENT_START
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+from thinc.api import Linear, Model
+from thinc.model import deserialize_attr, serialize_attr
+from thinc.types import Floats2d
+
+from ..errors import Errors
+from ..features.columns import TokenColumns, doc_bounds, read_attributes, sequence_starts
+from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
+from ..features.gazetteers import Gazetteer
+from ..kernels.hashing import list_pairs, mark_pairs
+from ..types import Clamp, Floats, TokenFeatures
+from .sparse_rows import LexemeScores, SparseRows
+
+# Memory for the scores of lexemes that prediction keeps
+_LEXEME_SCORES_BYTES = 256 << 20
+
+
+class Emissions(NamedTuple):
+    """Scores of a batch of Docs, laid end to end and cut into sequences at known sentence starts."""
+
+    scores: Floats  # [T, S]
+    transitions: Optional[Floats]  # [T, S, S] from transition templates, None without
+    starts: NDArray[np.int64]  # [B + 1]
+
+
+class Prepared(NamedTuple):
+    """Docs whose features are looked up already."""
+
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    states: TokenFeatures
+    transitions: Optional[TokenFeatures]
+
+
+class AnnotatedDocs(NamedTuple):
+    """A batch of training data, as models are initialized with it."""
+
+    docs: list[Doc]
+    allowed: Clamp  # [T, S] tags that the annotation allows
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+
+
+Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed
+
+
+class SparseFeatures:
+    """What sparse emissions know: the templates, the gazetteers, and which pairs of feature and tag have a weight.
+
+    Everything here but the templates (which are in the config) is saved with the model; what speeds up prediction is
+    rebuilt.
+    """
+
+    def __init__(self, feature_set: FeatureSet, *, gazetteers: Optional[dict[str, Gazetteer]] = None, n_tags: int = 1):
+        self.feature_set = feature_set
+        self.gazetteers = gazetteers or {}
+        self.n_tags = n_tags
+        self.states = SparseRows.empty(n_tags)
+        self.transitions = SparseRows.empty(n_tags * n_tags)
+        self._compiled: Optional[tuple[CompiledTemplates, CompiledTemplates]] = None
+        self._scorer: Optional[SparseScorer] = None
+        self._lock = threading.Lock()
+
+    @property
+    def reader(self):
+        return self.compiled[0].reader
+
+    @property
+    def compiled(self) -> tuple[CompiledTemplates, CompiledTemplates]:
+        """Templates of tags and of pairs of tags, against one reader."""
+        with self._lock:
+            if self._compiled is None:
+                reader = self.feature_set.reader(self.gazetteers)
+                self._compiled = (
+                    CompiledTemplates(self.feature_set.templates, reader),
+                    CompiledTemplates(self.feature_set.transitions, reader),
+                )
+            return self._compiled
+
+    def set_gazetteers(self, gazetteers: dict[str, Gazetteer]) -> None:
+        """RAISES (ValueError): CRF106 if the templates name another one."""
+        self.feature_set.reader(gazetteers)
+        self.gazetteers = gazetteers
+        self._compiled = self._scorer = None
+
+    def prepare(self, docs: list[Doc]) -> Prepared:
+        states, transitions = self.compiled
+        columns = self.reader.read(docs)
+        return Prepared(
+            columns.starts,
+            states.rows(columns, self.states.index),
+            transitions.rows(columns, self.transitions.index) if self.feature_set.transitions else None,
+        )
+
+    def scorer(self, weights: NDArray[np.float32], transition_weights: NDArray[np.float32]) -> "SparseScorer":
+        """The scorer for these weights, kept until ``forget_scores`` or until the arrays are others."""
+        scorer = self._scorer
+        if scorer is None or scorer.weights[0] is not weights or scorer.weights[1] is not transition_weights:
+            scorer = self._scorer = SparseScorer(self, weights, transition_weights)
+        return scorer
+
+    def forget_scores(self) -> None:
+        """To be called when weights were changed in place, as thinc's optimizers do."""
+        self._scorer = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and child processes: caches and the lock stay behind."""
+        return {**self.__dict__, "_compiled": None, "_scorer": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "templates": self.feature_set.spelled(),
+            "gazetteers": {name: gazetteer.to_dict() for name, gazetteer in self.gazetteers.items()},
+            "n_tags": self.n_tags,
+            "states": self.states.to_dict(),
+            "transitions": self.transitions.to_dict(),
+        }
+
+    def from_dict(self, data: dict[str, Any]) -> "SparseFeatures":
+        """The same templates with what was saved.
+
+        RAISES (ValueError): CRF301 if the templates are not those the model was trained with.
+        """
+        if data["templates"] != self.feature_set.spelled():
+            differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
+            raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
+        gazetteers = {name: Gazetteer.from_dict(saved) for name, saved in data["gazetteers"].items()}
+        features = SparseFeatures(self.feature_set, gazetteers=gazetteers, n_tags=data["n_tags"])
+        features.states = SparseRows.from_dict(data["states"])
+        features.transitions = SparseRows.from_dict(data["transitions"])
+        return features
+
+
+@serialize_attr.register(SparseFeatures)
+def _serialize_features(_, value: SparseFeatures, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(value.to_dict())
+
+
+@deserialize_attr.register(SparseFeatures)
+def _deserialize_features(default: SparseFeatures, value: bytes, name: str, model: Model) -> SparseFeatures:
+    return default.from_dict(srsly.msgpack_loads(value))
+
+
+def SparseEmissions(
+    features: FeatureSet, min_count: int = 1, possible_states: bool = False
+) -> Model[list[Doc], Emissions]:
+    """Sums of the weights of each token's features.
+
+    features (FeatureSet): The templates.
+    min_count (int): Features met less often in training are left out.
+    possible_states (bool): Give every feature a weight for every tag, not only for those it was seen with.
+    """
+    if min_count < 1:
+        raise ValueError(Errors.CRF115.format(parameter="min_count", value=min_count, allowed="at least 1"))
+    return Model(
+        "sparse_emissions",
+        _sparse_forward,
+        init=_sparse_init,
+        params={"states": None, "transitions": None},
+        attrs={
+            "features": SparseFeatures(features),
+            "min_count": min_count,
+            "possible_states": possible_states,
+            "resize": _resize_sparse,
+        },
+    )
+
+
+def _sparse_forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
+    features: SparseFeatures = model.attrs["features"]
+    if not is_train:
+        return features.scorer(model.get_param("states"), model.get_param("transitions"))(docs), _no_backprop
+    features.forget_scores()
+    prepared = features.prepare(docs)
+    emissions = score_prepared(
+        features,
+        prepared,
+        features.states.slots(model.get_param("states")),
+        features.transitions.slots(model.get_param("transitions")),
+    )
+
+    def backprop(d_emissions: Emissions) -> list[Doc]:
+        gradient = features.states.scatter(prepared.states, d_emissions.scores)
+        model.inc_grad("states", gradient.astype(np.float32))
+        if prepared.transitions is not None:
+            d_pairs = d_emissions.transitions.reshape(len(d_emissions.scores), -1)
+            gradient = features.transitions.scatter(prepared.transitions, d_pairs)
+            model.inc_grad("transitions", gradient.astype(np.float32))
+        return []
+
+    return emissions, backprop
+
+
+def _no_backprop(d_emissions: Emissions) -> list[Doc]:
+    return []
+
+
+def score_prepared(
+    features: SparseFeatures, prepared: Prepared, slots: Floats, transition_slots: Floats, *, threads: int = 1
+) -> Emissions:
+    """Scores of Docs whose features are looked up, with weights spread into slots."""
+    n_tokens = len(prepared.states.starts) - 1
+    scores = np.zeros((n_tokens, features.n_tags))
+    features.states.add_scores(prepared.states, slots, scores, threads=threads)
+    transitions = None
+    if prepared.transitions is not None:
+        transitions = np.zeros((n_tokens, features.n_tags**2))
+        features.transitions.add_scores(prepared.transitions, transition_slots, transitions, threads=threads)
+        transitions = transitions.reshape(n_tokens, features.n_tags, features.n_tags)
+    return Emissions(scores, transitions, prepared.starts)
+
+
+class SparseScorer:
+    """Scores Docs with fixed weights: what prediction runs."""
+
+    def __init__(self, features: SparseFeatures, weights: NDArray[np.float32], transition_weights: NDArray[np.float32]):
+        self.weights = (weights, transition_weights)
+        self._features = features
+        self._slots = features.states.slots(weights)
+        self._transition_slots = features.transitions.slots(transition_weights)
+        compiled, self._transitions = features.compiled
+        single = compiled.reads_one_lexeme
+        self._lexeme_scores = LexemeScores(compiled, single, features.states, self._slots)
+        plain = [template for template, is_single in zip(compiled.templates, single) if not is_single]
+        self._rest = CompiledTemplates(plain + compiled.item_templates, features.reader)
+        bytes_per_lexeme = 4 * len(self._lexeme_scores.offsets) * features.n_tags
+        features.reader.max_lexemes = min(500_000, _LEXEME_SCORES_BYTES // max(1, bytes_per_lexeme))
+
+    def __call__(self, docs: list[Doc]) -> Emissions:
+        features = self._features
+        columns = features.reader.read(docs)
+        scores = np.zeros((len(columns.lexemes), features.n_tags))
+        self._lexeme_scores.add(columns, scores)
+        if self._rest.templates or self._rest.item_templates:
+            features.states.add_scores(self._rest.rows(columns, features.states.index), self._slots, scores)
+        transitions = None
+        if features.feature_set.transitions:
+            transitions = np.zeros((len(scores), features.n_tags**2))
+            rows = self._transitions.rows(columns, features.transitions.index)
+            features.transitions.add_scores(rows, self._transition_slots, transitions)
+            transitions = transitions.reshape(len(scores), features.n_tags, features.n_tags)
+        return Emissions(scores, transitions, columns.starts)
+
+
+def _sparse_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int]] = None) -> None:
+    """Counts features and pairs in one pass over the corpus. Features and weights that are there already stay.
+
+    X (Corpus): None to leave everything as it is. Y: The vocab, and the number of tags.
+    """
+    if X is None or Y is None:
+        return
+    vocab, n_tags = Y
+    resize_emissions(model, n_tags)
+    old: SparseFeatures = model.attrs["features"]
+    reader = old.reader
+    reader.keep_names(True)
+    counters = [_PairCounter(compiled, rows) for compiled, rows in zip(old.compiled, (old.states, old.transitions))]
+    for docs, allowed, _ in X():
+        columns = reader.read(docs)
+        counters[0].add(columns, *tags_allowed(allowed))
+        if old.feature_set.transitions:
+            counters[1].add(columns, *pairs_allowed(allowed, columns.starts))
+    features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
+    features.states = counters[0].freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
+    features.transitions = counters[1].freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
+    if not len(features.states.index):
+        raise ValueError(Errors.CRF114.format(min_count=model.attrs["min_count"], seen=len(counters[0])))
+    for name, before, after in (
+        ("states", old.states, features.states),
+        ("transitions", old.transitions, features.transitions),
+    ):
+        model.set_param(name, _carry_over(model.maybe_get_param(name), before, after))
+    model.attrs["features"] = features
+
+
+class _PairCounter:
+    """Counts features, and marks the pairs of feature and column that meet."""
+
+    def __init__(self, compiled: CompiledTemplates, known: SparseRows):
+        self._builder = IndexBuilder(compiled, known.index)
+        self._known = known
+        n_words = (known.n_columns + 63) // 64
+        self._seen = np.zeros((max(1024, len(known.index)), n_words), dtype=np.uint64)
+        mark_pairs(
+            np.arange(len(known.index), dtype=np.int32),
+            np.arange(len(known.index) + 1),
+            known.pair_columns,
+            known.pair_starts,
+            self._seen,
+        )
+
+    def __len__(self) -> int:
+        return len(self._builder)
+
+    def add(
+        self, columns: TokenColumns, columns_of_tokens: NDArray[np.int32], column_starts: NDArray[np.int64]
+    ) -> None:
+        features = self._builder.add(columns)
+        if len(self) > len(self._seen):
+            grown = np.zeros((2 * len(self), self._seen.shape[1]), dtype=np.uint64)
+            grown[: len(self._seen)] = self._seen
+            self._seen = grown
+        mark_pairs(features.rows, features.starts, columns_of_tokens, column_starts, self._seen)
+
+    def freeze(self, min_count: int, possible: bool, vocab: Vocab) -> SparseRows:
+        seen, n_columns = self._seen[: len(self)], self._known.n_columns
+        keep = (self._builder.counts >= min_count) & seen.any(axis=1)
+        keep[: len(self._known.index)] = True
+        index = self._builder.freeze(keep, vocab)
+        if possible:
+            starts = np.arange(len(index) + 1, dtype=np.int64) * n_columns
+            return SparseRows(index, starts, np.tile(np.arange(n_columns, dtype=np.int32), len(index)), n_columns)
+        return SparseRows(index, *list_pairs(seen[keep], n_columns), n_columns)
+
+
+def tags_allowed(allowed: Clamp) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Tags that the annotation of each token names, as compressed rows; none where it allows every tag.
+
+    allowed (bool[T, S])
+    """
+    counts = allowed.sum(axis=1)
+    silent = (counts == allowed.shape[1]) & (counts > 1)
+    _, tags = np.nonzero(allowed & ~silent[:, None])
+    return tags.astype(np.int32), np.append(0, np.cumsum(np.where(silent, 0, counts))).astype(np.int64)
+
+
+def pairs_allowed(allowed: Clamp, starts: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The pair of tags ``i * S + j`` at each token where the annotation leaves one, as compressed rows."""
+    tags = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+    known = np.zeros(len(tags), dtype=bool)
+    known[1:] = (tags[1:] >= 0) & (tags[:-1] >= 0)
+    known[starts[:-1][starts[:-1] < len(tags)]] = False
+    [at] = np.nonzero(known)
+    pairs = tags[at - 1] * allowed.shape[1] + tags[at]
+    return pairs.astype(np.int32), np.append(0, np.cumsum(known)).astype(np.int64)
+
+
+def _carry_over(weights: Optional[NDArray], before: SparseRows, after: SparseRows) -> NDArray[np.float32]:
+    """The weights of pairs that were there before, zero for the new ones. Rows only move up, in their order."""
+    moved = np.zeros(after.n_weights, dtype=np.float32)
+    if weights is not None and len(weights):
+        key = after.rows_of_pairs() * after.n_columns + after.pair_columns
+        row = after.index.rows(before.index.keys).astype(np.int64)[before.rows_of_pairs()]
+        moved[np.searchsorted(key, row * after.n_columns + before.pair_columns)] = weights
+    return moved
+
+
+def resize_emissions(model: Model, n_tags: int) -> None:
+    """Makes room for new tags, behind those that are there; their weights are zero."""
+    model.attrs["resize"](model, n_tags)
+
+
+def _resize_sparse(model: Model, n_tags: int) -> None:
+    """Every known feature gets a weight for each new tag."""
+    old: SparseFeatures = model.attrs["features"]
+    if old.n_tags == n_tags:
+        return
+    features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
+    before = np.arange(old.n_tags)
+    features.states = _with_columns(old.states, n_tags, before, np.arange(old.n_tags, n_tags))
+    pairs = np.arange(n_tags**2)
+    is_old = (pairs // n_tags < old.n_tags) & (pairs % n_tags < old.n_tags)
+    features.transitions = _with_columns(old.transitions, n_tags**2, pairs[is_old], pairs[~is_old])
+    if model.has_param("states"):
+        model.set_param("states", _renumber(model.get_param("states"), old.states, features.states, before))
+        moved = _renumber(model.get_param("transitions"), old.transitions, features.transitions, pairs[is_old])
+        model.set_param("transitions", moved)
+    model.attrs["features"] = features
+
+
+def _with_columns(rows: SparseRows, n_columns: int, moved: NDArray, new: NDArray) -> SparseRows:
+    """Old columns renumbered to ``moved``, and for every feature the ``new`` ones."""
+    n_rows = len(rows.index)
+    row = np.concatenate([rows.rows_of_pairs(), np.repeat(np.arange(n_rows), len(new))])
+    column = np.concatenate([moved[rows.pair_columns], np.tile(new, n_rows)])
+    order = np.lexsort((column, row))
+    starts = np.append(0, np.cumsum(np.bincount(row, minlength=n_rows))).astype(np.int64)
+    return SparseRows(rows.index, starts, column[order].astype(np.int32), n_columns)
+
+
+def _renumber(weights: NDArray, before: SparseRows, after: SparseRows, moved: NDArray) -> NDArray[np.float32]:
+    key = after.rows_of_pairs() * after.n_columns + after.pair_columns
+    result = np.zeros(after.n_weights, dtype=np.float32)
+    result[np.searchsorted(key, before.rows_of_pairs() * after.n_columns + moved[before.pair_columns])] = weights
+    return result
+
+
+def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Doc], Emissions]:
+    """A linear layer on the token vectors of a neural encoder, such as spaCy's tok2vec.
+
+    tok2vec (Model[List[Doc], List[Floats2d]]): The encoder, whose width is its dimension ``nO``.
+    """
+    output = Linear()
+    return Model(
+        "tok2vec_emissions",
+        _tok2vec_forward,
+        init=_tok2vec_init,
+        layers=[tok2vec, output],
+        refs={"tok2vec": tok2vec, "output": output},
+        attrs={"resize": _resize_linear},
+    )
+
+
+def _tok2vec_forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
+    encoder, output = model.layers
+    vectors, backprop_vectors = encoder(docs, is_train)
+    lengths = [len(vector) for vector in vectors]
+    flat, backprop_output = output(model.ops.flatten(vectors), is_train)
+    sent_start = read_attributes(docs, [SENT_START])[:, 0]
+    emissions = Emissions(
+        np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64),
+        None,
+        sequence_starts(sent_start, doc_bounds(docs)),
+    )
+
+    def backprop(d_emissions: Emissions) -> list[Doc]:
+        d_flat = backprop_output(model.ops.asarray2f(d_emissions.scores.astype(np.float32)))
+        return backprop_vectors(model.ops.unflatten(d_flat, lengths))
+
+    return emissions, backprop
+
+
+def _tok2vec_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int]] = None) -> None:
+    encoder, output = model.layers
+    if X is not None and Y is not None:
+        sample = next(iter(X())).docs[:10]
+        encoder.initialize(X=sample)
+        output.set_dim("nO", Y[1], force=True)
+    else:
+        encoder.initialize()
+    if output.has_dim("nI") is None:
+        output.set_dim("nI", encoder.get_dim("nO"))
+    if output.has_dim("nO"):
+        output.initialize()
+
+
+def _resize_linear(model: Model, n_tags: int) -> None:
+    """New tags start at zero."""
+    output = model.get_ref("output")
+    before = output.get_dim("nO") if output.has_dim("nO") else n_tags
+    if before == n_tags or not output.has_param("W"):
+        output.set_dim("nO", n_tags, force=True)
+        return
+    for name in ("W", "b"):
+        old = output.get_param(name)
+        new = output.ops.alloc((n_tags, *old.shape[1:]), dtype=old.dtype)
+        new[:before] = old
+        output.set_param(name, new)
+    output.set_dim("nO", n_tags, force=True)

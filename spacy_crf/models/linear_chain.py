@@ -1,0 +1,129 @@
+"""The linear chain: emissions plus transitions between neighbouring tags.
+
+The model's output is ``ChainScores``: the potentials of a batch, with -inf where the tag scheme forbids a transition.
+"""
+
+from collections.abc import Callable
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+from thinc.api import Model
+
+from ..inference.linear_chain import LinearChain as LinearChainInference
+from ..schemes import TransitionMask
+from ..types import ChainScores, Clamp
+from .emissions import Corpus, Emissions, pairs_allowed, resize_emissions
+
+_PARAMS = ("transitions", "first", "last")
+
+
+def LinearChain(
+    emissions: Model[list[Doc], Emissions], possible_transitions: bool = False
+) -> Model[list[Doc], ChainScores]:
+    """A first-order linear chain (Lafferty, McCallum & Pereira 2001).
+
+    emissions (Model): Scores of tags at tokens, from SparseEmissions or Tok2VecEmissions.
+    possible_transitions (bool): Give every pair of tags that the scheme allows a weight, not only those seen in training.
+        The others stay possible, with a weight of zero.
+    """
+    return Model(
+        "linear_chain",
+        _forward,
+        init=_init,
+        layers=[emissions],
+        refs={"emissions": emissions},
+        params=dict.fromkeys(_PARAMS),
+        attrs={
+            "possible_transitions": possible_transitions,
+            "structure": LinearChainInference(),
+            "allowed": None,  # TransitionMask, set by the component
+            "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
+        },
+    )
+
+
+def set_allowed(model: Model, mask: TransitionMask) -> None:
+    """Tells the chain what the tag scheme allows; not saved, since the scheme says it."""
+    model.attrs["allowed"] = mask
+
+
+def chain_scores(model: Model, emissions: Emissions, transitions, first, last) -> ChainScores:
+    """Potentials from emissions and the chain's weights, in float64, with -inf where the scheme forbids."""
+    allowed: TransitionMask = model.attrs["allowed"]
+    transitions = np.where(allowed.transitions, transitions, -np.inf)
+    if emissions.transitions is not None:
+        transitions = emissions.transitions + transitions
+    first = np.where(allowed.first, first, -np.inf)
+    last = np.where(allowed.last, last, -np.inf)
+    return ChainScores(emissions.scores, transitions, first, last, emissions.starts)
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ChainScores, Callable]:
+    emissions, backprop_emissions = model.layers[0](docs, is_train)
+    scores = chain_scores(model, emissions, *(model.get_param(name).astype(np.float64) for name in _PARAMS))
+
+    def backprop(d_scores: ChainScores) -> list[Doc]:
+        d_transitions, per_position = d_scores.transitions, None
+        if d_transitions.ndim == 3:
+            d_transitions, per_position = d_transitions.sum(axis=0), d_transitions
+        observed = model.attrs["observed"]
+        for name, gradient, mask in zip(
+            _PARAMS, (d_transitions, d_scores.first, d_scores.last), (observed[:-2], observed[-2], observed[-1])
+        ):
+            model.inc_grad(name, np.where(mask, gradient, 0.0).astype(np.float32))
+        return backprop_emissions(Emissions(d_scores.emissions, per_position, d_scores.starts))
+
+    return scores, backprop
+
+
+def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int]] = None) -> None:
+    model.layers[0].initialize(X=X, Y=Y)
+    if X is None or Y is None:
+        return
+    n_tags = Y[1]
+    resize_chain(model, n_tags)
+    observed = model.attrs["observed"].astype(bool)
+    allowed: TransitionMask = model.attrs["allowed"]
+    possible = np.vstack([allowed.transitions, allowed.first, allowed.last])
+    if model.attrs["possible_transitions"]:
+        observed |= possible
+    else:
+        for _, clamp, starts in X():
+            observed |= _observed(clamp, starts)
+    model.attrs["observed"] = (observed & possible).astype(np.uint8)
+
+
+def _observed(clamp: Clamp, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Transitions, firsts and lasts of tokens whose annotation leaves one tag: bool[S + 2, S]."""
+    n_tags = clamp.shape[1]
+    observed = np.zeros((n_tags + 2, n_tags), dtype=bool)
+    tags = np.where(clamp.sum(axis=1) == 1, clamp.argmax(axis=1), -1)
+    begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]]
+    for row, tokens in ((-2, begin), (-1, end - 1)):
+        observed[row, tags[tokens][tags[tokens] >= 0]] = True
+    pairs, _ = pairs_allowed(clamp, starts)
+    observed[pairs // n_tags, pairs % n_tags] = True
+    return observed
+
+
+def resize_chain(model: Model, n_tags: int) -> None:
+    """Makes room for new tags behind those that are there; their weights are zero, and every pair with them has one."""
+    before = model.get_param("first").shape[0] if model.has_param("first") else 0
+    resize_emissions(model.layers[0], n_tags)
+    if before == n_tags:
+        return
+    for name in _PARAMS:
+        shape = (n_tags, n_tags) if name == "transitions" else (n_tags,)
+        new = np.zeros(shape, dtype=np.float32)
+        if before:
+            old = model.get_param(name)
+            new[tuple(slice(size) for size in old.shape)] = old
+        model.set_param(name, new)
+    observed = np.full((n_tags + 2, n_tags), bool(before), dtype=np.uint8)
+    if before:
+        observed[:before, :before] = model.attrs["observed"][:before]
+        observed[-2:, :before] = model.attrs["observed"][-2:]
+    model.attrs["observed"] = observed

@@ -1,0 +1,143 @@
+"""Named entities: labels in a tag scheme, read from and written to ``doc.ents``."""
+
+from collections.abc import Iterable
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import ENT_IOB, ENT_TYPE, ORTH
+from spacy.tokens import Doc
+from spacy.training import Example
+
+from ..features.columns import doc_bounds, read_attributes
+from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, TransitionMask, get_scheme
+from ..types import Clamp
+from .crf_pipe import CRFPipe, GoldReport, Prediction
+
+_ENTITY = [ENT_IOB, ENT_TYPE]
+
+
+class CRFEntityRecognizer(CRFPipe):
+    """Finds entities (factory ``crf_ner``).
+
+    Entities that a Doc has already are kept, and the rest is decoded around them. Entities end where a sentence is known
+    to end.
+    """
+
+    def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
+        self.scheme = get_scheme(scheme)
+        super().__init__(vocab, model, name, scheme=scheme, **settings)
+
+    def tags(self) -> list[str]:
+        return self.scheme.tags(list(self.labels))
+
+    def transition_mask(self) -> TransitionMask:
+        return self.scheme.transition_mask(len(self.labels))
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        return {ent.label_ for ent in doc.ents if ent.label_}
+
+    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
+        annotation = [_aligned_entities(example, report) for example in examples]
+        iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
+        label = self.label_indices(types)
+        entity = (iob == BEGIN) | (iob == INSIDE)
+        unknown = entity & (label < 0)
+        doc_starts = doc_bounds([example.predicted for example in examples])
+
+        def place(token: int) -> str:
+            n = int(np.searchsorted(doc_starts, token, side="right")) - 1
+            doc = examples[n].predicted
+            return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
+
+        for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)):
+            report.add("gold entities have a label the component does not know, and count as outside", place(token))
+        iob = np.where(unknown, OUTSIDE, iob)
+        for token in starts[:-1][starts[:-1] < len(iob)]:
+            if iob[token] == INSIDE:
+                report.add("gold entities cross the start of a sentence, and count as missing", place(token))
+                iob = _without_entity_at(iob, int(token))
+        return self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels))
+
+    def preset_clamp(self, docs: list[Doc], starts: NDArray[np.int64]) -> Optional[Clamp]:
+        iob, types = read_attributes(docs, _ENTITY).T
+        preset = (iob == BEGIN) | (iob == INSIDE)
+        if not preset.any():
+            return None
+        label = self.label_indices(types)
+        # Entities of other labels and blocked tokens (BEGIN without a type) stay as they are: no entity of ours there.
+        iob = np.where(preset, np.where(label >= 0, iob, OUTSIDE), MISSING)
+        opening = starts[:-1][starts[:-1] < len(iob)]
+        iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
+        return self.scheme.clamp(_repaired(iob), np.maximum(label, 0), starts, len(self.labels))
+
+    def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
+        """Write entities to ``doc.ents``, beside those that are there.
+
+        docs (Iterable[Doc]): The Docs that were predicted.
+        prediction (Prediction): What `predict` gave.
+        """
+        annotation = np.empty((len(prediction.tags), 2), dtype=np.uint64)
+        annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
+        hashes = np.array([0] + [self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
+        annotation[:, 1] = hashes[self.scheme.label_of_tag(len(self.labels))[prediction.tags] + 1]
+        for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
+            if begin < end:
+                doc.from_array(_ENTITY, _beside_preset(doc, annotation[begin:end]))
+
+
+def _beside_preset(doc: Doc, annotation: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The annotation to write, with the entities and blocked tokens that the Doc has already."""
+    before = doc.to_array(_ENTITY)
+    kept = (before[:, 0] == BEGIN) | (before[:, 0] == INSIDE)
+    return np.where(kept[:, None], before, annotation) if kept.any() else annotation
+
+
+def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
+    """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
+    predicted, reference = example.predicted, example.reference
+    if len(predicted) == len(reference) and (predicted.to_array(ORTH) == reference.to_array(ORTH)).all():
+        annotation = reference.to_array(_ENTITY).reshape(len(reference), 2)
+        blocked = (annotation[:, 0] == BEGIN) & (annotation[:, 1] == 0)
+        annotation[blocked, 0] = OUTSIDE
+        return annotation
+    annotation = np.zeros((len(predicted), 2), dtype=np.uint64)
+    tags = example.get_aligned_ner()
+    for i, tag in enumerate(tags):
+        if tag is None or tag == "-":
+            continue
+        prefix, _, label = tag.partition("-")
+        annotation[i, 0] = {"B": BEGIN, "U": BEGIN, "I": INSIDE, "L": INSIDE}.get(prefix, OUTSIDE)
+        annotation[i, 1] = predicted.vocab.strings.add(label) if label else 0
+    found = sum(tag is not None and tag[0] in "BU" for tag in tags)
+    lost = len(reference.ents) - found
+    if lost > 0:
+        aligned = {(ent.start_char, ent.end_char) for ent in example.get_aligned_spans_y2x(reference.ents)}
+        for ent in reference.ents:
+            if (ent.start_char, ent.end_char) not in aligned:
+                place = f"'{ent.text}' ({ent.label_}) in '{reference.text[:40]}'"
+                report.add("gold entities do not align with the tokens, and count as missing", place)
+    return annotation
+
+
+def _without_entity_at(iob: NDArray, token: int) -> NDArray:
+    """Marks the entity around a token as missing."""
+    begin, end = token, token + 1
+    while iob[begin] == INSIDE:
+        begin -= 1
+    while end < len(iob) and iob[end] == INSIDE:
+        end += 1
+    iob = iob.copy()
+    iob[begin:end] = MISSING
+    return iob
+
+
+def _repaired(iob: NDArray) -> NDArray:
+    """An entity whose first tokens were taken out is no entity: its rest is OUTSIDE too."""
+    iob = iob.copy()
+    for token in np.flatnonzero((iob[1:] == INSIDE) & (iob[:-1] != BEGIN) & (iob[:-1] != INSIDE)) + 1:
+        end = token
+        while end < len(iob) and iob[end] == INSIDE:
+            iob[end] = OUTSIDE
+            end += 1
+    return iob

@@ -1,0 +1,451 @@
+"""What all CRF components have in common: labels, training, prediction in batches, saving.
+
+A component adds what its annotation means: which tags there are, which of them the gold annotation and the annotation
+already present allow, and how tags are written to a Doc.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import ENT_IOB, ENT_TYPE, SENT_START, TAG
+from spacy.language import Language
+from spacy.pipeline import TrainablePipe
+from spacy.tokens import Doc
+from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.vocab import Vocab
+from thinc.api import Model, Optimizer, set_dropout_rate
+
+from ..errors import Errors
+from ..features.columns import ANNOTATION, doc_bounds, read_attributes, sequence_starts
+from ..features.gazetteers import read_gazetteer
+from ..losses.clamped import ClampedLoss
+from ..models.emissions import AnnotatedDocs, SparseFeatures
+from ..models.linear_chain import resize_chain, set_allowed
+from ..models.objective import LinearChainObjective, block_tokens
+from ..schemes import TransitionMask
+from ..types import ChainScores, Clamp
+from . import saving
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+# Tokens whose scores prediction keeps in memory at once
+_PREDICTED_TOKENS = 1 << 16
+
+
+class Prediction(NamedTuple):
+    """Tags of the Docs of a batch, laid end to end."""
+
+    tags: NDArray[np.int32]  # [T]
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    doc_starts: NDArray[np.int64]  # [D + 1]
+
+
+class GoldReport:
+    """Collects what of the gold annotation could not be used, to say it once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, problem: str, place: str) -> None:
+        self._counts[problem] = self._counts.get(problem, 0) + 1
+        if self._counts[problem] <= 3:
+            self._places.setdefault(problem, []).append(place)
+
+    def log(self, name: str) -> None:
+        for problem, count in self._counts.items():
+            logger.warning("%s: %d %s. First: %s", name, count, problem, "; ".join(self._places[problem]))
+
+
+class CRFPipe(TrainablePipe):
+    """Base of the components.
+
+    model (Model): From Docs to the scores of a structure.
+    loss (ClampedLoss): What training minimises.
+    optimizer (Optimizer): Used instead of the one in [training.optimizer], if there is one.
+    """
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model,
+        name: str,
+        *,
+        loss: ClampedLoss,
+        optimizer: Optional[Optimizer] = None,
+        scorer: Optional[Callable] = None,
+        **settings: Any,
+    ):
+        self.vocab = vocab
+        self.model = model
+        self.name = name
+        self.loss = loss
+        self.optimizer = optimizer
+        self.scorer = scorer
+        self.cfg: dict[str, Any] = {"labels": [], **settings}
+        self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
+        self._corpus: Optional[_PreparedCorpus] = None
+        # Whether the optimizer asks for the objective; None until the first step tells
+        self._wants_objective: Optional[bool] = None if optimizer is None else _takes_objective(optimizer)
+        self._labels_changed()
+
+    # ------------------------------------------------------------------------------------- what a component adds
+
+    def tags(self) -> list[str]:
+        """Names of the tags, in the order of the scores."""
+        raise NotImplementedError
+
+    def transition_mask(self) -> TransitionMask:
+        """Which tag sequences are valid."""
+        raise NotImplementedError
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """Labels of a Doc's gold annotation."""
+        raise NotImplementedError
+
+    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
+        """Tags that the gold annotation allows at the tokens of the predicted Docs: bool[T, S]."""
+        raise NotImplementedError
+
+    def preset_clamp(self, docs: list[Doc], starts: NDArray[np.int64]) -> Optional[Clamp]:
+        """Tags that the annotation already present leaves: bool[T, S], or None if there is no such annotation."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------------------- labels
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in the order in which they were added."""
+        return tuple(self.cfg["labels"])
+
+    @property
+    def label_data(self) -> list[str]:
+        """What `spacy init labels` writes, and what `initialize` takes as `labels`."""
+        return list(self.labels)
+
+    def add_label(self, label: str) -> int:
+        """Add a label. A trained model keeps what it has learned; the weights of the new label are zero.
+
+        label (str): Any string but the empty one.
+        RETURNS (int): 0 if the label was there, otherwise 1.
+        """
+        if not isinstance(label, str) or not label:
+            raise ValueError(Errors.CRF401.format(name=self.name, label=label))
+        if label in self.cfg["labels"]:
+            return 0
+        self.cfg["labels"].append(label)
+        self.vocab.strings.add(label)
+        self._labels_changed()
+        if self.is_initialized:
+            resize_chain(self.model, len(self.tags()))
+        return 1
+
+    def _labels_changed(self) -> None:
+        set_allowed(self.model, self.transition_mask())
+        self._label_index = {self.vocab.strings.add(label): n for n, label in enumerate(self.labels)}
+
+    def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Positions of labels given by their hashes, -1 for 0 and for unknown ones."""
+        distinct, inverse = np.unique(hashes, return_inverse=True)
+        known = np.array([self._label_index.get(int(value), -1) for value in distinct], dtype=np.int64)
+        return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
+
+    @property
+    def is_initialized(self) -> bool:
+        return bool(self.model.has_param("first"))
+
+    # ------------------------------------------------------------------------------------------------ prediction
+
+    def predict(self, docs: Iterable[Doc]) -> Prediction:
+        """Best valid tags of a batch of Docs, around the annotation they have already.
+
+        RETURNS (Prediction)
+        RAISES (ValueError): If the component has no labels, or was not initialized.
+        """
+        docs = list(docs)
+        self._require_initialized()
+        parts, begin, size = [], 0, 0
+        for end, doc in enumerate(docs, start=1):
+            size += len(doc)
+            if size >= _PREDICTED_TOKENS or end == len(docs):
+                parts.append(self._predict(docs[begin:end]))
+                begin, size = end, 0
+        if len(parts) == 1:
+            return parts[0]
+        return _join(parts)
+
+    def _predict(self, docs: list[Doc]) -> Prediction:
+        scores: ChainScores = self.model.predict(docs)
+        clamp = self.preset_clamp(docs, scores.starts)
+        path = self.model.attrs["structure"].viterbi(scores, clamp=clamp)
+        return Prediction(path.states, scores.starts, doc_bounds(docs))
+
+    def _require_initialized(self) -> None:
+        self._require_labels()
+        if not self.is_initialized:
+            raise ValueError(Errors.CRF402.format(name=self.name))
+
+    # -------------------------------------------------------------------------------------------------- training
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Optional[Language] = None,
+        labels: Optional[Iterable[str]] = None,
+        gazetteers: Optional[dict[str, Union[str, Path]]] = None,
+    ) -> None:
+        """Find the labels, count the features, and set the weights to zero.
+
+        get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
+        nlp (Language): The pipeline, for its tokenizer.
+        labels (Iterable[str]): The labels; found in the data if None.
+        gazetteers (dict[str, Path]): Files of the gazetteers that templates name.
+        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read.
+        """
+        validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
+        if labels is None:
+            labels = sorted({label for example in get_examples() for label in self.gold_labels(example.reference)})
+        for label in labels:
+            self.add_label(label)
+        if not self.labels:
+            raise ValueError(Errors.CRF403.format(name=self.name))
+        if gazetteers or self._sparse_features is not None:
+            self._read_gazetteers(gazetteers or {}, nlp)
+        report = GoldReport()
+
+        def corpus() -> Iterator[AnnotatedDocs]:
+            for examples in self._blocks(get_examples()):
+                docs = [example.predicted for example in examples]
+                starts = _sequence_starts(docs)
+                yield AnnotatedDocs(docs, self.gold_clamp(examples, starts, report), starts)
+
+        self._corpus = None
+        self._batch = []
+        self.model.initialize(X=_reported_once(corpus, report, self.name), Y=(self.vocab, len(self.tags())))
+
+    @property
+    def _sparse_features(self) -> Optional[SparseFeatures]:
+        return self.model.get_ref("emissions").attrs.get("features")
+
+    def _read_gazetteers(self, files: dict[str, Union[str, Path]], nlp: Optional[Language]) -> None:
+        features = self._sparse_features
+        wanted = features.feature_set.gazetteers if features is not None else []
+        unused = [name for name in files if name not in wanted]
+        if unused:
+            raise ValueError(Errors.CRF404.format(name=self.name, gazetteers=", ".join(unused)))
+        if features is not None:
+            tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(self.vocab, words=text.split())
+            features.set_gazetteers({name: read_gazetteer(name, path, tokenizer) for name, path in files.items()})
+
+    def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
+        """Batches of about as many tokens as fit into memory together."""
+        features = self._sparse_features
+        limit = block_tokens(features) if features is not None else _PREDICTED_TOKENS
+        block, size = [], 0
+        for example in examples:
+            block.append(example)
+            size += len(example.predicted)
+            if size >= limit:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optional[Optimizer] = None,
+        losses: Optional[dict[str, float]] = None,
+    ) -> dict[str, float]:
+        """Learn from a batch of examples. With an optimizer that asks for the objective, the work is done in
+        `finish_update`, and the loss – the objective after the step – is added to ``losses`` there.
+
+        examples (Iterable[Example]): The batch.
+        drop (float): The dropout rate, for emissions that have dropout.
+        sgd (Optimizer): Takes the step at once, if given.
+        losses (dict[str, float]): Record of the losses, by component.
+        RETURNS (dict[str, float]): The record.
+        """
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.update")
+        self._require_initialized()
+        if not any(len(example.predicted) for example in examples):
+            return losses
+        if self._sparse_features is not None and self._wants_objective is not False:
+            self._batch.append(_TrainingBatch(examples, losses))
+        if self._wants_objective is not True:
+            set_dropout_rate(self.model, drop)
+            scores, backprop = self.model.begin_update([example.predicted for example in examples])
+            loss, d_scores = self.get_loss(examples, scores)
+            backprop(d_scores)
+            losses[self.name] += loss
+        if sgd not in (None, False):
+            self.finish_update(sgd)
+        return losses
+
+    def get_loss(self, examples: Iterable[Example], scores: ChainScores) -> tuple[float, ChainScores]:
+        """Loss of a batch and its derivative.
+
+        examples (Iterable[Example]): The batch.
+        scores (ChainScores): What the model says of its predicted Docs.
+        RETURNS (tuple[float, ChainScores])
+        """
+        clamp = self.gold_clamp(list(examples), scores.starts, GoldReport())
+        losses, d_scores, _ = self.loss(self.model.attrs["structure"], scores, clamp)
+        return float(losses.sum()), d_scores
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        """Take a step.
+
+        sgd (Optimizer): Ignored where the component has an optimizer of its own.
+        """
+        optimizer = sgd if self.optimizer is None else self.optimizer
+        self._wants_objective = _takes_objective(optimizer)
+        batch, self._batch = self._batch, []
+        if not self._wants_objective:
+            self.model.finish_update(optimizer)
+            if self._sparse_features is not None:
+                self._sparse_features.forget_scores()
+            return
+        if self._sparse_features is None:
+            raise ValueError(Errors.CRF405.format(name=self.name, optimizer=type(optimizer).__name__))
+        if not batch:
+            return
+        self._clear_gradients()
+        examples = [example for part in batch for example in part.examples]
+        if self._corpus is None or not self._corpus.holds(examples):
+            self._corpus = _PreparedCorpus(self, examples)
+        value = optimizer.step(self._corpus.objective, key=self.name)
+        losses = batch[-1].losses
+        losses[self.name] = value
+
+    def _clear_gradients(self) -> None:
+        """The first step does not know yet that nobody wants the gradients."""
+        for node in self.model.walk():
+            for name in node.grad_names:
+                node.set_grad(name, node.ops.alloc(node.get_grad(name).shape))
+
+    # ---------------------------------------------------------------------------------------------------- saving
+
+    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
+        """RETURNS (bytes): Labels, settings and model."""
+        self._validate_serialization_attrs()
+        return saving.pack(type(self).__name__, self.cfg, self.model)
+
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "CRFPipe":
+        """Load what `to_bytes` gave. After an error the component is as it was before.
+
+        RAISES (ValueError): With what is wrong about the data.
+        """
+        self._load(bytes_data, "the bytes given to from_bytes")
+        return self
+
+    def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
+        """Save to a folder. A model that is there already stays until the new one is complete."""
+        saving.write(Path(path), self.to_bytes())
+
+    def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "CRFPipe":
+        """Load what `to_disk` wrote. After an error the component is as it was before.
+
+        RAISES (ValueError): With the file and what is wrong about it.
+        """
+        file, data = saving.read(Path(path))
+        self._load(data, str(file))
+        return self
+
+    def _load(self, data: bytes, source: str) -> None:
+        saved = saving.unpack(data, source, type(self).__name__)
+        try:
+            saving.load_model(self.model, saved, source)
+            self.cfg = saved.settings
+        finally:
+            self._labels_changed()
+        self._corpus = None
+        self._batch = []
+
+
+class _TrainingBatch(NamedTuple):
+    examples: list[Example]
+    losses: dict[str, float]
+
+
+class _PreparedCorpus:
+    """The objective of a batch, kept from step to step while it is made of the same examples with the same annotation.
+
+    `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
+    """
+
+    def __init__(self, pipe: CRFPipe, examples: list[Example]):
+        self._pipe = pipe
+        self._place = {id(example.reference): n for n, example in enumerate(examples)}
+        self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
+        self._check = self._fingerprint(examples)
+        features = pipe._sparse_features
+        report = GoldReport()
+        corpus = []
+        for block in pipe._blocks(examples):
+            prepared = features.prepare([example.predicted for example in block])
+            corpus.append((prepared, pipe.gold_clamp(block, prepared.starts, report), None))
+        self.objective = LinearChainObjective(pipe.model, pipe.loss, corpus)
+
+    def holds(self, examples: list[Example]) -> bool:
+        """Is this the same batch, in any order?"""
+        places = {self._place.get(id(example.reference), -1) for example in examples}
+        if len(examples) != len(self._references) or places != set(range(len(self._references))):
+            return False
+        features = self._pipe._sparse_features
+        if features.reader.item_sources or self.objective.model_features is not features:
+            return False
+        return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
+
+    def _fingerprint(self, examples: list[Example]) -> int:
+        predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
+        gold = read_attributes([example.reference for example in examples], [ENT_IOB, ENT_TYPE, TAG])
+        return zlib.crc32(gold, zlib.crc32(predicted))
+
+
+def _takes_objective(optimizer: Optimizer) -> bool:
+    from ..optimizers.objective import CRFOptimizer  # prediction does without
+
+    return isinstance(optimizer, CRFOptimizer)
+
+
+def _sequence_starts(docs: list[Doc]) -> NDArray[np.int64]:
+    return sequence_starts(read_attributes(docs, [SENT_START])[:, 0], doc_bounds(docs))
+
+
+def _reported_once(corpus: Callable, report: GoldReport, name: str) -> Callable:
+    """The corpus, whose problems are logged when it was read for the first time."""
+    told = False
+
+    def read() -> Iterator[AnnotatedDocs]:
+        nonlocal told
+        yield from corpus()
+        if not told:
+            report.log(name)
+            told = True
+
+    return read
+
+
+def _join(parts: list[Prediction]) -> Prediction:
+    if not parts:
+        nothing = np.zeros(1, dtype=np.int64)
+        return Prediction(np.zeros(0, dtype=np.int32), nothing, nothing)
+    starts, doc_starts, shift = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], 0
+    for part in parts:
+        starts.append(part.starts[1:] + shift)
+        doc_starts.append(part.doc_starts[1:] + shift)
+        shift += len(part.tags)
+    tags = np.concatenate([part.tags for part in parts])
+    return Prediction(tags, np.concatenate(starts), np.concatenate(doc_starts))

@@ -1,0 +1,127 @@
+"""One label per token: tags, parts of speech, morphology, or a custom extension."""
+
+from collections.abc import Iterable
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import IDS, ORTH
+from spacy.parts_of_speech import IDS as POS_IDS
+from spacy.tokens import Doc
+from spacy.tokens.underscore import Underscore
+from spacy.training import Example
+
+from ..errors import Errors
+from ..features.columns import read_attributes
+from ..schemes import TransitionMask
+from ..types import Clamp
+from .crf_pipe import CRFPipe, GoldReport, Prediction
+from .scorers import attribute_getter, score_tags
+
+BUILT_IN = ("tag", "pos", "morph")
+
+
+class CRFTagger(CRFPipe):
+    """Gives every token one label (factory ``crf_tagger``).
+
+    attribute (str): Where the label is written: ``tag``, ``pos``, ``morph``, or the name of a Token extension.
+    overwrite (bool): Whether values that are there already are replaced; otherwise the others are decoded around them.
+    """
+
+    def __init__(self, vocab, model, name="crf_tagger", *, attribute: str = "tag", overwrite: bool = False, **settings):
+        if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
+            known = ", ".join(sorted(Underscore.token_extensions)) or "none"
+            raise ValueError(Errors.CRF406.format(name=name, attribute=attribute, known=known))
+        self._attribute_id = IDS[attribute.upper()] if attribute in BUILT_IN else None
+        self._get = attribute_getter(attribute)
+        super().__init__(vocab, model, name, attribute=attribute, overwrite=overwrite, **settings)
+
+    def tags(self) -> list[str]:
+        return list(self.labels)
+
+    def transition_mask(self) -> TransitionMask:
+        size = len(self.labels)
+        return TransitionMask(np.ones((size, size), dtype=bool), np.ones(size, dtype=bool), np.ones(size, dtype=bool))
+
+    def add_label(self, label: str) -> int:
+        if self.cfg["attribute"] == "pos" and label not in POS_IDS:
+            raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=", ".join(filter(None, POS_IDS))))
+        return super().add_label(label)
+
+    def score(self, examples: Iterable[Example], **kwargs) -> dict:
+        if self.scorer is score_tags:
+            kwargs["attribute"] = self.cfg["attribute"]
+        return super().score(examples, **kwargs)
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        return {value for value in map(self._get, doc) if value}
+
+    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
+        values = [self._aligned_values(example, report) for example in examples]
+        return self._clamp(np.concatenate(values) if values else np.zeros(0, dtype=np.uint64))
+
+    def preset_clamp(self, docs: list[Doc], starts: NDArray[np.int64]) -> Optional[Clamp]:
+        if self.cfg["overwrite"]:
+            return None
+        values = self._values(docs)
+        return self._clamp(values) if values.any() else None
+
+    def _clamp(self, values: NDArray[np.uint64]) -> Clamp:
+        """One tag where the value is a label, all where there is none or an unknown one."""
+        label = self.label_indices(values)
+        allowed = np.zeros((len(values), len(self.labels)), dtype=bool)
+        allowed[label < 0] = True
+        allowed[label >= 0, label[label >= 0]] = True
+        return allowed
+
+    def _values(self, docs: list[Doc]) -> NDArray[np.uint64]:
+        """Hashes of the values that are set, 0 elsewhere: uint64[T]."""
+        if self._attribute_id is not None and self.cfg["attribute"] != "morph":
+            return read_attributes(docs, [self._attribute_id])[:, 0]
+        add = self.vocab.strings.add
+        texts = (self._get(token) for doc in docs for token in doc)
+        return np.array([add(text) if text else 0 for text in texts], dtype=np.uint64)
+
+    def _aligned_values(self, example: Example, report: GoldReport) -> NDArray[np.uint64]:
+        """Gold values at the tokens of the predicted Doc: uint64[T], 0 where they are missing."""
+        predicted, reference = example.predicted, example.reference
+        if len(predicted) == len(reference) and (predicted.to_array(ORTH) == reference.to_array(ORTH)).all():
+            return self._values([reference])
+        values = self._values([reference])
+        aligned = np.zeros(len(predicted), dtype=np.uint64)
+        alignment = example.alignment.x2y
+        for i in range(len(predicted)):
+            of_token = {int(values[j]) for j in alignment[i]}
+            if len(of_token) == 1:
+                aligned[i] = of_token.pop()
+            elif len(of_token) > 1:
+                place = f"token {i} ('{predicted[i].text}') of '{predicted.text[:40]}'"
+                report.add("tokens align with gold tokens of several labels, and count as missing", place)
+        return aligned
+
+    def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
+        """Write the labels, beside the values that are there unless ``overwrite`` is set.
+
+        docs (Iterable[Doc]): The Docs that were predicted.
+        prediction (Prediction): What `predict` gave.
+        """
+        docs = list(docs)
+        overwrite = self.cfg["overwrite"]
+        hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
+        values = hashes[prediction.tags] if len(hashes) else np.zeros(0, dtype=np.uint64)
+        for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
+            if begin == end:
+                continue
+            column = values[begin:end]
+            if not overwrite:
+                before = self._values([doc])
+                column = np.where(before != 0, before, column) if before.any() else column
+            if self._attribute_id is not None:
+                doc.from_array([self._attribute_id], column.reshape(-1, 1))
+            else:
+                self._set_extension(doc, column)
+
+    def _set_extension(self, doc: Doc, column: NDArray[np.uint64]) -> None:
+        name, strings = self.cfg["attribute"], self.vocab.strings
+        for token, value in zip(doc, column.tolist()):
+            token._.set(name, strings[value])

@@ -1,0 +1,106 @@
+"""The factories spaCy finds by their entry points, with their default configs.
+
+Every ``spacy.blank()`` imports this file: it imports neither numba nor anything that does until a component is made.
+"""
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+from spacy.language import Language
+from spacy.util import Config
+from thinc.api import Model, Optimizer
+
+DEFAULT_CRF_NER = """
+[model]
+@architectures = "spacy_crf.LinearChain.v1"
+possible_transitions = true
+
+[model.emissions]
+@architectures = "spacy_crf.SparseEmissions.v1"
+min_count = 1
+possible_states = false
+
+[model.emissions.features]
+@misc = "spacy_crf.ner_features.v1"
+
+[loss]
+@losses = "spacy_crf.LogLikelihood.v1"
+
+[scorer]
+@scorers = "spacy.ner_scorer.v1"
+"""
+
+DEFAULT_CRF_TAGGER = """
+[model]
+@architectures = "spacy_crf.LinearChain.v1"
+possible_transitions = true
+
+[model.emissions]
+@architectures = "spacy_crf.SparseEmissions.v1"
+min_count = 1
+possible_states = false
+
+[model.emissions.features]
+@misc = "spacy_crf.tagger_features.v1"
+
+[loss]
+@losses = "spacy_crf.LogLikelihood.v1"
+
+[scorer]
+@scorers = "spacy_crf.tagger_scorer.v1"
+"""
+
+
+@Language.factory(
+    "crf_ner",
+    assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
+    default_config={"scheme": "BILUO", "optimizer": None, **Config().from_str(DEFAULT_CRF_NER)},
+    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
+)
+def make_crf_ner(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: Any,
+    scheme: str,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+):
+    from .crf_ner import CRFEntityRecognizer
+
+    return CRFEntityRecognizer(nlp.vocab, model, name, loss=loss, scheme=scheme, optimizer=optimizer, scorer=scorer)
+
+
+@Language.factory(
+    "crf_tagger",
+    assigns=["token.tag"],
+    default_config={
+        "attribute": "tag",
+        "overwrite": False,
+        "optimizer": None,
+        **Config().from_str(DEFAULT_CRF_TAGGER),
+    },
+    default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
+)
+def make_crf_tagger(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: Any,
+    attribute: str,
+    overwrite: bool,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+):
+    from .crf_tagger import CRFTagger
+
+    return CRFTagger(
+        nlp.vocab,
+        model,
+        name,
+        loss=loss,
+        attribute=attribute,
+        overwrite=overwrite,
+        optimizer=optimizer,
+        scorer=scorer,
+    )

@@ -1,0 +1,39 @@
+"""Scorers for components whose annotation spaCy's own scorers do not know."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from spacy.scorer import Scorer
+from spacy.tokens import Token
+from spacy.training import Example
+
+MISSING_VALUES = frozenset([None, ""])
+
+
+def make_tagger_scorer() -> Callable:
+    """Accuracy of the attribute a ``crf_tagger`` writes (``spacy_crf.tagger_scorer.v1``)."""
+    return score_tags
+
+
+def score_tags(examples: Iterable[Example], *, attribute: str = "tag", **kwargs: Any) -> dict[str, Any]:
+    """Share of tokens with the right value, under the attribute's own name (``tag_acc``) and, so that one name serves
+    every attribute, as ``crf_tag_acc``.
+
+    attribute (str): ``tag``, ``pos``, ``morph``, or a Token extension.
+    """
+    getter = attribute_getter(attribute)
+    name = attribute if attribute in ("tag", "pos", "morph") else "custom"
+    scores = Scorer.score_token_attr(
+        examples, name, getter=lambda token, _: getter(token), missing_values=MISSING_VALUES
+    )
+    accuracy = scores[f"{name}_acc"]
+    return {f"{attribute}_acc": accuracy, "crf_tag_acc": accuracy}
+
+
+def attribute_getter(attribute: str) -> Callable[[Token], str]:
+    """How to read an attribute of a token as text; the empty string where it is not set."""
+    if attribute == "morph":
+        return lambda token: str(token.morph) if token.has_morph() else ""
+    if attribute in ("tag", "pos"):
+        return lambda token: getattr(token, attribute + "_")
+    return lambda token: "" if token._.get(attribute) is None else str(token._.get(attribute))
