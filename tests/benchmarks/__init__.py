@@ -1,0 +1,5 @@
+"""Side-by-side comparisons with other taggers: ``python -m tests.benchmarks.parity`` (or ``.accuracy``, ``.speed``).
+
+They need the extra ``dev``, and public data that is not part of this repository: the folder ``SPACY_CRF_DATA``, by
+default ``../shared/data`` beside the repository. The test suite runs nothing of this but ``test_benchmarks.py``.
+"""

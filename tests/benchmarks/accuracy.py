@@ -1,0 +1,77 @@
+"""The presets against CRFsuite with a strong hand-made feature set: ``python -m tests.benchmarks.accuracy``."""
+
+import time
+from typing import Optional
+
+import typer
+
+from .data import SETS
+from .measure import show
+from .ours import crf_result
+from .rivals import STRONG_PARAMS, crfsuite_result
+
+# One setting for all sets, the rival's: what differs is the features.
+SETTINGS = {"l1": STRONG_PARAMS["c1"], "l2": STRONG_PARAMS["c2"], "max_iterations": STRONG_PARAMS["max_iterations"]}
+# The rival sees the parts of speech of conll2000 too.
+CONFIGS = {
+    "conll2000": {
+        "model": {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v1", "extra": ["tag[-2..2]"]}}},
+    },
+}
+DEFAULT_SETS = list(SETS)[:8]  # the others take more than ten minutes
+LARGEST_DEFICIT = 0.5  # of F1
+LEAST_ACCURACY = {"ud_ewt_xpos": 94.0}
+
+
+def main(
+    sets: str = typer.Option(",".join(DEFAULT_SETS), help=f"Comma-separated, of: {', '.join(SETS)}."),
+    minutes: Optional[float] = typer.Option(None, help="Begin no further set after so many minutes."),
+    fresh: bool = typer.Option(False, help="Train CRFsuite again even if its result is known from an earlier run."),
+) -> None:
+    """F1 of entities, or accuracy of tags, on `test` after training on `train` with the components' defaults."""
+    names = [name for name in sets.split(",") if name]
+    for name in names:
+        if name not in SETS:
+            raise typer.BadParameter(f"There is no set {name!r}, only {', '.join(SETS)}.")
+    start = time.perf_counter()
+    rows, left_out = [], []
+    for name in names:
+        if minutes is not None and time.perf_counter() - start > 60 * minutes:
+            left_out.append(name)
+        else:
+            rows.append(compare(name, fresh=fresh))
+    header = ["set", "ours", "CRFsuite", "difference", ""]
+    header += ["train s", "CRFsuite", "tokens/s", "CRFsuite", "MB", "CRFsuite"]
+    note = f"F1 of entities in percent; * accuracy of tags. L-BFGS with {SETTINGS} on both sides."
+    if left_out:
+        note += f" Left out after {minutes} minutes: {', '.join(left_out)}."
+    show("Accuracy of the presets", header, rows, note=note)
+
+
+def compare(name: str, *, fresh: bool) -> list[object]:
+    """Cells of one row of the table."""
+    entities = SETS[name].entities
+    theirs = crfsuite_result(name, "strong", fresh=fresh)
+    ours = crf_result(name, "crf_ner" if entities else "crf_tagger", CONFIGS.get(name), **SETTINGS)
+    if entities:
+        scores = (ours.f1, theirs.f1)
+        met = ours.f1 >= theirs.f1 - LARGEST_DEFICIT
+    else:
+        scores = (ours.accuracy, theirs.accuracy)
+        met = ours.accuracy >= LEAST_ACCURACY[name]
+    return [
+        name if entities else f"{name} *",
+        *scores,
+        f"{scores[0] - scores[1]:+.2f}",
+        "met" if met else "MISSED",
+        round(ours.train_seconds),
+        round(theirs.train_seconds),
+        round(ours.tokens_per_second),
+        round(theirs.tokens_per_second),
+        ours.model_mb,
+        theirs.model_mb,
+    ]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,122 @@
+"""Fair measurements: tasks side by side in one run, peak memory in processes of their own, scores, and the table."""
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from rich.console import Console
+from rich.table import Table
+from seqeval.metrics import f1_score
+
+Tags = Sequence[Sequence[str]]
+
+
+def side_by_side(*tasks: Callable[[], Any], repeats: int = 5, warm_up: bool = True) -> list[float]:
+    """Median seconds of each task. The tasks take turns, so that a busy minute of the machine hits all of them.
+
+    warm_up (bool): Whether to run each task once before it counts.
+    """
+    if warm_up:
+        for task in tasks:
+            task()
+    seconds: list[list[float]] = [[] for _ in tasks]
+    for _ in range(repeats):
+        for task, times in zip(tasks, seconds):
+            start = time.perf_counter()
+            task()
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in seconds]
+
+
+class Training(NamedTuple):
+    """One optimisation with L-BFGS."""
+
+    features: int  # weights, as CRFsuite counts them
+    iterations: int
+    objective: float  # at the end, with its regularizer
+    seconds: float  # from the first pass to the last
+    seconds_per_pass: float  # median; with what the optimizer does between two passes
+    passes: int  # evaluations of objective and gradient
+    objective_at_zero: Optional[float] = None  # CRFsuite does not tell
+
+
+class Result(NamedTuple):
+    """One tagger on one data set."""
+
+    f1: Optional[float]  # of entities, percent; None for a set of plain tags
+    accuracy: float  # of tokens, percent
+    train_seconds: float  # from Docs to the saved model
+    tokens_per_second: float  # from Docs to tags
+    model_mb: float
+    peak_mb: float  # of the process that trained, with its imports
+    training: Training
+
+
+class Measured(NamedTuple):
+    result: Any
+    seconds: float
+    peak_mb: float
+
+
+def in_own_process(function: Callable, *args: Any) -> Measured:
+    """Call a module-level function in a fresh interpreter: its result, wall time without start-up, and peak memory."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        return executor.submit(_measured, function, args).result()
+
+
+def _measured(function: Callable, args: tuple) -> Measured:
+    start = time.perf_counter()
+    result = function(*args)
+    return Measured(result, time.perf_counter() - start, _peak_mb())
+
+
+def _peak_mb() -> float:
+    # Linux carries ru_maxrss over from the parent through fork and exec; VmHWM belongs to this process alone.
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def entity_f1(gold: Tags, predicted: Tags) -> float:
+    """Percent, micro average over entities, as conlleval counts them."""
+    return 100 * float(f1_score([list(tags) for tags in gold], [list(tags) for tags in predicted]))
+
+
+def token_accuracy(gold: Tags, predicted: Tags) -> float:
+    """Percent of tokens with the right tag."""
+    pairs = [(g, p) for one, other in zip(gold, predicted, strict=True) for g, p in zip(one, other, strict=True)]
+    return 100 * sum(g == p for g, p in pairs) / len(pairs)
+
+
+def size_mb(path: Path) -> float:
+    """Megabytes (10^6 bytes) of a file or of everything below a folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files) / 1e6
+
+
+def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Optional[object]]], *, note: str = "") -> None:
+    """Print a table: the first column names the row, the others are right-aligned; floats get four digits or so."""
+    table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
+    for position, name in enumerate(header):
+        table.add_column(name, justify="left" if position == 0 else "right")
+    for row in rows:
+        table.add_row(*[_cell(value) for value in row])
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def _cell(value: Optional[object]) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        digits = 4 if abs(value) < 0.1 else 3 if abs(value) < 1 else 2 if abs(value) < 100_000 else 0
+        return f"{value:,.{digits}f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

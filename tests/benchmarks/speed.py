@@ -1,0 +1,307 @@
+"""Time and memory beside CRFsuite, spaCy's ``ner`` and the tokenizer: ``python -m tests.benchmarks.speed``.
+
+Every ratio is of medians of tasks that took turns in this run. Each benchmark below returns lines of the table.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Union
+
+import spacy
+import typer
+from spacy.language import Language
+from spacy.tokens import DocBin
+from spacy.vocab import Vocab
+
+from . import ours as crf
+from . import rivals, tagged_corpus
+from .data import ROOT, Sentence, iob2_tags, make_doc, make_examples, read_sentences, read_texts, save_docbin
+from .measure import show, side_by_side
+
+
+class Line(NamedTuple):
+    """One line of the table. An aim below the must says that less is better."""
+
+    name: str
+    ours: float
+    other: float
+    unit: str
+    measured: float  # what must and aim speak of: the ratio, or a difference in seconds
+    must: float
+    aim: float
+
+    @classmethod
+    def of_ratio(cls, name: str, ours: float, other: float, unit: str, must: float, aim: float) -> "Line":
+        return cls(name, ours, other, unit, ours / other, must, aim)
+
+    def cells(self) -> list[object]:
+        more_is_better = self.aim > self.must
+        relation = "≥" if more_is_better else "≤"
+
+        def reaches(goal: float) -> bool:
+            return self.measured >= goal if more_is_better else self.measured <= goal
+
+        verdict = "aim" if reaches(self.aim) else "must" if reaches(self.must) else "MISSED"
+        goals = (f"{relation} {self.must}", f"{relation} {self.aim}")
+        return [self.name, self.ours, self.other, self.unit, self.measured, *goals, verdict]
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def passes(repeats: int) -> list[Line]:
+    """One evaluation of objective and gradient, CoNLL-2000 with the features of CRFsuite's example."""
+    sentences = read_sentences("conll2000", "train")
+    vocab = Vocab()
+    rival = rivals.CRFsuite(rivals.example_features, rivals.EXAMPLE_PARAMS)
+    rival.read((make_doc(vocab, s) for s in sentences), (s.tags for s in sentences))
+    on_one, on_two = (_ready_to_train(sentences, threads=threads) for threads in (1, 2))
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(repeats):
+            theirs = rival.train(Path(folder) / "model", max_iterations=6).seconds_per_pass
+            seconds.append((theirs, on_one(), on_two()))
+    theirs, one, two = (statistics.median(column) for column in zip(*seconds))
+    return [
+        Line.of_ratio("L-BFGS pass, two threads, CRFsuite", two, theirs, "s", 0.30, 0.15),
+        Line.of_ratio("L-BFGS pass, one thread, CRFsuite", one, theirs, "s", 0.50, 0.33),
+    ]
+
+
+def _ready_to_train(sentences: Sequence[Sentence], *, threads: int) -> Callable[[], float]:
+    """RETURNS (Callable): Six iterations more, from where the last ones stopped; gives the seconds of a pass."""
+    os.environ["SPACY_CRF_THREADS"] = str(threads)
+    nlp = crf.make_pipeline("crf_tagger", {"model": crf.EXAMPLE_MODEL})
+    examples = make_examples(nlp.vocab, sentences, entities=False)
+    crf.train(nlp, examples, l2=1.0, max_iterations=1)  # which makes the objective that all later iterations use
+    del os.environ["SPACY_CRF_THREADS"]
+
+    def train() -> float:
+        optimizer = crf.RecordingLBFGS(l2=1.0, iterations_per_step=6)
+        nlp.update(examples, sgd=optimizer)
+        return optimizer.training(crf.n_weights(nlp)).seconds_per_pass
+
+    return train
+
+
+def spacy_train(repeats: int) -> list[Line]:
+    """From a .spacy file to the saved best model, against a python-crfsuite script that reads the same file."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_docbin(folder / "train.spacy", read_sentences("conll2000", "train"))
+        save_docbin(folder / "dev.spacy", read_sentences("conll2000", "test", limit=500))
+        config = crf.make_pipeline("crf_ner", {"model": crf.EXAMPLE_MODEL, "scheme": "BIO"}).config
+        for part in ("train", "dev"):
+            path = str(folder / f"{part}.spacy")
+            config["corpora"][part] = {"@readers": "tests.benchmarks.tagged_corpus", "path": path}
+        config["training"]["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
+        config["training"]["optimizer"] = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 1.0, "iterations_per_step": 20}
+        config["training"]["eval_frequency"] = 1
+        config["training"]["max_epochs"] = 10
+        config.to_disk(folder / "config.cfg")
+        command = [sys.executable, "-m", "spacy", "train", folder / "config.cfg", "--output", folder / "ours"]
+        command += ["--code", tagged_corpus.__file__]
+        script = f"from tests.benchmarks import speed; speed.train_crfsuite_from_file({name!r})"
+        ours, theirs = side_by_side(
+            lambda: _run(command), lambda: _run([sys.executable, "-c", script]), repeats=repeats, warm_up=False
+        )
+    return [Line.of_ratio("spacy train, file to model, CRFsuite", ours, theirs, "s", 0.6, 0.3)]
+
+
+def train_crfsuite_from_file(folder: str) -> None:
+    """What people write around python-crfsuite to train on a .spacy file."""
+    docs = list(DocBin().from_disk(Path(folder) / "train.spacy").get_docs(spacy.blank("en").vocab))
+    rival = rivals.CRFsuite(rivals.example_features, rivals.EXAMPLE_PARAMS)
+    rival.read(docs, map(iob2_tags, docs)).train(Path(folder) / "model.crfsuite")
+
+
+def large_corpus(repeats: int) -> list[Line]:
+    """german_ler, 1.7 million tokens. Fifty iterations, since the size of the model depends on what L1 leaves of it."""
+    ours = crf.crf_result("german_ler", "crf_ner", l1=0.05, l2=0.05, max_iterations=50)
+    theirs = rivals.crfsuite_result("german_ler", "strong", max_iterations=50)
+    return [
+        Line.of_ratio("german_ler, peak memory, CRFsuite", ours.peak_mb, theirs.peak_mb, "MB", 1.0, 0.6),
+        Line.of_ratio("german_ler, saved model, CRFsuite", ours.model_mb, theirs.model_mb, "MB", 0.5, 0.3),
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------- prediction
+
+
+def novels(repeats: int) -> list[Line]:
+    """Docs of 330 tokens, labels of wnut17."""
+    return _pipes("novels", read_texts("novels.txt", 300), "wnut17", repeats, share=(0.70, 0.90))
+
+
+def ingredients(repeats: int) -> list[Line]:
+    """Docs of seven tokens, labels of ingredients_ip."""
+    return _pipes("ingredients", read_texts("ingredients.txt", 10_000), "ingredients_ip", repeats, share=(0.35, 0.55))
+
+
+def _pipes(name: str, texts: list[str], corpus: str, repeats: int, *, share: tuple[float, float]) -> list[Line]:
+    """All the ways from the same texts to entities, side by side."""
+    blank = spacy.blank("en")
+    pipelines = [_trained(corpus), blank, rivals.spacy_ner(corpus), _trained(corpus, confidence=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        crfsuite = _trained_crfsuite(corpus, Path(folder) / "model")
+
+        def tag_with_crfsuite() -> None:
+            for doc in blank.pipe(texts):
+                crfsuite(doc)
+
+        tasks = [lambda nlp=nlp: _read_through(nlp, texts) for nlp in pipelines]
+        seconds = side_by_side(*tasks, tag_with_crfsuite, repeats=repeats)
+    n_tokens = sum(map(len, blank.pipe(texts)))
+    ours, tokenizer, ner, confident, tagger = (n_tokens / s for s in seconds)
+    return [
+        Line.of_ratio(f"{name}, tokenizer alone", ours, tokenizer, "tokens/s", *share),
+        Line.of_ratio(f"{name}, spaCy's ner", ours, ner, "tokens/s", 8.0, 15.0),
+        Line.of_ratio(f"{name}, CRFsuite with Python features", ours, tagger, "tokens/s", 4.0, 8.0),
+        Line.of_ratio(f"{name}, confidence, without", confident, ours, "tokens/s", 0.6, 0.8),
+    ]
+
+
+def _read_through(nlp: Language, texts: list[str]) -> None:
+    for _ in nlp.pipe(texts):
+        pass
+
+
+@lru_cache(maxsize=4)
+def _trained(corpus: str, *, confidence: bool = False, limit: int = 3000) -> Language:
+    """Good enough for the speed: thirty iterations on some of the corpus."""
+    nlp = crf.make_pipeline("crf_ner", {"confidence": confidence})
+    examples = make_examples(nlp.vocab, read_sentences(corpus, "train", limit=limit))
+    crf.train(nlp, examples, l1=0.05, l2=0.05, max_iterations=30)
+    return nlp
+
+
+def _trained_crfsuite(corpus: str, model_path: Path, *, limit: int = 3000) -> rivals.CRFsuiteTagger:
+    vocab = spacy.blank("en").vocab
+    sentences = read_sentences(corpus, "train", limit=limit)
+    rival = rivals.CRFsuite(rivals.strong_features, rivals.STRONG_PARAMS)
+    rival.read((make_doc(vocab, s) for s in sentences), (s.tags for s in sentences))
+    rival.train(model_path, max_iterations=30)
+    return rivals.CRFsuiteTagger(rivals.strong_features, model_path)
+
+
+# --------------------------------------------------------------------------------------------- starting and compiling
+
+
+def start(repeats: int) -> list[Line]:
+    """A new process with a warm numba cache: from import to the first answer, over what spaCy alone needs for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        _trained("wnut17").to_disk(Path(folder) / "ours")
+        spacy.blank("en").to_disk(Path(folder) / "blank")
+
+        def answer_with(name: str) -> None:
+            _run([sys.executable, "-c", f"import spacy; spacy.load({name!r})('Call me Ishmael.')"], cwd=folder)
+
+        ours, blank = side_by_side(lambda: answer_with("ours"), lambda: answer_with("blank"), repeats=repeats)
+    return [Line("import to first answer, spaCy's own", ours, blank, "s", ours - blank, 0.8, 0.3)]
+
+
+def compiling(repeats: int) -> list[Line]:
+    """A whole first training run with an empty numba cache, over the same with a full one."""
+    command = [sys.executable, "-c", "from tests.benchmarks import speed; speed.first_training_run()"]
+
+    def run_cold() -> None:
+        with tempfile.TemporaryDirectory() as empty:
+            _run(command, NUMBA_CACHE_DIR=empty)
+
+    with tempfile.TemporaryDirectory() as cache:
+
+        def run_warm() -> None:
+            _run(command, NUMBA_CACHE_DIR=cache)
+
+        run_warm()
+        cold, warm = side_by_side(run_cold, run_warm, repeats=repeats, warm_up=False)
+    return [Line("first training run, with kernels compiled", cold, warm, "s", cold - warm, 40.0, 15.0)]
+
+
+def first_training_run() -> None:
+    """Train, evaluate, save, load and use a small model."""
+    nlp = _trained("usaddress", confidence=True, limit=200)
+    nlp.evaluate(make_examples(nlp.vocab, read_sentences("usaddress", "dev")))
+    with tempfile.TemporaryDirectory() as folder:
+        nlp.to_disk(folder)
+        spacy.load(folder)("8128 S. DR MARTIN LUTHER KING DR")
+
+
+# --------------------------------------------------------------------------------------------------------------- growth
+
+
+def show_growth() -> None:
+    """Seconds a pass as the data grows, and as the tags do: a table of its own, since nothing is compared."""
+    sentences = read_sentences("german_ler", "train")
+    rows = [_growth(f"german_ler, 1/{part}", sentences[::part]) for part in (8, 4, 2, 1)]
+    sentences = read_sentences("conll2000", "train")
+    for n in (5, 10, 20, 40, 80):
+        rows.append(_growth(f"conll2000, {n} tags", [_with_tags(s, n) for s in sentences], factory="crf_tagger"))
+    note = "Word windows and suffixes, all cores."
+    show("Growth", ("data", "tokens", "s a pass", "ns a token and pass"), rows, note=note)
+
+
+def _growth(name: str, sentences: Sequence[Sentence], *, factory: str = "crf_ner") -> list[object]:
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["orth[-2..2]", "suffix3[0]"]}
+    nlp = crf.make_pipeline(factory, {"model": {"emissions": {"features": features}}})
+    examples = make_examples(nlp.vocab, sentences, entities=factory == "crf_ner")
+    seconds = crf.train(nlp, examples, l2=1.0, max_iterations=8).seconds_per_pass
+    n_tokens = sum(len(s.words) for s in sentences)
+    return [name, n_tokens, seconds, round(1e9 * seconds / n_tokens)]
+
+
+def _with_tags(sentence: Sentence, n: int) -> Sentence:
+    """The sentence with one of n made-up tags for each word."""
+    return sentence._replace(tags=[f"T{zlib.crc32(word.encode()) % n}" for word in sentence.words])
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+
+BENCHMARKS: dict[str, Callable[[int], list[Line]]] = {
+    "passes": passes,
+    "train": spacy_train,
+    "novels": novels,
+    "ingredients": ingredients,
+    "memory": large_corpus,
+    "start": start,
+    "compiling": compiling,
+}
+SLOW = ("train", "memory", "growth")
+NAMES = f"{', '.join(BENCHMARKS)}, growth"
+
+
+def main(
+    only: str = typer.Option("", help=f"Comma-separated, of: {NAMES}. By default all but {', '.join(SLOW)}."),
+    repeats: int = typer.Option(5, help="Turns that each task takes; medians are compared."),
+) -> None:
+    """Speed and memory against the others, with the ratios that must be reached and those aimed at."""
+    names = [name for name in only.split(",") if name] or [name for name in BENCHMARKS if name not in SLOW]
+    for name in names:
+        if name not in BENCHMARKS and name != "growth":
+            raise typer.BadParameter(f"There is no benchmark {name!r}, only {NAMES}.")
+    lines = [line for name in names if name in BENCHMARKS for line in BENCHMARKS[name](repeats)]
+    if lines:
+        header = ("benchmark, compared with", "spacy_crf", "other", "", "ratio, or s more", "must", "aim", "reached")
+        note = f"Medians of {repeats} turns, on {os.cpu_count()} cores."
+        show("Speed", header, [line.cells() for line in lines], note=note)
+    if "growth" in names:
+        show_growth()
+
+
+def _run(command: Sequence[Any], *, cwd: Union[str, Path] = ROOT, **environment: str) -> None:
+    """Run a command to its end; what it printed is shown only if it failed."""
+    environment = {**os.environ, **environment}
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,88 @@
+"""What the benchmarks rest on: the way from files to Docs and back, and that both sides read the same features."""
+
+import pytest
+from spacy.vocab import Vocab
+
+pytest.importorskip("pycrfsuite", reason="the benchmarks need the extra 'dev'")
+pytest.importorskip("seqeval", reason="the benchmarks need the extra 'dev'")
+
+from . import data, measure, rivals
+from .speed import Line
+
+CHUNKS = """\
+He\tPRP\tB-NP
+reckons\tVBZ\tB-VP
+the\tDT\tB-NP
+deficit\tNN\tI-NP
+
+Oh\tUH\tO
+
+"""
+
+
+def test_conll_columns():
+    first, second = data.parse_conll(CHUNKS.splitlines(keepends=True))
+    assert first == (["He", "reckons", "the", "deficit"], ["PRP", "VBZ", "DT", "NN"], ["B-NP", "B-VP", "B-NP", "I-NP"])
+    assert second.words == ["Oh"]
+    [without_tags] = data.parse_conll(["New\tB-LOC\n", "York\tI-LOC\n"])
+    assert without_tags.pos is None and without_tags.tags == ["B-LOC", "I-LOC"]
+
+
+@pytest.mark.parametrize("tags", [["B-NP", "I-NP", "B-NP"], ["O", "B-X-Y", "I-X-Y"], ["O", "O", "O"]])
+def test_entities_survive_the_doc(tags):
+    doc = data.make_gold_doc(Vocab(), data.Sentence(["a", "b", "c"], None, tags))
+    assert data.iob2_tags(doc) == tags
+
+
+def test_gold_stays_out_of_the_predicted_doc():
+    sentence = data.Sentence(["a", "b"], ["DT", "NN"], ["B-NP", "I-NP"])
+    [example] = data.make_examples(Vocab(), [sentence])
+    assert [token.tag_ for token in example.predicted] == ["DT", "NN"]
+    assert not example.predicted.ents and len(example.reference.ents) == 1
+    [example] = data.make_examples(Vocab(), [sentence], entities=False)
+    assert [token.tag_ for token in example.reference] == ["B-NP", "I-NP"]
+
+
+def test_docbin_keeps_words_and_tags(tmp_path):
+    from spacy.tokens import DocBin
+
+    sentences = list(data.parse_conll(CHUNKS.splitlines()))
+    data.save_docbin(tmp_path / "chunks.spacy", sentences)
+    docs = list(DocBin().from_disk(tmp_path / "chunks.spacy").get_docs(Vocab()))
+    assert [[token.text for token in doc] for doc in docs] == [s.words for s in sentences]
+    assert [data.iob2_tags(doc) for doc in docs] == [s.tags for s in sentences]
+
+
+def test_missing_data_names_the_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPACY_CRF_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(SystemExit, match=r"nowhere.*SPACY_CRF_DATA"):
+        data.read_sentences("wnut17", "train")
+
+
+def test_example_features_leave_out_what_reaches_outside():
+    doc = data.make_doc(Vocab(), data.Sentence(["a", "b"], ["X", "Y"], ["O", "O"]))
+    first, last = rivals.example_features(doc)
+    assert set(first) == {"w(0,)=a", "w(1,)=b", "w(0, 1)=a|b", "t(0,)=X", "t(1,)=Y", "t(0, 1)=X|Y", "__BOS__"}
+    assert set(last) == {"w(-1,)=a", "w(0,)=b", "w(-1, 0)=a|b", "t(-1,)=X", "t(0,)=Y", "t(-1, 0)=X|Y", "__EOS__"}
+
+
+def test_crfsuite_trains_and_tags(tmp_path):
+    sentences = list(data.parse_conll(CHUNKS.splitlines()))
+    docs = [data.make_doc(Vocab(), s) for s in sentences]
+    rival = rivals.CRFsuite(rivals.strong_features, rivals.STRONG_PARAMS).read(docs, [s.tags for s in sentences])
+    training = rival.train(tmp_path / "model", max_iterations=20)
+    assert 0 < training.iterations <= 20 and training.passes >= training.iterations
+    tagger = rivals.CRFsuiteTagger(rivals.strong_features, tmp_path / "model")
+    assert [tagger(doc) for doc in docs] == [s.tags for s in sentences]
+
+
+def test_scores_count_entities_and_tokens():
+    gold, predicted = [["B-X", "I-X", "O", "B-Y"]], [["B-X", "O", "O", "B-Y"]]
+    assert measure.entity_f1(gold, predicted) == pytest.approx(50.0)
+    assert measure.token_accuracy(gold, predicted) == pytest.approx(75.0)
+
+
+def test_verdicts_know_which_way_is_better():
+    assert Line.of_ratio("time", 1.0, 10.0, "s", must=0.3, aim=0.15).cells()[-1] == "aim"
+    assert Line.of_ratio("time", 2.0, 10.0, "s", must=0.3, aim=0.15).cells()[-1] == "must"
+    assert Line.of_ratio("rate", 5.0, 10.0, "tokens/s", must=0.7, aim=0.9).cells()[-1] == "MISSED"
