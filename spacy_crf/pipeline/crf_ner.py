@@ -59,14 +59,15 @@ class CRFEntityRecognizer(CRFPipe):
                 iob = _without_entity_at(iob, int(token))
         return self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels))
 
-    def preset_clamp(self, docs: list[Doc], starts: NDArray[np.int64]) -> Optional[Clamp]:
-        iob, types = read_attributes(docs, _ENTITY).T
-        preset = (iob == BEGIN) | (iob == INSIDE)
-        if not preset.any():
-            return None
+    def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
+        entity = read_attributes(docs, _ENTITY)
+        return entity if _is_preset(entity).any() else None
+
+    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
+        iob, types = preset.T
         label = self.label_indices(types)
         # Entities of other labels and blocked tokens (BEGIN without a type) stay as they are: no entity of ours there.
-        iob = np.where(preset, np.where(label >= 0, iob, OUTSIDE), MISSING)
+        iob = np.where(_is_preset(preset), np.where(label >= 0, iob, OUTSIDE), MISSING)
         opening = starts[:-1][starts[:-1] < len(iob)]
         iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
         return self.scheme.clamp(_repaired(iob), np.maximum(label, 0), starts, len(self.labels))
@@ -81,16 +82,17 @@ class CRFEntityRecognizer(CRFPipe):
         annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
         hashes = np.array([0] + [self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
         annotation[:, 1] = hashes[self.scheme.label_of_tag(len(self.labels))[prediction.tags] + 1]
+        if prediction.preset is not None:
+            kept = _is_preset(prediction.preset)
+            annotation[kept] = prediction.preset[kept]
         for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
             if begin < end:
-                doc.from_array(_ENTITY, _beside_preset(doc, annotation[begin:end]))
+                doc.from_array(_ENTITY, annotation[begin:end])
 
 
-def _beside_preset(doc: Doc, annotation: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The annotation to write, with the entities and blocked tokens that the Doc has already."""
-    before = doc.to_array(_ENTITY)
-    kept = (before[:, 0] == BEGIN) | (before[:, 0] == INSIDE)
-    return np.where(kept[:, None], before, annotation) if kept.any() else annotation
+def _is_preset(entity: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which tokens are part of an entity, or blocked (uint64[T, 2] of ``ent_iob`` and ``ent_type``)."""
+    return (entity[:, 0] == BEGIN) | (entity[:, 0] == INSIDE)
 
 
 def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:

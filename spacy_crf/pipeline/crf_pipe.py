@@ -33,8 +33,8 @@ from . import saving
 
 logger = logging.getLogger("spacy.spacy_crf")
 
-# Tokens whose scores prediction keeps in memory at once
-_PREDICTED_TOKENS = 1 << 16
+# Tokens of a block where the model does not say how many fit into memory
+_BLOCK_TOKENS = 1 << 16
 
 
 class Prediction(NamedTuple):
@@ -43,6 +43,7 @@ class Prediction(NamedTuple):
     tags: NDArray[np.int32]  # [T]
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     doc_starts: NDArray[np.int64]  # [D + 1]
+    preset: Optional[NDArray[np.uint64]]  # what `read_preset` gave
 
 
 class GoldReport:
@@ -112,8 +113,12 @@ class CRFPipe(TrainablePipe):
         """Tags that the gold annotation allows at the tokens of the predicted Docs: bool[T, S]."""
         raise NotImplementedError
 
-    def preset_clamp(self, docs: list[Doc], starts: NDArray[np.int64]) -> Optional[Clamp]:
-        """Tags that the annotation already present leaves: bool[T, S], or None if there is no such annotation."""
+    def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
+        """Annotation that is there already and stays, by token, or None if there is none."""
+        raise NotImplementedError
+
+    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
+        """Tags that the annotation already present leaves: bool[T, S]."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------------------- labels
@@ -169,21 +174,11 @@ class CRFPipe(TrainablePipe):
         """
         docs = list(docs)
         self._require_initialized()
-        parts, begin, size = [], 0, 0
-        for end, doc in enumerate(docs, start=1):
-            size += len(doc)
-            if size >= _PREDICTED_TOKENS or end == len(docs):
-                parts.append(self._predict(docs[begin:end]))
-                begin, size = end, 0
-        if len(parts) == 1:
-            return parts[0]
-        return _join(parts)
-
-    def _predict(self, docs: list[Doc]) -> Prediction:
         scores: ChainScores = self.model.predict(docs)
-        clamp = self.preset_clamp(docs, scores.starts)
+        preset = self.read_preset(docs)
+        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
         path = self.model.attrs["structure"].viterbi(scores, clamp=clamp)
-        return Prediction(path.states, scores.starts, doc_bounds(docs))
+        return Prediction(path.states, scores.starts, doc_bounds(docs), preset)
 
     def _require_initialized(self) -> None:
         self._require_labels()
@@ -246,7 +241,7 @@ class CRFPipe(TrainablePipe):
     def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         """Batches of about as many tokens as fit into memory together."""
         features = self._sparse_features
-        limit = block_tokens(features) if features is not None else _PREDICTED_TOKENS
+        limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
         block, size = [], 0
         for example in examples:
             block.append(example)
@@ -436,16 +431,3 @@ def _reported_once(corpus: Callable, report: GoldReport, name: str) -> Callable:
             told = True
 
     return read
-
-
-def _join(parts: list[Prediction]) -> Prediction:
-    if not parts:
-        nothing = np.zeros(1, dtype=np.int64)
-        return Prediction(np.zeros(0, dtype=np.int32), nothing, nothing)
-    starts, doc_starts, shift = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], 0
-    for part in parts:
-        starts.append(part.starts[1:] + shift)
-        doc_starts.append(part.doc_starts[1:] + shift)
-        shift += len(part.tags)
-    tags = np.concatenate([part.tags for part in parts])
-    return Prediction(tags, np.concatenate(starts), np.concatenate(doc_starts))

@@ -60,11 +60,14 @@ class CRFTagger(CRFPipe):
         values = [self._aligned_values(example, report) for example in examples]
         return self._clamp(np.concatenate(values) if values else np.zeros(0, dtype=np.uint64))
 
-    def preset_clamp(self, docs: list[Doc], starts: NDArray[np.int64]) -> Optional[Clamp]:
+    def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
         if self.cfg["overwrite"]:
             return None
         values = self._values(docs)
-        return self._clamp(values) if values.any() else None
+        return values if values.any() else None
+
+    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
+        return self._clamp(preset)
 
     def _clamp(self, values: NDArray[np.uint64]) -> Clamp:
         """One tag where the value is a label, all where there is none or an unknown one."""
@@ -105,23 +108,17 @@ class CRFTagger(CRFPipe):
         docs (Iterable[Doc]): The Docs that were predicted.
         prediction (Prediction): What `predict` gave.
         """
-        docs = list(docs)
-        overwrite = self.cfg["overwrite"]
         hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
         values = hashes[prediction.tags] if len(hashes) else np.zeros(0, dtype=np.uint64)
+        if prediction.preset is not None:
+            values = np.where(prediction.preset != 0, prediction.preset, values)
         for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
-            if begin == end:
-                continue
-            column = values[begin:end]
-            if not overwrite:
-                before = self._values([doc])
-                column = np.where(before != 0, before, column) if before.any() else column
-            if self._attribute_id is not None:
-                doc.from_array([self._attribute_id], column.reshape(-1, 1))
-            else:
-                self._set_extension(doc, column)
+            if begin < end and self._attribute_id is not None:
+                doc.from_array([self._attribute_id], values[begin:end].reshape(-1, 1))
+            elif begin < end:
+                self._set_extension(doc, values[begin:end])
 
-    def _set_extension(self, doc: Doc, column: NDArray[np.uint64]) -> None:
+    def _set_extension(self, doc: Doc, values: NDArray[np.uint64]) -> None:
         name, strings = self.cfg["attribute"], self.vocab.strings
-        for token, value in zip(doc, column.tolist()):
+        for token, value in zip(doc, values.tolist()):
             token._.set(name, strings[value])
