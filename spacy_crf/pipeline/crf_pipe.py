@@ -166,6 +166,21 @@ class CRFPipe(TrainablePipe):
 
     # ------------------------------------------------------------------------------------------------ prediction
 
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Process a stream of Docs in batches.
+
+        stream (Iterable[Doc]): The Docs.
+        batch_size (int): Most Docs in a batch; it holds fewer where they are long.
+        YIELDS (Doc): The Docs in their order.
+        """
+        handle_error = self.get_error_handler()
+        for docs in _minibatch_by_tokens(stream, batch_size):
+            try:
+                self.set_annotations(docs, self.predict(docs))
+                yield from docs
+            except Exception as error:
+                handle_error(self.name, self, docs, error)
+
     def predict(self, docs: Iterable[Doc]) -> Prediction:
         """Best valid tags of a batch of Docs, around the annotation they have already.
 
@@ -407,6 +422,19 @@ class _PreparedCorpus:
         predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
         gold = read_attributes([example.reference for example in examples], [ENT_IOB, ENT_TYPE, TAG])
         return zlib.crc32(gold, zlib.crc32(predicted))
+
+
+def _minibatch_by_tokens(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
+    """Batches of at most so many Docs, each ended by the Doc that fills the memory meant for one."""
+    batch, size = [], 0
+    for doc in docs:
+        batch.append(doc)
+        size += len(doc)
+        if len(batch) == batch_size or size >= _BLOCK_TOKENS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _takes_objective(optimizer: Optimizer) -> bool:
