@@ -31,7 +31,7 @@ def path_score(scores, begin, end, path):
 
 
 def paths(scores, begin, end, clamp=None):
-    """All (score, path) that are allowed, best first; among equals the lower last state first, then the one before it."""
+    """All (score, path) that are allowed, best first; among equals the lower last state, then the one before it."""
     size = np.shape(scores.emissions)[1]
     found = []
     for path in itertools.product(range(size), repeat=end - begin):

@@ -36,9 +36,8 @@ def test_a_cold_cache_is_announced_once(fresh, tmp_path, caplog, monkeypatch):
         kernels.announce_compilation(double)
         kernels.announce_compilation(double)
         kernels.announce_compilation(linear_chain.viterbi, double)
-    assert [record.message for record in caplog.records] == [
-        f"spacy_crf: compiling numba kernels, once; this takes about 5 seconds. They are kept in {double.stats.cache_path}"
-    ]
+    (record,) = caplog.records
+    assert "compiling numba kernels, once" in record.message and double.stats.cache_path in record.message
 
 
 @compiled

@@ -31,8 +31,11 @@ SCORES = {
 }
 
 
+BOOLEANS = st.booleans()
+
+
 @st.composite
-def problems(draw, kinds=tuple(SCORES), per_position=st.booleans(), clamped=st.booleans()):
+def problems(draw, kinds=tuple(SCORES), per_position=BOOLEANS, clamped=BOOLEANS):
     """Scores of up to three sequences of up to four tokens and three states, and perhaps a clamp."""
     size = draw(st.integers(1, 3))
     lengths = draw(st.lists(st.integers(0, 4), min_size=0, max_size=3))
@@ -214,7 +217,7 @@ def test_empty_batches(per_position):
 
 
 def near_disconnected(tokens):
-    """Two islands joined by one very unlikely bridge; the end is allowed on the island that loses all its mass on the way."""
+    """Two islands without a bridge; the end is allowed only on the one that loses all its mass on the way."""
     emissions = np.zeros((tokens, 2))
     emissions[:, 1] = -200.0
     transitions = np.array([[0.0, -np.inf], [-np.inf, 0.0]])

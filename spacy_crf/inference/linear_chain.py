@@ -12,8 +12,8 @@ from ..kernels import linear_chain as kernels
 from ..types import ChainScores, Clamp, Floats, Path
 from .threads import run_chunks
 
-# Sequences are done in chunks of about this many tokens. Small enough for the work space of one to stay in the cache, and
-# fixed, so that sums over chunks are the same bits with any number of threads.
+# Sequences are done in chunks of about this many tokens. Small enough for the work space of one to stay in the cache,
+# and fixed, so that sums over chunks are the same bits with any number of threads.
 CHUNK_TOKENS = 2048
 
 States = NDArray[np.int32]
@@ -61,7 +61,7 @@ class LinearChain:
         scores (ChainScores): Potentials of B sequences.
         clamp (bool[T, S]): States still allowed, or None.
         weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], ChainScores): Log partitions, and the expected number of times that each score is used, times the
+        RETURNS (float64[B], ChainScores): Log partitions, and how often each score is expected to be used, times the
             weights. A sequence without any path uses nothing.
         """
         batch = _check(scores, clamp)
@@ -114,7 +114,7 @@ class LinearChain:
     # -------------------------------------------------------------------------------------------------------- maxima
 
     def viterbi(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Path:
-        """Most probable path of each sequence; among equals the one with the lower state at the end, then before it, and so on.
+        """Most probable path of each sequence; among equals the one whose last state is lower, then the one before it …
 
         scores (ChainScores): Potentials of B sequences.
         clamp (bool[T, S]): States still allowed, or None.
@@ -137,8 +137,8 @@ class LinearChain:
         scores (ChainScores): Potentials of B sequences.
         clamp (bool[T, S]): States still allowed, or None.
         weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], ChainScores): Scores of the most probable paths, and how often these use each score, times the
-            weights.
+        RETURNS (float64[B], ChainScores): Scores of the most probable paths, and how often these use each score, times
+            the weights.
         """
         path = self.viterbi(scores, clamp=clamp)
         return path.scores, self.path_expectations(scores, path.states, weights=weights)
@@ -274,8 +274,8 @@ class _Chunk(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Checked scores as the kernels want them: contiguous, writable (numba knows it as a type of its own), float64. A chunk
-    of a batch is a batch again."""
+    """Checked scores as the kernels want them: contiguous, float64, writable (to numba, read-only is another type).
+    A chunk of a batch is a batch again."""
 
     emissions: Floats  # [T, S]
     transitions: Floats  # [1, S, S], or [T, S, S] per position
@@ -406,7 +406,7 @@ class _Scaled(NamedTuple):
     """What `kernels.forward` begins its arguments with."""
 
     emissions: Floats  # [n, P]
-    transitions: Floats  # [1 or n, P, P]
+    transposed: Floats  # [1 or n, P, P]
     first: Floats  # [P]
     last: Floats  # [P]
     starts: NDArray[np.int64]  # [B + 1]
@@ -434,13 +434,13 @@ def _exponentiate(batch: _Batch) -> _Exponentials:
 
 
 def _exp(scores: Floats, out: Floats):
-    """exp of a vector or of matrices, less the maximum of each. RETURNS: the maxima, and how far from them scores lie."""
+    """exp of a vector or of each matrix, less its maximum. RETURNS: The maxima, and how far from them scores lie."""
     axes = tuple(range(scores.ndim))[-2:]
     largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
     largest = np.where(largest > -np.inf, largest, 0.0)
     np.exp(scores - largest, out=out)
     smallest = np.where(scores > -np.inf, scores, largest).min(axis=axes, keepdims=True, initial=np.inf)
-    return largest.reshape(-1)[...], (largest - smallest).reshape(-1)
+    return largest.reshape(-1), (largest - smallest).reshape(-1)
 
 
 def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
@@ -455,7 +455,7 @@ def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
     arriving[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = exponentials.end_shift
     return _Scaled(
         emissions,
-        exponentials.transitions,
+        exponentials.transposed,
         exponentials.first,
         exponentials.last,
         part.starts,
@@ -467,17 +467,17 @@ def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
 def _expectations(
     part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """One chunk: fills log_z and d_emissions, and returns the derivatives of transitions [1 or n, S, S], first and last [S]."""
+    """One chunk: fills log_z and d_emissions. RETURNS: The derivatives of transitions [1 or n, S, S], first, last [S]."""
     size = len(part.first)
     scaled = _scale(part, exponentials)
     width = len(scaled.first)
     alpha = np.empty_like(scaled.emissions)
     kernels.forward(*scaled, alpha, log_z)
-    d_transitions = np.zeros(scaled.transitions.shape)
+    d_transitions = np.zeros_like(exponentials.transitions)
     d_first, d_last = np.zeros((2, size))
     kernels.expectations(
         scaled.emissions,
-        exponentials.transposed,
+        exponentials.transitions,
         scaled.first,
         scaled.last,
         scaled.starts,
@@ -490,7 +490,7 @@ def _expectations(
         d_last,
     )
     kernels.transition_expectations(alpha, scaled.emissions, d_transitions)
-    d_transitions *= scaled.transitions
+    d_transitions *= exponentials.transitions
     d_transitions = np.ascontiguousarray(d_transitions[:, :size, :size])
     for b in np.flatnonzero(np.isnan(log_z)):
         chunk = part.chunk(b, b + 1)

@@ -13,9 +13,9 @@ Scores = TypeVar("Scores")
 class Structure(Protocol[Scores]):
     """A family of labellings and their sums and maxima. Stateless: everything that matters is in the scores.
 
-    All of them take a batch of B sequences, laid end to end. A clamp leaves out the labellings that use a forbidden state.
-    Where no labelling is left the log partition and the best score are -inf, expectations and marginals are 0, and paths hold -1.
-    The empty sequence has one labelling, of score 0.
+    All of them take a batch of B sequences, laid end to end. A clamp leaves out the labellings that use a forbidden
+    state. Where no labelling is left the log partition and the best score are -inf, expectations and marginals are 0,
+    and paths hold -1. The empty sequence has one labelling, of score 0.
     """
 
     def log_partition(self, scores: Scores, *, clamp: Optional[Clamp] = None) -> Floats:

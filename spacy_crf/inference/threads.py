@@ -14,7 +14,7 @@ _here = threading.local()
 
 
 def default_threads() -> int:
-    """How many threads to use where the user gave no number: SPACY_CRF_THREADS, else the cores this process may run on."""
+    """How many threads to use where the user gave no number: SPACY_CRF_THREADS, or the cores this process may use."""
     given = os.environ.get("SPACY_CRF_THREADS")
     if given:
         return max(1, int(given))
@@ -44,7 +44,7 @@ def _enter_pool() -> None:
 
 
 def _forget_pools() -> None:
-    """Threads do not survive a fork: the child starts its own, and counts as outside even when forked from a pool thread."""
+    """Threads do not survive a fork: the child starts its own, even when it was forked from one of ours."""
     _pool.cache_clear()
     _here.in_pool = False
 

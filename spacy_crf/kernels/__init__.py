@@ -45,8 +45,8 @@ def _probe():
 
 
 def _ensure_cache_folder() -> None:
-    """Where neither the installation nor the user's cache can be written (containers, functions in a cloud), numba refuses
-    ``cache=True`` when it meets the first kernel: give it a temporary folder then."""
+    """Where neither the installation nor the user's cache can be written (containers, functions in a cloud), numba
+    refuses ``cache=True`` when it meets the first kernel: give it a temporary folder then."""
     if numba.config.CACHE_DIR:
         return
     try:
@@ -56,8 +56,8 @@ def _ensure_cache_folder() -> None:
 
 
 def _private_temporary_folder() -> Path:
-    """The same folder in every process of this user. Loading a cached kernel runs code, so a folder that someone else could
-    have prepared is not taken."""
+    """The same folder in every process of this user. Loading a cached kernel runs code, so a folder that someone else
+    could have prepared is not taken."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir()) / f"spacy_crf_numba_{user}"
     folder.mkdir(mode=0o700, exist_ok=True)

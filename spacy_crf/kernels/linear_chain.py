@@ -1,21 +1,22 @@
 """Linear chains: forward, backward and their relatives over a chunk of sequences laid end to end.
 
 Two families. The scaled ones (``scale forward expectations transition_expectations``) run in the linear domain: every
-row of exp(emissions) is divided by its maximum, every row of alpha and beta by its sum, and the logarithms of the divisors are
-added up. The log-space ones (``log_forward log_expectations``) are the textbook recursions, slower by an order of
-magnitude and never wrong; sequences that the scaled ones refuse go there.
+row of exp(emissions) is divided by its maximum, every row of alpha and beta by its sum, and the logarithms of the
+divisors are added up. The log-space ones (``log_forward log_expectations``) are the textbook recursions, slower by an
+order of magnitude and never wrong; sequences that the scaled ones refuse go there.
 
 When the scaled recursions refuse, and why nothing is lost when they don't. Numbers vanish below 1e-308. Let every score
-that is not -inf lie within SPREAD = 300 of the largest one it is added to (one row of emissions plus one matrix of
-transitions, or first, or last), so that a product of their exponentials is 0 or at least e^-300 > 1e-131; and let every
-positive entry of alpha and beta, each row having sum 1, and every divisor, be at least TINY = 1e-100. Then each product
-that the recursions form is exactly 0, because a score was -inf, or at least 1e-100 · 1e-131 · … well above 1e-308
-(alpha · beta: 1e-200): no path is ever lost to underflow, and a sum of 0 means that no path is allowed. The one exception is
-the product of alpha, emission and beta that enters the expectation of a transition: where it vanishes, the expectation is below 1e-300.
+that is not -inf lie within SPREAD = 300 of the largest one of its array (the spread of a row of emissions plus that of
+the transitions, first or last that it meets), so that the product of their exponentials is 0 or at least
+e^-300 > 1e-131. And let every positive entry of alpha and beta, each row having sum 1, and every divisor be at least
+TINY = 1e-100. Then each product that the recursions form is exactly 0, because a score was -inf, or at least
+1e-100 · 1e-131 (alpha · beta: 1e-200), well above 1e-308: no path is ever lost to underflow, and a sum of 0 means that no
+path is allowed. The one product that may vanish is alpha · emission · beta in the expectation of a transition, and
+only where that expectation is itself below 1e-300.
 
 Shapes: n tokens of the chunk, S states, P = S rounded up to a multiple of LANES: the columns added have potential 0, and
-the inner loops run without a remainder. Matrices of transitions are [1, ...] if all positions share them, else [n, ...]: token t
-reads matrix ``t * step`` with step 0 or 1.
+the inner loops run without a remainder. Matrices of transitions are [1, ...] if all positions share them, else
+[n, ...]: token t reads matrix ``t * step`` with step 0 or 1.
 """
 
 import numpy as np
@@ -61,25 +62,27 @@ def scale(emissions, scaled, shift, spread):
 
 
 @njit(cache=True, nogil=True, fastmath=LINEAR)
-def _multiply(source, s, matrices, k, target, t):
-    """target[t] = source[s] @ matrices[k]: four rows at a time, so that target is loaded and stored less often."""
+def _multiply(matrices, k, source, s, target, t):
+    """target[t] = matrices[k] @ source[s]. Four sums at a time; as sums of columns it took a third longer, the target being
+    loaded and stored again for each."""
     width = target.shape[1]
-    for j in range(width):
-        target[t, j] = 0.0
-    for i in range(0, width, 4):
-        a, b, c, d = source[s, i], source[s, i + 1], source[s, i + 2], source[s, i + 3]
-        for j in range(width):
-            target[t, j] += (
-                a * matrices[k, i, j]
-                + b * matrices[k, i + 1, j]
-                + c * matrices[k, i + 2, j]
-                + d * matrices[k, i + 3, j]
-            )
+    for j in range(0, width, LANES):
+        a = b = c = d = 0.0
+        for i in range(width):
+            x = source[s, i]
+            a += matrices[k, j, i] * x
+            b += matrices[k, j + 1, i] * x
+            c += matrices[k, j + 2, i] * x
+            d += matrices[k, j + 3, i] * x
+        target[t, j], target[t, j + 1], target[t, j + 2], target[t, j + 3] = a, b, c, d
 
 
 @njit(cache=True, nogil=True, fastmath=LINEAR)
 def _normalise(rows, t):
-    """Divide a row by its sum. RETURNS (float64): The sum; 0 if it is 0, -1 where the row has entries too small to trust."""
+    """Divide a row by its sum.
+
+    RETURNS (float64): The sum; 0 if nothing is left, -1 if what is left is too small to be trusted.
+    """
     width = rows.shape[1]
     total = 0.0
     for j in range(width):
@@ -95,19 +98,20 @@ def _normalise(rows, t):
 
 
 @njit(cache=True, nogil=True, fastmath=LINEAR)
-def forward(emissions, transitions, first, last, starts, shift, spread, alpha, log_z):
+def forward(emissions, transposed, first, last, starts, shift, spread, alpha, log_z):
     """Probability of each state at each token, given the tokens up to it.
 
     emissions (float64[n, P]): exp of the scaled emissions.
-    transitions (float64[1 | n, P, P]), first, last (float64[P]): exp of the scores less their maximum.
+    transposed (float64[1 | n, P, P]): exp of the transitions less their maximum, [next state, state].
+    first, last (float64[P]): exp of the scores less their maximum.
     starts (int64[B + 1]): Where the sequences start.
     shift (float64[n]): Sum of the maxima that were subtracted at each token.
     spread (float64[n]): Sum of the spreads of the scores that meet at each token.
     alpha (float64[n, P]): Receives the rows, each with sum 1.
-    log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence has to be done in log space.
+    log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence must be done in log space.
     """
     width = alpha.shape[1]
-    step = 1 if transitions.shape[0] > 1 else 0
+    step = 1 if transposed.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         total = 0.0
@@ -120,7 +124,7 @@ def forward(emissions, transitions, first, last, starts, shift, spread, alpha, l
                 for j in range(width):
                     alpha[t, j] = first[j]
             else:
-                _multiply(alpha, t - 1, transitions, t * step, alpha, t)
+                _multiply(transposed, t * step, alpha, t - 1, alpha, t)
             for j in range(width):
                 alpha[t, j] *= emissions[t, j]
             divisor = _normalise(alpha, t)
@@ -142,12 +146,12 @@ def expectations(
 ):
     """Backward pass over what `forward` left: the derivative of sum_b weights[b] · log_z[b].
 
-    emissions (float64[n, P]): As in `forward`; holds emissions · beta afterwards, 0 in the first row of a sequence.
-    transitions (float64[1 | n, P, P]): As in `forward`, but each matrix transposed.
+    emissions, first, last: As in `forward`. The emissions hold emissions · beta afterwards, 0 where a sequence begins.
+    transitions (float64[1 | n, P, P]): exp of the transitions less their maximum.
     weights (float64[B]): Factor of each sequence.
-    alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the expectation of the step from i at t - 1 to j at t is
-        alpha[t - 1, i] · transitions[i, j] · emissions[t, j].
-    log_z (float64[B]): From `forward`. Receives NaN if the sequence has to be done in log space: all its expectations are 0 then.
+    alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the step from i at t - 1 to j at t is expected
+        alpha[t - 1, i] · transitions[i, j] · emissions[t, j] times.
+    log_z (float64[B]): From `forward`. Receives NaN if the sequence must be done in log space: it has expectations 0 then.
     beta (float64[2, P]): Work space.
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations (first, last: added).
     """
@@ -181,7 +185,7 @@ def expectations(
                     alpha[t, j] *= factor
                     emissions[t, j] *= beta[now, j]
                 if t > begin:
-                    _multiply(emissions, t, transitions, t * step, beta, 1 - now)
+                    _multiply(transitions, t * step, emissions, t, beta, 1 - now)
         if trusted:
             for j in range(states):
                 d_first[j] += d_emissions[begin, j]
@@ -200,14 +204,26 @@ def transition_expectations(alpha, emissions, d_transitions):
     alpha, emissions (float64[n, P]): From `expectations`.
     d_transitions (float64[1 | n, P, P]): The products, added over all tokens if there is one matrix.
     """
-    width = alpha.shape[1]
-    step = 1 if d_transitions.shape[0] > 1 else 0
-    for t in range(1, alpha.shape[0]):
-        k = t * step
+    tokens, width = alpha.shape
+    if d_transitions.shape[0] > 1:
+        for t in range(1, tokens):
+            for i in range(width):
+                for j in range(width):
+                    d_transitions[t, i, j] = alpha[t - 1, i] * emissions[t, j]
+        return
+    # Four tokens at a time: the matrix is loaded and stored less often.
+    rest = 1 + max(tokens - 1, 0) // 4 * 4
+    for t in range(1, rest, 4):
         for i in range(width):
-            a = alpha[t - 1, i]
+            a, b, c, d = alpha[t - 1, i], alpha[t, i], alpha[t + 1, i], alpha[t + 2, i]
             for j in range(width):
-                d_transitions[k, i, j] += a * emissions[t, j]
+                d_transitions[0, i, j] += (
+                    a * emissions[t, j] + b * emissions[t + 1, j] + c * emissions[t + 2, j] + d * emissions[t + 3, j]
+                )
+    for t in range(rest, tokens):
+        for i in range(width):
+            for j in range(width):
+                d_transitions[0, i, j] += alpha[t - 1, i] * emissions[t, j]
 
 
 # ---------------------------------------------------------------------------------------------------------- log space
@@ -303,27 +319,32 @@ def viterbi(emissions, transitions, first, last, starts, states, scores):
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     scores (float64[B]): Receives the score of the path.
 
-    Backpointers are not kept: along the best path, and only there, the way back asks once more which predecessor was best.
-    That leaves an addition and a maximum per arc, vectorised over j.
+    Backpointers are not kept: along the best path, and only there, the way back asks once more which predecessor was
+    best. That leaves an addition and a maximum per arc, vectorised over j.
     """
     tokens, size = emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
     width = (size + LANES - 1) // LANES * LANES
-    delta = np.full((tokens, width), -np.inf)  # score of the best prefix that ends here
-    padded = np.full((width, width), -np.inf)
-    if step == 0 and tokens > 0:
-        padded[:size, :size] = transitions[0]
+    delta = np.empty((tokens, width))  # score of the best prefix that ends here
+    padded = np.empty((width, width))
+    for i in range(width):
+        for j in range(width):
+            padded[i, j] = transitions[0, i, j] if i < size and j < size and tokens > 0 else -np.inf
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
             scores[b] = 0.0
             continue
-        for j in range(size):
-            delta[begin, j] = first[j] + emissions[begin, j]
+        for j in range(width):
+            delta[begin, j] = first[j] + emissions[begin, j] if j < size else -np.inf
         # delta[t, j] = emissions[t, j] + max_i(delta[t-1, i] + transitions[i, j])
         for t in range(begin + 1, end):
             if step == 1:
-                padded[:size, :size] = transitions[t]
+                for i in range(size):
+                    for j in range(size):
+                        padded[i, j] = transitions[t, i, j]
+            for j in range(width):
+                delta[t, j] = -np.inf
             for i in range(0, width, 2):
                 a, c = delta[t - 1, i], delta[t - 1, i + 1]
                 for j in range(width):

@@ -1,10 +1,10 @@
-"""Losses that are one subtraction: what all labellings reach, less what the labellings that the annotation allows reach.
+"""Losses that are one subtraction: what all labellings reach, less what those that the annotation allows reach.
 
     loss     = value(scores + cost)        - value(scores + cost, clamp)
     gradient = expectations(scores + cost) - expectations(scores + cost, clamp)
 
-The clamp carries the kind of supervision: one state per token (full annotation), the states that a partial annotation allows,
-all hidden states of the gold tag. A new loss is a new row below: its value and its cost.
+The clamp carries the kind of supervision: one state per token (full annotation), the states that a partial annotation
+allows, all hidden states of the gold tag. A new loss is a new row below: its value and its cost.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class ClampedLoss:
     """Base of the losses in this file.
 
     maximum (bool): Value is the score of the best labelling; else it is the log partition.
-    cost (float): Added to the score of every state that the annotation does not allow, at every token (Hamming cost): such a
-        labelling has to be worse by that much.
+    cost (float): Added at each token to the scores of the states that the annotation does not allow (Hamming cost), so
+        that a labelling has to be worse by this much per mistake.
     """
 
     maximum: ClassVar[bool] = False
@@ -38,8 +38,8 @@ class ClampedLoss:
         scores (Scores): Potentials of B sequences.
         clamp (bool[T, S]): States that the annotation allows.
         weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], Scores, bool[B]): Weighted losses, at least 0; the derivative with respect to every score; which
-            sequences have no labelling that the annotation allows: their loss and derivative are 0.
+        RETURNS (float64[B], Scores, bool[B]): Weighted losses; their sum's derivative with respect to every score; and
+            which sequences have no labelling that the annotation allows: their loss and derivative are 0.
         """
         weights = np.ones(_batch_size(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
         value = structure.viterbi_counts if self.maximum else structure.expectations
