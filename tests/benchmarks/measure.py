@@ -104,7 +104,7 @@ def size_mb(path: Path) -> float:
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Optional[object]]], *, note: str = "") -> None:
-    """Print a table: the first column names the row, the others are right-aligned; floats get four digits or so."""
+    """Print a table: the first column names the row, the others are right-aligned; small floats get more digits."""
     table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
     for position, name in enumerate(header):
         table.add_column(name, justify="left" if position == 0 else "right")
@@ -117,6 +117,6 @@ def _cell(value: Optional[object]) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        digits = 4 if abs(value) < 0.1 else 3 if abs(value) < 1 else 2 if abs(value) < 100_000 else 0
+        digits = 4 if abs(value) < 0.1 else 3 if abs(value) < 1 else 2
         return f"{value:,.{digits}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -18,7 +18,9 @@ PASSES_TO_TIME = 20
 
 
 def main(
-    iterations: Optional[int] = typer.Option(None, help="Stop both after so many iterations, not at convergence."),
+    iterations: Optional[int] = typer.Option(
+        None, help="Stop both after so many iterations; scores are promised at convergence only."
+    ),
     cached: bool = typer.Option(False, help="Take CRFsuite's numbers from an earlier run: its times mean little then."),
 ) -> None:
     """Compare with python-crfsuite on CoNLL-2000, with exactly the features of its chunking example."""
@@ -44,7 +46,7 @@ def main(
         Line.at_most("seconds a pass, one thread", a.seconds_per_pass, b.seconds_per_pass, 0.5),
         Line.at_most("seconds a pass, two threads", on_two.training.seconds_per_pass, b.seconds_per_pass, 0.5),
         Line("seconds from Docs to model, one thread", ours.train_seconds, theirs.train_seconds),
-        Line("tokens/s, Docs to tags", ours.tokens_per_second, theirs.tokens_per_second),
+        Line("tokens/s, Docs to tags", round(ours.tokens_per_second), round(theirs.tokens_per_second)),
         Line("model, MB", ours.model_mb, theirs.model_mb),
         Line("peak memory, MB", ours.peak_mb, theirs.peak_mb),
     ]
