@@ -14,10 +14,11 @@ from spacy.schemas import ConfigSchemaTraining
 from spacy.util import registry
 from thinc.api import Config, Optimizer
 
-from spacy_crf.optimizers.batch import Position, add_scaled
+from spacy_crf.optimizers.batch import Position
 from spacy_crf.optimizers.conjugate_gradient import ConjugateGradient
 from spacy_crf.optimizers.lbfgs import LBFGS, CurvaturePairs
 from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, Point, backtracking, strong_wolfe
+from spacy_crf.optimizers.vectors import BLOCK, add_scaled, dot, norm
 
 EXACT = {"l2": 0.0, "tolerance": 1e-9, "delta": 0.0, "iterations_per_step": 5000}
 
@@ -643,8 +644,12 @@ def test_searches_back_off_from_infinity(edge, first):
         assert 0.0 < point.step < edge
 
 
-def test_add_scaled_goes_over_all_blocks():
-    target, vector = np.arange(10.0), np.arange(10.0)
-    for block in (1, 3, 10, 64):
-        add_scaled(target, 2.0, vector, block)
-    assert_array_equal(target, 9.0 * np.arange(10.0))
+@pytest.mark.parametrize("n", [0, 1, BLOCK, 2 * BLOCK + 3])
+def test_vectors_are_walked_to_their_end(n):
+    rng = np.random.default_rng(n)
+    a, b = rng.normal(size=(2, n))
+    assert_allclose(dot(a, b), a @ b, atol=1e-9)
+    assert_allclose(norm(a), math.sqrt(a @ a))
+    expected = a + 2.0 * b
+    add_scaled(a, 2.0, b)
+    assert_array_equal(a, expected)

@@ -17,6 +17,7 @@ from ..errors import Errors, Warnings
 from ..types import Floats
 from .line_search import Point, strong_wolfe
 from .objective import CRFOptimizer, Objective, check_count, check_number
+from .vectors import add_scaled, dot, norm
 
 logger = logging.getLogger("spacy.spacy_crf")
 # `spacy train` leaves spaCy's logger at WARNING, yet every user shall read why training stopped. A level of its own
@@ -196,9 +197,9 @@ class BatchOptimizer(CRFOptimizer):
         value, gradient = objective.evaluate(weights)
         with np.errstate(over="ignore", invalid="ignore"):  # a step too far is told by the value
             if self.l2:
-                value += self.l2 * float(weights @ weights)
+                value += self.l2 * dot(weights, weights)
                 add_scaled(gradient, 2.0 * self.l2, weights)
-            if not math.isfinite(value) or not math.isfinite(gradient @ gradient):
+            if not math.isfinite(value) or not math.isfinite(dot(gradient, gradient)):
                 value = math.inf
         return Position(weights, float(value), gradient)
 
@@ -210,7 +211,7 @@ class BatchOptimizer(CRFOptimizer):
         self, objective: Objective, before: Position, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[Point], int]:
         """RETURNS (tuple[Optional[Point], int]): The accepted point, with its Position, and the evaluations it took."""
-        slope = float(gradient @ direction)
+        slope = dot(gradient, direction)
         if not slope < 0:
             return None, 0
 
@@ -219,7 +220,7 @@ class BatchOptimizer(CRFOptimizer):
             weights += before.weights
             after = self.evaluate(objective, weights)
             with np.errstate(over="ignore", invalid="ignore"):
-                return Point(step, after.value, float(after.gradient @ direction), after)
+                return Point(step, after.value, dot(after.gradient, direction), after)
 
         start = Point(0.0, before.value, slope)
         return strong_wolfe(phi, start, step, curvature=self.curvature, max_evaluations=self.max_line_search)
@@ -285,16 +286,6 @@ class BatchOptimizer(CRFOptimizer):
             stop_reason=msg["stop_reason"],
             gradient_norm=msg["gradient_norm"],
         )
-
-
-def add_scaled(target: Floats, factor: float, vector: Floats, block: int = 1 << 15) -> None:
-    """target += factor * vector, in blocks whose product stays in the cache: no temporary as long as the vectors."""
-    for start in range(0, len(target), block):
-        target[start : start + block] += factor * vector[start : start + block]
-
-
-def norm(vector: Floats) -> float:
-    return math.sqrt(vector @ vector)
 
 
 def _can_be_saved(signature: Any) -> bool:

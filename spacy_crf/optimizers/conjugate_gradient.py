@@ -5,7 +5,8 @@ from typing import Any, Optional
 import numpy as np
 
 from ..types import Floats
-from .batch import BatchOptimizer, Position, add_scaled, norm
+from .batch import BatchOptimizer, Position
+from .vectors import add_scaled, dot, norm
 
 
 class ConjugateGradient(BatchOptimizer):
@@ -67,7 +68,7 @@ class LastDirection:
         direction = np.negative(gradient)
         if self.direction is not None:
             add_scaled(direction, self.share, self.direction)
-            slope = float(gradient @ direction)
+            slope = dot(gradient, direction)
             if slope < 0:
                 return direction, self.descent / slope  # eq. 3.60: the same first-order change as last time
             self.clear()
@@ -76,11 +77,11 @@ class LastDirection:
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
         old, new = before.gradient, after.gradient
-        overlap = float(new @ old)
-        square = float(new @ new)
+        overlap = dot(new, old)
+        square = dot(new, new)
         # PR+ (eq. 5.45); Powell's restart (eq. 5.52) where successive gradients are far from orthogonal.
-        self.share = 0.0 if abs(overlap) >= 0.2 * square else max(0.0, (square - overlap) / float(old @ old))
-        self.descent = step * float(old @ direction)
+        self.share = 0.0 if abs(overlap) >= 0.2 * square else max(0.0, (square - overlap) / dot(old, old))
+        self.descent = step * dot(old, direction)
         self.direction = direction
 
     def to_msg(self) -> list[Any]:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from ..types import Floats
-from .batch import BatchOptimizer, Position, add_scaled, norm
+from .batch import BatchOptimizer, Position
 from .line_search import Point, backtracking
 from .objective import Objective, check_count, check_number
+from .vectors import add_scaled, dot, norm
 
 
 class LBFGS(BatchOptimizer):
@@ -76,7 +77,7 @@ class LBFGS(BatchOptimizer):
         # correlated weights and took two to five times the evaluations on sparse softmax regressions.
         direction[(before.weights == 0) & (direction * gradient >= 0)] = 0.0
         orthant = np.where(before.weights != 0, before.weights, direction)
-        if not gradient @ direction < 0:
+        if not dot(gradient, direction) < 0:
             return None, 0
 
         def phi(step: float) -> Point:
@@ -84,7 +85,7 @@ class LBFGS(BatchOptimizer):
             weights += before.weights
             weights[weights * orthant <= 0] = 0.0
             after = self.evaluate(objective, weights)
-            return Point(step, after.value, float(gradient @ (weights - before.weights)) / step, after)
+            return Point(step, after.value, dot(gradient, weights - before.weights) / step, after)
 
         return backtracking(phi, Point(0.0, before.value, 0.0), step, max_evaluations=self.max_line_search)
 
@@ -122,13 +123,13 @@ class CurvaturePairs:
             return direction, 1.0 / norm(gradient)
         shares = []
         for move, change, curvature in reversed(self.pairs):
-            share = float(move @ direction) / curvature
+            share = dot(move, direction) / curvature
             add_scaled(direction, -share, change)
             shares.append(share)
         newest = self.pairs[-1]
-        direction *= newest.curvature / float(newest.change @ newest.change)
+        direction *= newest.curvature / dot(newest.change, newest.change)
         for (move, change, curvature), share in zip(self.pairs, reversed(shares)):
-            add_scaled(direction, share - float(change @ direction) / curvature, move)
+            add_scaled(direction, share - dot(change, direction) / curvature, move)
         return direction, 1.0
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
@@ -139,7 +140,7 @@ class CurvaturePairs:
             move, change = np.empty_like(before.weights), np.empty_like(before.weights)
         np.subtract(after.weights, before.weights, out=move)
         np.subtract(after.gradient, before.gradient, out=change)
-        curvature = float(move @ change)
+        curvature = dot(move, change)
         if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):  # else no convex model fits the move
             self.pairs.append(CurvaturePair(move, change, curvature))
 
