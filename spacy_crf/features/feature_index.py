@@ -129,7 +129,8 @@ class FeatureIndex:
         """The feature as a human would write it: ``lower[-1]|lower[0]=new|york``."""
         values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
         template = self.templates[self.template_of[row]]
-        return template if template == "bias" else f"{template}={values}"
+        # The bias is always there; the items of a number have no text
+        return template if template == "bias" or not values else f"{template}={values}"
 
     def names(self) -> list[str]:
         """Names of all features, in the order of their rows."""

@@ -1,0 +1,323 @@
+"""Features against a plain Python reading of the templates."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Token
+
+from spacy_crf.features.columns import sequence_starts
+from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
+from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTable
+from spacy_crf.features.gazetteers import Gazetteer, read_gazetteer
+from spacy_crf.features.presets import ner_features, tagger_features
+
+TEXTS = ["New York is big .", "", "I live in New Orleans , Louisiana", "Hi"]
+
+
+@pytest.fixture(scope="module")
+def nlp():
+    return spacy.blank("en")
+
+
+@pytest.fixture(scope="module")
+def docs(nlp):
+    docs = [Doc(nlp.vocab, words=text.split()) for text in TEXTS]
+    for doc in docs:
+        for token in doc:
+            token.tag_ = "NNP" if token.is_title else "X"
+    docs[2][4].is_sent_start = True  # cuts the third Doc into two sequences
+    return docs
+
+
+def freeze(feature_set, docs, gazetteers=None, min_count=1):
+    """The index of some Docs, and the names of the features it finds at each token again."""
+    reader = feature_set.reader(gazetteers or {})
+    compiled = CompiledTemplates(feature_set.templates, reader)
+    reader.keep_names(True)
+    builder = IndexBuilder(compiled, FeatureIndex.empty())
+    for doc in docs:
+        builder.add(reader.read([doc]))
+    index = builder.freeze(builder.counts >= min_count, docs[0].vocab)
+    reader.keep_names(False)
+    features = compiled.rows(reader.read(docs), index)
+    names = [
+        sorted(index.name(row) for row in features.rows[begin:end])
+        for begin, end in zip(features.starts, features.starts[1:])
+    ]
+    return index, features, names
+
+
+def by_hand(docs, templates, padding):
+    """The same in plain Python, for templates of simple attributes."""
+    read = {
+        "lower": lambda token: token.lower_,
+        "orth": lambda token: token.text,
+        "shape": lambda token: token.shape_,
+        "suffix2": lambda token: token.text[-2:],
+        "tag": lambda token: token.tag_,
+        "is_title": lambda token: str(int(token.is_title)),
+        "length": lambda token: str(len(token)),
+    }
+    for doc in docs:
+        starts = [t.i for t in doc if t.i == 0 or t.is_sent_start]
+        for begin, end in zip(starts, [*starts[1:], len(doc)]):
+            for i in range(begin, end):
+                names = []
+                for template in templates:
+                    values = []
+                    for attribute, offset in template.parts:
+                        if attribute == "bias":
+                            values.append("1")
+                        elif i + offset < begin:
+                            values.append(f"<BOS{begin - i - offset}>" if padding else None)
+                        elif i + offset >= end:
+                            values.append(f"<EOS{i + offset - end + 1}>" if padding else None)
+                        else:
+                            values.append(read[attribute](doc[i + offset]))
+                    if None not in values:
+                        names.append("bias" if str(template) == "bias" else f"{template}={'|'.join(values)}")
+                yield sorted(names)
+
+
+@pytest.mark.parametrize("padding", [True, False])
+def test_features_are_those_of_a_plain_reading(docs, padding):
+    templates = ["bias", "lower[-2..2]", "suffix2[0]", "tag[-1]|lower[0]", "shape[-1]|tag[0]|is_title[1]", "length[1]"]
+    feature_set = FeatureSet(templates, padding=padding)
+    _, features, names = freeze(feature_set, docs)
+    assert names == list(by_hand(docs, feature_set.templates, padding))
+    assert features.values is None
+
+
+def test_batch_equals_one_by_one(docs):
+    feature_set = FeatureSet(["lower[-1..1]", "tag[-1]|orth[1]"])
+    reader = feature_set.reader({})
+    compiled = CompiledTemplates(feature_set.templates, reader)
+    together = compiled.hash(reader.read(docs)).hashes
+    single = np.concatenate([compiled.hash(reader.read([doc])).hashes for doc in docs])
+    assert (together == single).all()
+    assert together.shape == (sum(map(len, docs)), 4)
+
+
+def test_min_count_counts_tokens(docs):
+    index, _, _ = freeze(FeatureSet(["orth[0]"]), docs, min_count=2)
+    assert index.names() == ["orth[0]=New"]
+
+
+def test_rows_are_in_the_order_of_first_mention(docs):
+    index, _, _ = freeze(FeatureSet(["orth[0]", "tag[0]"]), docs[:1])
+    assert index.names() == [
+        *("orth[0]=New", "tag[0]=NNP", "orth[0]=York", "orth[0]=is", "tag[0]=X"),
+        *("orth[0]=big", "orth[0]=."),
+    ]
+
+
+def test_string_functions_are_a_source_like_any_other(docs):
+    def letters(doc):
+        return [sorted(set(token.lower_) & set("aeiou")) for token in doc]
+
+    feature_set = FeatureSet(["fn:vowels[0]", "fn:vowels[-1]|lower[0]"], functions={"vowels": letters})
+    _, features, names = freeze(feature_set, docs[:1])
+    assert names[1] == ["fn:vowels[-1]|lower[0]=e|york", "fn:vowels[0]=o"]
+    assert names[3] == ["fn:vowels[-1]|lower[0]=i|big", "fn:vowels[0]=i"]
+    assert (features.values == 1).all()
+
+
+def test_numbers_are_real_values(docs):
+    feature_set = FeatureSet(
+        ["fn:n[0]", "lower[0]"], functions={"n": lambda doc: np.arange(2.0 * len(doc)).reshape(-1, 2)}
+    )
+    index, features, _ = freeze(feature_set, docs[:1])
+    row = index.names().index("fn:n[0]=1")
+    assert features.values[features.rows == row].tolist() == [1, 3, 5, 7, 9]
+    words = [n for n, name in enumerate(index.names()) if name.startswith("lower")]
+    assert (features.values[np.isin(features.rows, words)] == 1).all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_must_be_finite(docs, bad):
+    feature_set = FeatureSet(
+        ["fn:n[0]"], functions={"n": lambda doc: [[1.0] if token.i != 2 else [bad] for token in doc]}
+    )
+    with pytest.raises(ValueError, match=r"CRF109.*fn:n.*token 2 \('is'\).*New York is big"):
+        freeze(feature_set, docs[:1])
+
+
+def test_functions_must_fit_the_doc(docs):
+    with pytest.raises(ValueError, match=r"CRF110.*'fn:short' returned 1 items for a document of 5 tokens"):
+        freeze(FeatureSet(["fn:short[0]"], functions={"short": lambda doc: [["x"]]}), docs[:1])
+    with pytest.raises(ValueError, match=r"CRF111.*'fn:odd' gave 'x'"):
+        freeze(FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: ["x"] * len(doc)}), docs[:1])
+
+
+def test_extensions(docs):
+    Token.set_extension("crf_test", default=None, force=True)
+    try:
+        docs[0][0]._.crf_test, docs[0][1]._.crf_test, docs[0][2]._.crf_test = "a", 2.5, True
+        _, features, names = freeze(FeatureSet(["ext:crf_test[0]"]), docs[:1])
+        assert names == [["ext:crf_test[0]=a"], ["ext:crf_test[0]"], ["ext:crf_test[0]=True"], [], []]
+        assert features.values.tolist() == [1.0, 2.5, 1.0]
+    finally:
+        Token.remove_extension("crf_test")
+
+
+def test_gazetteers(nlp, docs):
+    entries = [
+        (("new", "york"), "CITY"),
+        (("New", "York"), "CITY"),
+        (("york",), "NAME"),
+        (("big",), ""),
+        (("big",), ""),
+    ]
+    gazetteer = Gazetteer(entries)
+    assert len(gazetteer.entries) == 4  # one entry was there twice
+    _, _, names = freeze(FeatureSet(["in:places[0]", "in:places[-1]"]), docs[:1], {"places": gazetteer})
+    assert names == [
+        ["in:places[-1]=<BOS1>", "in:places[0]=B-CITY"],
+        ["in:places[-1]=B-CITY", "in:places[0]=L-CITY"],
+        ["in:places[-1]=L-CITY"],
+        ["in:places[0]=U"],
+        ["in:places[-1]=U"],
+    ]
+    again = Gazetteer.from_dict(gazetteer.to_dict())
+    assert (again(docs[0]) == gazetteer(docs[0])).all()
+
+
+def test_reading_gazetteers(nlp, tmp_path):
+    text = tmp_path / "cities.txt"
+    text.write_text("New York\n\nBerlin\nNew York\n", encoding="utf8")
+    assert read_gazetteer("cities", text, nlp.make_doc).entries == [(("New", "York"), ""), (("Berlin",), "")]
+    lines = tmp_path / "cities.jsonl"
+    lines.write_text('"Paris"\n{"pattern": "St. Gallen", "label": "CH"}\n{"text": "Rome"}\n', encoding="utf8")
+    assert read_gazetteer("cities", lines, nlp.make_doc).entries == [
+        (("Paris",), ""),
+        (("St.", "Gallen"), "CH"),
+        (("Rome",), ""),
+    ]
+    lines.write_text('"Paris"\n{"pattern": 3}\n', encoding="utf8")
+    with pytest.raises(ValueError, match=r"CRF113: Line 2 of the gazetteer 'cities' .*cities\.jsonl"):
+        read_gazetteer("cities", lines, nlp.make_doc)
+    with pytest.raises(ValueError, match=r"CRF112.*'cities'.*nowhere\.txt"):
+        read_gazetteer("cities", tmp_path / "nowhere.txt", nlp.make_doc)
+
+
+@pytest.mark.parametrize(
+    "templates, message",
+    [
+        (["lowre[0]"], r"CRF103: Unknown attribute 'lowre' in the feature template 'lowre\[0\]'.*lower"),
+        (["ext:nope_not_set[0]"], r"CRF104.*'ext:nope_not_set\[0\]'.*Token\.set_extension\('nope_not_set'"),
+        (["fn:nope[0]"], r"CRF105.*'fn:nope\[0\]'"),
+        ([], "CRF107"),
+    ],
+)
+def test_errors_come_when_the_config_is_read(templates, message):
+    with pytest.raises(ValueError, match=message):
+        FeatureSet(templates)
+
+
+def test_only_one_part_of_many_values():
+    with pytest.raises(ValueError, match="CRF108"):
+        FeatureSet(["fn:a[0]|fn:a[1]"], functions={"a": len})
+
+
+def test_missing_gazetteer_is_named():
+    with pytest.raises(ValueError, match=r"CRF106.*'in:cities\[0\]' names the gazetteer 'cities'.*there: towns"):
+        FeatureSet(["in:cities[0]"]).reader({"towns": Gazetteer([])})
+
+
+def test_every_attribute_can_be_read(docs):
+    from spacy_crf.features.columns import LEXEME_ATTRIBUTES, TOKEN_ATTRIBUTES
+
+    templates = [f"{attribute}[0]" for attribute in [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES] if attribute != "bias"]
+    index, _, names = freeze(FeatureSet(templates), docs)
+    assert all(len(found) == len(templates) for found in names)
+    assert "short_shape[0]=Xx" in index.names() and "sent_start[0]=-1" not in names[0]
+
+
+def test_presets_make_indices(docs):
+    for preset in (ner_features, tagger_features):
+        index, _, _ = freeze(preset(extra=["tag[0]"]), docs)
+        assert "tag[0]=NNP" in index.names()
+
+
+def test_index_survives_saving_and_merging(docs):
+    index, _, _ = freeze(FeatureSet(["orth[0]", "orth[-1]|orth[0]", "tag[0]"]), docs)
+    again = FeatureIndex.from_dict(index.to_dict())
+    assert again.names() == index.names()
+    assert again.rows(index.keys).tolist() == list(range(len(index)))
+    kept = np.arange(len(index)) % 3 == 0
+    some, others = index.keep(kept), index.keep(~kept)
+    merged = some.extend(others)
+    assert sorted(merged.names()) == sorted(index.names())
+    assert merged.rows(index.keys[kept]).tolist() == list(range(kept.sum()))
+
+
+def test_hash_table_grows():
+    rng = np.random.default_rng(0)
+    keys = np.unique(rng.integers(1, 2**63, size=20_000, dtype=np.uint64))
+    rng.shuffle(keys)
+    table = HashTable()
+    for part in np.array_split(keys, 13):
+        table.insert(part)
+    assert table.rows(keys).tolist() == list(range(len(keys)))
+    assert table.rows(np.array([0, 1, keys[5]], dtype=np.uint64)).tolist() == [-1, -1, 5]
+
+
+def test_counting_table_counts():
+    rng = np.random.default_rng(1)
+    keys = rng.integers(1, 500, size=5000).astype(np.uint64)
+    table = CountingTable()
+    first = [batch[table.add(batch)] for batch in np.array_split(keys, 7)]
+    distinct = list(dict.fromkeys(keys.tolist()))
+    assert np.concatenate(first).tolist() == distinct == table.keys.tolist()
+    assert table.counts.tolist() == [int((keys == key).sum()) for key in distinct]
+
+
+def test_table_of_lexemes_is_bounded(nlp):
+    reader = FeatureSet(["lower[-1..1]"]).reader({})
+    reader.max_lexemes = 10
+    tables = set()
+    for n in range(20):
+        columns = reader.read([Doc(nlp.vocab, words=[f"word{n}a", f"word{n}b", "same"])])
+        tables.add(id(columns.table))
+        assert len(columns.table) <= 10 + 3
+    assert len(tables) > 1
+
+
+def test_reading_from_many_threads(nlp):
+    feature_set = FeatureSet(["lower[-1..1]", "suffix2[0]|lower[1]"])
+    docs = [Doc(nlp.vocab, words=[f"w{(n * 7 + i) % 300}" for i in range(20)]) for n in range(200)]
+    compiled = CompiledTemplates(feature_set.templates, feature_set.reader({}))
+    expected = [compiled.hash(compiled.reader.read([doc])).hashes for doc in docs]
+    shared = CompiledTemplates(feature_set.templates, feature_set.reader({}))
+    wrong = []
+
+    def work(part):
+        for n in part:
+            if (shared.hash(shared.reader.read([docs[n]])).hashes != expected[n]).any():
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(range(k, 200, 4),)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_sequences_are_cut_at_known_sentence_starts():
+    doc_starts = np.array([0, 0, 4, 4, 6])
+    assert sequence_starts(np.array([0, 2**64 - 1, 1, 0, 1, 1], dtype=np.uint64), doc_starts).tolist() == [
+        0,
+        2,
+        4,
+        5,
+        6,
+    ]
+    assert sequence_starts(np.zeros(0, dtype=np.uint64), np.array([0, 0])).tolist() == [0]
+
+
+def test_feature_sets_can_be_pickled_for_other_processes():
+    assert pickle.loads(pickle.dumps(ner_features())).spelled() == ner_features().spelled()
