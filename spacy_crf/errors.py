@@ -115,6 +115,15 @@ class Errors(metaclass=_Coded):
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
     CRF505 = "{source} does not fit the component in the config: {reason}"
     CRF506 = "Can't read the saved component {source}: {reason}."
+    CRF700 = "{path} has no files to convert. Known suffixes: {known}."
+    CRF701 = "{place}: can't be read: {reason}."
+    CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
+    CRF703 = "{place}: has {got} columns, but {expected} were expected: the word first, the tag last."
+    CRF704 = "{place}: '{tag}' is no entity tag. Known: B-LABEL, I-LABEL, O, and - where annotation is missing."
+    CRF705 = (
+        "{place}: '{tag}' follows '{before}', but continues an entity of its own label only. In IOB2 the first tag of every "
+        "entity is '{begin}'."
+    )
 
 
 class Warnings(metaclass=_Coded):

@@ -1,0 +1,45 @@
+"""What a trained pipeline finds in a few texts."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import spacy
+import typer
+from spacy import displacy
+from spacy.tokens import Doc
+from wasabi import msg
+
+from .main import app, told_briefly
+
+
+@app.command("show")
+def show_cli(
+    model: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
+    texts: Annotated[
+        Optional[list[str]], typer.Argument(help="Texts; lines of the standard input if there are none.")
+    ] = None,
+    html: Annotated[Optional[Path], typer.Option("--html", help="Also write the marked texts to this file.")] = None,
+) -> None:
+    """Process texts and print their entities, or their tags where the pipeline finds no entities."""
+    with told_briefly():
+        nlp = spacy.load(model)
+        docs = list(nlp.pipe(texts or (line.strip() for line in sys.stdin if line.strip())))
+    for doc in docs:
+        print(f"\n{doc.text}")
+        rows = _rows(doc)
+        if rows:
+            msg.table(rows, indent=2)
+        else:
+            msg.text("  nothing found", color="grey")
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        html.write_text(displacy.render(docs, style="ent", page=True, jupyter=False), encoding="utf8")
+        msg.good(f"Marked texts in {html}")
+
+
+def _rows(doc: Doc) -> list[tuple[str, ...]]:
+    if doc.has_annotation("ENT_IOB"):
+        return [(ent.text, ent.label_) for ent in doc.ents]
+    values = ((token.text, token.tag_, token.pos_, str(token.morph)) for token in doc)
+    return [row for row in values if any(row[1:])]
