@@ -77,6 +77,11 @@ class FeatureSet:
         attributes = self._attributes()
         return [attribute[3:] for attribute in attributes if attribute.startswith("in:")]
 
+    @property
+    def token_attributes(self) -> list[str]:
+        """Token attributes that the templates read; earlier components may write them."""
+        return [attribute for attribute in self._attributes() if attribute in TOKEN_ATTRIBUTES]
+
     def _attributes(self) -> list[str]:
         parts = (part for template in self.templates + self.transitions for part in template.parts)
         return list(dict.fromkeys(part.attribute for part in parts))
@@ -94,7 +99,7 @@ class FeatureSet:
         offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
         return ColumnReader(
             [a for a in attributes if a in LEXEME_ATTRIBUTES],
-            [a for a in attributes if a in TOKEN_ATTRIBUTES],
+            self.token_attributes,
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
             reach=max(offsets),

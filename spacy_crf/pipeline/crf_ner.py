@@ -24,6 +24,8 @@ class CRFEntityRecognizer(CRFPipe):
     to end.
     """
 
+    writes = ("ent_iob", "ent_type")
+
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
         self.scheme = get_scheme(scheme)
         super().__init__(vocab, model, name, scheme=scheme, **settings)

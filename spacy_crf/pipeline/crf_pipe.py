@@ -30,6 +30,7 @@ from ..models.objective import LinearChainObjective, block_tokens
 from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp
 from . import saving
+from .earlier_annotation import EarlierAnnotation
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -96,6 +97,9 @@ class CRFPipe(TrainablePipe):
         self._labels_changed()
 
     # ------------------------------------------------------------------------------------- what a component adds
+
+    # Token attributes that the component writes
+    writes: tuple[str, ...] = ()
 
     def tags(self) -> list[str]:
         """Names of the tags, in the order of the scores."""
@@ -229,15 +233,23 @@ class CRFPipe(TrainablePipe):
             self._read_gazetteers(gazetteers or {}, nlp)
         report = GoldReport()
 
+        read = self._token_attributes()
+        annotate = EarlierAnnotation(nlp, self.name, [name for name in read if name not in self.writes])
+
         def corpus() -> Iterator[AnnotatedDocs]:
             for examples in self._blocks(get_examples()):
-                docs = [example.predicted for example in examples]
+                docs = [annotate(example) if read else example.predicted for example in examples]
                 starts = _sequence_starts(docs)
                 yield AnnotatedDocs(docs, self.gold_clamp(examples, starts, report), starts)
 
         self._corpus = None
         self._batch = []
         self.model.initialize(X=_reported_once(corpus, report, self.name), Y=(self.vocab, len(self.tags())))
+
+    def _token_attributes(self) -> list[str]:
+        """Token attributes that the templates read."""
+        features = self._sparse_features
+        return [] if features is None else features.feature_set.token_attributes
 
     @property
     def _sparse_features(self) -> Optional[SparseFeatures]:

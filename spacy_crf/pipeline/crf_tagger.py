@@ -34,6 +34,7 @@ class CRFTagger(CRFPipe):
             raise ValueError(Errors.CRF406.format(name=name, attribute=attribute, known=known))
         self._attribute_id = IDS[attribute.upper()] if attribute in BUILT_IN else None
         self._get = attribute_getter(attribute)
+        self.writes = (attribute,)
         super().__init__(vocab, model, name, attribute=attribute, overwrite=overwrite, **settings)
 
     def tags(self) -> list[str]:

@@ -1,0 +1,248 @@
+"""The tagger: every attribute it can write, around what is there, with features from earlier components."""
+
+import re
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Token
+from spacy.training import Example
+from spacy.util import registry
+
+from .util import TAG_TEXTS, plain, tag_examples
+
+TRANSITIONS = {
+    "@misc": "spacy_crf.features.v1",
+    "templates": ["bias"],
+    "transitions": ["lower[0]"],
+}
+
+
+def train(nlp, examples, steps=2, **settings):
+    settings = {"l2": 0.01, "iterations_per_step": 30, **settings}
+    optimizer = registry.get("optimizers", "spacy_crf.LBFGS.v1")(**settings)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    for _ in range(steps):
+        nlp.update(examples, sgd=optimizer)
+
+
+def make(config=None, attribute="tag_", texts=TAG_TEXTS):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger", config=config or {})
+    examples = tag_examples(nlp, texts, attribute)
+    train(nlp, examples)
+    return nlp, examples
+
+
+def run(nlp, doc):
+    return nlp.get_pipe("crf_tagger")(doc)
+
+
+def test_tags():
+    nlp, examples = make()
+    assert nlp.get_pipe("crf_tagger").labels == ("DT", "JJ", "NN", "RB", "VB")
+    for example in examples:
+        doc = run(nlp, plain(example.reference))
+        assert [token.tag_ for token in doc] == [token.tag_ for token in example.reference]
+    scores = nlp.evaluate(examples)
+    assert scores["tag_acc"] == scores["crf_tag_acc"] == 1.0
+
+
+def test_parts_of_speech():
+    universal = {"/DT": "/DET", "/NN": "/NOUN", "/VB": "/VERB", "/RB": "/ADV", "/JJ": "/ADJ"}
+    texts = [re.sub(r"/\w+", lambda match: universal[match[0]], text) for text in TAG_TEXTS]
+    nlp, examples = make({"attribute": "pos"}, "pos_", texts)
+    assert nlp.evaluate(examples)["pos_acc"] == 1.0
+    assert [token.pos_ for token in run(nlp, plain(examples[0].reference))] == ["DET", "NOUN", "VERB"]
+    with pytest.raises(ValueError, match=r"CRF407.*'NOPE'.*NOUN"):
+        nlp.get_pipe("crf_tagger").add_label("NOPE")
+
+
+def test_morphology():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger", config={"attribute": "morph"})
+    examples = tag_examples(nlp)
+    for example in examples:
+        for token in example.reference:
+            token.set_morph("Number=Plur" if token.text.endswith("s") else "Number=Sing|Case=Nom")
+    train(nlp, examples)
+    doc = run(nlp, plain(examples[2].reference))
+    assert [str(token.morph) for token in doc] == ["Number=Plur", "Case=Nom|Number=Sing", "Case=Nom|Number=Sing"]
+    assert nlp.evaluate(examples)["morph_acc"] == 1.0
+
+
+def test_extension():
+    Token.set_extension("crf_kind", default=None, force=True)
+    try:
+        nlp = spacy.blank("en")
+        nlp.add_pipe("crf_tagger", config={"attribute": "crf_kind"})
+        examples = tag_examples(nlp)
+        for example in examples:
+            for token in example.reference:
+                token._.crf_kind = "plural" if token.text.endswith("s") else "other"
+        train(nlp, examples)
+        doc = run(nlp, plain(examples[2].reference))
+        assert [token._.crf_kind for token in doc] == ["plural", "other", "other"]
+        assert nlp.evaluate(examples)["crf_kind_acc"] == 1.0
+    finally:
+        Token.remove_extension("crf_kind")
+    with pytest.raises(ValueError, match=r"CRF406.*'crf_kind'"):
+        spacy.blank("en").add_pipe("crf_tagger", config={"attribute": "crf_kind"})
+
+
+def test_values_already_there():
+    nlp, examples = make()
+    doc = plain(examples[0].reference)
+    doc[1].tag_ = "VB"
+    doc[2].tag_ = "ODD"
+    assert [token.tag_ for token in run(nlp, doc)] == ["DT", "VB", "ODD"]
+    again, _ = make({"overwrite": True})
+    doc = plain(examples[0].reference)
+    doc[1].tag_ = "VB"
+    assert [token.tag_ for token in run(again, doc)] == ["DT", "NN", "VB"]
+
+
+def test_missing_tags_are_free():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger")
+    examples = tag_examples(nlp)
+    examples[3].reference[2].tag_ = ""
+    train(nlp, examples)
+    doc = run(nlp, plain(examples[3].reference))
+    assert [token.tag_ for token in doc] == ["DT", "JJ", "NN", "VB"]
+
+
+def test_misaligned_tokens():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger")
+    examples = tag_examples(nlp)
+    reference = examples[0].reference
+    examples.append(Example(Doc(nlp.vocab, words=["the dog", "barks"]), reference))
+    examples.append(
+        Example(Doc(nlp.vocab, words=["th", "e", "dog", "barks"], spaces=[False, True, True, False]), reference)
+    )
+    train(nlp, examples)
+    assert nlp.evaluate(examples[:4])["tag_acc"] == 1.0
+    doc = run(nlp, plain(examples[-1].predicted))
+    assert [token.tag_ for token in doc] == ["DT", "DT", "NN", "VB"]
+
+
+def test_transition_templates_learn_what_emissions_can_not():
+    """The tag depends on the one before and on the word: words alone, or pairs of tags alone, don't tell."""
+    texts = ["s/A x/B x/A x/B y/B x/A y/A", "s/A y/A x/B y/B x/A", "s/A x/B y/B y/B x/A y/A x/B"]
+    nlp, examples = make({"model": {"emissions": {"features": TRANSITIONS}}}, texts=texts)
+    assert nlp.evaluate(examples)["tag_acc"] == 1.0
+    flat = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[0]"]}
+    nlp_flat, examples = make({"model": {"emissions": {"features": flat}}}, texts=texts)
+    assert nlp_flat.evaluate(examples)["tag_acc"] < 1.0
+    again = spacy.blank("en")
+    again.add_pipe("crf_tagger", config={"model": {"emissions": {"features": TRANSITIONS}}})
+    again.from_bytes(nlp.to_bytes())
+    assert again.evaluate(examples)["tag_acc"] == 1.0
+
+
+def test_transition_templates_train_with_thinc_too():
+    texts = ["s/A x/B x/A x/B y/B x/A y/A", "s/A y/A x/B y/B x/A", "s/A x/B y/B y/B x/A y/A x/B"]
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger", config={"model": {"emissions": {"features": TRANSITIONS}}})
+    examples = tag_examples(nlp, texts)
+    optimizer = registry.get("optimizers", "Adam.v1")(learn_rate=0.1)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    for _ in range(60):
+        nlp.update(examples, sgd=optimizer)
+    assert nlp.evaluate(examples)["tag_acc"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"emissions": {"possible_states": True}}, {"emissions": {"features": TRANSITIONS}}]
+)
+def test_gradient_of_the_objective(config):
+    """Finite differences through features, emissions, chain and loss."""
+    nlp = spacy.blank("en")
+    tagger = nlp.add_pipe("crf_tagger", config={"model": config})
+    examples = tag_examples(nlp, TAG_TEXTS[:2])
+    train(nlp, examples, steps=1, iterations_per_step=1)
+    objective = tagger._corpus.objective
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=objective.weights().shape)
+    value, gradient = objective.evaluate(weights)
+    assert value > 0
+    for _ in range(5):
+        direction = rng.normal(size=weights.shape)
+        ahead, behind = (objective.evaluate(weights + step * direction)[0] for step in (1e-5, -1e-5))
+        assert (ahead - behind) / 2e-5 == pytest.approx(gradient @ direction, rel=1e-6)
+
+
+def test_objective_agrees_with_the_model():
+    """The two ways to loss and gradient: the objective over prepared features, and thinc's begin_update."""
+    nlp = spacy.blank("en")
+    tagger = nlp.add_pipe(
+        "crf_tagger", config={"model": {"emissions": {"features": {**TRANSITIONS, "templates": ["lower[-1..1]"]}}}}
+    )
+    examples = tag_examples(nlp)
+    train(nlp, examples, steps=1, iterations_per_step=3)
+    objective = tagger._corpus.objective
+    value, gradient = objective.evaluate(objective.weights())
+    scores, backprop = tagger.model.begin_update([example.predicted for example in examples])
+    loss, d_scores = tagger.get_loss(examples, scores)
+    for node in tagger.model.walk():
+        for name in node.grad_names:
+            node.set_grad(name, node.get_grad(name) * 0)
+    backprop(d_scores)
+    assert loss == pytest.approx(value, rel=1e-9)
+    emissions, observed = tagger.model.get_ref("emissions"), tagger.model.attrs["observed"].astype(bool)
+    chain = np.vstack([tagger.model.get_grad(name) for name in ("transitions", "first", "last")])[observed]
+    found = np.concatenate([emissions.get_grad("states"), emissions.get_grad("transitions"), chain])
+    assert found == pytest.approx(gradient, abs=1e-5)
+
+
+def mister_corpus(nlp):
+    examples = []
+    for words in [["mister", "a", "b"], ["c", "mister", "d"], ["e", "f", "mister", "g"]]:
+        doc = Doc(nlp.vocab, words=words)
+        for i, token in enumerate(doc):
+            token.tag_ = "NAME" if i and words[i - 1] == "mister" else "X"
+        examples.append(Example(Doc(nlp.vocab, words=words), doc))
+    return examples
+
+
+def test_features_from_a_rule_based_component():
+    """The output of an annotating component is a feature in training and in prediction."""
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["ent_type[-1]", "bias"]}
+    config = {
+        "nlp": {"lang": "en", "pipeline": ["entity_ruler", "crf_tagger"]},
+        "components": {
+            "entity_ruler": {"factory": "entity_ruler"},
+            "crf_tagger": {"factory": "crf_tagger", "model": {"emissions": {"features": features}}},
+        },
+        "training": {"annotating_components": ["entity_ruler"]},
+    }
+    nlp = spacy.util.load_model_from_config(config, auto_fill=True)
+    nlp.get_pipe("entity_ruler").add_patterns([{"label": "CUE", "pattern": "mister"}])
+    patterns = nlp.get_pipe("entity_ruler").patterns
+    nlp.config["initialize"]["components"]["entity_ruler"] = {"patterns": patterns}
+    examples = mister_corpus(nlp)
+    optimizer = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.001)
+    nlp.get_pipe("crf_tagger").initialize(lambda: examples, nlp=nlp)
+    index = nlp.get_pipe("crf_tagger").model.get_ref("emissions").attrs["features"].states.index
+    assert "ent_type[-1]=CUE" in index.names()
+    for _ in range(5):
+        nlp.update(examples, sgd=optimizer, annotates=["entity_ruler"])
+    doc = nlp(Doc(nlp.vocab, words=["h", "mister", "unseen"]))
+    assert [token.tag_ for token in doc] == ["X", "X", "NAME"]
+
+
+def test_features_from_a_component_trained_in_the_same_run():
+    """While features are counted its tags are the gold ones; never those that the component itself writes."""
+    nlp = spacy.blank("en")
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["tag[0]", "ent_type[0]", "bias"]}
+    ner = nlp.add_pipe("crf_ner", config={"model": {"emissions": {"features": features}}})
+    examples = tag_examples(nlp)
+    for example in examples:
+        reference = example.reference
+        reference.set_ents([spacy.tokens.Span(reference, 0, 1, "START")], default="outside")
+    nlp.initialize(lambda: examples)
+    names = ner.model.get_ref("emissions").attrs["features"].states.index.names()
+    assert {"tag[0]=DT", "tag[0]=NN"} <= set(names)
+    assert "ent_type[0]=START" not in names
+    assert not any(token.tag_ for example in examples for token in example.predicted)

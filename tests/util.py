@@ -1,0 +1,75 @@
+"""Small annotated corpora, built where they are needed."""
+
+import re
+
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example, biluo_tags_to_spans
+
+# [words](LABEL)
+_MARKUP = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+
+NER_TEXTS = [
+    "[Ann Lee](PER) lives in [New York](GPE) .",
+    "[Bob](PER) left [Paris](GPE) for [Acme Corp](ORG) .",
+    "Nobody was there .",
+    "[Acme Corp](ORG) hired [Ann Lee](PER) and [Bob](PER) .",
+    "In [New York](GPE) it rains .",
+    "[Carla Diaz](PER) runs [Blue Sky Ltd](ORG) from [Rome](GPE) .",
+]
+TAG_TEXTS = [
+    "the/DT dog/NN barks/VB",
+    "a/DT cat/NN sleeps/VB",
+    "dogs/NN bark/VB loudly/RB",
+    "the/DT old/JJ cat/NN runs/VB",
+]
+
+
+def ner_doc(nlp: Language, text: str) -> Doc:
+    """A Doc with the entities marked as ``[words](LABEL)``, tokenized at spaces."""
+    words, tags = [], []
+    at = 0
+    for match in [*_MARKUP.finditer(text), None]:
+        plain = text[at : match.start() if match else len(text)].split()
+        words += plain
+        tags += ["O"] * len(plain)
+        if match:
+            inside = match[1].split()
+            words += inside
+            tags += (
+                [f"U-{match[2]}"]
+                if len(inside) == 1
+                else [f"B-{match[2]}", *[f"I-{match[2]}"] * (len(inside) - 2), f"L-{match[2]}"]
+            )
+            at = match.end()
+    doc = Doc(nlp.vocab, words=words)
+    doc.set_ents(biluo_tags_to_spans(doc, tags), default="outside")
+    return doc
+
+
+def ner_examples(nlp: Language, texts: list[str] = NER_TEXTS) -> list[Example]:
+    return [_example(nlp, ner_doc(nlp, text)) for text in texts]
+
+
+def tag_examples(nlp: Language, texts: list[str] = TAG_TEXTS, attribute: str = "tag_") -> list[Example]:
+    examples = []
+    for text in texts:
+        words, tags = zip(*(item.split("/") for item in text.split()))
+        doc = Doc(nlp.vocab, words=list(words))
+        for token, tag in zip(doc, tags):
+            setattr(token, attribute, tag)
+        examples.append(_example(nlp, doc))
+    return examples
+
+
+def _example(nlp: Language, reference: Doc) -> Example:
+    return Example(Doc(nlp.vocab, words=[token.text for token in reference]), reference)
+
+
+def plain(doc: Doc) -> Doc:
+    """The same words without annotation."""
+    return Doc(doc.vocab, words=[token.text for token in doc])
+
+
+def entities(doc: Doc) -> list[tuple[int, int, str]]:
+    return [(ent.start, ent.end, ent.label_) for ent in doc.ents]
