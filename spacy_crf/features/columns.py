@@ -42,7 +42,6 @@ _FLAGS = [
     "like_email",
 ]
 _AFFIX_LENGTHS = range(1, 6)
-_SPACE = hash_string(" ")
 
 
 def _short_shape(text: str) -> str:
@@ -159,34 +158,42 @@ class LexemeTable:
     def __len__(self) -> int:
         return self._size
 
-    def numbers(self, orths: NDArray[np.uint64], vocab: Vocab) -> NDArray[np.int32]:
+    def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
         """Numbers of lexemes, reading the attributes of those not met before.
 
-        orths (uint64[T]): Hashes of the words.
+        orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know their attributes.
         """
         found = self._index.rows(orths)
         if (found < 0).any():
             with self._lock:
                 new = np.unique(orths[self._index.rows(orths) < 0])
-                for orth in new:
-                    self._add(vocab, orth)
+                vocabs = list({id(doc.vocab): doc.vocab for doc in docs}.values())
+                lexemes = [next(v for v in vocabs if orth in v.strings)[orth] for orth in new.tolist()]
+                self._append(np.array([self._values(lexeme) for lexeme in lexemes], dtype=np.uint64))
                 self._index.insert(new)
             found = self._index.rows(orths)
         return found
 
-    def _add(self, vocab: Vocab, orth: np.uint64) -> None:
-        if self._size == len(self.columns):
-            self.columns = np.concatenate([self.columns, np.empty_like(self.columns)])
-        lexeme = vocab[int(orth)]
-        for column, get in enumerate(self._getters):
+    def _values(self, lexeme: Lexeme) -> list[int]:
+        values = []
+        for get in self._getters:
             value = get(lexeme)
             if isinstance(value, str):
                 hashed = hash_string(value)
                 if self.names is not None:
                     self.names[hashed] = value
                 value = hashed
-            self.columns[self._size, column] = value
-        self._size += 1
+            values.append(value)
+        return values
+
+    def _append(self, rows: NDArray[np.uint64]) -> None:
+        size = self._size + len(rows)
+        if size > len(self.columns):
+            grown = np.empty((max(size, 2 * len(self.columns)), len(self.attributes)), dtype=np.uint64)
+            grown[: self._size] = self.columns[: self._size]
+            self.columns = grown
+        self.columns[self._size : size] = rows.reshape(len(rows), len(self.attributes))
+        self._size = size
 
 
 def padding_values(reach: int, padding: bool, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
@@ -262,13 +269,10 @@ class ColumnReader:
     def read(self, docs: list[Doc]) -> TokenColumns:
         doc_starts = doc_bounds(docs)
         attributes = read_attributes(docs, self._attribute_ids)  # [T, 2 + C]
-        attributes[attributes[:, 0] == 0, 0] = _SPACE  # an empty word; hashes are never 0
         table = self._table
         if len(table) > self.max_lexemes:
             table = self._table = self._new_table()
-        lexemes = np.zeros(0, dtype=np.int32)
-        if docs:
-            lexemes = table.numbers(np.ascontiguousarray(attributes[:, 0]), docs[0].vocab)
+        lexemes = table.numbers(np.ascontiguousarray(attributes[:, 0]), docs)
         n_plain = len(self.token_attributes)
         values = np.empty((2 * self.reach + len(attributes), n_plain + len(self.gazetteers)), dtype=np.uint64)
         if values.shape[1]:
