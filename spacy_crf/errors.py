@@ -16,13 +16,17 @@ class Errors(metaclass=_Coded):
         "The {what} score of {where} is {value}. Scores must be finite, or -inf for what is forbidden: look for a weight that "
         "overflowed, or a feature that is not a number."
     )
-    CRF011 = "{what} has shape {shape}, but {expected} was expected: scores of one batch must agree about tokens and states."
+    CRF011 = (
+        "{what} has shape {shape}, but {expected} was expected: scores of one batch must agree about tokens and states."
+    )
     CRF012 = (
         "starts = {starts} does not cut {tokens} tokens into sequences: it must begin with 0, end with {tokens} and never "
         "go back."
     )
     CRF013 = "Token {token} has state {state}, but there are only {states} states."
     CRF014 = "n = {n}: ask for at least one path."
+    CRF015 = "lengths has shape {shape}, but [K, states] was expected: segments of 1 to K tokens, at least 1."
+    CRF016 = "The list of spans can't be used: {reason}. Spans are listed by their first token and then by their length, each once."
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
         "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."
@@ -108,9 +112,7 @@ class Errors(metaclass=_Coded):
     )
     CRF407 = "Component '{name}': '{label}' is no part of speech that token.pos can hold. Known: {known}."
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
-    CRF502 = (
-        "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."
-    )
+    CRF502 = "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."
     CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
     CRF505 = "{source} does not fit the component in the config: {reason}"

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Clamp = NDArray[np.bool_]  # [T, S] states still allowed at each token ([T, K, S] for segments)
+Clamp = NDArray[np.bool_]  # [T, S] states still allowed at each token
+GOES_ON = -2  # what stands in a path of segments at tokens where no segment begins
 
 
 class TokenFeatures(NamedTuple):
@@ -36,8 +37,50 @@ class ChainScores(NamedTuple):
     starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
 
 
+class SpanList(NamedTuple):
+    """Some of the spans of a batch, by their first token and then by their length; each is listed once.
+
+    The spans that begin at token t are ``starts[t]:starts[t + 1]``.
+    """
+
+    starts: NDArray[np.int64]  # [T + 1]
+    lengths: NDArray[np.int32]  # [N] in tokens, from 1 to K
+
+
+class SegmentScores(NamedTuple):
+    """Potentials of a batch of semi-Markov chains, laid end to end. The segment of state j over tokens b up to, not
+    including, e has the score
+
+        sum(tokens[b:e, j]) + begins[b, j] + ends[e - 1, j] + lengths[e - b - 1, j] + spans[n, j]
+
+    where the last term is there only for spans that are listed, as number n. So the scores of all T·K·S segments take
+    O(T·S + K·S + N·S) memory, and only what looks at a whole segment at once has to be listed. ``lengths`` is -inf
+    beyond the longest segment of a state. Transitions, firsts and lasts are those of `ChainScores`, between neighbouring
+    segments; with a third axis, ``transitions[t]`` belongs to the step into the segment that begins at t.
+    """
+
+    tokens: Floats  # [T, S]
+    begins: Floats  # [T, S]
+    ends: Floats  # [T, S]
+    lengths: Floats  # [K, S]
+    spans: Floats  # [N, S]
+    transitions: Floats  # [S, S] or [T, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    listed: Optional[SpanList] = None  # which spans, None for none
+    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+
+
+class SegmentClamp(NamedTuple):
+    """Segments still allowed: all their tokens allow their state, and they begin and end where that is allowed."""
+
+    states: NDArray[np.bool_]  # [T, S]
+    may_begin: NDArray[np.bool_]  # [T] may a segment begin here? Ignored where a sequence begins
+    must_begin: NDArray[np.bool_]  # [T]
+
+
 class Path(NamedTuple):
-    """One labelling for each sequence of a batch."""
+    """One labelling for each sequence of a batch. Of segments it holds the state where one begins, and GOES_ON inside."""
 
     states: NDArray[np.int32]  # [T]
     scores: Floats  # [B] total score of each sequence's labelling

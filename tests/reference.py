@@ -93,3 +93,108 @@ def edge_marginals(scores, clamp=None):
 
 def n_best(scores, n, clamp=None):
     return [paths(scores, begin, end, clamp)[:n] for begin, end in sequences(scores)]
+
+
+# ----------------------------------------------------------------------------------------------------------- segments
+
+
+def segment_sequences(scores):
+    if scores.starts is None:
+        return [(0, len(scores.tokens))]
+    return [(int(begin), int(end)) for begin, end in zip(scores.starts, scores.starts[1:])]
+
+
+def segmentations(begin, end, longest, size):
+    """All lists of segments (begin, end, state) that cover the tokens begin:end."""
+    if begin == end:
+        yield ()
+        return
+    for stop in range(begin + 1, min(begin + longest, end) + 1):
+        for rest in segmentations(stop, end, longest, size):
+            for state in range(size):
+                yield ((begin, stop, state), *rest)
+
+
+def listed_number(scores, begin, end):
+    """The number of a span in the list of spans, None if it is not there."""
+    if scores.listed is None:
+        return None
+    for n in range(int(scores.listed.starts[begin]), int(scores.listed.starts[begin + 1])):
+        if scores.listed.lengths[n] == end - begin:
+            return n
+    return None
+
+
+def segment_uses(scores, segments):
+    """Index of each score that a segmentation uses, as (field, index)."""
+    for n, (begin, end, state) in enumerate(segments):
+        yield "begins", (begin, state)
+        yield "ends", (end - 1, state)
+        yield "lengths", (end - begin - 1, state)
+        for t in range(begin, end):
+            yield "tokens", (t, state)
+        listed = listed_number(scores, begin, end)
+        if listed is not None:
+            yield "spans", (listed, state)
+        if n == 0:
+            yield "first", (state,)
+        else:
+            arc = (segments[n - 1][2], state)
+            yield "transitions", arc if np.ndim(scores.transitions) == 2 else (begin, *arc)
+    if segments:
+        yield "last", (segments[-1][2],)
+
+
+def segments_allowed(clamp, segments, opening):
+    """Does a clamp allow them? opening: the first token of the sequence."""
+    if clamp is None:
+        return True
+    return all(
+        all(clamp.states[t, state] for t in range(begin, end))
+        and (begin == opening or clamp.may_begin[begin])
+        and not any(clamp.must_begin[t] for t in range(begin + 1, end))
+        for begin, end, state in segments
+    )
+
+
+def segment_paths(scores, begin, end, clamp=None):
+    """All (score, segments) that are allowed, best first; among equals the lower last state first, then the shorter last
+    segment, then the same of the one before."""
+    longest, size = np.shape(scores.lengths)
+    found = []
+    for segments in segmentations(begin, end, longest, size):
+        if segments_allowed(clamp, segments, begin):
+            score = sum(float(getattr(scores, name)[index]) for name, index in segment_uses(scores, segments))
+            if score > -math.inf:
+                found.append((score, segments))
+    return sorted(found, key=lambda item: (-item[0], [(state, e - b) for b, e, state in item[1][::-1]]))
+
+
+def segment_log_partition(scores, clamp=None):
+    ends = segment_sequences(scores)
+    return np.array([log_sum([score for score, _ in segment_paths(scores, *pair, clamp)]) for pair in ends])
+
+
+def segment_expectations(scores, clamp=None, weights=None):
+    """Weighted sum over sequences of the expected uses of each score."""
+    names = [name for name in scores._fields if name not in ("listed", "starts")]
+    expected = {name: np.zeros(np.shape(getattr(scores, name))) for name in names}
+    for b, (begin, end) in enumerate(segment_sequences(scores)):
+        allowed = segment_paths(scores, begin, end, clamp)
+        log_z = log_sum([score for score, _ in allowed])
+        for score, segments in allowed:
+            for name, index in segment_uses(scores, segments):
+                expected[name][index] += math.exp(score - log_z) * (1.0 if weights is None else weights[b])
+    return scores._replace(**expected)
+
+
+def segment_marginals(scores, clamp=None):
+    """Probability of each segment, by (begin, end, state)."""
+    probability = {}
+    for begin, end in segment_sequences(scores):
+        allowed = segment_paths(scores, begin, end, clamp)
+        log_z = log_sum([score for score, _ in allowed])
+        for score, segments in allowed:
+            for segment in segments:
+                probability[segment] = probability.get(segment, 0.0) + math.exp(score - log_z)
+    return probability

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..inference.structure import Scores, Structure
-from ..types import Clamp, Floats
+from ..types import Clamp, Floats, SegmentClamp
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,13 @@ def _batch_size(scores) -> int:
 
 
 def _add_cost(scores: Scores, clamp: Clamp, cost: float) -> Scores:
-    """The first field of all scores is the one with the shape of the clamp."""
-    return scores._replace(**{scores._fields[0]: scores[0] + cost * ~clamp})
+    """The first field of all scores has one row per token and one column per state."""
+    allowed = clamp.states if isinstance(clamp, SegmentClamp) else clamp
+    return scores._replace(**{scores._fields[0]: scores[0] + cost * ~allowed})
 
 
 def _subtract(scores: Scores, others: Scores) -> None:
     for name in scores._fields:
-        if name != "starts":
+        if name not in ("listed", "starts"):
             array = getattr(scores, name)
             array -= getattr(others, name)
