@@ -37,7 +37,7 @@ class LinearChain:
         clamp (bool[T, S]): States still allowed, or None.
         RETURNS (float64[B]): -inf where no path is allowed, 0 for an empty sequence.
         """
-        batch = _check(scores, clamp)
+        batch = _check(kernels.forward, scores, clamp)
         shared = None if batch.per_position else _exponentiate(batch)
         log_z = np.empty(len(batch.starts) - 1)
 
@@ -64,7 +64,7 @@ class LinearChain:
         RETURNS (float64[B], ChainScores): Log partitions, and how often each score is expected to be used, times the
             weights. A sequence without any path uses nothing.
         """
-        batch = _check(scores, clamp)
+        batch = _check(kernels.expectations, scores, clamp)
         shared = None if batch.per_position else _exponentiate(batch)
         weights = batch.check_weights(weights)
         log_z = np.empty(len(batch.starts) - 1)
@@ -120,7 +120,7 @@ class LinearChain:
         clamp (bool[T, S]): States still allowed, or None.
         RETURNS (Path): States and their total score; -1 and -inf where no path is allowed.
         """
-        batch = _check(scores, clamp)
+        batch = _check(kernels.viterbi, scores, clamp)
         path = Path(np.empty(len(batch.emissions), dtype=np.int32), np.empty(len(batch.starts) - 1))
 
         def decode_chunk(chunk: _Chunk) -> None:
@@ -153,7 +153,7 @@ class LinearChain:
         """
         if n < 1:
             raise ValueError(Errors.CRF014.format(n=n))
-        batch = _check(scores, clamp)
+        batch = _check(kernels.n_best, scores, clamp)
 
         def search(b: int) -> list[tuple[float, States]]:
             sequence = batch.cut(batch.chunk(b, b + 1))
@@ -175,7 +175,7 @@ class LinearChain:
         states (int32[T]): The paths; a negative state stands for no path.
         RETURNS (float64[B]): -inf for paths that are not allowed.
         """
-        batch = _check(scores)
+        batch = _check(kernels.path_score, scores)
         path_scores = np.empty(len(batch.starts) - 1)
         kernels.path_score(*batch.scores, batch.check_states(states), path_scores)
         return path_scores
@@ -196,7 +196,7 @@ class LinearChain:
         out (ChainScores): What `expectations` returned, to be added to (in place); new zeros by default.
         RETURNS (ChainScores): How often each score is used, times the weights.
         """
-        batch = _check(scores)
+        batch = _check(kernels.path_expectations, scores)
         if out is None:
             out = batch.empty_scores()._replace(starts=scores.starts)
             out.emissions[:] = 0.0
@@ -245,7 +245,7 @@ class LinearChain:
         clamp (bool[T, S]): States still allowed, or None.
         RETURNS (int32[n, T]): -1 where no path is allowed.
         """
-        batch = _check(scores, clamp)
+        batch = _check(kernels.sample, scores, clamp)
         uniforms = np.random.default_rng(seed).random((n, len(batch.emissions)))
         states = np.empty(uniforms.shape, dtype=np.int32)
 
@@ -336,9 +336,9 @@ class _Batch(NamedTuple):
         return states
 
 
-def _check(scores: ChainScores, clamp: Optional[Clamp] = None) -> _Batch:
-    """Check the scores of a batch, once."""
-    announce_compilation(kernels.forward, kernels.viterbi)
+def _check(kernel, scores: ChainScores, clamp: Optional[Clamp] = None) -> _Batch:
+    """Check the scores of a batch before the kernel gets to see them."""
+    announce_compilation(kernel)
     emissions = _array(scores.emissions, np.float64)
     if emissions.ndim != 2:
         raise ValueError(Errors.CRF011.format(what="emissions", shape=emissions.shape, expected="[tokens, states]"))
