@@ -77,6 +77,12 @@ class Scheme:
             return TransitionMask(allowed, ~inside, ~goes_on)
         return TransitionMask(continues | ~inside[None, :], ~inside, np.ones(size, dtype=bool))
 
+    def continues(self, n_labels: int) -> NDArray[np.bool_]:
+        """Which tag, directly after which, goes on with the same span: bool[S, S]."""
+        label, prefix = self._label_and_prefix(n_labels)
+        goes_on = (label >= 0) & ~self._has(prefix, self.closes)
+        return (label[:, None] == label[None, :]) & goes_on[:, None] & ~self._has(prefix, self.opens)[None, :]
+
     def encode(self, iob: NDArray, label: NDArray, starts: NDArray) -> NDArray[np.int32]:
         """Tags of annotated tokens.
 

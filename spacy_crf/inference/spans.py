@@ -1,0 +1,155 @@
+"""Probabilities of spans: what a posterior over states says about labelled stretches of tokens.
+
+Which states make up a span is said by a `SpanStates`, so that every tag scheme is served by the same recursion.
+"""
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels import linear_chain as chain_kernels
+from ..kernels import spans as kernels
+from ..schemes import Segments
+from ..types import ChainScores, Clamp, Floats
+from . import linear_chain as chains
+from .threads import run_chunks
+
+
+class SpanStates(NamedTuple):
+    """How the states of a chain spell spans: label l owns the ``width`` states from ``offset + l * width``."""
+
+    continues: NDArray[np.bool_]  # [S, S] state j directly after state i goes on with the span of i
+    offset: int
+    width: int
+
+
+class LikelySpans(NamedTuple):
+    """Spans with their probabilities."""
+
+    segments: Segments  # N of them
+    probabilities: Floats  # [N]
+
+
+class Posterior(NamedTuple):
+    """What `kernels.spans` begins its arguments with: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
+
+    left: Floats  # [n, P]
+    matrices: Floats  # [1 or n, P, P]
+    right: Floats  # [n, P]
+    marginals: Floats  # [n, S]
+    opening: NDArray[np.bool_]  # [n] where sequences begin
+
+
+def span_probabilities(
+    scores: ChainScores, spans: SpanStates, segments: Segments, *, clamp: Optional[Clamp] = None, threads: int = 1
+) -> Floats:
+    """The probability that exactly these tokens are one span of this label, for each of N spans.
+
+    It sums over all labellings that contain the span, whatever they say elsewhere.
+
+    scores (ChainScores): Potentials of B sequences.
+    spans (SpanStates): How states spell spans.
+    segments (Segments): The spans, by their first token; each inside one sequence.
+    clamp (bool[T, S]): States still allowed, or None.
+    RETURNS (float64[N])
+    """
+    batch = chains._check(kernels.span_probabilities, scores, clamp)
+    begin, end, label = (np.ascontiguousarray(array, dtype=np.int64) for array in segments)
+    probabilities = np.zeros(len(begin))
+    shared = None if batch.per_position else chains._exponentiate(batch)
+
+    def ask(posterior: Posterior, tokens: slice) -> None:
+        n = slice(*np.searchsorted(begin, [tokens.start, tokens.stop]))
+        kernels.span_probabilities(
+            *posterior, *spans, begin[n] - tokens.start, end[n] - tokens.start, label[n], probabilities[n]
+        )
+
+    def ask_chunk(chunk) -> None:
+        if np.searchsorted(begin, chunk.tokens.start) < np.searchsorted(begin, chunk.tokens.stop):
+            for posterior, tokens in _posteriors(batch, chunk, shared):
+                ask(posterior, tokens)
+
+    run_chunks(ask_chunk, batch.chunks(), threads)
+    return probabilities
+
+
+def likely_spans(
+    scores: ChainScores, spans: SpanStates, min_prob: float, *, clamp: Optional[Clamp] = None, threads: int = 1
+) -> LikelySpans:
+    """All spans of at least some probability.
+
+    scores (ChainScores): Potentials of B sequences.
+    spans (SpanStates): How states spell spans.
+    min_prob (float): With 0, every span that is possible, whose number grows with the square of the tokens.
+    clamp (bool[T, S]): States still allowed, or None.
+    RETURNS (LikelySpans): By their first token.
+    """
+    batch = chains._check(kernels.likely_spans, scores, clamp)
+    shared = None if batch.per_position else chains._exponentiate(batch)
+
+    def list_chunk(chunk) -> list[NDArray]:
+        # Log-space sequences answer after the others of their chunk: sorted again in the end.
+        return [
+            _list(posterior, tokens.start, spans, min_prob) for posterior, tokens in _posteriors(batch, chunk, shared)
+        ]
+
+    parts = [part for parts in run_chunks(list_chunk, batch.chunks(), threads) for part in parts]
+    begin, end, label, probabilities = (np.concatenate(column) for column in zip(*parts))
+    order = np.argsort(begin, kind="stable")
+    return LikelySpans(Segments(begin[order], end[order], label[order]), probabilities[order])
+
+
+def _list(posterior: Posterior, start: int, spans: SpanStates, min_prob: float):
+    size = 4 * len(posterior.marginals)
+    while True:
+        begin, end, label = np.empty((3, size), dtype=np.int64)
+        probabilities = np.empty(size)
+        found = kernels.likely_spans(*posterior, *spans, float(min_prob), begin, end, label, probabilities)
+        if found <= size:
+            return begin[:found] + start, end[:found] + start, label[:found], probabilities[:found]
+        size = found
+
+
+def _posteriors(batch, chunk, shared):
+    """The posterior of a chunk, then those of its sequences that have to be done in log space (0 in the first)."""
+    part = batch.cut(chunk)
+    exponentials = shared or chains._exponentiate(part)
+    scaled = chains._scale(part, exponentials)
+    log_z = np.empty(len(part.starts) - 1)
+    marginals = np.empty_like(part.emissions)
+    left = np.empty_like(scaled.emissions)
+    chain_kernels.forward(*scaled, left, log_z)
+    chain_kernels.expectations(
+        scaled.emissions,
+        exponentials.transitions,
+        scaled.first,
+        scaled.last,
+        scaled.starts,
+        np.ones(len(log_z)),
+        left,
+        log_z,
+        np.empty((2, len(scaled.first))),
+        marginals,
+        *np.zeros((2, len(part.first))),
+    )
+    opening = np.zeros(len(marginals), dtype=np.bool_)
+    opening[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = True
+    yield Posterior(left, exponentials.transitions, scaled.emissions, marginals, opening), chunk.tokens
+    for b in np.flatnonzero(np.isnan(log_z)):
+        sequence = part.chunk(b, b + 1)
+        tokens = slice(chunk.tokens.start + sequence.tokens.start, chunk.tokens.start + sequence.tokens.stop)
+        yield _log_posterior(part.cut(sequence)), tokens
+
+
+def _log_posterior(sequence) -> Posterior:
+    """Of one sequence, by the textbook recursions: its steps are not factored, the factors are 1."""
+    tokens, size = sequence.emissions.shape
+    transitions = np.ascontiguousarray(np.broadcast_to(sequence.transitions, (tokens, size, size)))
+    sequence = sequence._replace(transitions=transitions)
+    alpha, marginals = np.empty((2, tokens, size))
+    log_z, steps = np.empty(1), np.zeros((tokens, size, size))
+    chain_kernels.log_forward(*sequence.scores, alpha, log_z)
+    chain_kernels.log_expectations(*sequence.scores, np.ones(1), alpha, log_z, marginals, steps, *np.zeros((2, size)))
+    ones = np.ones((tokens, size))
+    return Posterior(ones, steps, ones, marginals, np.arange(tokens) == 0)
