@@ -10,3 +10,12 @@ import spacy_crf
 _sources = sorted((Path(spacy_crf.__file__).parent / "kernels").glob("*.py"))
 _digest = hashlib.sha256(b"".join(path.read_bytes() for path in _sources)).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"spacy_crf_numba_{_digest}"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--no-jit", action="store_true", help="Run the kernels as plain Python, where wrong indices show.")
+
+
+def pytest_configure(config):
+    if config.getoption("--no-jit"):
+        os.environ["NUMBA_DISABLE_JIT"] = "1"  # in time: no conftest imports numba

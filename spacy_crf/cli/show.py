@@ -2,13 +2,14 @@
 
 import sys
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Optional
 
 import spacy
 import typer
 from spacy import displacy
 from spacy.tokens import Doc
-from wasabi import msg
+from wasabi import msg, table
 
 from .main import app, told_briefly
 
@@ -27,11 +28,7 @@ def show_cli(
         docs = list(nlp.pipe(texts or (line.strip() for line in sys.stdin if line.strip())))
     for doc in docs:
         print(f"\n{doc.text}")
-        rows = _rows(doc)
-        if rows:
-            msg.table(rows, indent=2)
-        else:
-            msg.text("  nothing found", color="grey")
+        print(indent(table(_rows(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(displacy.render(docs, style="ent", page=True, jupyter=False), encoding="utf8")
@@ -39,7 +36,8 @@ def show_cli(
 
 
 def _rows(doc: Doc) -> list[tuple[str, ...]]:
+    """What was found, as columns: the words, then what they are."""
     if doc.has_annotation("ENT_IOB"):
-        return [(ent.text, ent.label_) for ent in doc.ents]
-    values = ((token.text, token.tag_, token.pos_, str(token.morph)) for token in doc)
-    return [row for row in values if any(row[1:])]
+        return [(" ".join(ent.text.split()), ent.label_) for ent in doc.ents]
+    rows = [(token.text, token.tag_, token.pos_, str(token.morph)) for token in doc if not token.is_space]
+    return [row for row in rows if any(row[1:])]
