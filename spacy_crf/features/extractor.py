@@ -144,6 +144,16 @@ class CompiledTemplates:
         single = np.diff(self.part_starts) == 1
         return single & (self.part_columns[self.part_starts[:-1]] < len(self.reader.lexeme_attributes))
 
+    @property
+    def reads_one_position(self) -> NDArray[np.bool_]:
+        """RETURNS (bool[M]): Which templates read all their attributes at one offset."""
+        return np.array([len({part.offset for part in t.parts}) == 1 for t in self.templates], dtype=bool)
+
+    def only(self, chosen: NDArray[np.bool_], *, items: bool = True) -> "CompiledTemplates":
+        """Some of the plain templates (bool[M]), with the item templates or without."""
+        templates = [template for template, is_chosen in zip(self.templates, chosen) if is_chosen]
+        return CompiledTemplates(templates + (self.item_templates if items else []), self.reader)
+
     def hash(self, columns: TokenColumns) -> Features:
         """Hashes all templates at all tokens."""
         hashes = hash_features(
@@ -201,6 +211,27 @@ class CompiledTemplates:
         if column < n_lexeme_columns:
             return columns.table.columns[np.where(outside, padding, columns.lexemes[safe]), column]
         return columns.values[np.where(outside, padding, 2 * reach + safe), column - n_lexeme_columns]
+
+    def rows_of_positions(
+        self, values: NDArray[np.uint64], positions: NDArray[np.int32], index: FeatureIndex
+    ) -> TokenFeatures:
+        """Known features of templates that read a single position, whatever their offset.
+
+        values (uint64[N, C]): Columns, numbered as those of lexemes, positions (int32[T]): which rows to read.
+        """
+        hashes = hash_features(
+            positions,
+            values,
+            np.zeros((0, 0), dtype=np.uint64),
+            np.arange(len(positions) + 1),
+            0,
+            self.seeds,
+            self.part_starts,
+            self.part_columns,
+            np.zeros_like(self.part_offsets),
+        )
+        rows, starts = compress(index.rows(hashes.ravel()), *hashes.shape)
+        return TokenFeatures(rows, None, starts)
 
     def rows(self, columns: TokenColumns, index: FeatureIndex) -> TokenFeatures:
         """Known features of all tokens."""

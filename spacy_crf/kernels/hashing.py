@@ -38,6 +38,18 @@ def mix_all(hashes, values):
 
 
 @njit(cache=True, nogil=True)
+def hash_rows(values):
+    """One hash for each row of ``values`` (uint64[T, C]), never NO_FEATURE: uint64[T]."""
+    hashes = np.empty(len(values), dtype=np.uint64)
+    for t in range(len(values)):
+        hashed = _FIRST
+        for c in range(values.shape[1]):
+            hashed = mix(hashed, values[t, c])
+        hashes[t] = max(hashed, np.uint64(1))
+    return hashes
+
+
+@njit(cache=True, nogil=True)
 def hash_features(
     lexemes, lexeme_columns, token_columns, starts, reach, seeds, part_starts, part_columns, part_offsets
 ):

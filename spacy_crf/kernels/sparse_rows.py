@@ -132,36 +132,62 @@ def gather_gradient(
 
 
 @njit(cache=True, nogil=True)
-def add_dense_rows(ids, table, scores):
-    """scores[t] += table[ids[t]] where ids[t] is not negative.
+def add_neighbour_rows(kinds, starts, first, stop, reach, offsets, table, scores):
+    """scores[t] += sum over offsets o of table[o, kind at t + o], for tokens of the sequences first to stop.
 
-    ids (int32[T]), table (float32[N, C]), scores (float64[T, C])
-    """
-    for t in range(len(ids)):
-        if ids[t] >= 0:
-            row = table[ids[t]]
-            for c in range(scores.shape[1]):
-                scores[t, c] += row[c]
-
-
-@njit(cache=True, nogil=True)
-def add_neighbour_rows(lexemes, starts, reach, offsets, table, scores):
-    """scores[t] += sum over offsets o of table[lexeme at t + o, o]: the single-attribute templates of a whole window.
-
-    lexemes (int32[T]), offsets (int64[O]), table (float32[V, O, C]); padding positions as in ``hashing``.
+    kinds (int32[T]): Lexemes, or other things that tokens share, starts (int64[B + 1]), offsets (int64[O]),
+    table (float[O, U, C]); positions outside a sequence have the first ``2 * reach`` kinds, as in ``hashing``.
     """
     n_columns = scores.shape[1]
-    for b in range(len(starts) - 1):
+    for b in range(first, stop):
         begin, end = starts[b], starts[b + 1]
         for t in range(begin, end):
+            target = scores[t]
             for o in range(len(offsets)):
                 position = t + offsets[o]
                 if position < begin:
-                    lexeme = begin - position - 1
+                    kind = begin - position - 1
                 elif position >= end:
-                    lexeme = reach + position - end
+                    kind = reach + position - end
                 else:
-                    lexeme = lexemes[position]
-                row = table[lexeme, o]
+                    kind = kinds[position]
+                row = table[o, kind]
                 for c in range(n_columns):
-                    scores[t, c] += row[c]
+                    target[c] += row[c]
+
+
+@njit(cache=True, nogil=True)
+def gather_neighbour_rows(tokens, kind_starts, first, stop, sequence, offsets, d_scores, d_table):
+    """The gradient of ``add_neighbour_rows`` for kinds first to stop, each written by one thread: d_table[o, u] += sum of
+    d_scores[t] over the tokens t that have a position of kind u at offset o in their sequence.
+
+    tokens (int32[T]): Sorted by kind, kind u has ``kind_starts[u]:kind_starts[u + 1]``, sequence (int32[T]): of each token.
+    """
+    n_tokens, n_columns = d_scores.shape
+    for u in range(first, stop):
+        for n in range(kind_starts[u], kind_starts[u + 1]):
+            position = tokens[n]
+            for o in range(len(offsets)):
+                t = position - offsets[o]
+                if 0 <= t < n_tokens and sequence[t] == sequence[position]:
+                    source = d_scores[t]
+                    target = d_table[o, u]
+                    for c in range(n_columns):
+                        target[c] += source[c]
+
+
+@njit(cache=True, nogil=True)
+def gather_padding_rows(starts, reach, offsets, d_scores, d_table):
+    """The rest of that gradient: for the positions outside the sequences."""
+    n_columns = d_scores.shape[1]
+    for b in range(len(starts) - 1):
+        begin, end = starts[b], starts[b + 1]
+        for o in range(len(offsets)):
+            offset = offsets[o]
+            for t in range(
+                max(begin, end - offset) if offset > 0 else begin, end if offset > 0 else min(end, begin - offset)
+            ):
+                position = t + offset
+                kind = begin - position - 1 if position < begin else reach + position - end
+                for c in range(n_columns):
+                    d_table[o, kind, c] += d_scores[t, c]

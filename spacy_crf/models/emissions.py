@@ -52,6 +52,7 @@ class AnnotatedDocs(NamedTuple):
     docs: list[Doc]
     allowed: Clamp  # [T, S] tags that the annotation allows
     starts: NDArray[np.int64]  # [B + 1] of the sequences
+    weights: Optional[Floats] = None  # [B] how much each sequence counts
 
 
 Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed
@@ -237,8 +238,7 @@ class SparseScorer:
         compiled, self._transitions = features.compiled
         single = compiled.reads_one_lexeme
         self._lexeme_scores = LexemeScores(compiled, single, features.states, self._slots)
-        plain = [template for template, is_single in zip(compiled.templates, single) if not is_single]
-        self._rest = CompiledTemplates(plain + compiled.item_templates, features.reader)
+        self._rest = compiled.only(~single)
         bytes_per_lexeme = 4 * len(self._lexeme_scores.offsets) * features.n_tags
         features.reader.max_lexemes = min(500_000, _LEXEME_SCORES_BYTES // max(1, bytes_per_lexeme))
 
@@ -271,11 +271,11 @@ def _sparse_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Voc
     reader = old.reader
     reader.keep_names(True)
     counters = [_PairCounter(compiled, rows) for compiled, rows in zip(old.compiled, (old.states, old.transitions))]
-    for docs, allowed, _ in X():
-        columns = reader.read(docs)
-        counters[0].add(columns, *tags_allowed(allowed))
+    for batch in X():
+        columns = reader.read(batch.docs)
+        counters[0].add(columns, *tags_allowed(batch.allowed))
         if old.feature_set.transitions:
-            counters[1].add(columns, *pairs_allowed(allowed, columns.starts))
+            counters[1].add(columns, *pairs_allowed(batch.allowed, batch.starts))
     features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
     features.states = counters[0].freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
     features.transitions = counters[1].freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)

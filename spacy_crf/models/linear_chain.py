@@ -91,8 +91,8 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int
     if model.attrs["possible_transitions"]:
         observed |= possible
     else:
-        for _, clamp, starts in X():
-            observed |= _observed(clamp, starts)
+        for batch in X():
+            observed |= _observed(batch.allowed, batch.starts)
     model.attrs["observed"] = (observed & possible).astype(np.uint8)
 
 

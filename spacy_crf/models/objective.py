@@ -1,30 +1,33 @@
 """The training objective of a sparse linear chain over a fixed corpus, for optimizers that evaluate it many times."""
 
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Optional
 
 import numpy as np
 from thinc.api import Model
 
+from ..features.kinds import KindBuilder
 from ..inference.linear_chain import LinearChain
 from ..inference.threads import default_threads
 from ..losses.clamped import ClampedLoss
-from ..types import Clamp, Floats
-from .emissions import Prepared, SparseFeatures, score_prepared
+from ..types import Clamp, Floats, TokenFeatures
+from .emissions import AnnotatedDocs, Emissions, SparseFeatures
 from .linear_chain import chain_scores
-from .sparse_rows import TransposedFeatures
+from .sparse_rows import KindRows, SortedKinds, TransposedFeatures
 
 # Tokens whose scores are in memory at once; fewer where transitions depend on the position
 _BLOCK = 1 << 17
 
 
 class _Block(NamedTuple):
-    prepared: Prepared
+    tokens: SortedKinds
+    rest: TokenFeatures
+    transposed: TransposedFeatures  # of rest
+    transitions: Optional[TokenFeatures]
+    transposed_transitions: Optional[TransposedFeatures]
     clamp: Clamp  # [T, S]
     weights: Optional[Floats]  # [B] of the sequences
-    states: TransposedFeatures
-    transitions: Optional[TransposedFeatures]
 
 
 class LinearChainObjective:
@@ -33,30 +36,40 @@ class LinearChainObjective:
 
     model (Model): A LinearChain on SparseEmissions.
     loss (ClampedLoss): What is minimised.
-    corpus: Looked-up features, the clamp bool[T, S] and the weights float64[B] or None of each batch of Docs.
+    corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
     """
 
-    def __init__(self, model: Model, loss: ClampedLoss, corpus: list[tuple[Prepared, Clamp, Optional[Floats]]]):
+    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         self._model = model
         self._loss = loss
         self._structure = LinearChain(threads=default_threads())
         self._emissions = model.get_ref("emissions")
         self._features: SparseFeatures = self._emissions.attrs["features"]
-        features = self._features
         self._observed = model.attrs["observed"].astype(bool)
-        self._blocks = [
-            _Block(
-                prepared,
-                clamp,
-                weights,
-                TransposedFeatures(prepared.states, features.states),
-                TransposedFeatures(prepared.transitions, features.transitions) if prepared.transitions else None,
-            )
-            for prepared, clamp, weights in corpus
-        ]
-        self._bounds = np.cumsum([0, features.states.n_weights, features.transitions.n_weights])
+        self._blocks = self._read(corpus)
+        self._bounds = np.cumsum([0, self._features.states.n_weights, self._features.transitions.n_weights])
         self.signature = self._sign()
         self.n_impossible = 0
+
+    def _read(self, corpus: Iterable[AnnotatedDocs]) -> list[_Block]:
+        features = self._features
+        states, transitions = features.compiled
+        builder = KindBuilder(states, features.states.index)
+        blocks = []
+        for batch in corpus:
+            columns = features.reader.read(batch.docs)
+            tokens = builder.add(columns)
+            pairs = transposed_pairs = None
+            if features.feature_set.transitions:
+                pairs = transitions.rows(columns, features.transitions.index)
+                transposed_pairs = TransposedFeatures(pairs, features.transitions)
+            transposed = TransposedFeatures(tokens.rest, features.states)
+            sorted_kinds = SortedKinds(tokens.kinds, batch.starts)
+            blocks.append(
+                _Block(sorted_kinds, tokens.rest, transposed, pairs, transposed_pairs, batch.allowed, batch.weights)
+            )
+        self._kinds = KindRows(builder.finish(), features.states, features.reader.reach)
+        return blocks
 
     @property
     def model_features(self) -> SparseFeatures:
@@ -67,7 +80,7 @@ class LinearChainObjective:
         """Says what function this is: the data, the layout and the loss."""
         check = zlib.crc32(repr(self._loss).encode("utf8"))
         for block in self._blocks:
-            arrays = [block.prepared.states.rows, block.prepared.starts, block.clamp, block.weights]
+            arrays = [block.tokens.kinds, block.tokens.starts, block.rest.rows, block.clamp, block.weights]
             for array in arrays:
                 if array is not None:
                     check = zlib.crc32(np.ascontiguousarray(array), check)
@@ -96,23 +109,39 @@ class LinearChainObjective:
         value, gradient, d_chain = 0.0, np.zeros(len(weights)), np.zeros(chain.shape)
         d_states, d_transitions, d_observed = np.split(gradient, self._bounds[1:])  # views
         threads = self._structure.threads
+        table, d_table = self._kinds.score(slots, threads=threads), self._kinds.zeros()
         self.n_impossible = 0
         for block in self._blocks:
-            emissions = score_prepared(features, block.prepared, slots, transition_slots, threads=threads)
-            scores = chain_scores(self._model, emissions, chain[:-2], chain[-2], chain[-1])
+            emissions = np.zeros((len(block.clamp), features.n_tags))
+            self._kinds.add_scores(block.tokens, table, emissions, threads=threads)
+            features.states.add_scores(block.rest, slots, emissions, threads=threads)
+            pairs = self._score_pairs(block, transition_slots)
+            scored = Emissions(emissions, pairs, block.tokens.starts)
+            scores = chain_scores(self._model, scored, chain[:-2], chain[-2], chain[-1])
             losses, d_scores, impossible = self._loss(self._structure, scores, block.clamp, weights=block.weights)
             value += losses.sum()
             self.n_impossible += int(impossible.sum())
-            block.states.gather(d_scores.emissions, d_states, threads=threads)
+            self._kinds.gather(block.tokens, d_scores.emissions, d_table, threads=threads)
+            block.transposed.gather(d_scores.emissions, d_states, threads=threads)
             d_pairs = d_scores.transitions
-            if block.transitions is not None:
+            if block.transposed_transitions is not None:
                 flat = d_pairs.reshape(len(d_pairs), -1)
-                block.transitions.gather(flat, d_transitions, threads=threads)
+                block.transposed_transitions.gather(flat, d_transitions, threads=threads)
             d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
             d_chain[-2] += d_scores.first
             d_chain[-1] += d_scores.last
+        self._kinds.gather_weights(d_table, d_states, threads=threads)
         d_observed[:] = d_chain[self._observed]
         return float(value), gradient
+
+    def _score_pairs(self, block: _Block, slots: Floats) -> Optional[Floats]:
+        """Scores of the transition templates: float64[T, S, S]."""
+        if block.transitions is None:
+            return None
+        n_tokens, n_tags = len(block.clamp), self._features.n_tags
+        pairs = np.zeros((n_tokens, n_tags * n_tags))
+        self._features.transitions.add_scores(block.transitions, slots, pairs, threads=self._structure.threads)
+        return pairs.reshape(n_tokens, n_tags, n_tags)
 
 
 def block_tokens(features: SparseFeatures) -> int:

@@ -1,20 +1,23 @@
 """Weights of (feature, column) pairs, where a column is a tag or a pair of tags."""
 
 import threading
+from itertools import pairwise
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.columns import LexemeTable
+from ..features.columns import LexemeTable, TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..features.feature_index import FeatureIndex
+from ..features.kinds import KindFeatures
 from ..inference.threads import run_chunks
-from ..kernels.hashing import compress, hash_features
 from ..kernels.sparse_rows import (
     add_neighbour_rows,
     add_scores,
     gather_gradient,
+    gather_neighbour_rows,
+    gather_padding_rows,
     lay_out_slots,
     scatter_gradient,
     transpose,
@@ -113,10 +116,7 @@ class TransposedFeatures:
         self._sparse_rows = rows
         values = _NO_VALUES if features.values is None else features.values
         self._tokens, self._values, self._starts = transpose(features.rows, values, features.starts, len(rows.index))
-        # Chunks of features with about as many references each
-        cuts = np.searchsorted(self._starts, np.arange(0, len(self._tokens), 16 * _CHUNK))
-        bounds = np.unique(np.concatenate([cuts, [0, len(rows.index)]]))
-        self._chunks = list(zip(bounds[:-1].tolist(), bounds[1:].tolist()))
+        self._chunks = _cut(self._starts, 16 * _CHUNK)
 
     def gather(self, d_scores: Floats, gradient: Floats, *, threads: int = 1) -> None:
         """Adds the gradient of the weights to ``gradient`` (float64[W])."""
@@ -138,6 +138,73 @@ class TransposedFeatures:
         run_chunks(gather, self._chunks, threads)
 
 
+class KindRows:
+    """Weights to scores and back over a fixed corpus whose positions are of few kinds (``features.kinds``)."""
+
+    def __init__(self, kinds: KindFeatures, rows: SparseRows, reach: int):
+        self._offsets = kinds.offsets
+        self._features = kinds.features
+        self._rows = rows
+        self._reach = reach
+        self._transposed = [TransposedFeatures(features, rows) for features in kinds.features]
+        n_kinds = len(kinds.features[0].starts) - 1 if kinds.features else 0
+        self._shape = (len(self._offsets), n_kinds, rows.n_columns)
+
+    def score(self, slots: Floats, *, threads: int = 1) -> Floats:
+        """Scores of each kind at each offset: float64[O, U, C]."""
+        table = np.zeros(self._shape)
+        for features, of_offset in zip(self._features, table):
+            self._rows.add_scores(features, slots, of_offset, threads=threads)
+        return table
+
+    def add_scores(self, tokens: "SortedKinds", table: Floats, scores: Floats, *, threads: int = 1) -> None:
+        """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
+
+        def add(chunk: tuple[int, int]) -> None:
+            add_neighbour_rows(tokens.kinds, tokens.starts, *chunk, self._reach, self._offsets, table, scores)
+
+        run_chunks(add, tokens.sequence_chunks, threads)
+
+    def zeros(self) -> Floats:
+        return np.zeros(self._shape)
+
+    def gather(self, tokens: "SortedKinds", d_scores: Floats, d_table: Floats, *, threads: int = 1) -> None:
+        """Adds to ``d_table`` (float64[O, U, C]) the gradient of the kinds' scores."""
+
+        def gather(chunk: tuple[int, int]) -> None:
+            gather_neighbour_rows(
+                tokens.sorted, tokens.kind_starts, *chunk, tokens.sequence, self._offsets, d_scores, d_table
+            )
+
+        run_chunks(gather, tokens.kind_chunks, threads)
+        gather_padding_rows(tokens.starts, self._reach, self._offsets, d_scores, d_table)
+
+    def gather_weights(self, d_table: Floats, gradient: Floats, *, threads: int = 1) -> None:
+        """Adds the gradient of the weights to ``gradient`` (float64[W])."""
+        for transposed, d_of_offset in zip(self._transposed, d_table):
+            transposed.gather(d_of_offset, gradient, threads=threads)
+
+
+class SortedKinds:
+    """The kinds of the tokens of a batch (int32[T]), and which tokens are of each kind."""
+
+    def __init__(self, kinds: NDArray[np.int32], starts: NDArray[np.int64]):
+        self.kinds = kinds
+        self.starts = starts
+        self.sorted = np.argsort(kinds, kind="stable").astype(np.int32)
+        self.kind_starts = np.append(0, np.cumsum(np.bincount(kinds))).astype(np.int64)
+        self.sequence = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+        self.sequence_chunks = _cut(starts, _CHUNK)
+        self.kind_chunks = _cut(self.kind_starts, _CHUNK)
+
+
+def _cut(starts: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
+    """Ranges of rows that hold about ``size`` entries each, the same whatever the number of threads."""
+    cuts = np.searchsorted(starts, np.arange(0, starts[-1], size))
+    bounds = np.unique(np.concatenate([[0], cuts, [len(starts) - 1]]))
+    return list(pairwise(bounds.tolist()))
+
+
 class LexemeScores:
     """Scores of all templates that read one attribute of one lexeme, summed per lexeme and offset.
 
@@ -146,23 +213,25 @@ class LexemeScores:
     """
 
     def __init__(self, compiled: CompiledTemplates, single: NDArray[np.bool_], rows: SparseRows, slots: Floats):
-        self._compiled = compiled
         self._rows = rows
         self._slots = slots
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]
         self.offsets = np.unique(offsets[single])
-        self._templates = [np.flatnonzero(single & (offsets == offset)) for offset in self.offsets]
+        self._templates = [compiled.only(single & (offsets == offset), items=False) for offset in self.offsets]
+        self._reach = compiled.reader.reach
         self._lock = threading.Lock()
         self._table: Optional[LexemeTable] = None
-        self._scores = np.zeros((0, len(self.offsets), rows.n_columns), dtype=np.float32)
+        self._scores = np.zeros((len(self.offsets), 0, rows.n_columns), dtype=np.float32)
         self._filled = 0
 
-    def add(self, columns, scores: Floats) -> None:
+    def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
         if len(self.offsets):
             table = self._up_to_date(columns.table)
-            reach = self._compiled.reader.reach
-            add_neighbour_rows(columns.lexemes, columns.starts, reach, self.offsets, table, scores)
+            n_sequences = len(columns.starts) - 1
+            add_neighbour_rows(
+                columns.lexemes, columns.starts, 0, n_sequences, self._reach, self.offsets, table, scores
+            )
 
     def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
         with self._lock:
@@ -170,32 +239,19 @@ class LexemeScores:
                 self._table, self._filled = table, 0
             size = len(table)
             if size > self._filled:
-                if size > len(self._scores):
-                    grown = np.zeros((max(size, 2 * len(self._scores)), *self._scores.shape[1:]), dtype=np.float32)
-                    grown[: self._filled] = self._scores[: self._filled]
+                if size > self._scores.shape[1]:
+                    # A new array: other threads may be reading the old one
+                    n_offsets, before, n_columns = self._scores.shape
+                    grown = np.zeros((n_offsets, max(size, 2 * before), n_columns), dtype=np.float32)
+                    grown[:, : self._filled] = self._scores[:, : self._filled]
                     self._scores = grown
-                self._scores[self._filled : size] = self._score(table, np.arange(self._filled, size, dtype=np.int32))
+                self._fill(table, np.arange(self._filled, size, dtype=np.int32))
                 self._filled = size
             return self._scores
 
-    def _score(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> Floats:
-        """RETURNS (float64[N, O, C])"""
-        compiled, n = self._compiled, len(lexemes)
-        scores = np.zeros((n, len(self.offsets), self._rows.n_columns))
-        for place, templates in enumerate(self._templates):
-            hashes = hash_features(
-                lexemes,
-                table.columns,
-                np.zeros((0, 0), dtype=np.uint64),
-                np.arange(n + 1),
-                compiled.reader.reach,
-                compiled.seeds[templates],
-                np.arange(len(templates) + 1),
-                compiled.part_columns[compiled.part_starts[templates]],
-                np.zeros(len(templates), dtype=np.int64),
-            )
-            rows, starts = compress(self._rows.index.rows(hashes.ravel()), n, len(templates))
-            of_offset = np.zeros((n, self._rows.n_columns))
-            self._rows.add_scores(TokenFeatures(rows, None, starts), self._slots, of_offset)
-            scores[:, place] = of_offset
-        return scores
+    def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
+        for place, compiled in enumerate(self._templates):
+            features = compiled.rows_of_positions(table.columns, lexemes, self._rows.index)
+            scores = np.zeros((len(lexemes), self._rows.n_columns))
+            self._rows.add_scores(features, self._slots, scores)
+            self._scores[place, lexemes[0] : lexemes[-1] + 1] = scores

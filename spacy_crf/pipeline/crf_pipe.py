@@ -265,6 +265,11 @@ class CRFPipe(TrainablePipe):
             tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(self.vocab, words=text.split())
             features.set_gazetteers({name: read_gazetteer(name, path, tokenizer) for name, path in files.items()})
 
+    def _annotated(self, examples: list[Example]) -> AnnotatedDocs:
+        docs = [example.predicted for example in examples]
+        starts = _sequence_starts(docs)
+        return AnnotatedDocs(docs, self.gold_clamp(examples, starts, GoldReport()), starts)
+
     def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         """Batches of about as many tokens as fit into memory together."""
         features = self._sparse_features
@@ -412,12 +417,7 @@ class _PreparedCorpus:
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
         self._check = self._fingerprint(examples)
-        features = pipe._sparse_features
-        report = GoldReport()
-        corpus = []
-        for block in pipe._blocks(examples):
-            prepared = features.prepare([example.predicted for example in block])
-            corpus.append((prepared, pipe.gold_clamp(block, prepared.starts, report), None))
+        corpus = (pipe._annotated(block) for block in pipe._blocks(examples))
         self.objective = LinearChainObjective(pipe.model, pipe.loss, corpus)
 
     def holds(self, examples: list[Example]) -> bool:
