@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+TemplateRows = NDArray[np.int32]  # [M, T] feature row of each template at each token, -1 where it has none
 Clamp = NDArray[np.bool_]  # [T, S] states still allowed at each token
 GOES_ON = -2  # what stands in a path of segments at tokens where no segment begins
 
@@ -35,6 +36,22 @@ class ChainScores(NamedTuple):
     first: Floats  # [S] added to the first token of every sequence
     last: Floats  # [S] added to the last token of every sequence
     starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+
+
+class StateGraph(NamedTuple):
+    """Which state may follow which, where states are more than tags: several states share the scores of one tag.
+
+    Arc a leads from state ``source[a]`` to ``target[a]``; arcs are sorted by source, then by target. Scores of the
+    graph itself – of rules, not of the model – are added to those of the tags; states with -inf in ``first`` or
+    ``last`` don't begin or end a sequence.
+    """
+
+    source: NDArray[np.int32]  # [A]
+    target: NDArray[np.int32]  # [A]
+    scores: Floats  # [A]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    tag_of: NDArray[np.int32]  # [S]
 
 
 class SpanList(NamedTuple):
@@ -84,3 +101,31 @@ class Path(NamedTuple):
 
     states: NDArray[np.int32]  # [T]
     scores: Floats  # [B] total score of each sequence's labelling
+
+
+class ChainCorpus(NamedTuple):
+    """A corpus of linear chains as online rules walk through it. All its weights are one vector of M slots, see
+    ``kernels/online.py``; positions of slots count from the start of that vector."""
+
+    n_states: int  # S
+    starts: NDArray[np.int64]  # [B + 1]
+    weights: Floats  # [B] factor of each sequence
+    gold: NDArray[np.int32]  # [T] the state that the annotation names, -1 where it allows several
+    is_known: NDArray[np.bool_]  # [B] is every token's state named?
+    clamp: Clamp  # [T, S], or [0, S] if all are known
+    rows: NDArray[np.int32]  # the features of states, as in TokenFeatures
+    values: NDArray[np.float32]  # empty where every value is 1
+    row_starts: NDArray[np.int64]  # [T + 1]
+    slot_starts: NDArray[np.int64]  # [F + 1]
+    slot_columns: NDArray[np.int32]
+    pair_rows: NDArray[np.int32]  # the features of pairs of states
+    pair_values: NDArray[np.float32]
+    pair_row_starts: NDArray[np.int64]  # [T + 1]
+    pair_slot_starts: NDArray[np.int64]
+    pair_slot_columns: NDArray[np.int32]
+    pair_start: int  # first slot of the features of pairs
+    chain_start: int  # first slot of transitions, firsts and lasts
+    learned: NDArray[np.bool_]  # [M] which slots are weights
+    slot_of_weight: NDArray[np.int64]  # [n] where each of the objective's weights is
+    forbidden: NDArray[np.int64]  # slots that hold -inf
+    most_slots: int  # that a single sequence can touch, counted with repetition

@@ -1,0 +1,206 @@
+"""Finite automata over what happens to spans: the rules that have a memory.
+
+An automaton reads one event per token: the token is outside of all spans, begins a span of some label, is inside of one that
+began before, or stands for the break between two sentences of a document. Every tag scheme is translated into the
+same events (`SpanTags.events`), so a rule is written once.
+
+Steps and ends carry a score: 0 for what is all right, -inf for what is forbidden, something between as the price of
+breaking a soft rule.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Floats
+
+OUTSIDE, BREAK = 0, 1
+_FIRST_LABEL = 2
+
+
+class SpanTags:
+    """What the tags of a component say about spans.
+
+    labels (list[str]): The labels.
+    label_of (int64[S]): Label of each tag, -1 for tags outside of all spans.
+    continues (bool[S, S]): Tag j directly after tag i goes on with the span of i.
+
+    Tag S, which no component has, stands for the break between two sentences.
+    """
+
+    def __init__(self, labels: Sequence[str], label_of: NDArray[np.int64], continues: NDArray[np.bool_]):
+        self.labels = list(labels)
+        self.label_of = label_of
+        self.continues = continues
+
+    @property
+    def n_events(self) -> int:
+        return _FIRST_LABEL + 2 * len(self.labels)
+
+    def begins(self, label: int) -> int:
+        """The event: a span of this label begins."""
+        return _FIRST_LABEL + label
+
+    def inside(self, label: int) -> int:
+        """The event: a span of this label goes on."""
+        return _FIRST_LABEL + len(self.labels) + label
+
+    @cached_property
+    def events(self) -> NDArray[np.int32]:
+        """Event of each tag after each tag: int32[S + 1, S + 1], where S is the break (or, in front, the beginning)."""
+        size = len(self.label_of)
+        events = np.full((size + 1, size + 1), BREAK, dtype=np.int32)
+        events[:, :size] = np.where(self.label_of >= 0, _FIRST_LABEL + self.label_of, OUTSIDE)
+        events[:size, :size] += (len(self.labels) * self.continues).astype(np.int32)
+        return events
+
+    def events_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """Events of tags laid end to end.
+
+        opening (bool[T]): Where a sequence begins.
+        """
+        before = np.empty(len(tags), dtype=np.int64)
+        before[1:] = tags[:-1]
+        before[opening] = len(self.label_of)
+        return self.events[before, tags]
+
+
+class Automaton(NamedTuple):
+    """A deterministic automaton; it starts in state 0."""
+
+    next: NDArray[np.int32]  # [Q, E] state after an event, -1 where it is forbidden
+    scores: Floats  # [Q, E] of a step
+    last: Floats  # [Q] of ending here
+
+    @property
+    def n_states(self) -> int:
+        return len(self.last)
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether it never rewards anything: then it can be left out as long as nothing breaks it."""
+        return bool((self.scores <= 0.0).all() and (self.last <= 0.0).all())
+
+    def score(self, events: NDArray[np.int32]) -> float:
+        """Score of a sequence of events; -inf if it is forbidden."""
+        state, total = 0, 0.0
+        for event in events.tolist():
+            total += float(self.scores[state, event])
+            state = int(self.next[state, event])
+            if state < 0:
+                return -np.inf
+        return total + float(self.last[state])
+
+
+def make_automaton(
+    n_states: int,
+    n_events: int,
+    steps: Sequence[tuple[int, int, int]],
+    *,
+    prices: Sequence[tuple[int, int, float]] = (),
+) -> Automaton:
+    """An automaton that stays where it is but for some steps.
+
+    steps: (state, event, next state), -1 for what is forbidden.
+    prices: (state, event, score) of steps that cost something.
+    """
+    following = np.repeat(np.arange(n_states, dtype=np.int32)[:, None], n_events, axis=1)
+    scores = np.zeros((n_states, n_events))
+    for state, event, to in steps:
+        following[state, event] = to
+    for state, event, price in prices:
+        scores[state, event] += price
+    return Automaton(following, scores, np.zeros(n_states))
+
+
+def per_sentence(automaton: Automaton) -> Automaton:
+    """The same automaton, ended and started anew at each break."""
+    following, scores = automaton.next.copy(), automaton.scores.copy()
+    following[:, BREAK] = np.where(automaton.last > -np.inf, 0, -1)
+    scores[:, BREAK] = np.where(automaton.last > -np.inf, automaton.last, 0.0)
+    return Automaton(following, scores, automaton.last)
+
+
+def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = None) -> Optional[Automaton]:
+    """The automaton of both: reachable pairs of states.
+
+    max_states (int): Give up beyond.
+    RETURNS (Automaton): None if it has more states.
+    """
+    # Events that neither tells apart are one.
+    columns = np.concatenate([first.next, second.next, first.scores, second.scores])
+    _, representative, class_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    class_of = class_of.reshape(-1)
+    number = {(0, 0): 0}
+    pairs = [(0, 0)]
+    rows = []
+    next_1, next_2 = first.next[:, representative].tolist(), second.next[:, representative].tolist()
+    for a, b in pairs:  # grows while it is read
+        row = []
+        for to in zip(next_1[a], next_2[b]):
+            if to[0] < 0 or to[1] < 0:
+                row.append(-1)
+                continue
+            if to not in number:
+                if max_states is not None and len(pairs) >= max_states:
+                    return None
+                number[to] = len(pairs)
+                pairs.append(to)
+            row.append(number[to])
+        rows.append(row)
+    of_first, of_second = np.array(pairs).T
+    following = np.array(rows, dtype=np.int32)[:, class_of]
+    scores = first.scores[of_first] + second.scores[of_second]
+    return Automaton(following, scores, first.last[of_first] + second.last[of_second])
+
+
+def minimised(automaton: Automaton) -> Automaton:
+    """The smallest automaton that scores every sequence of events the same, step by step (Moore's refinement)."""
+    automaton = _trimmed(automaton)
+    following = automaton.next
+    scores = np.where(following >= 0, automaton.scores, 0.0)
+    _, classes = np.unique(np.column_stack([scores, automaton.last, following >= 0]), axis=0, return_inverse=True)
+    classes = classes.reshape(-1)
+    while True:
+        behaviour = np.column_stack([classes, np.where(following >= 0, classes[following], -1)])
+        _, refined = np.unique(behaviour, axis=0, return_inverse=True)
+        refined = refined.reshape(-1)
+        if refined.max() == classes.max():
+            break
+        classes = refined
+    # Numbered in the order of their first member, so that the start stays state 0.
+    _, members = np.unique(classes, return_index=True)
+    order = np.argsort(members)
+    number = np.empty(len(order), dtype=np.int32)
+    number[order] = np.arange(len(order))
+    members = members[order]
+    following = np.where(following[members] >= 0, number[classes[following[members]]], -1).astype(np.int32)
+    return Automaton(following, scores[members], automaton.last[members])
+
+
+def _trimmed(automaton: Automaton) -> Automaton:
+    """Without the states from which no end is allowed; a start that is one of them stays, and allows nothing."""
+    useful = automaton.last > -np.inf
+    while True:
+        reaches = useful | (useful[automaton.next] & (automaton.next >= 0)).any(axis=1)
+        if (reaches == useful).all():
+            break
+        useful = reaches
+    useful[0] = True
+    reachable = np.zeros(len(useful), dtype=bool)
+    reachable[0] = True
+    while True:
+        targets = automaton.next[reachable]
+        grown = reachable.copy()
+        grown[targets[targets >= 0]] = True
+        grown &= useful
+        if (grown == reachable).all():
+            break
+        reachable = grown
+    kept = np.flatnonzero(reachable)
+    number = np.full(len(reachable) + 1, -1, dtype=np.int32)  # the last one for -1
+    number[kept] = np.arange(len(kept))
+    return Automaton(number[automaton.next[kept]], automaton.scores[kept], automaton.last[kept])

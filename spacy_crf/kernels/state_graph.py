@@ -1,0 +1,703 @@
+"""State graphs: the recursions of the linear chain over sparse arcs between states that know their tag.
+
+Emissions, transitions, first and last are scores of tags; each arc and each state adds a score of its own, and states
+that can't be reached cost nothing. Alpha and beta are kept as logarithms. Each step between two tokens is done in the
+linear domain, less the maxima, if everything that meets there lies within SPREAD of them (so that no product is
+below e^-600, and none is lost), and by the textbook sum of logarithms if not.
+
+Shapes: n tokens, G tags, S states, A arcs, sorted by source; the arcs of source i are ``source_starts[i]:source_starts[i + 1]``.
+Transitions are [1, G, G] or [n, G, G].
+"""
+
+import numpy as np
+from numba import njit
+
+SPREAD = 300.0
+
+
+@njit(cache=True, nogil=True)
+def _arc_scores(transitions, k, source_starts, target, arc_scores, tag_of, scores, potentials):
+    """Scores of all arcs and their exponentials, less the maximum. RETURNS (float64, float64): The maximum, and how far from it
+    the smallest finite score lies."""
+    largest, smallest = -np.inf, np.inf
+    for i in range(tag_of.shape[0]):
+        for a in range(source_starts[i], source_starts[i + 1]):
+            score = transitions[k, tag_of[i], tag_of[target[a]]] + arc_scores[a]
+            scores[a] = score
+            largest = max(largest, score)
+            if score > -np.inf:
+                smallest = min(smallest, score)
+    if largest == -np.inf:
+        potentials[:] = 0.0
+        return 0.0, 0.0
+    for a in range(scores.shape[0]):
+        potentials[a] = np.exp(scores[a] - largest)
+    return largest, largest - smallest
+
+
+@njit(cache=True, nogil=True)
+def _exponentials(row, out):
+    """exp of a row less its maximum. RETURNS (float64, float64): The maximum, and the distance of the smallest finite
+    entry."""
+    largest, smallest = -np.inf, np.inf
+    for i in range(row.shape[0]):
+        largest = max(largest, row[i])
+        if row[i] > -np.inf:
+            smallest = min(smallest, row[i])
+    if largest == -np.inf:
+        out[:] = 0.0
+        return 0.0, 0.0
+    for i in range(row.shape[0]):
+        out[i] = np.exp(row[i] - largest) if row[i] > -np.inf else 0.0
+    return largest, largest - smallest
+
+
+@njit(cache=True, nogil=True)
+def _log_sum(terms):
+    largest = -np.inf
+    for i in range(terms.shape[0]):
+        largest = max(largest, terms[i])
+    if largest == -np.inf:
+        return largest
+    total = 0.0
+    for i in range(terms.shape[0]):
+        total += np.exp(terms[i] - largest)
+    return largest + np.log(total)
+
+
+@njit(cache=True, nogil=True)
+def forward(
+    emissions,
+    transitions,
+    first,
+    last,
+    starts,
+    source_starts,
+    target,
+    arc_scores,
+    graph_first,
+    graph_last,
+    tag_of,
+    alpha,
+    log_z,
+):
+    """Forward pass.
+
+    emissions (float64[n, G]), transitions (float64[1 | n, G, G]), first, last (float64[G]): Scores of tags.
+    starts (int64[B + 1]): Where the sequences start.
+    source_starts (int64[S + 1]), target (int32[A]), arc_scores (float64[A]), graph_first, graph_last (float64[S]), tag_of
+        (int32[S]): The graph.
+    alpha (float64[n, S]): Receives the log score of all prefixes that end in each state.
+    log_z (float64[B]): Receives the log partition.
+    """
+    states = tag_of.shape[0]
+    step = 1 if transitions.shape[0] > 1 else 0
+    scores, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
+    before, total, largest = np.empty(states), np.empty(states), np.empty(states)
+    terms = np.empty(states)
+    shift = spread = 0.0
+    if step == 0 and emissions.shape[0] > 0:
+        shift, spread = _arc_scores(transitions, 0, source_starts, target, arc_scores, tag_of, scores, potentials)
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end:
+            log_z[b] = 0.0
+            continue
+        for j in range(states):
+            alpha[begin, j] = first[tag_of[j]] + graph_first[j] + emissions[begin, tag_of[j]]
+        # alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + arc[i, j])
+        for t in range(begin + 1, end):
+            if step == 1:
+                shift, spread = _arc_scores(
+                    transitions, t, source_starts, target, arc_scores, tag_of, scores, potentials
+                )
+            before_shift, before_spread = _exponentials(alpha[t - 1], before)
+            total[:] = 0.0
+            if before_spread <= SPREAD and spread <= SPREAD:
+                for i in range(states):
+                    if before[i] > 0.0:
+                        for a in range(source_starts[i], source_starts[i + 1]):
+                            total[target[a]] += before[i] * potentials[a]
+                for j in range(states):
+                    if total[j] > 0.0:
+                        alpha[t, j] = np.log(total[j]) + before_shift + shift + emissions[t, tag_of[j]]
+                    else:
+                        alpha[t, j] = -np.inf
+                continue
+            largest[:] = -np.inf
+            for i in range(states):
+                if alpha[t - 1, i] > -np.inf:
+                    for a in range(source_starts[i], source_starts[i + 1]):
+                        largest[target[a]] = max(largest[target[a]], alpha[t - 1, i] + scores[a])
+            for i in range(states):
+                if alpha[t - 1, i] > -np.inf:
+                    for a in range(source_starts[i], source_starts[i + 1]):
+                        if scores[a] > -np.inf:
+                            total[target[a]] += np.exp(alpha[t - 1, i] + scores[a] - largest[target[a]])
+            for j in range(states):
+                if total[j] > 0.0:
+                    alpha[t, j] = np.log(total[j]) + largest[j] + emissions[t, tag_of[j]]
+                else:
+                    alpha[t, j] = -np.inf
+        for j in range(states):
+            terms[j] = alpha[end - 1, j] + last[tag_of[j]] + graph_last[j]
+        log_z[b] = _log_sum(terms)
+
+
+@njit(cache=True, nogil=True)
+def backward(
+    emissions,
+    transitions,
+    first,
+    last,
+    starts,
+    source_starts,
+    target,
+    arc_scores,
+    graph_first,
+    graph_last,
+    tag_of,
+    beta,
+):
+    """Backward pass. Arguments as in `forward`; beta (float64[n, S]) receives the log score of all suffixes behind each state."""
+    states = tag_of.shape[0]
+    step = 1 if transitions.shape[0] > 1 else 0
+    scores, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
+    arriving, behind = np.empty(states), np.empty(states)
+    shift = spread = 0.0
+    if step == 0 and emissions.shape[0] > 0:
+        shift, spread = _arc_scores(transitions, 0, source_starts, target, arc_scores, tag_of, scores, potentials)
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end:
+            continue
+        for j in range(states):
+            beta[end - 1, j] = last[tag_of[j]] + graph_last[j]
+        # beta[t-1, i] = logsum_j(arc[i, j] + emissions[t, j] + beta[t, j])
+        for t in range(end - 1, begin, -1):
+            if step == 1:
+                shift, spread = _arc_scores(
+                    transitions, t, source_starts, target, arc_scores, tag_of, scores, potentials
+                )
+            for j in range(states):
+                arriving[j] = emissions[t, tag_of[j]] + beta[t, j]
+            behind_shift, behind_spread = _exponentials(arriving, behind)
+            safe = behind_spread <= SPREAD and spread <= SPREAD
+            for i in range(states):
+                total = 0.0
+                if safe:
+                    for a in range(source_starts[i], source_starts[i + 1]):
+                        total += potentials[a] * behind[target[a]]
+                    beta[t - 1, i] = np.log(total) + behind_shift + shift if total > 0.0 else -np.inf
+                    continue
+                largest = -np.inf
+                for a in range(source_starts[i], source_starts[i + 1]):
+                    largest = max(largest, scores[a] + arriving[target[a]])
+                if largest > -np.inf:
+                    for a in range(source_starts[i], source_starts[i + 1]):
+                        total += np.exp(scores[a] + arriving[target[a]] - largest)
+                beta[t - 1, i] = np.log(total) + largest if total > 0.0 else -np.inf
+
+
+@njit(cache=True, nogil=True)
+def expectations(
+    emissions,
+    transitions,
+    first,
+    last,
+    starts,
+    source_starts,
+    target,
+    arc_scores,
+    graph_first,
+    graph_last,
+    tag_of,
+    alpha,
+    beta,
+    log_z,
+    weights,
+    d_emissions,
+    d_transitions,
+    d_first,
+    d_last,
+):
+    """The derivative of sum_b weights[b] · log_z[b] with respect to the scores of tags.
+
+    alpha, beta (float64[n, S]), log_z (float64[B]): From `forward` and `backward`.
+    weights (float64[B]): Factor of each sequence.
+    d_emissions (float64[n, G]), d_transitions (float64[1 | n, G, G]), d_first, d_last (float64[G]): Are added to.
+    """
+    states = tag_of.shape[0]
+    step = 1 if transitions.shape[0] > 1 else 0
+    scores, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
+    arriving, before, behind = np.empty(states), np.empty(states), np.empty(states)
+    shift = 0.0
+    if step == 0 and emissions.shape[0] > 0:
+        shift, _ = _arc_scores(transitions, 0, source_starts, target, arc_scores, tag_of, scores, potentials)
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end or log_z[b] == -np.inf:
+            continue
+        for t in range(begin, end):
+            for j in range(states):
+                p = weights[b] * np.exp(alpha[t, j] + beta[t, j] - log_z[b])
+                d_emissions[t, tag_of[j]] += p
+                if t == begin:
+                    d_first[tag_of[j]] += p
+                if t == end - 1:
+                    d_last[tag_of[j]] += p
+            if t == begin:
+                continue
+            if step == 1:
+                shift, _ = _arc_scores(transitions, t, source_starts, target, arc_scores, tag_of, scores, potentials)
+            for j in range(states):
+                arriving[j] = emissions[t, tag_of[j]] + beta[t, j]
+            before_shift, _ = _exponentials(alpha[t - 1], before)
+            behind_shift, _ = _exponentials(arriving, behind)
+            exponent = before_shift + shift + behind_shift - log_z[b]
+            # What vanishes in the product below is less than 1e-308 · e^exponent.
+            safe = exponent <= SPREAD
+            factor = weights[b] * np.exp(exponent) if safe else 0.0
+            for i in range(states):
+                if alpha[t - 1, i] == -np.inf:
+                    continue
+                for a in range(source_starts[i], source_starts[i + 1]):
+                    j = target[a]
+                    if safe:
+                        edge = before[i] * potentials[a] * behind[j] * factor
+                    else:
+                        edge = weights[b] * np.exp(alpha[t - 1, i] + scores[a] + arriving[j] - log_z[b])
+                    d_transitions[t * step, tag_of[i], tag_of[j]] += edge
+
+
+@njit(cache=True, nogil=True)
+def viterbi(
+    emissions,
+    transitions,
+    first,
+    last,
+    starts,
+    source_starts,
+    target,
+    arc_scores,
+    graph_first,
+    graph_last,
+    tag_of,
+    path,
+    path_scores,
+):
+    """Most probable path of each sequence; the lowest state wins a tie. Scores and graph as in `forward`.
+
+    path (int32[n]): Receives the states, -1 where the sequence has no allowed path.
+    path_scores (float64[B]): Receives their score.
+    """
+    tokens, states = emissions.shape[0], tag_of.shape[0]
+    step = 1 if transitions.shape[0] > 1 else 0
+    delta, following = np.empty(states), np.empty(states)  # score of the best prefix that ends here
+    back = np.empty((tokens, states), dtype=np.int32)
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end:
+            path_scores[b] = 0.0
+            continue
+        for j in range(states):
+            delta[j] = first[tag_of[j]] + graph_first[j] + emissions[begin, tag_of[j]]
+        # delta[t, j] = emissions[t, j] + max_i(delta[t-1, i] + arc[i, j])
+        for t in range(begin + 1, end):
+            following[:] = -np.inf
+            for i in range(states):
+                if delta[i] == -np.inf:
+                    continue
+                row = transitions[t * step, tag_of[i]]
+                for a in range(source_starts[i], source_starts[i + 1]):
+                    j = target[a]
+                    score = delta[i] + row[tag_of[j]] + arc_scores[a]
+                    if score > following[j]:
+                        following[j] = score
+                        back[t, j] = i
+            for j in range(states):
+                delta[j] = following[j] + emissions[t, tag_of[j]]
+        best = -1
+        score = -np.inf
+        for j in range(states):
+            if delta[j] + last[tag_of[j]] + graph_last[j] > score:
+                score = delta[j] + last[tag_of[j]] + graph_last[j]
+                best = j
+        path_scores[b] = score
+        if best == -1:
+            path[begin:end] = -1
+            continue
+        for t in range(end - 1, begin, -1):
+            path[t] = best
+            best = back[t, best]
+        path[begin] = best
+
+
+@njit(cache=True, nogil=True)
+def n_best(
+    emissions,
+    transitions,
+    first,
+    last,
+    target_starts,
+    by_target,
+    source,
+    arc_scores,
+    graph_first,
+    graph_last,
+    tag_of,
+    n,
+    paths,
+    scores,
+):
+    """The n best paths of one sequence of at least one token, best first.
+
+    emissions, transitions, first, last: As in `forward`.
+    target_starts (int64[S + 1]), by_target (int64[A]): Numbers of the arcs into each state.
+    source (int32[A]), arc_scores (float64[A]), graph_first, graph_last (float64[S]), tag_of (int32[S]): The graph.
+    paths (int32[n, T]), scores (float64[n]): Receive the paths.
+    RETURNS (int): How many paths there are, at most n.
+    """
+    tokens, states = emissions.shape[0], tag_of.shape[0]
+    step = 1 if transitions.shape[0] > 1 else 0
+    delta = np.full((tokens, states, n), -np.inf)  # scores of the n best prefixes that end here, best first
+    from_state = np.full((tokens + 1, states, n), -1, dtype=np.int32)
+    from_rank = np.full((tokens + 1, states, n), -1, dtype=np.int32)
+    taken = np.empty(states, dtype=np.int64)
+    for j in range(states):
+        delta[0, j, 0] = first[tag_of[j]] + graph_first[j] + emissions[0, tag_of[j]]
+    for t in range(1, tokens + 1):
+        # Row `tokens` is a single state after the last token, reached through `last`.
+        for j in range(states if t < tokens else 1):
+            arcs = target_starts[j + 1] - target_starts[j] if t < tokens else states
+            for m in range(arcs):
+                taken[source[by_target[target_starts[j] + m]] if t < tokens else m] = 0
+            for rank in range(n):
+                best = -1
+                score = -np.inf
+                for m in range(arcs):
+                    if t < tokens:
+                        a = by_target[target_starts[j] + m]
+                        i = source[a]
+                        arc = transitions[t * step, tag_of[i], tag_of[j]] + arc_scores[a]
+                    else:
+                        i = m
+                        arc = last[tag_of[i]] + graph_last[i]
+                    if taken[i] < n and delta[t - 1, i, taken[i]] + arc > score:
+                        score = delta[t - 1, i, taken[i]] + arc
+                        best = i
+                if best == -1:
+                    break
+                from_state[t, j, rank] = best
+                from_rank[t, j, rank] = taken[best]
+                taken[best] += 1
+                if t < tokens:
+                    delta[t, j, rank] = score + emissions[t, tag_of[j]]
+                else:
+                    scores[rank] = score
+    found = 0
+    while found < n and from_state[tokens, 0, found] >= 0:
+        state, rank = 0, found
+        for t in range(tokens, 0, -1):
+            before = from_state[t, state, rank]
+            rank = from_rank[t, state, rank]
+            state = before
+            paths[found, t - 1] = state
+        found += 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def sample(
+    transitions,
+    last,
+    starts,
+    target_starts,
+    by_target,
+    source,
+    arc_scores,
+    graph_last,
+    tag_of,
+    alpha,
+    uniforms,
+    paths,
+):
+    """Draw paths from the posterior, backwards from what `forward` left.
+
+    uniforms (float64[N, n]): Random numbers in [0, 1), one per path and token.
+    paths (int32[N, n]): Receives the states, -1 where a sequence has no allowed path.
+    Everything else as in `forward` and `n_best`.
+    """
+    states = tag_of.shape[0]
+    step = 1 if transitions.shape[0] > 1 else 0
+    terms = np.empty(states)
+    sources = np.empty(states, dtype=np.int64)
+    for draw in range(uniforms.shape[0]):
+        for b in range(starts.shape[0] - 1):
+            state = -1
+            for t in range(starts[b + 1] - 1, starts[b] - 1, -1):
+                at_end = t == starts[b + 1] - 1
+                choices = states if at_end else target_starts[state + 1] - target_starts[state]
+                largest = -np.inf
+                for m in range(choices):
+                    if at_end:
+                        sources[m] = m
+                        terms[m] = alpha[t, m] + last[tag_of[m]] + graph_last[m]
+                    else:
+                        a = by_target[target_starts[state] + m]
+                        sources[m] = source[a]
+                        arc = transitions[(t + 1) * step, tag_of[source[a]], tag_of[state]] + arc_scores[a]
+                        terms[m] = alpha[t, source[a]] + arc
+                    largest = max(largest, terms[m])
+                if largest == -np.inf:  # only possible at the last token: no path at all
+                    paths[draw, starts[b] : t + 1] = -1
+                    break
+                total = 0.0
+                for m in range(choices):
+                    total += np.exp(terms[m] - largest)
+                remaining = uniforms[draw, t] * total
+                for m in range(choices):
+                    mass = np.exp(terms[m] - largest)
+                    if mass > 0.0:
+                        state = sources[m]  # the last possible state stays, should rounding leave a rest
+                        remaining -= mass
+                        if remaining < 0.0:
+                            break
+                paths[draw, t] = state
+
+
+# -------------------------------------------------------------------------------------------------------------- spans
+#
+# Given the scores, the states are a Markov chain:
+#
+#     P(j at t | i at t - 1) = exp(arc[i, j] + emissions[t, j] + beta[t, j] - beta[t - 1, i])
+#
+# so a span has the probability that one begins, times those of its steps, times that of leaving it, summed over the states
+# of its label.
+
+
+@njit(cache=True, nogil=True)
+def _enter(
+    emissions,
+    transitions,
+    source_starts,
+    target,
+    arc_scores,
+    tag_of,
+    alpha,
+    beta,
+    log_z,
+    continues,
+    at_start,
+    t,
+    entered,
+):
+    """entered[j] = P(a span begins at t with state j); at_start: t begins a sequence."""
+    states = tag_of.shape[0]
+    k = t if transitions.shape[0] > 1 else 0
+    for j in range(states):
+        entered[j] = np.exp(alpha[t, j] + beta[t, j] - log_z) if at_start else 0.0
+    if at_start:
+        return
+    for i in range(states):
+        if alpha[t - 1, i] == -np.inf:
+            continue
+        for a in range(source_starts[i], source_starts[i + 1]):
+            j = target[a]
+            if not continues[tag_of[i], tag_of[j]] and beta[t, j] > -np.inf:
+                arc = transitions[k, tag_of[i], tag_of[j]] + arc_scores[a]
+                entered[j] += np.exp(alpha[t - 1, i] + arc + emissions[t, tag_of[j]] + beta[t, j] - log_z)
+
+
+@njit(cache=True, nogil=True)
+def _go_on(
+    emissions,
+    transitions,
+    source_starts,
+    target,
+    arc_scores,
+    tag_of,
+    beta,
+    continues,
+    at_end,
+    t,
+    low,
+    high,
+    now,
+    following,
+):
+    """One step of spans in the states low..high-1 at t - 1: following receives those that go on at t.
+
+    RETURNS (float64): P(the span does not go on); at_end: the sequence ends before t.
+    """
+    k = t if transitions.shape[0] > 1 and not at_end else 0
+    leaving = 0.0
+    following[low:high] = 0.0
+    for i in range(low, high):
+        if now[i] == 0.0:
+            continue
+        if at_end:
+            leaving += now[i]
+            continue
+        for a in range(source_starts[i], source_starts[i + 1]):
+            j = target[a]
+            if beta[t, j] == -np.inf:
+                continue
+            arc = transitions[k, tag_of[i], tag_of[j]] + arc_scores[a]
+            p = now[i] * np.exp(arc + emissions[t, tag_of[j]] + beta[t, j] - beta[t - 1, i])
+            if continues[tag_of[i], tag_of[j]]:
+                following[j] += p
+            else:
+                leaving += p
+    return min(leaving, 1.0)
+
+
+@njit(cache=True, nogil=True)
+def span_probabilities(
+    emissions,
+    transitions,
+    starts,
+    source_starts,
+    target,
+    arc_scores,
+    tag_of,
+    alpha,
+    beta,
+    log_z,
+    continues,
+    label_starts,
+    begin,
+    end,
+    label,
+    probabilities,
+):
+    """Probability of each of the given spans.
+
+    alpha, beta (float64[n, S]), log_z (float64[B]): From `forward` and `backward`.
+    continues (bool[G, G]): Which tag, directly after which, goes on with the same span.
+    label_starts (int64[L + 1]): The states of label l are ``label_starts[l]:label_starts[l + 1]``.
+    begin, end, label (int64[N]): The spans, by their first token, each inside one sequence.
+    probabilities (float64[N]): Receives the answer.
+    """
+    states = tag_of.shape[0]
+    entered, now, following = np.empty(states), np.empty(states), np.empty(states)
+    s = 0
+    for n in range(begin.shape[0]):
+        while starts[s + 1] <= begin[n]:
+            s += 1
+        probabilities[n] = 0.0
+        if log_z[s] == -np.inf:
+            continue
+        _enter(
+            emissions,
+            transitions,
+            source_starts,
+            target,
+            arc_scores,
+            tag_of,
+            alpha,
+            beta,
+            log_z[s],
+            continues,
+            begin[n] == starts[s],
+            begin[n],
+            entered,
+        )
+        low, high = label_starts[label[n]], label_starts[label[n] + 1]
+        now[low:high] = entered[low:high]
+        for t in range(begin[n] + 1, end[n] + 1):
+            probabilities[n] = _go_on(
+                emissions,
+                transitions,
+                source_starts,
+                target,
+                arc_scores,
+                tag_of,
+                beta,
+                continues,
+                t == starts[s + 1],
+                t,
+                low,
+                high,
+                now,
+                following,
+            )
+            now[low:high] = following[low:high]
+
+
+@njit(cache=True, nogil=True)
+def likely_spans(
+    emissions,
+    transitions,
+    starts,
+    source_starts,
+    target,
+    arc_scores,
+    tag_of,
+    alpha,
+    beta,
+    log_z,
+    continues,
+    label_starts,
+    min_prob,
+    begin,
+    end,
+    label,
+    probabilities,
+):
+    """All spans of at least some probability, by their first token, label and length. Arguments as in `span_probabilities`.
+
+    begin, end, label (int64[N]), probabilities (float64[N]): Receive the first N of the spans.
+    RETURNS (int): How many there are, perhaps more than N.
+    """
+    states = tag_of.shape[0]
+    entered, now, following = np.empty(states), np.empty(states), np.empty(states)
+    found = 0
+    for s in range(starts.shape[0] - 1):
+        if log_z[s] == -np.inf:
+            continue
+        for b in range(starts[s], starts[s + 1]):
+            _enter(
+                emissions,
+                transitions,
+                source_starts,
+                target,
+                arc_scores,
+                tag_of,
+                alpha,
+                beta,
+                log_z[s],
+                continues,
+                b == starts[s],
+                b,
+                entered,
+            )
+            for number in range(label_starts.shape[0] - 1):
+                low, high = label_starts[number], label_starts[number + 1]
+                now[low:high] = entered[low:high]
+                for t in range(b + 1, starts[s + 1] + 1):
+                    possible = now[low:high].sum()
+                    if possible < min_prob or possible == 0.0:
+                        break
+                    p = _go_on(
+                        emissions,
+                        transitions,
+                        source_starts,
+                        target,
+                        arc_scores,
+                        tag_of,
+                        beta,
+                        continues,
+                        t == starts[s + 1],
+                        t,
+                        low,
+                        high,
+                        now,
+                        following,
+                    )
+                    if p >= min_prob and p > 0.0:
+                        if found < begin.shape[0]:
+                            begin[found], end[found], label[found], probabilities[found] = b, t, number, p
+                        found += 1
+                    now[low:high] = following[low:high]
+    return found
