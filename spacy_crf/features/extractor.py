@@ -10,7 +10,7 @@ from spacy.vocab import Vocab
 
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
-from ..types import TokenFeatures
+from ..types import TemplateRows, TokenFeatures
 from .columns import (
     LEXEME_ATTRIBUTES,
     TOKEN_ATTRIBUTES,
@@ -214,8 +214,8 @@ class CompiledTemplates:
 
     def rows_of_positions(
         self, values: NDArray[np.uint64], positions: NDArray[np.int32], index: FeatureIndex
-    ) -> TokenFeatures:
-        """Known features of templates that read a single position, whatever their offset.
+    ) -> TemplateRows:
+        """Known features of templates that read a single position, whatever their offset: int32[M, T].
 
         values (uint64[N, C]): Columns, numbered as those of lexemes, positions (int32[T]): which rows to read.
         """
@@ -230,8 +230,13 @@ class CompiledTemplates:
             self.part_columns,
             np.zeros_like(self.part_offsets),
         )
-        rows, starts = compress(index.rows(hashes.ravel()), *hashes.shape)
-        return TokenFeatures(rows, None, starts)
+        return _by_template(hashes, index)
+
+    def rows_by_template(self, columns: TokenColumns, index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
+        """Known features of all tokens: those of the plain templates (int32[M, T]), and those of the items."""
+        features = self.hash(columns)
+        no_plain = features._replace(hashes=features.hashes[:, :0])
+        return _by_template(features.hashes, index), self.look_up(no_plain, index)
 
     def rows(self, columns: TokenColumns, index: FeatureIndex) -> TokenFeatures:
         """Known features of all tokens."""
@@ -253,6 +258,10 @@ class CompiledTemplates:
             values[order],
             np.append(0, np.cumsum(counts)).astype(np.int64),
         )
+
+
+def _by_template(hashes: NDArray[np.uint64], index: FeatureIndex) -> TemplateRows:
+    return np.ascontiguousarray(index.rows(hashes.ravel()).reshape(hashes.shape).T)
 
 
 _NO_ITEMS = (

@@ -5,13 +5,13 @@ is the same. Such positions are of one kind. A window of -2..2 then costs five r
 templates, and the features themselves are stored once per kind and offset.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.hashing import hash_rows
-from ..types import TokenFeatures
+from ..types import TemplateRows, TokenFeatures
 from .columns import TokenColumns, padding_values
 from .extractor import CompiledTemplates
 from .feature_index import CountingTable, FeatureIndex
@@ -21,15 +21,23 @@ class KindFeatures(NamedTuple):
     """Features of U kinds of positions at O offsets."""
 
     offsets: NDArray[np.int64]  # [O]
-    features: list[TokenFeatures]  # [O] of U rows each: what a position of that kind means for the token at -offset
+    rows: list[TemplateRows]  # [O] of int32[M, U]: what a position of that kind means for the token at -offset
 
 
-class KindedTokens(NamedTuple):
-    """A batch of tokens, each of one kind. Positions outside the sequences are of the first ``2 * reach`` kinds, numbered
-    as in ``kernels.hashing``."""
+class Kinds(NamedTuple):
+    """The kinds of a batch of tokens. Positions outside the sequences are of the first ``2 * reach`` kinds, numbered as in
+    ``kernels.hashing``."""
 
     kinds: NDArray[np.int32]  # [T]
-    rest: TokenFeatures  # features of templates that read several positions, or items
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+
+
+class CorpusTokens(NamedTuple):
+    """What a batch of tokens has of features."""
+
+    kinds: Kinds
+    rest: TemplateRows  # [M, T] of templates that read several positions
+    items: Optional[TokenFeatures]  # of functions and extensions
 
 
 class KindBuilder:
@@ -49,13 +57,15 @@ class KindBuilder:
         n_columns += len(compiled.reader.gazetteers)
         self._values = [np.repeat(padding[:, None], n_columns, axis=1)]
 
-    def add(self, columns: TokenColumns) -> KindedTokens:
-        """The kinds of the tokens of a batch."""
+    def add(self, columns: TokenColumns) -> CorpusTokens:
+        """The features of a batch of tokens."""
         n_padding = len(self._values[0])
         values = np.hstack([columns.table.columns[columns.lexemes], columns.values[n_padding:]])  # [T, C]
         keys = hash_rows(np.ascontiguousarray(values[:, self._columns]))
         self._values.append(values[self._table.add(keys)])
-        return KindedTokens(self._table.rows(keys) + np.int32(n_padding), self._rest.rows(columns, self._index))
+        kinds = Kinds(self._table.rows(keys) + np.int32(n_padding), columns.starts)
+        rest, items = self._rest.rows_by_template(columns, self._index)
+        return CorpusTokens(kinds, rest, items if self._rest.item_templates else None)
 
     def finish(self) -> KindFeatures:
         """The features of all kinds met."""
@@ -63,5 +73,5 @@ class KindBuilder:
         every = np.arange(len(values), dtype=np.int32)
         offsets = np.unique(self._offset_of)
         at_offset = [self._single.only(self._offset_of == offset) for offset in offsets]
-        features = [compiled.rows_of_positions(values, every, self._index) for compiled in at_offset]
-        return KindFeatures(offsets, features)
+        rows = [compiled.rows_of_positions(values, every, self._index) for compiled in at_offset]
+        return KindFeatures(offsets, rows)

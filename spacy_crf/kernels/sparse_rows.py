@@ -157,37 +157,66 @@ def add_neighbour_rows(kinds, starts, first, stop, reach, offsets, table, scores
 
 
 @njit(cache=True, nogil=True)
-def gather_neighbour_rows(tokens, kind_starts, first, stop, sequence, offsets, d_scores, d_table):
-    """The gradient of ``add_neighbour_rows`` for kinds first to stop, each written by one thread: d_table[o, u] += sum of
-    d_scores[t] over the tokens t that have a position of kind u at offset o in their sequence.
+def scatter_neighbour_rows(kinds, starts, reach, offset, d_scores, d_table):
+    """The gradient of ``add_neighbour_rows`` for one offset: d_table[kind at t + offset] += d_scores[t].
 
-    tokens (int32[T]): Sorted by kind, kind u has ``kind_starts[u]:kind_starts[u + 1]``, sequence (int32[T]): of each token.
+    d_table (float64[U, C])
     """
-    n_tokens, n_columns = d_scores.shape
-    for u in range(first, stop):
-        for n in range(kind_starts[u], kind_starts[u + 1]):
-            position = tokens[n]
-            for o in range(len(offsets)):
-                t = position - offsets[o]
-                if 0 <= t < n_tokens and sequence[t] == sequence[position]:
-                    source = d_scores[t]
-                    target = d_table[o, u]
-                    for c in range(n_columns):
-                        target[c] += source[c]
-
-
-@njit(cache=True, nogil=True)
-def gather_padding_rows(starts, reach, offsets, d_scores, d_table):
-    """The rest of that gradient: for the positions outside the sequences."""
     n_columns = d_scores.shape[1]
     for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
-        for o in range(len(offsets)):
-            offset = offsets[o]
-            for t in range(
-                max(begin, end - offset) if offset > 0 else begin, end if offset > 0 else min(end, begin - offset)
-            ):
-                position = t + offset
-                kind = begin - position - 1 if position < begin else reach + position - end
+        for t in range(begin, end):
+            position = t + offset
+            if position < begin:
+                kind = begin - position - 1
+            elif position >= end:
+                kind = reach + position - end
+            else:
+                kind = kinds[position]
+            source, target = d_scores[t], d_table[kind]
+            for c in range(n_columns):
+                target[c] += source[c]
+
+
+@njit(cache=True, nogil=True)
+def add_template_scores(rows, begin, end, slot_starts, slot_columns, slots, scores):
+    """``add_scores`` for features that come one per template, for items (tokens, or kinds) begin to end.
+
+    rows (int32[M, N]): Feature of each template at each item, -1 for none, scores (float64[N, C]).
+    """
+    n_columns = scores.shape[1]
+    for n in range(begin, end):
+        target = scores[n]
+        for m in range(len(rows)):
+            f = rows[m, n]
+            if f >= 0:
+                at, stop = slot_starts[f], slot_starts[f + 1]
+                if stop - at == n_columns:
+                    row = slots[at:stop]
+                    for c in range(n_columns):
+                        target[c] += row[c]
+                else:
+                    for s in range(at, stop):
+                        target[slot_columns[s]] += slots[s]
+
+
+@njit(cache=True, nogil=True)
+def scatter_template(rows, slot_starts, slot_columns, d_scores, d_slots):
+    """The gradient of ``add_template_scores`` for one template. Its features belong to no other template, so that
+    templates can be done by different threads; item by item, the rows of frequent features stay in the cache.
+
+    rows (int32[N]), d_scores (float64[N, C]), d_slots (float64[number of slots])
+    """
+    n_columns = d_scores.shape[1]
+    for n in range(len(rows)):
+        f = rows[n]
+        if f >= 0:
+            source = d_scores[n]
+            at, stop = slot_starts[f], slot_starts[f + 1]
+            if stop - at == n_columns:
+                target = d_slots[at:stop]
                 for c in range(n_columns):
-                    d_table[o, kind, c] += d_scores[t, c]
+                    target[c] += source[c]
+            else:
+                for s in range(at, stop):
+                    d_slots[s] += source[slot_columns[s]]

@@ -2,7 +2,7 @@
 
 import threading
 from itertools import pairwise
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,22 +10,31 @@ from numpy.typing import NDArray
 from ..features.columns import LexemeTable, TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..features.feature_index import FeatureIndex
-from ..features.kinds import KindFeatures
+from ..features.kinds import KindFeatures, Kinds
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import (
     add_neighbour_rows,
     add_scores,
+    add_template_scores,
     gather_gradient,
-    gather_neighbour_rows,
-    gather_padding_rows,
     lay_out_slots,
     scatter_gradient,
+    scatter_neighbour_rows,
+    scatter_template,
     transpose,
 )
-from ..types import Floats, TokenFeatures
+from ..types import Floats, TemplateRows, TokenFeatures
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens, or a multiple of it references
+
+
+class SlotLayout(NamedTuple):
+    """Where weights are when they are spread into slots."""
+
+    starts: NDArray[np.int64]  # [F + 1]
+    columns: NDArray[np.int32]  # [N] column of each slot
+    slot_of_pair: NDArray[np.int64]  # [W]
 
 
 class SparseRows:
@@ -59,9 +68,13 @@ class SparseRows:
         """RETURNS (int64[W]): The feature of each weight."""
         return np.repeat(np.arange(len(self.index)), np.diff(self.pair_starts))
 
+    @property
+    def layout(self) -> SlotLayout:
+        return SlotLayout(self._slot_starts, self._slot_columns, self._slot_of_pair)
+
     def slots(self, weights: NDArray) -> Floats:
         """The weights (float[W]) as the kernels add them up."""
-        slots = np.zeros(len(self._slot_columns))
+        slots = self.zero_slots()
         slots[self._slot_of_pair] = weights
         return slots
 
@@ -77,6 +90,30 @@ class SparseRows:
             )
 
         run_chunks(add, range(0, n_tokens, _CHUNK), threads)
+
+    def add_template_scores(self, rows: TemplateRows, slots: Floats, scores: Floats, *, threads: int = 1) -> None:
+        """`add_scores` for features that come one per template (int32[M, N]); ``scores`` are float64[N, C]."""
+
+        def add(begin: int) -> None:
+            end = min(begin + _CHUNK, len(scores))
+            add_template_scores(rows, begin, end, self._slot_starts, self._slot_columns, slots, scores)
+
+        run_chunks(add, range(0, len(scores), _CHUNK), threads)
+
+    def scatter_templates(self, rows: TemplateRows, d_scores: Floats, d_slots: Floats, *, threads: int = 1) -> None:
+        """Adds the gradient of the slots to ``d_slots``; one thread at a time does a template."""
+
+        def scatter(of_template: NDArray[np.int32]) -> None:
+            scatter_template(of_template, self._slot_starts, self._slot_columns, d_scores, d_slots)
+
+        run_chunks(scatter, rows, threads)
+
+    def zero_slots(self) -> Floats:
+        return np.zeros(len(self._slot_columns))
+
+    def weights_of(self, slots: Floats) -> Floats:
+        """The entries that belong to weights: float64[W]."""
+        return slots[self._slot_of_pair]
 
     def scatter(self, features: TokenFeatures, d_scores: Floats) -> Floats:
         """Gradient of the weights: float64[W]."""
@@ -142,60 +179,43 @@ class KindRows:
     """Weights to scores and back over a fixed corpus whose positions are of few kinds (``features.kinds``)."""
 
     def __init__(self, kinds: KindFeatures, rows: SparseRows, reach: int):
-        self._offsets = kinds.offsets
-        self._features = kinds.features
+        self._kinds = kinds
         self._rows = rows
         self._reach = reach
-        self._transposed = [TransposedFeatures(features, rows) for features in kinds.features]
-        n_kinds = len(kinds.features[0].starts) - 1 if kinds.features else 0
-        self._shape = (len(self._offsets), n_kinds, rows.n_columns)
-
-    def score(self, slots: Floats, *, threads: int = 1) -> Floats:
-        """Scores of each kind at each offset: float64[O, U, C]."""
-        table = np.zeros(self._shape)
-        for features, of_offset in zip(self._features, table):
-            self._rows.add_scores(features, slots, of_offset, threads=threads)
-        return table
-
-    def add_scores(self, tokens: "SortedKinds", table: Floats, scores: Floats, *, threads: int = 1) -> None:
-        """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
-
-        def add(chunk: tuple[int, int]) -> None:
-            add_neighbour_rows(tokens.kinds, tokens.starts, *chunk, self._reach, self._offsets, table, scores)
-
-        run_chunks(add, tokens.sequence_chunks, threads)
+        n_kinds = kinds.rows[0].shape[1] if kinds.rows else 0
+        self._shape = (len(kinds.offsets), n_kinds, rows.n_columns)
 
     def zeros(self) -> Floats:
         return np.zeros(self._shape)
 
-    def gather(self, tokens: "SortedKinds", d_scores: Floats, d_table: Floats, *, threads: int = 1) -> None:
-        """Adds to ``d_table`` (float64[O, U, C]) the gradient of the kinds' scores."""
+    def score(self, slots: Floats, *, threads: int = 1) -> Floats:
+        """Scores of each kind at each offset: float64[O, U, C]."""
+        table = self.zeros()
+        for rows, of_offset in zip(self._kinds.rows, table):
+            self._rows.add_template_scores(rows, slots, of_offset, threads=threads)
+        return table
 
-        def gather(chunk: tuple[int, int]) -> None:
-            gather_neighbour_rows(
-                tokens.sorted, tokens.kind_starts, *chunk, tokens.sequence, self._offsets, d_scores, d_table
-            )
+    def add_scores(self, tokens: Kinds, table: Floats, scores: Floats, *, threads: int = 1) -> None:
+        """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
 
-        run_chunks(gather, tokens.kind_chunks, threads)
-        gather_padding_rows(tokens.starts, self._reach, self._offsets, d_scores, d_table)
+        def add(chunk: tuple[int, int]) -> None:
+            add_neighbour_rows(tokens.kinds, tokens.starts, *chunk, self._reach, self._kinds.offsets, table, scores)
 
-    def gather_weights(self, d_table: Floats, gradient: Floats, *, threads: int = 1) -> None:
-        """Adds the gradient of the weights to ``gradient`` (float64[W])."""
-        for transposed, d_of_offset in zip(self._transposed, d_table):
-            transposed.gather(d_of_offset, gradient, threads=threads)
+        run_chunks(add, _cut(tokens.starts, _CHUNK), threads)
 
+    def scatter(self, tokens: Kinds, d_scores: Floats, d_table: Floats, *, threads: int = 1) -> None:
+        """Adds the gradient of the kinds' scores to ``d_table``; one thread at a time does an offset."""
 
-class SortedKinds:
-    """The kinds of the tokens of a batch (int32[T]), and which tokens are of each kind."""
+        def scatter(place: int) -> None:
+            offset = self._kinds.offsets[place]
+            scatter_neighbour_rows(tokens.kinds, tokens.starts, self._reach, offset, d_scores, d_table[place])
 
-    def __init__(self, kinds: NDArray[np.int32], starts: NDArray[np.int64]):
-        self.kinds = kinds
-        self.starts = starts
-        self.sorted = np.argsort(kinds, kind="stable").astype(np.int32)
-        self.kind_starts = np.append(0, np.cumsum(np.bincount(kinds))).astype(np.int64)
-        self.sequence = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-        self.sequence_chunks = _cut(starts, _CHUNK)
-        self.kind_chunks = _cut(self.kind_starts, _CHUNK)
+        run_chunks(scatter, range(len(d_table)), threads)
+
+    def scatter_slots(self, d_table: Floats, d_slots: Floats, *, threads: int = 1) -> None:
+        """Adds the gradient of the slots to ``d_slots``."""
+        for rows, d_of_offset in zip(self._kinds.rows, d_table):
+            self._rows.scatter_templates(rows, d_of_offset, d_slots, threads=threads)
 
 
 def _cut(starts: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
@@ -251,7 +271,7 @@ class LexemeScores:
 
     def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
         for place, compiled in enumerate(self._templates):
-            features = compiled.rows_of_positions(table.columns, lexemes, self._rows.index)
+            rows = compiled.rows_of_positions(table.columns, lexemes, self._rows.index)
             scores = np.zeros((len(lexemes), self._rows.n_columns))
-            self._rows.add_scores(features, self._slots, scores)
+            self._rows.add_template_scores(rows, self._slots, scores)
             self._scores[place, lexemes[0] : lexemes[-1] + 1] = scores
