@@ -26,7 +26,10 @@ class Errors(metaclass=_Coded):
     CRF013 = "Token {token} has state {state}, but there are only {states} states."
     CRF014 = "n = {n}: ask for at least one path."
     CRF015 = "lengths has shape {shape}, but [K, states] was expected: segments of 1 to K tokens, at least 1."
-    CRF016 = "The list of spans can't be used: {reason}. Spans are listed by their first token and then by their length, each once."
+    CRF016 = (
+        "The list of spans can't be used: {reason}. Spans are listed by their first token and then by their length, each "
+        "once."
+    )
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
         "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."
@@ -69,6 +72,25 @@ class Errors(metaclass=_Coded):
         "min_count, or check that the training documents have the annotation the templates read."
     )
     CRF115 = "{parameter} = {value!r} is not possible for the features: {allowed}."
+    CRF120 = "Can't read '{part}' in the segment template '{template}'. Parts are joined by '|'; known parts: {known}."
+    CRF121 = (
+        "The segment template '{template}' joins parts that can't be joined: seg.contains and seg.count stand alone, of seg.in, "
+        "seg.near, seg.matches and seg.fn one can be joined with plain parts, and extensions and functions of tokens stand "
+        "alone."
+    )
+    CRF122 = (
+        "The segment template '{template}' names '{name}', which the feature set does not have: there is no such entry for "
+        "seg.{kind}. There: {known}."
+    )
+    CRF123 = "The Matcher refuses the pattern '{name}' of the segment features: {reason}"
+    CRF124 = (
+        "The feature function '{name}' gave {value!r} for the span '{span}': give strings, finite numbers, or a dict from "
+        "strings to numbers."
+    )
+    CRF125 = (
+        "longest_segment = {value!r} is not possible: give nothing (the longest annotated segment of each label), a number of "
+        "tokens of at least 1, a quantile of the annotated lengths between 0 and 1, or a dict from labels to numbers of tokens."
+    )
     CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
     CRF202 = (
         "{optimizer} needs the objective of a CRF component; the component with the parameter {key} can't give one. "
@@ -111,12 +133,46 @@ class Errors(metaclass=_Coded):
         "extension that is set before the pipeline is built. Extensions set: {known}."
     )
     CRF407 = "Component '{name}': '{label}' is no part of speech that token.pos can hold. Known: {known}."
+    CRF420 = (
+        "The spans {one} and {other} overlap: a labelling has at most one entity at a token. Leave one of them out."
+    )
+    CRF421 = "Component '{name}' does not know the label of the span {span}. Known labels: {known}."
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."
     CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
     CRF505 = "{source} does not fit the component in the config: {reason}"
     CRF506 = "Can't read the saved component {source}: {reason}."
+    CRF601 = "Rule {place} is no rule: {rule!r}. A rule is a table with the key 'rule' and its arguments."
+    CRF602 = "Rule {place}: there is no rule '{rule}'. Known rules: {known}."
+    CRF603 = "Rule '{name}': the arguments are not right. {problem}. Arguments of this rule: {known}."
+    CRF604 = "Rule '{name}': {argument} = {value!r} is not possible. It must be {wanted}."
+    CRF605 = "Rule '{name}': {problem}."
+    CRF606 = "Can't read the rules in {path}: {reason}."
+    CRF607 = "Line {line} of the rules in {path} is no JSON table: {reason}."
+    CRF608 = "constraints: {argument} = {value!r} is not possible: it must be a positive number."
+    CRF609 = "Rule '{name}' names the label '{label}', which the component does not have. Labels: {known}."
+    CRF610 = "Rule '{name}': the Matcher refuses its pattern: {reason}"
+    CRF611 = (
+        "Rule '{name}': no function '{function}' is registered. Decorate it with @spacy.registry.misc('{function}') before the "
+        "pipeline is built."
+    )
+    CRF612 = (
+        "Rule '{name}': the function '{function}' returned {got} for a document of {tokens} tokens ('{start}...'). It "
+        "returns an array bool[tokens, tags], here of shape {expected}."
+    )
+    CRF613 = (
+        "Rules contradict each other: no labelling of any text keeps the rules up to '{name}' ({reason}). Change one of "
+        "them, or give one a weight."
+    )
+    CRF614 = (
+        "Rule '{name}' makes the automaton of all rules larger than max_states = {max_states} states, and {what} has no "
+        "other way to keep it. Raise max_states in the constraints, or leave the rule out."
+    )
+    CRF615 = (
+        "Rule '{name}' needs the solver HiGHS, which comes with scipy, which is not installed. Install it: "
+        "pip install 'spacy-crf[ilp]'."
+    )
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
@@ -134,3 +190,10 @@ class Warnings(metaclass=_Coded):
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher].'
     )
+    CRF601 = "{component}: no labelling of '{doc}...' keeps all rules, so these are not kept: {rules}. The first rules of the list go first."
+    CRF602 = (
+        "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "
+        "(time_limit in the constraints)."
+    )
+    CRF603 = "{component}: probabilities ignore the rules {rules}: {reason}."
+    CRF604 = "{component}: '{doc}...' has spans in doc.spans['crf_forced'] or doc.spans['crf_blocked'] that can't be kept: {reason}."

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import Errors
-from .types import Clamp
+from .types import Clamp, SegmentClamp
 
 # spaCy's codes for ``ent_iob``
 MISSING, INSIDE, OUTSIDE, BEGIN = 0, 1, 2, 3
@@ -182,6 +182,47 @@ class Scheme:
         goes_on[(starts[1:] - 1)[starts[1:] > starts[:-1]]] = False
         return goes_on
 
+
+class SegmentScheme(Scheme):
+    """How a semi-Markov chain sees annotation: its states are ``O``, one token long, and the labels themselves, and a clamp says
+    where segments begin. For reading and writing, where tags are asked for, it is BIO."""
+
+    def tags(self, labels: list[str]) -> list[str]:
+        """Names of the states: ``O``, then the labels."""
+        return ["O", *labels]
+
+    def transition_mask(self, n_labels: int) -> TransitionMask:
+        """Any segment may follow any other."""
+        everything = np.ones((1 + n_labels, 1 + n_labels), dtype=bool)
+        return TransitionMask(everything, everything[0], everything[0])
+
+    def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> SegmentClamp:
+        """Segments that the annotation allows: an annotated entity is one segment, and where the annotation is missing there
+        may be any.
+
+        RETURNS (SegmentClamp)
+        """
+        known = iob != MISSING
+        entity = (iob == BEGIN) | (iob == INSIDE)
+        states = np.ones((len(iob), 1 + n_labels), dtype=bool)
+        states[known] = False
+        states[known, np.where(entity, 1 + label, 0)[known]] = True
+        inside = iob == INSIDE
+        must_begin = known & ~inside
+        must_begin[1:] |= known[:-1] & ~inside[1:]  # an entity ends with its last token
+        must_begin |= self._opening(starts, len(iob))
+        return SegmentClamp(states, ~inside, must_begin)
+
+    def states_to_tags(self, states: NDArray[np.int32]) -> NDArray[np.int32]:
+        """BIO tags of a path of segments (int32[T])."""
+        begins = states >= 0
+        last = np.maximum.accumulate(np.where(begins, np.arange(len(states)), 0)) if len(states) else states
+        state = states[last] if len(states) else states
+        tags = 1 + 2 * (state - 1) + np.where(begins, self.prefixes.index("B"), self.prefixes.index("I"))
+        return np.where(state > 0, tags, 0).astype(np.int32)
+
+
+SEGMENTS = SegmentScheme("BIO", prefixes="BI", opens="B", closes="")
 
 SCHEMES = {
     scheme.name: scheme

@@ -1,9 +1,10 @@
 """The registered feature sets: one to fill in, two that are good without tuning."""
 
-from typing import Optional
+from typing import Any, Optional
 
 from .columns import Source
 from .extractor import FeatureSet
+from .segments import SegmentFeatureSet, SpanSource
 
 NER_TEMPLATES = [
     "bias",
@@ -47,6 +48,21 @@ TAGGER_TEMPLATES = [
     "lower[0]|lower[1]",
     "suffix3[-1]|suffix3[0]",
 ]
+SEGMENT_TEMPLATES = [
+    "seg.length",
+    "seg.lower",
+    "seg.shape",
+    "seg.first:lower",
+    "seg.first:shape",
+    "seg.first:prefix3",
+    "seg.last:lower",
+    "seg.last:shape",
+    "seg.last:suffix3",
+    "seg.before:lower",
+    "seg.before:shape",
+    "seg.after:lower",
+    "seg.after:shape",
+]
 
 
 def features(
@@ -79,3 +95,20 @@ def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[
     extra (List[str]): More templates.
     """
     return FeatureSet([*TAGGER_TEMPLATES, *(extra or [])], functions=functions)
+
+
+def segment_features(
+    templates: Optional[list[str]] = None,
+    extra: Optional[list[str]] = None,
+    patterns: Optional[dict[str, Any]] = None,
+    functions: Optional[dict[str, SpanSource]] = None,
+) -> SegmentFeatureSet:
+    """Features of whole segments (``spacy_crf.segment_features.v1``).
+
+    templates (List[str]): Templates; by default length, words, shapes, the ends and what surrounds them.
+    extra (List[str]): More templates, such as ``seg.near:cities``.
+    patterns (Dict[str, List]): Matcher patterns that templates read as ``seg.matches:NAME``.
+    functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``.
+    """
+    chosen = SEGMENT_TEMPLATES if templates is None else templates
+    return SegmentFeatureSet([*chosen, *(extra or [])], patterns=patterns, functions=functions)

@@ -179,6 +179,34 @@ class SemiMarkov:
         found = run_chunks(list_chunk, batch.chunks(), self.threads)
         return SegmentMarginals(*(np.concatenate(arrays) for arrays in zip(*found)))
 
+    def segment_probabilities(
+        self, scores: SegmentScores, segments: Segments, *, clamp: Optional[SegmentClamp] = None
+    ) -> Floats:
+        """Probabilities of given segments, each a question of its own.
+
+        scores (SegmentScores): Potentials of B sequences.
+        segments (Segments): Tokens are counted through the whole batch; each lies within a sequence.
+        clamp (SegmentClamp): Segments still allowed, or None.
+        RETURNS (float64[N]): 0 for segments that are not possible.
+        """
+        # A listed span has an expectation of its own: list these too, with scores of 0.
+        length = segments.end - segments.begin
+        longest, size = np.shape(scores.lengths)
+        [asked] = np.nonzero((length >= 1) & (length <= longest))
+        n_tokens = len(scores.tokens)
+        listed = scores.listed or SpanList(np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+        before = np.repeat(np.arange(n_tokens), np.diff(listed.starts)) * (longest + 1) + listed.lengths
+        wanted = segments.begin[asked] * (longest + 1) + length[asked]
+        keys = np.union1d(before, wanted).astype(np.int64)
+        spans = np.zeros((len(keys), size))
+        spans[np.searchsorted(keys, before)] = scores.spans
+        starts = np.append(0, np.cumsum(np.bincount(keys // (longest + 1), minlength=n_tokens))).astype(np.int64)
+        listed = SpanList(starts, (keys % (longest + 1)).astype(np.int32))
+        _, expected = self.expectations(scores._replace(spans=spans, listed=listed), clamp=clamp)
+        probabilities = np.zeros(len(length))
+        probabilities[asked] = expected.spans[np.searchsorted(keys, wanted), segments.state[asked]]
+        return np.clip(probabilities, 0.0, 1.0)
+
     # -------------------------------------------------------------------------------------------------------- maxima
 
     def viterbi(self, scores: SegmentScores, *, clamp: Optional[SegmentClamp] = None) -> Path:

@@ -39,10 +39,18 @@ def LinearChain(
         attrs={
             "possible_transitions": possible_transitions,
             "structure": LinearChainInference(),
+            "resize": resize_chain,
+            "objective": _make_objective,
             "allowed": None,  # TransitionMask, set by the component
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
         },
     )
+
+
+def _make_objective(model: Model, loss, corpus):
+    from .objective import LinearChainObjective  # which knows this file
+
+    return LinearChainObjective(model, loss, corpus)
 
 
 def set_allowed(model: Model, mask: TransitionMask) -> None:

@@ -25,8 +25,8 @@ from ..features.columns import ANNOTATION, doc_bounds, read_attributes, sequence
 from ..features.gazetteers import read_gazetteer
 from ..losses.clamped import ClampedLoss
 from ..models.emissions import AnnotatedDocs, SparseFeatures
-from ..models.linear_chain import resize_chain, set_allowed
-from ..models.objective import LinearChainObjective, block_tokens
+from ..models.linear_chain import set_allowed
+from ..models.objective import block_tokens
 from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp
 from . import saving
@@ -117,6 +117,9 @@ class CRFPipe(TrainablePipe):
         """Tags that the gold annotation allows at the tokens of the predicted Docs: bool[T, S]."""
         raise NotImplementedError
 
+    def measure(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """What the model has to know of the annotation before features are counted: nothing for chains."""
+
     def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
         """Annotation that is there already and stays, by token, or None if there is none."""
         raise NotImplementedError
@@ -151,7 +154,7 @@ class CRFPipe(TrainablePipe):
         self.vocab.strings.add(label)
         self._labels_changed()
         if self.is_initialized:
-            resize_chain(self.model, len(self.tags()))
+            self.model.attrs["resize"](self.model, len(self.tags()))
         return 1
 
     def _labels_changed(self) -> None:
@@ -231,6 +234,7 @@ class CRFPipe(TrainablePipe):
             raise ValueError(Errors.CRF403.format(name=self.name))
         if gazetteers or self._sparse_features is not None:
             self._read_gazetteers(gazetteers or {}, nlp)
+        self.measure(get_examples)
         report = GoldReport()
 
         read = self._token_attributes()
@@ -418,7 +422,7 @@ class _PreparedCorpus:
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
         self._check = self._fingerprint(examples)
         corpus = (pipe._annotated(block) for block in pipe._blocks(examples))
-        self.objective = LinearChainObjective(pipe.model, pipe.loss, corpus)
+        self.objective = pipe.model.attrs["objective"](pipe.model, pipe.loss, corpus)
 
     def holds(self, examples: list[Example]) -> bool:
         """Is this the same batch, in any order?"""

@@ -50,6 +50,35 @@ possible_states = false
 @scorers = "spacy_crf.tagger_scorer.v1"
 """
 
+DEFAULT_SEMICRF_NER = """
+[model]
+@architectures = "spacy_crf.SemiMarkov.v1"
+longest_segment = null
+possible_transitions = true
+
+[model.emissions]
+@architectures = "spacy_crf.SparseEmissions.v1"
+min_count = 1
+possible_states = false
+
+[model.emissions.features]
+@misc = "spacy_crf.ner_features.v1"
+
+[model.segments]
+@architectures = "spacy_crf.SparseSegments.v1"
+min_count = 1
+possible_states = false
+
+[model.segments.features]
+@misc = "spacy_crf.segment_features.v1"
+
+[loss]
+@losses = "spacy_crf.LogLikelihood.v1"
+
+[scorer]
+@scorers = "spacy.ner_scorer.v1"
+"""
+
 
 @Language.factory(
     "crf_ner",
@@ -103,4 +132,26 @@ def make_crf_tagger(
         overwrite=overwrite,
         optimizer=optimizer,
         scorer=scorer,
+    )
+
+
+@Language.factory(
+    "semicrf_ner",
+    assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
+    default_config={"confidence": False, "optimizer": None, **Config().from_str(DEFAULT_SEMICRF_NER)},
+    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
+)
+def make_semicrf_ner(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: Any,
+    confidence: bool,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+):
+    from .semicrf_ner import SemiCRFEntityRecognizer
+
+    return SemiCRFEntityRecognizer(
+        nlp.vocab, model, name, loss=loss, confidence=confidence, optimizer=optimizer, scorer=scorer
     )

@@ -1,0 +1,259 @@
+"""Features of whole spans: hashes of their words, and the nearest phrases of a list."""
+
+import numpy as np
+from numba import njit
+
+ABSENT = np.uint64(0xFFFFFFFFFFFFFFFF)
+NO_FEATURE = np.uint64(0)
+
+# What a part of a template reads from the span of the tokens b to e - 1
+LENGTH, WHOLE, FIRST, LAST, BEFORE, AFTER = 0, 1, 2, 3, 4, 5
+
+_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_SECOND = np.uint64(0xBF58476D1CE4E5B9)
+_THIRD = np.uint64(0x94D049BB133111EB)
+_R30, _R27, _R31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@njit(cache=True, nogil=True)
+def mix(hashed, value):
+    """As in ``hashing``; here because a helper lives in the file of its callers."""
+    z = (hashed ^ value) + _FIRST
+    z = (z ^ (z >> _R30)) * _SECOND
+    z = (z ^ (z >> _R27)) * _THIRD
+    return z ^ (z >> _R31)
+
+
+@njit(cache=True, nogil=True)
+def all_spans(closing, first, last, longest):
+    """Every span of at most `longest` tokens that begins with the tokens first to last - 1, by its first token and then by its
+    length.
+
+    closing (int64[T]): Where the sequence of each token ends.
+    RETURNS (begin int64[N], length int32[N])
+    """
+    total = 0
+    for t in range(first, last):
+        total += min(longest, closing[t] - t)
+    begin, length = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
+    n = 0
+    for t in range(first, last):
+        for k in range(min(longest, closing[t] - t)):
+            begin[n] = t
+            length[n] = k + 1
+            n += 1
+    return begin, length
+
+
+@njit(cache=True, nogil=True)
+def hash_whole(column, begin, length):
+    """Hash of all values of a span, word by word.
+
+    column (uint64[T]): One value per token.
+    begin (int64[N]), length (int32[N]): The spans; those in the order of `all_spans` take one step each.
+    RETURNS (uint64[N])
+    """
+    hashes = np.empty(len(begin), dtype=np.uint64)
+    for n in range(len(begin)):
+        if n > 0 and begin[n] == begin[n - 1] and length[n] == length[n - 1] + 1:
+            hashes[n] = mix(hashes[n - 1], column[begin[n] + length[n] - 1])
+        else:
+            hashed = NO_FEATURE
+            for t in range(begin[n], begin[n] + length[n]):
+                hashed = mix(hashed, column[t])
+            hashes[n] = hashed
+    return hashes
+
+
+@njit(cache=True, nogil=True)
+def hash_spans(columns, padding, begin, length, opening, closing, wholes, seeds, part_starts, part_kinds, part_columns):
+    """Hash of every template at every span.
+
+    columns (uint64[T, C]), padding (uint64[2]): Values of the tokens, and of the positions before and behind a sequence.
+    begin (int64[N]), length (int32[N]): The spans.
+    opening, closing (int64[T]): Where the sequence of each token begins and ends.
+    wholes (uint64[N, C]): `hash_whole` of the columns that parts of the kind WHOLE read.
+    seeds (uint64[M]): The templates' own hashes; template m has the parts ``part_starts[m]:part_starts[m + 1]``.
+    RETURNS (uint64[N, M]): NO_FEATURE where a part is absent.
+    """
+    hashes = np.empty((len(begin), len(seeds)), dtype=np.uint64)
+    for n in range(len(begin)):
+        b, e = begin[n], begin[n] + length[n]
+        for m in range(len(seeds)):
+            hashed = seeds[m]
+            for p in range(part_starts[m], part_starts[m + 1]):
+                kind, column = part_kinds[p], part_columns[p]
+                if kind == LENGTH:
+                    value = np.uint64(length[n])
+                elif kind == WHOLE:
+                    value = wholes[n, column]
+                elif kind == FIRST:
+                    value = columns[b, column]
+                elif kind == LAST:
+                    value = columns[e - 1, column]
+                elif kind == BEFORE:
+                    value = columns[b - 1, column] if b > opening[b] else padding[0]
+                else:
+                    value = columns[e, column] if e < closing[b] else padding[1]
+                if value == ABSENT:
+                    hashed = NO_FEATURE
+                    break
+                hashed = mix(hashed, value)
+            hashes[n, m] = hashed
+    return hashes
+
+
+@njit(cache=True, nogil=True)
+def list_repeats(keys, closing, longest, out_begin, out_length, out_key):
+    """Where a span holds a token's feature again: once for each token of it that has the feature not for the first time.
+
+    keys (int32[T]): Row of each token's feature, -1 for none.
+    closing (int64[T]), longest (int): As in `all_spans`.
+    out_begin (int64[M]), out_length, out_key (int32[M]): Receive the first M.
+    RETURNS (int): How many there are.
+    """
+    found = 0
+    for token in range(len(keys)):
+        if keys[token] < 0:
+            continue
+        before = token - 1  # the nearest token with the same feature
+        while before >= 0 and before > token - longest and (keys[before] != keys[token]):
+            before -= 1
+        if before < 0 or before <= token - longest or closing[before] != closing[token]:
+            continue
+        t = before
+        while t >= 0 and t > token - longest and closing[t] == closing[token]:
+            for stop in range(token + 1, min(closing[token], t + longest) + 1):
+                if found < len(out_begin):
+                    out_begin[found] = t
+                    out_length[found] = stop - t
+                    out_key[found] = keys[token]
+                found += 1
+            t -= 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _bucket(one, two, three, n_buckets):
+    return np.int64(mix(mix(np.uint64(one), np.uint64(two)), np.uint64(three)) % np.uint64(n_buckets))
+
+
+@njit(cache=True, nogil=True)
+def index_trigrams(characters, text_starts, n_buckets):
+    """Which texts hold which three neighbouring characters, hashed into buckets.
+
+    characters (uint32[C]), text_starts (int64[N + 1])
+    RETURNS (bucket_starts int64[n_buckets + 1], texts int32[P]): Texts of each bucket, each once and in rising order.
+    """
+    bucket_starts = np.zeros(n_buckets + 1, dtype=np.int64)
+    latest = np.full(n_buckets, -1, dtype=np.int32)
+    for text in range(len(text_starts) - 1):
+        for c in range(text_starts[text], text_starts[text + 1] - 2):
+            bucket = _bucket(characters[c], characters[c + 1], characters[c + 2], n_buckets)
+            if latest[bucket] != text:
+                latest[bucket] = text
+                bucket_starts[bucket + 1] += 1
+    for bucket in range(n_buckets):
+        bucket_starts[bucket + 1] += bucket_starts[bucket]
+    free = bucket_starts[:-1].copy()
+    latest[:] = -1
+    texts = np.empty(bucket_starts[n_buckets], dtype=np.int32)
+    for text in range(len(text_starts) - 1):
+        for c in range(text_starts[text], text_starts[text + 1] - 2):
+            bucket = _bucket(characters[c], characters[c + 1], characters[c + 2], n_buckets)
+            if latest[bucket] != text:
+                latest[bucket] = text
+                texts[free[bucket]] = text
+                free[bucket] += 1
+    return bucket_starts, texts
+
+
+@njit(cache=True, nogil=True)
+def find_candidates(characters, text_starts, bucket_starts, texts, probes, most_postings, candidates):
+    """The texts that share most of the rarest trigrams with a query.
+
+    characters (uint32[C]), text_starts (int64[Q + 1]): The queries.
+    bucket_starts, texts: From `index_trigrams`.
+    probes (int): How many of the rarest trigrams are looked up, most_postings (int): only those that are no more frequent.
+    candidates (int32[Q, N]): Receives them, -1 where there are fewer.
+    """
+    n_buckets = len(bucket_starts) - 1
+    width = candidates.shape[1]
+    chosen = np.empty(probes, dtype=np.int64)
+    pool = np.empty(probes * most_postings, dtype=np.int32)
+    for query in range(len(text_starts) - 1):
+        candidates[query] = -1
+        n_chosen = 0
+        for c in range(text_starts[query], text_starts[query + 1] - 2):
+            bucket = _bucket(characters[c], characters[c + 1], characters[c + 2], n_buckets)
+            size = bucket_starts[bucket + 1] - bucket_starts[bucket]
+            if size == 0 or size > most_postings:
+                continue
+            place = n_chosen  # insertion: the chosen are sorted by size
+            known = False
+            for i in range(n_chosen):
+                known |= chosen[i] == bucket
+            if known:
+                continue
+            while place > 0 and bucket_starts[chosen[place - 1] + 1] - bucket_starts[chosen[place - 1]] > size:
+                place -= 1
+            if place == probes:
+                continue
+            for i in range(min(n_chosen, probes - 1), place, -1):
+                chosen[i] = chosen[i - 1]
+            chosen[place] = bucket
+            n_chosen = min(n_chosen + 1, probes)
+        size = 0
+        for i in range(n_chosen):
+            for p in range(bucket_starts[chosen[i]], bucket_starts[chosen[i] + 1]):
+                pool[size] = texts[p]
+                size += 1
+        pool[:size] = np.sort(pool[:size])
+        votes = np.zeros(width, dtype=np.int64)
+        at = 0
+        while at < size:
+            stop = at + 1
+            while stop < size and pool[stop] == pool[at]:
+                stop += 1
+            n_votes = stop - at
+            place = width
+            while place > 0 and votes[place - 1] < n_votes:
+                place -= 1
+            if place < width:
+                for i in range(width - 1, place, -1):
+                    votes[i] = votes[i - 1]
+                    candidates[query, i] = candidates[query, i - 1]
+                votes[place] = n_votes
+                candidates[query, place] = pool[at]
+            at = stop
+
+
+@njit(cache=True, nogil=True)
+def jaccard(words, starts, lengths, other_words, other_starts, others, similarity):
+    """Jaccard similarity of sets of words: what both have, of what one of them has.
+
+    words (uint64[W]), starts (int64[P]), lengths (int32[P]): The words of one side of each pair.
+    other_words (uint64[V]), other_starts (int64[N + 1]), others (int32[P]): Those of the other side.
+    similarity (float64[P]): Receives it.
+    """
+    for p in range(len(starts)):
+        begin, end = starts[p], starts[p] + lengths[p]
+        other_begin, other_end = other_starts[others[p]], other_starts[others[p] + 1]
+        both, one = 0, 0
+        for i in range(begin, end):
+            again = False
+            for k in range(begin, i):
+                again |= words[k] == words[i]
+            if again:
+                continue
+            one += 1
+            for k in range(other_begin, other_end):
+                if other_words[k] == words[i]:
+                    both += 1
+                    break
+        for i in range(other_begin, other_end):
+            again = False
+            for k in range(other_begin, i):
+                again |= other_words[k] == other_words[i]
+            one += not again
+        similarity[p] = both / max(1, one - both)

@@ -1,0 +1,332 @@
+"""Scores of what whole segments show: sums of the weights of their features.
+
+Weights live in four places (see features/segments.py): at the first and at the last token of a segment, at each of its tokens,
+and at the spans that are listed because they have a known feature.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import srsly
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+from thinc.api import Model
+from thinc.model import deserialize_attr, serialize_attr
+
+from ..errors import Errors
+from ..features.extractor import IndexBuilder
+from ..features.feature_index import FeatureIndex
+from ..features.gazetteers import Gazetteer
+from ..features.presets import segment_features
+from ..features.segments import CompiledSegments, SegmentFeatureSet, SpanIndexBuilder
+from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
+from .emissions import Corpus
+from .sparse_rows import SparseRows
+
+PLACES = ("begins", "ends", "tokens", "spans")
+
+
+class SpanScores(NamedTuple):
+    """What segment features add to the scores of a batch of Docs."""
+
+    begins: Floats  # [T, S]
+    ends: Floats  # [T, S]
+    tokens: Floats  # [T, S]
+    spans: Floats  # [N, S]
+    listed: SpanList
+
+
+class PreparedSegments(NamedTuple):
+    """Docs whose segment features are looked up already."""
+
+    begins: TokenFeatures
+    ends: TokenFeatures
+    tokens: TokenFeatures
+    spans: TokenFeatures  # of N spans
+    repeats: TokenFeatures  # of N spans, of the features of tokens
+    listed: SpanList
+
+
+class CertainSegments(NamedTuple):
+    """Segments of which an annotation leaves no doubt, labelled ones only."""
+
+    begin: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    state: NDArray[np.int64]  # [N]
+
+
+class SegmentFeatures:
+    """What sparse segment scores know: the templates, the gazetteers, and which pairs of feature and state have a weight.
+
+    longest (int): Tokens of the longest segment of any label; longer spans need no features.
+    """
+
+    def __init__(
+        self,
+        feature_set: SegmentFeatureSet,
+        *,
+        gazetteers: Optional[dict[str, Gazetteer]] = None,
+        n_states: int = 1,
+        longest: int = 1,
+    ):
+        self.feature_set = feature_set
+        self.gazetteers = gazetteers or {}
+        self.n_states = n_states
+        self.longest = longest
+        self.rows = {place: SparseRows.empty(n_states) for place in PLACES}
+        self._compiled: Optional[CompiledSegments] = None
+        self._lock = threading.Lock()
+
+    @property
+    def compiled(self) -> CompiledSegments:
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = CompiledSegments(self.feature_set, self.gazetteers)
+            return self._compiled
+
+    def set_gazetteers(self, gazetteers: dict[str, Gazetteer]) -> None:
+        """RAISES (ValueError): CRF106 if the templates name another one."""
+        self.feature_set.reader(gazetteers)
+        self.gazetteers = gazetteers
+        self._compiled = None
+
+    def prepare(self, docs: list[Doc]) -> PreparedSegments:
+        compiled = self.compiled
+        columns = compiled.reader.read(docs)
+        known = compiled.known_spans(docs, columns, self.longest, self.rows["spans"].index, self.rows["tokens"].index)
+        return PreparedSegments(
+            compiled.begins.rows(columns, self.rows["begins"].index),
+            compiled.ends.rows(columns, self.rows["ends"].index),
+            compiled.tokens.rows(columns, self.rows["tokens"].index),
+            known.rows,
+            known.repeats,
+            known.listed,
+        )
+
+    def slots(self, weights: dict[str, NDArray]) -> dict[str, Floats]:
+        """Weights by place, as the kernels add them up."""
+        return {place: rows.slots(weights[place]) for place, rows in self.rows.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and child processes: caches and the lock stay behind."""
+        return {**self.__dict__, "_compiled": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "templates": self.feature_set.spelled(),
+            "gazetteers": {name: gazetteer.to_dict() for name, gazetteer in self.gazetteers.items()},
+            "n_states": self.n_states,
+            "longest": self.longest,
+            "rows": {place: rows.to_dict() for place, rows in self.rows.items()},
+        }
+
+    def from_dict(self, data: dict[str, Any]) -> "SegmentFeatures":
+        """The same templates with what was saved.
+
+        RAISES (ValueError): CRF301 if the templates are not those the model was trained with.
+        """
+        if data["templates"] != self.feature_set.spelled():
+            differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
+            raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
+        features = SegmentFeatures(
+            self.feature_set,
+            gazetteers={name: Gazetteer.from_dict(saved) for name, saved in data["gazetteers"].items()},
+            n_states=data["n_states"],
+            longest=data["longest"],
+        )
+        features.rows = {place: SparseRows.from_dict(data["rows"][place]) for place in PLACES}
+        return features
+
+
+@serialize_attr.register(SegmentFeatures)
+def _serialize_features(_, value: SegmentFeatures, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(value.to_dict())
+
+
+@deserialize_attr.register(SegmentFeatures)
+def _deserialize_features(default: SegmentFeatures, value: bytes, name: str, model: Model) -> SegmentFeatures:
+    return default.from_dict(srsly.msgpack_loads(value))
+
+
+def SparseSegments(
+    features: Optional[SegmentFeatureSet] = None, min_count: int = 1, possible_states: bool = False
+) -> Model[list[Doc], SpanScores]:
+    """Sums of the weights of the features of segments.
+
+    features (SegmentFeatureSet): The templates; those of the preset if None.
+    min_count (int): Features of fewer annotated segments are left out.
+    possible_states (bool): Give every feature a weight for every label, not only for those it was seen with.
+    """
+    if min_count < 1:
+        raise ValueError(Errors.CRF115.format(parameter="min_count", value=min_count, allowed="at least 1"))
+    return Model(
+        "sparse_segments",
+        _forward,
+        init=_init,
+        params=dict.fromkeys(PLACES),
+        attrs={
+            "segment_features": SegmentFeatures(segment_features() if features is None else features),
+            "min_count": min_count,
+            "possible_states": possible_states,
+        },
+    )
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[SpanScores, Callable]:
+    features: SegmentFeatures = model.attrs["segment_features"]
+    prepared = features.prepare(docs)
+    scores = score_segments(features, prepared, features.slots({place: model.get_param(place) for place in PLACES}))
+
+    def backprop(d_scores: SpanScores) -> list[Doc]:
+        rows = features.rows
+        for place in PLACES:
+            gradient = rows[place].scatter(getattr(prepared, place), getattr(d_scores, place))
+            if place == "tokens":
+                gradient += rows[place].scatter(prepared.repeats, d_scores.spans)
+            model.inc_grad(place, gradient.astype(np.float32))
+        return []
+
+    return scores, backprop
+
+
+def score_segments(
+    features: SegmentFeatures, prepared: PreparedSegments, slots: dict[str, Floats], *, threads: int = 1
+) -> SpanScores:
+    """Scores of Docs whose features are looked up, with weights spread into slots."""
+    n_tokens, n_spans = len(prepared.listed.starts) - 1, len(prepared.listed.lengths)
+    sizes = {"begins": n_tokens, "ends": n_tokens, "tokens": n_tokens, "spans": n_spans}
+    scores = {place: np.zeros((size, features.n_states)) for place, size in sizes.items()}
+    for place in PLACES:
+        if features.rows[place].n_weights:
+            features.rows[place].add_scores(getattr(prepared, place), slots[place], scores[place], threads=threads)
+    if len(prepared.repeats.rows):
+        features.rows["tokens"].add_scores(prepared.repeats, slots["tokens"], scores["spans"], threads=threads)
+    return SpanScores(**scores, listed=prepared.listed)
+
+
+def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> CertainSegments:
+    """The segments that are in every path a clamp allows, but for ``O``."""
+    n_tokens = len(clamp.states)
+    opens = clamp.must_begin.copy()
+    opens[starts[:-1][starts[:-1] < n_tokens]] = True
+    single = clamp.states.sum(axis=1) == 1
+    state = np.where(single, clamp.states.argmax(axis=1), 0)
+    joined = ~clamp.may_begin & ~opens & single
+    [begin] = np.nonzero(opens & (state > 0))
+    # the end: the first token behind that does not surely go on
+    stops = np.append(np.flatnonzero(~joined), n_tokens)
+    end = stops[np.searchsorted(stops, begin, side="right")]
+    closed = np.append(opens, True)[end]
+    return CertainSegments(begin[closed], end[closed], state[begin][closed].astype(np.int64))
+
+
+def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int, int]] = None) -> None:
+    """Counts the features of the annotated segments in one pass over the corpus. Those that are there already stay.
+
+    X (Corpus): None to leave everything as it is. Y: The vocab, the number of states, and the longest segment.
+    """
+    if X is None or Y is None:
+        return
+    vocab, n_states, longest = Y
+    resize_segments(model, n_states)
+    old: SegmentFeatures = model.attrs["segment_features"]
+    compiled = old.compiled
+    compiled.reader.keep_names(True)
+    collectors = {
+        place: _PairCollector(IndexBuilder(getattr(compiled, place), old.rows[place].index), old.rows[place])
+        for place in PLACES[:3]
+    }
+    collectors["spans"] = _PairCollector(SpanIndexBuilder(compiled, old.rows["spans"].index), old.rows["spans"])
+    for batch in X():
+        columns = compiled.reader.read(batch.docs)
+        begin, end, state = certain_segments(batch.allowed, batch.starts)
+        length = (end - begin).astype(np.int32)
+        inside = np.repeat(end - np.cumsum(length), length) + np.arange(length.sum())
+        for place, at, states in (
+            ("begins", begin, state),
+            ("ends", end - 1, state),
+            ("tokens", inside, np.repeat(state, length)),
+        ):
+            collectors[place].add(collectors[place].builder.add(columns), at, states)
+        short = length <= longest
+        spans = collectors["spans"].builder.add(batch.docs, columns, begin[short], length[short])
+        collectors["spans"].add(spans, np.arange(int(short.sum())), state[short])
+    features = SegmentFeatures(
+        old.feature_set, gazetteers=old.gazetteers, n_states=n_states, longest=max(longest, old.longest)
+    )
+    for place, collector in collectors.items():
+        rows = collector.freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
+        model.set_param(place, _carry_over(model.maybe_get_param(place), old.rows[place], rows))
+        features.rows[place] = rows
+    model.attrs["segment_features"] = features
+
+
+class _PairCollector:
+    """Collects the pairs of feature and state that meet in annotated segments."""
+
+    def __init__(self, builder: "IndexBuilder | SpanIndexBuilder", known: SparseRows):
+        self.builder = builder
+        self._known = known
+        self._pairs = [known.rows_of_pairs() * known.n_columns + known.pair_columns]
+        self._counts = np.zeros(0, dtype=np.int64)
+
+    def add(self, features: TokenFeatures, at: NDArray[np.int64], states: NDArray[np.int64]) -> None:
+        """features: Of tokens or spans; at (int64[M]): which of them, and states (int64[M]): the state of each."""
+        counts = np.diff(features.starts)[at]
+        reference = np.repeat(features.starts[:-1][at] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        rows = features.rows[reference].astype(np.int64)
+        self._pairs.append(np.unique(rows * self._known.n_columns + np.repeat(states, counts)))
+        met = np.bincount(rows, minlength=len(self._counts))
+        met[: len(self._counts)] += self._counts
+        self._counts = met
+
+    def freeze(self, min_count: int, possible: bool, vocab: Vocab) -> SparseRows:
+        counts = np.zeros(len(self.builder), dtype=np.int64)
+        counts[: len(self._counts)] = self._counts[: len(counts)]
+        keep = counts >= min_count
+        keep[: len(self._known.index)] = True
+        spans = isinstance(self.builder, SpanIndexBuilder)
+        index: FeatureIndex = self.builder.freeze(keep) if spans else self.builder.freeze(keep, vocab)
+        n_columns = self._known.n_columns
+        if possible:  # every label, but not O
+            starts = np.arange(len(index) + 1, dtype=np.int64) * (n_columns - 1)
+            return SparseRows(index, starts, np.tile(np.arange(1, n_columns, dtype=np.int32), len(index)), n_columns)
+        rows, columns = np.divmod(np.unique(np.concatenate(self._pairs)), n_columns)
+        of_kept = keep[rows]
+        rows, columns = (np.cumsum(keep) - 1)[rows[of_kept]], columns[of_kept].astype(np.int32)
+        starts = np.append(0, np.cumsum(np.bincount(rows, minlength=len(index)))).astype(np.int64)
+        return SparseRows(index, starts, columns, n_columns)
+
+
+def _carry_over(weights: Optional[NDArray], before: SparseRows, after: SparseRows) -> NDArray[np.float32]:
+    """The weights of pairs that were there before, zero for the new ones."""
+    moved = np.zeros(after.n_weights, dtype=np.float32)
+    if weights is not None and len(weights):
+        key = after.rows_of_pairs() * after.n_columns + after.pair_columns
+        row = after.index.rows(before.index.keys).astype(np.int64)[before.rows_of_pairs()]
+        moved[np.searchsorted(key, row * after.n_columns + before.pair_columns)] = weights
+    return moved
+
+
+def resize_segments(model: Model, n_states: int) -> None:
+    """Makes room for new states behind those that are there: every known feature gets a weight for each, at zero."""
+    old: SegmentFeatures = model.attrs["segment_features"]
+    if old.n_states == n_states:
+        return
+    features = SegmentFeatures(old.feature_set, gazetteers=old.gazetteers, n_states=n_states, longest=old.longest)
+    new = np.arange(max(1, old.n_states), n_states)
+    for place, rows in old.rows.items():
+        row = np.concatenate([rows.rows_of_pairs(), np.repeat(np.arange(len(rows.index)), len(new))])
+        column = np.concatenate([rows.pair_columns, np.tile(new, len(rows.index))])
+        order = np.lexsort((column, row))
+        starts = np.append(0, np.cumsum(np.bincount(row, minlength=len(rows.index)))).astype(np.int64)
+        features.rows[place] = SparseRows(rows.index, starts, column[order].astype(np.int32), n_states)
+        if model.has_param(place):
+            model.set_param(place, _carry_over(model.get_param(place), rows, features.rows[place]))
+    model.attrs["segment_features"] = features

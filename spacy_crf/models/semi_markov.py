@@ -1,0 +1,362 @@
+"""The semi-Markov chain: scores of tokens, of whole segments and of their lengths, and transitions between segments.
+
+The model's output is ``SegmentScores``. State 0 is ``O``, whose segments have one token; state 1 + l is label l.
+"""
+
+import zlib
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+from thinc.api import Model
+
+from ..errors import Errors
+from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
+from ..inference.threads import default_threads
+from ..losses.clamped import ClampedLoss
+from ..types import Floats, SegmentClamp, SegmentScores
+from .emissions import (
+    AnnotatedDocs,
+    Corpus,
+    Emissions,
+    Prepared,
+    SparseFeatures,
+    resize_emissions,
+    score_prepared,
+)
+from .segments import (
+    PLACES,
+    PreparedSegments,
+    SegmentFeatures,
+    SpanScores,
+    SparseSegments,
+    resize_segments,
+    score_segments,
+)
+from .sparse_rows import TransposedFeatures
+
+_PARAMS = ("transitions", "first", "last", "lengths")
+LongestSegment = Union[None, int, float, dict[str, int]]
+
+
+def SemiMarkov(
+    emissions: Model[list[Doc], Emissions],
+    segments: Optional[Model[list[Doc], SpanScores]] = None,
+    longest_segment: LongestSegment = None,
+    possible_transitions: bool = False,
+) -> Model[list[Doc], SegmentScores]:
+    """A first-order semi-Markov chain (Sarawagi & Cohen 2004).
+
+    emissions (Model): Scores of labels at tokens, summed over each segment: SparseEmissions or Tok2VecEmissions.
+    segments (Model): Scores of segments; SparseSegments with the preset's templates if None.
+    longest_segment (Union[int, float, dict]): Tokens of the longest segment: one number for all labels, or one for each;
+        a fraction is a quantile of the lengths in the training data, and None their largest.
+    possible_transitions (bool): Give every pair of labels a weight, not only those seen in training. The others stay
+        possible, with a weight of zero.
+    RAISES (ValueError): CRF125 for a longest segment that can't be.
+    """
+    segments = SparseSegments() if segments is None else segments
+    return Model(
+        "semi_markov",
+        _forward,
+        init=_init,
+        layers=[emissions, segments],
+        refs={"emissions": emissions, "segments": segments},
+        params=dict.fromkeys(_PARAMS),
+        attrs={
+            "possible_transitions": possible_transitions,
+            "structure": SemiMarkovInference(),
+            "longest_segment": _check_longest(longest_segment),
+            "allowed": None,  # for the component: any segment may follow any other
+            "longest": None,  # int32[S] tokens of the longest segment of each state, set by the component
+            "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
+            "resize": resize_semi_markov,
+            "objective": SemiMarkovObjective,
+        },
+    )
+
+
+def _check_longest(value: LongestSegment) -> LongestSegment:
+    def possible(number, low) -> bool:
+        return isinstance(number, (int, float)) and not isinstance(number, bool) and number >= low
+
+    if isinstance(value, dict):
+        valid = all(possible(number, 1) and int(number) == number for number in value.values())
+    elif isinstance(value, float) and value < 1:
+        valid = value > 0
+    else:
+        valid = value is None or (possible(value, 1) and int(value) == value)
+    if not valid:
+        raise ValueError(Errors.CRF125.format(value=value))
+    return value
+
+
+def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, list[int]]) -> NDArray[np.int32]:
+    """Tokens of the longest segment of each state.
+
+    setting: What the config says, lengths (dict): of the annotated segments of each label.
+    RETURNS (int32[S]): 1 for ``O``; labels without a setting and without annotation may be as long as the longest of the others.
+    """
+    if isinstance(setting, (int, float)) and not (isinstance(setting, float) and setting < 1):
+        return np.array([1] + [int(setting)] * len(labels), dtype=np.int32)
+    quantile = setting if isinstance(setting, float) else 1.0
+    given = setting if isinstance(setting, dict) else {}
+    measured = {
+        label: int(np.ceil(np.quantile(found, quantile, method="inverted_cdf")))
+        for label, found in lengths.items()
+        if found
+    }
+    measured.update({label: int(length) for label, length in given.items()})
+    rest = max(measured.values(), default=1)
+    return np.array([1] + [measured.get(label, rest) for label in labels], dtype=np.int32)
+
+
+def segment_scores(
+    model: Model, emissions: Emissions, spans: SpanScores, transitions, first, last, lengths
+) -> SegmentScores:
+    """Potentials from the parts of the model, in float64, with -inf beyond the longest segments."""
+    longest: NDArray[np.int32] = model.attrs["longest"]
+    possible = np.arange(1, len(lengths) + 1)[:, None] <= longest
+    if emissions.transitions is not None:
+        transitions = emissions.transitions + transitions
+    return SegmentScores(
+        emissions.scores + spans.tokens,
+        spans.begins,
+        spans.ends,
+        np.where(possible, lengths, -np.inf),
+        spans.spans,
+        np.asarray(transitions),
+        np.asarray(first),
+        np.asarray(last),
+        spans.listed,
+        emissions.starts,
+    )
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[SegmentScores, Callable]:
+    emissions, backprop_emissions = model.get_ref("emissions")(docs, is_train)
+    spans, backprop_spans = model.get_ref("segments")(docs, is_train)
+    shared = (model.get_param(name).astype(np.float64) for name in _PARAMS)
+    scores = segment_scores(model, emissions, spans, *shared)
+
+    def backprop(d_scores: SegmentScores) -> list[Doc]:
+        d_transitions, per_position = d_scores.transitions, None
+        if d_transitions.ndim == 3:
+            d_transitions, per_position = d_transitions.sum(axis=0), d_transitions
+        observed = model.attrs["observed"]
+        has_length = has_lengths(model)
+        for name, gradient, mask in zip(
+            _PARAMS,
+            (d_transitions, d_scores.first, d_scores.last, d_scores.lengths),
+            (observed[:-2], observed[-2], observed[-1], has_length),
+        ):
+            model.inc_grad(name, np.where(mask, gradient, 0.0).astype(np.float32))
+        backprop_spans(SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed))
+        return backprop_emissions(Emissions(d_scores.tokens, per_position, d_scores.starts))
+
+    return scores, backprop
+
+
+def has_lengths(model: Model) -> NDArray[np.bool_]:
+    """Which lengths have a weight: bool[K, S]. All that are possible, but for ``O``, if a template asks for them."""
+    longest: NDArray[np.int32] = model.attrs["longest"]
+    possible = np.arange(1, longest.max() + 1)[:, None] <= longest
+    possible[:, 0] = False
+    features: SegmentFeatures = model.get_ref("segments").attrs["segment_features"]
+    return possible & features.feature_set.has_length
+
+
+def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int]] = None) -> None:
+    emissions, segments = model.get_ref("emissions"), model.get_ref("segments")
+    if X is None or Y is None:
+        emissions.initialize()
+        return
+    vocab, n_states = Y
+
+    def of_states():
+        for annotated in X():
+            yield annotated._replace(allowed=annotated.allowed.states)
+
+    emissions.initialize(X=of_states, Y=Y)
+    segments.initialize(X=X, Y=(vocab, n_states, int(model.attrs["longest"].max())))
+    resize_semi_markov(model, n_states)
+    observed = model.attrs["observed"].astype(bool)
+    if model.attrs["possible_transitions"]:
+        observed[:] = True
+    else:
+        for batch in X():
+            observed |= _observed(batch.allowed, batch.starts)
+    model.attrs["observed"] = observed.astype(np.uint8)
+
+
+def _observed(clamp: SegmentClamp, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Transitions, firsts and lasts of tokens whose annotation leaves one state: bool[S + 2, S]."""
+    n_states = clamp.states.shape[1]
+    observed = np.zeros((n_states + 2, n_states), dtype=bool)
+    state = np.where(clamp.states.sum(axis=1) == 1, clamp.states.argmax(axis=1), -1)
+    begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]]
+    for row, tokens in ((-2, begin), (-1, end - 1)):
+        observed[row, state[tokens][state[tokens] >= 0]] = True
+    step = clamp.must_begin.copy()
+    step[begin] = False
+    [at] = np.nonzero(step)
+    at = at[(state[at] >= 0) & (state[at - 1] >= 0)]
+    observed[state[at - 1], state[at]] = True
+    return observed
+
+
+def resize_semi_markov(model: Model, n_states: int) -> None:
+    """Makes room for new states behind those that are there, and for longer segments; the new weights are zero. A new label may
+    be as long as the longest of the others."""
+    resize_emissions(model.get_ref("emissions"), n_states)
+    resize_segments(model.get_ref("segments"), n_states)
+    before = model.get_param("first").shape[0] if model.has_param("first") else 0
+    longest: NDArray[np.int32] = model.attrs["longest"]
+    if len(longest) < n_states:
+        added = np.full(n_states - len(longest), longest.max(), dtype=np.int32)
+        longest = model.attrs["longest"] = np.concatenate([longest, added])
+    shapes = {"transitions": (n_states, n_states), "lengths": (int(longest.max()), n_states)}
+    for name in _PARAMS:
+        new = np.zeros(shapes.get(name, (n_states,)), dtype=np.float32)
+        if before:
+            old = model.get_param(name)
+            kept = tuple(slice(min(sizes)) for sizes in zip(old.shape, new.shape))
+            new[kept] = old[kept]
+        model.set_param(name, new)
+    if before != n_states:
+        observed = np.full((n_states + 2, n_states), bool(before), dtype=np.uint8)
+        if before:
+            observed[:before, :before] = model.attrs["observed"][:before]
+            observed[-2:, :before] = model.attrs["observed"][-2:]
+        model.attrs["observed"] = observed
+
+
+class _Block(NamedTuple):
+    tokens: Prepared
+    transposed: TransposedFeatures
+    transposed_transitions: Optional[TransposedFeatures]
+    segments: PreparedSegments
+    transposed_segments: dict[str, TransposedFeatures]
+    transposed_repeats: TransposedFeatures
+    clamp: SegmentClamp
+    weights: Optional[Floats]  # [B] of the sequences
+
+
+class SemiMarkovObjective:
+    """Loss of a corpus as a function of all weights as one vector: emissions, transition templates, segment features by place,
+    transitions, firsts, lasts and lengths; weights that were not seen in training are not part of it.
+
+    model (Model): A SemiMarkov on SparseEmissions.
+    loss (ClampedLoss): What is minimised.
+    corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
+    """
+
+    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
+        self._model = model
+        self._loss = loss
+        self._structure = SemiMarkovInference(threads=default_threads())
+        self._emissions, self._segments = model.get_ref("emissions"), model.get_ref("segments")
+        self._features: SparseFeatures = self._emissions.attrs["features"]
+        self._segment_features: SegmentFeatures = self._segments.attrs["segment_features"]
+        self._observed = model.attrs["observed"].astype(bool)
+        self._lengths = has_lengths(model)
+        self._blocks = self._read(corpus)
+        sizes = [self._features.states.n_weights, self._features.transitions.n_weights]
+        sizes += [self._segment_features.rows[place].n_weights for place in PLACES]
+        self._bounds = np.cumsum([*sizes, int(self._observed.sum())])
+        self.signature = self._sign()
+        self.n_impossible = 0
+
+    def _read(self, corpus: Iterable[AnnotatedDocs]) -> list[_Block]:
+        features, rows = self._features, self._segment_features.rows
+        blocks = []
+        for batch in corpus:
+            tokens, segments = features.prepare(batch.docs), self._segment_features.prepare(batch.docs)
+            blocks.append(
+                _Block(
+                    tokens,
+                    TransposedFeatures(tokens.states, features.states),
+                    TransposedFeatures(tokens.transitions, features.transitions) if tokens.transitions else None,
+                    segments,
+                    {place: TransposedFeatures(getattr(segments, place), rows[place]) for place in PLACES},
+                    TransposedFeatures(segments.repeats, rows["tokens"]),
+                    batch.allowed,
+                    batch.weights,
+                )
+            )
+        return blocks
+
+    @property
+    def model_features(self) -> SparseFeatures:
+        """The features that the objective was made for."""
+        return self._features
+
+    def _sign(self) -> Hashable:
+        """Says what function this is: the data, the layout and the loss."""
+        check = zlib.crc32(repr(self._loss).encode("utf8"))
+        for block in self._blocks:
+            arrays = [block.tokens.states.rows, block.tokens.starts, *block.clamp, block.weights]
+            arrays += [getattr(block.segments, place).rows for place in PLACES] + list(block.segments.listed)
+            for array in arrays:
+                if array is not None:
+                    check = zlib.crc32(np.ascontiguousarray(array), check)
+        return (int(self._bounds[-1]), int(self._lengths.sum()), check)
+
+    def weights(self) -> Floats:
+        chain = np.vstack([self._model.get_param(name) for name in ("transitions", "first", "last")])
+        parts = [self._emissions.get_param("states"), self._emissions.get_param("transitions")]
+        parts += [self._segments.get_param(place) for place in PLACES]
+        parts += [chain[self._observed], self._model.get_param("lengths")[self._lengths]]
+        return np.concatenate(parts).astype(np.float64)
+
+    def assign(self, weights: Floats) -> None:
+        states, transitions, *places, observed, lengths = np.split(weights.astype(np.float32), self._bounds)
+        self._emissions.set_param("states", states.copy())
+        self._emissions.set_param("transitions", transitions.copy())
+        for place, value in zip(PLACES, places):
+            self._segments.set_param(place, value.copy())
+        chain, dense = np.zeros(self._observed.shape, np.float32), np.zeros(self._lengths.shape, np.float32)
+        chain[self._observed] = observed
+        dense[self._lengths] = lengths
+        for name, value in zip(_PARAMS, (chain[:-2], chain[-2], chain[-1], dense)):
+            self._model.set_param(name, value.copy())
+
+    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        features, segment_features = self._features, self._segment_features
+        states, transitions, *places, observed, known_lengths = np.split(weights, self._bounds)
+        slots, transition_slots = features.states.slots(states), features.transitions.slots(transitions)
+        segment_slots = segment_features.slots(dict(zip(PLACES, places)))
+        chain, lengths = np.zeros(self._observed.shape), np.zeros(self._lengths.shape)
+        chain[self._observed] = observed
+        lengths[self._lengths] = known_lengths
+        value, gradient = 0.0, np.zeros(len(weights))
+        d_chain, d_lengths = np.zeros(chain.shape), np.zeros(lengths.shape)
+        d_states, d_transitions, *d_places, d_observed, d_known_lengths = np.split(gradient, self._bounds)  # views
+        d_places = dict(zip(PLACES, d_places))
+        threads = self._structure.threads
+        self.n_impossible = 0
+        for block in self._blocks:
+            scored = score_prepared(features, block.tokens, slots, transition_slots, threads=threads)
+            spans = score_segments(segment_features, block.segments, segment_slots, threads=threads)
+            scores = segment_scores(self._model, scored, spans, chain[:-2], chain[-2], chain[-1], lengths)
+            losses, d_scores, impossible = self._loss(self._structure, scores, block.clamp, weights=block.weights)
+            value += losses.sum()
+            self.n_impossible += int(impossible.sum())
+            block.transposed.gather(d_scores.tokens, d_states, threads=threads)
+            for place in PLACES:
+                block.transposed_segments[place].gather(getattr(d_scores, place), d_places[place], threads=threads)
+            block.transposed_repeats.gather(d_scores.spans, d_places["tokens"], threads=threads)
+            d_pairs = d_scores.transitions
+            if block.transposed_transitions is not None:
+                flat = d_pairs.reshape(len(d_pairs), -1)
+                block.transposed_transitions.gather(flat, d_transitions, threads=threads)
+            d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
+            d_chain[-2] += d_scores.first
+            d_chain[-1] += d_scores.last
+            d_lengths += d_scores.lengths
+        d_observed[:] = d_chain[self._observed]
+        d_known_lengths[:] = d_lengths[self._lengths]
+        return float(value), gradient
