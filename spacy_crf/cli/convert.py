@@ -116,17 +116,18 @@ def _read_jsonl(path: Path, lang: str, report: Report) -> Iterator[Doc]:
             report.rejected.append(f"{place} ('{answer}')")
             continue
         doc = nlp.make_doc(text)
-        entities, missing = [], []
+        entities, cut = [], []
         for span in spans:
             entity = doc.char_span(span.start, span.end, label=span.label)
             if entity is None:
                 report.misaligned.append(f"{place}, {span.named_in(text)}")
-                missing.append(doc.char_span(span.start, span.end, alignment_mode="expand"))
+                # None for a space between tokens
+                cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
             else:
                 entities.append(entity)
-        # The token that a misaligned span cuts may be part of an entity, which then says more about it.
+        # A token that a misaligned span cuts may be part of an entity, which then says more about it.
         taken = {token.i for entity in entities for token in entity}
-        missing = [doc[token.i : token.i + 1] for span in missing for token in span if token.i not in taken]
+        missing = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
         doc.set_ents(entities, missing=missing, default="outside")
         yield doc
 
@@ -139,7 +140,7 @@ def _parse_item(line: str, place: str) -> tuple[str, list[Span], Optional[str]]:
         raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
     if not isinstance(item, dict) or not isinstance(item.get("text"), str):
         raise ValueError(Errors.CRF701.format(place=place, reason='it has no "text"'))
-    spans = item.get("spans") or []
+    spans = [] if item.get("spans") is None else item["spans"]
     if not isinstance(spans, list):
         raise ValueError(Errors.CRF701.format(place=place, reason='"spans" is not a list'))
     text = item["text"]
@@ -204,7 +205,7 @@ def _is_tag(tag: str) -> bool:
 def _make_doc(vocab: Vocab, rows: list[list[str]], tag_column: Optional[int]) -> Doc:
     words = [row[0] for row in rows]
     tags = [row[tag_column - 1] for row in rows] if tag_column else None
-    ents = [row[-1] for row in rows] if tag_column != len(rows[0]) else None
+    ents = [None if row[-1] == "-" else row[-1] for row in rows] if tag_column != len(rows[0]) else None
     return Doc(vocab, words=words, tags=tags, ents=ents)
 
 

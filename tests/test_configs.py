@@ -1,0 +1,192 @@
+"""Every config trains and every name resolves; spaCy's commands take our pipelines like its own."""
+
+import importlib
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import spacy
+import srsly
+from spacy import registry
+from spacy.cli import app
+from spacy.cli.init_config import fill_config
+from spacy.language import Language
+from spacy.tokens import DocBin
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import load_config, load_model_from_config
+from typer.testing import CliRunner
+
+from .util import NER_TEXTS, entities, ner_doc, plain
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # a dependency of pytest there
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.cfg"))
+ENTRY_POINTS = [
+    (group, name, target)
+    for group, names in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"].items()
+    for name, target in names.items()
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A .spacy file with entities and tags."""
+    return _write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
+
+
+def _write_corpus(path, copies=1):
+    nlp = spacy.blank("en")
+    docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
+    for doc in docs:
+        for token in doc:
+            token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
+    DocBin(docs=docs).to_disk(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(corpus, tmp_path_factory):
+    """A trained crf_ner on disk. Do not change."""
+    return _train(ROOT / "configs" / "crf_ner.cfg", corpus, tmp_path_factory.mktemp("trained"))[1]
+
+
+def _overrides(corpus):
+    return {"paths.train": str(corpus), "paths.dev": str(corpus)}
+
+
+def _train(config_path, corpus, output=None, stdout=None, **overrides):
+    overrides = {
+        **_overrides(corpus),
+        "training.max_epochs": 0,
+        "training.max_steps": 2,  # the loop takes one more
+        "training.eval_frequency": 1,
+        **overrides,
+    }
+    config = load_config(config_path, overrides=overrides)
+    if "use_averages" in config["training"]["optimizer"]:
+        # The averages are what is saved, the last weights what is in memory: here they shall be the same.
+        config["training"]["optimizer"]["use_averages"] = False
+    return train(init_nlp(config), output, stdout=stdout or io.StringIO(), stderr=io.StringIO())
+
+
+def _annotation(nlp, docs):
+    """What a pipeline says of Docs: their entities, and the tags of all tokens."""
+    docs = list(nlp.pipe(plain(doc) for doc in docs))
+    return [(entities(doc), [token.tag_ for token in doc]) for doc in docs]
+
+
+def _run(*args):
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+# --------------------------------------------------------------------------------------------------------- configs
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tmp_path):
+    stdout = io.StringIO()
+    nlp, saved = _train(path, corpus, tmp_path, stdout)
+    rows = [line.split() for line in stdout.getvalue().splitlines() if line.strip()[:1].isdigit()]
+    assert [row[1] for row in rows] == ["0", "1", "2"]
+    assert float(rows[-1][2]) < float(rows[0][2])  # the loss
+    docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
+    loaded = spacy.load(saved)
+    assert loaded.config["components"] == nlp.config["components"]
+    assert _annotation(loaded, docs) == _annotation(nlp, docs)
+    again = load_model_from_config(loaded.config).from_bytes(loaded.to_bytes())
+    assert _annotation(again, docs) == _annotation(nlp, docs)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_config_is_complete(path, tmp_path):
+    ours, filled = fill_config(tmp_path / "filled.cfg", path, silent=True)
+    assert ours == filled
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_debug_config(path, corpus):
+    assert "Config is valid" in _run("debug", "config", path, "--paths.train", corpus, "--paths.dev", corpus)
+
+
+def test_training_stops_soon_after_convergence_and_keeps_the_best_model(corpus, tmp_path, caplog):
+    config = ROOT / "configs" / "crf_ner.cfg"
+    stdout = io.StringIO()
+    overrides = dict.fromkeys(["training.max_epochs", "training.max_steps"], 0)
+    _train(config, corpus, tmp_path, stdout, **overrides)
+    rows = [line.split() for line in stdout.getvalue().splitlines() if line.strip()[:1].isdigit()]
+    assert len(rows) <= 15
+    assert [record.message for record in caplog.records if "LBFGS stopped after" in record.message]
+    assert spacy.load(tmp_path / "model-best").meta["performance"]["ents_f"] == 1.0
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_interrupt_keeps_the_best_model(batch, corpus, tmp_path, monkeypatch):
+    """As with spaCy's own components: what was best so far is on disk, and the interrupt is not swallowed."""
+    from spacy_crf.models.objective import LinearChainObjective
+
+    evaluations = 0
+    evaluate = LinearChainObjective.evaluate
+
+    def interrupted(self, weights):
+        nonlocal evaluations
+        evaluations += 1
+        if evaluations == 12 * batch:  # in the middle of a step
+            raise KeyboardInterrupt
+        return evaluate(self, weights)
+
+    monkeypatch.setattr(LinearChainObjective, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _train(ROOT / "configs" / "crf_ner.cfg", corpus, tmp_path, **{"training.optimizer.delta": 0.0})
+    best = spacy.load(tmp_path / "model-best")
+    docs = list(DocBin().from_disk(corpus).get_docs(best.vocab))
+    assert [found for found, _ in _annotation(best, docs)] == [entities(doc) for doc in docs]
+    assert _annotation(spacy.load(tmp_path / "model-last"), docs)
+
+
+# --------------------------------------------------------------------------------------------------------- commands
+
+
+def test_debug_data(tmp_path):
+    corpus = _write_corpus(tmp_path / "large_enough.spacy", copies=20)
+    output = _run("debug", "data", ROOT / "configs" / "crf_ner.cfg", "--paths.train", corpus, "--paths.dev", corpus)
+    assert "Corpus is loadable" in output
+
+
+def test_evaluate(model, corpus):
+    assert "NER F   100.00" in _run("evaluate", model, corpus)
+
+
+# spaCy leaves the files that it writes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_package_requires_us(model, tmp_path):
+    _run("package", model, tmp_path, "--build", "none", "--name", "tiny")
+    [folder] = tmp_path.iterdir()
+    meta = srsly.read_json(folder / "meta.json")
+    assert any(requirement.startswith("spacy-crf") for requirement in meta["requirements"])
+    packaged = spacy.load(next(folder.glob("en_tiny/en_tiny-*")))
+    assert [ent.label_ for ent in packaged("Ann Lee lives in New York .").ents] == ["PER", "GPE"]
+
+
+def test_benchmark_speed(model, corpus):
+    assert "words/s" in _run("benchmark", "speed", model, corpus, "--batches", 30, "--warmup", 0, "--batch-size", 3)
+
+
+# ----------------------------------------------------------------------------------------------------- entry points
+
+
+@pytest.mark.parametrize("group, name, target", ENTRY_POINTS, ids=[name for _, name, _ in ENTRY_POINTS])
+def test_entry_point_resolves(group, name, target):
+    """A failure after an edit of pyproject.toml: run ``pip install -e .`` again."""
+    module, _, attribute = target.partition(":")
+    assert registry.get(group.partition("_")[2], name) is getattr(importlib.import_module(module), attribute)
+    if group == "spacy_factories":
+        assert Language.has_factory(name)
+        assert spacy.blank("en").add_pipe(name).name == name

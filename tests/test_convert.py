@@ -1,0 +1,236 @@
+"""``python -m spacy crf convert``: what it reads, what it refuses, and that nothing is lost without a word."""
+
+import json
+
+import pytest
+import spacy
+from spacy.cli import app
+from spacy.tokens import DocBin
+from typer.testing import CliRunner
+
+from spacy_crf.cli.convert import Report, convert
+
+from .util import entities
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    def write(*items):
+        path = tmp_path / "items.jsonl"
+        lines = [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in items]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def columns(tmp_path):
+    def write(text):
+        path = tmp_path / "tokens.conll"
+        path.write_text(text, encoding="utf8", newline="")
+        return path
+
+    return write
+
+
+def item(text, *spans, **others):
+    return {"text": text, "spans": [dict(zip(("start", "end", "label"), span)) for span in spans], **others}
+
+
+def run(*args):
+    result = CliRunner().invoke(app, ["crf", "convert", *(str(arg) for arg in args)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+# ----------------------------------------------------------------------------------------------------------- JSONL
+
+
+def test_jsonl(jsonl):
+    path = jsonl(
+        item("Ann lives in New York.", (13, 21, "GPE"), (0, 3, "PER"), meta={"source": "me"}, answer="accept"),
+        "",
+        item("Nobody."),
+        {"text": ""},
+        item("naïve café 😀 Zoë", (13, 16, "PER")),
+    )
+    docs = convert(path)
+    assert [entities(doc) for doc in docs] == [[(0, 1, "PER"), (3, 5, "GPE")], [], [], [(3, 4, "PER")]]
+    assert [token.ent_iob_ for token in docs[1]] == ["O", "O"]  # known to be outside, not missing
+
+
+def test_a_separator_within_a_text_ends_no_line(jsonl):
+    assert [doc.text for doc in convert(jsonl(item("one\u2028two\x85three")))] == ["one\u2028two\x85three"]
+
+
+def test_byte_order_mark_and_windows_line_ends(tmp_path):
+    path = tmp_path / "items.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}\r\n')
+    assert [doc.text for doc in convert(path)] == ["one", "two"]
+
+
+def test_misaligned_spans_are_missing_annotation_and_reported(jsonl):
+    report = Report()
+    [doc] = convert(
+        jsonl(item("Annabel met Bob in Rome", (0, 3, "PER"), (12, 15, "PER"), (18, 23, "GPE"))), report=report
+    )
+    assert entities(doc) == [(2, 3, "PER")]
+    assert [token.ent_iob_ for token in doc] == ["", "O", "B", "O", ""]
+    assert [place.partition(", ")[2] for place in report.misaligned] == [
+        "line 1, 0-3 'Ann' (PER)",
+        "line 1, 18-23 ' Rome' (GPE)",
+    ]
+
+
+def test_a_misaligned_span_leaves_its_neighbour_alone(jsonl):
+    [doc] = convert(jsonl(item("Bob Annabel", (0, 4, "PER"), (4, 11, "PER"))))
+    assert entities(doc) == [(1, 2, "PER")]
+
+
+def test_a_span_between_tokens_is_reported(jsonl):
+    report = Report()
+    [doc] = convert(jsonl(item("Bob ran", (3, 4, "PER"))), report=report)
+    assert [token.ent_iob_ for token in doc] == ["O", "O"]
+    assert len(report.misaligned) == 1
+
+
+def test_the_command_reports_the_first_three_places(jsonl, tmp_path):
+    path = jsonl(*[item(f"Annabel{n}", (0, 3, "PER")) for n in range(5)])
+    code, output = run(path, tmp_path / "out.spacy")
+    assert code == 0
+    assert "5 spans do not align" in output
+    assert [f"line {n}" in output for n in range(1, 6)] == [True, True, True, False, False]
+
+
+def test_rejected_items_are_left_out_and_reported(jsonl, tmp_path):
+    path = jsonl(item("one"), item("two", answer="reject"), item("three", answer="ignore"))
+    code, output = run(path, tmp_path / "out.spacy")
+    assert code == 0
+    assert "1 documents" in output
+    assert "2 lines were not accepted" in output
+
+
+@pytest.mark.parametrize(
+    "bad, says",
+    [
+        ('{"text": "one"', "not JSON"),
+        ("[]", 'no "text"'),
+        ('{"spans": []}', 'no "text"'),
+        ('{"text": 1}', 'no "text"'),
+        ('{"text": "one", "spans": {}}', "not a list"),
+        (item("one", (0, 4, "X")), "within the 3 characters"),
+        (item("one", (2, 2, "X")), '"start" < "end"'),
+        (item("one", (-1, 2, "X")), '"start" < "end"'),
+        (item("one", ("0", 2, "X")), '"start" < "end"'),
+        (item("one", (0, 3)), 'a "label"'),
+        (item("one", (0, 3, "")), 'a "label"'),
+        ({"text": "one", "spans": [[0, 3, "X"]]}, '"start" < "end"'),
+    ],
+)
+def test_bad_lines_are_named(jsonl, bad, says):
+    path = jsonl(item("good"), bad)
+    with pytest.raises(ValueError) as error:
+        convert(path)
+    assert str(error.value).startswith(f"CRF701: {path}, line 2")
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("second", [(2, 7, "B"), (0, 3, "B"), (0, 3, "A"), (1, 2, "B")])
+def test_overlapping_spans_are_both_named(jsonl, second):
+    path = jsonl(item("one two", second, (0, 3, "A")))
+    with pytest.raises(ValueError, match=r"CRF702.*line 1") as error:
+        convert(path)
+    assert "'one' (A)" in str(error.value)
+    assert f"({second[2]})" in str(error.value)
+
+
+def test_not_utf8(tmp_path):
+    path = tmp_path / "items.jsonl"
+    path.write_bytes(b'{"text": "one"}\n{"text": "caf\xe9"}\n')
+    with pytest.raises(ValueError, match="line 2: can't be read: it is not UTF-8"):
+        convert(path)
+
+
+# --------------------------------------------------------------------------------------------------------- columns
+
+
+LINES = ["-DOCSTART-|O", "", "Ann|B-PER", "Lee|I-PER", "Bob|B-PER", "#|O", "", "", "Hi|-", "!|O"]
+
+
+@pytest.mark.parametrize("separator", ["\t", " ", "   "])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_columns(columns, separator, newline):
+    docs = convert(columns(newline.join(LINES).replace("|", separator)))
+    assert [entities(doc) for doc in docs] == [[(0, 2, "PER"), (2, 3, "PER")], []]
+    assert [token.text for token in docs[0]] == ["Ann", "Lee", "Bob", "#"]
+    assert [token.ent_iob_ for token in docs[1]] == ["", "O"]
+
+
+@pytest.mark.parametrize("comment", ["# id 7", "# a longer comment", "#"])
+def test_comments(columns, comment):
+    assert [doc.text for doc in convert(columns(f"# sent_id = 1\nAnn\tB-PER\n{comment} \nran\tO\n"))] == ["Ann ran "]
+
+
+def test_words_may_hold_spaces_between_tabs(columns):
+    [doc] = convert(columns("10 000\tB-N\n\u00a0\tO\n"))
+    assert [token.text for token in doc] == ["10 000", "\u00a0"]
+
+
+def test_tag_column_beside_entities(columns):
+    [doc] = convert(columns("Ann NNP B-PER\nran VBD O\n"), tag_column=2)
+    assert [token.tag_ for token in doc] == ["NNP", "VBD"]
+    assert entities(doc) == [(0, 1, "PER")]
+
+
+def test_tag_column_alone(columns):
+    [doc] = convert(columns("Ann NNP\nran VBD\n"), tag_column=2)
+    assert [token.tag_ for token in doc] == ["NNP", "VBD"]
+    assert not doc.has_annotation("ENT_IOB")
+
+
+@pytest.mark.parametrize(
+    "lines, says",
+    [
+        ("Ann B-PER\nran\n", "CRF703.*line 2: has 1 columns, but 2, as in the lines before"),
+        ("Ann B-PER\nran VBD O\n", "CRF703.*line 2: has 3 columns"),
+        ("Ann\n", "CRF703.*line 1: has 1 columns, but at least 2"),
+        ("Ann B-PER\nran VBD\n", "CRF704.*line 2: 'VBD' is no entity tag"),
+        ("Ann B-\n", "CRF704.*line 1: 'B-'"),
+        ("Ann I-PER\n", "CRF705.*line 1: 'I-PER' follows 'O'.*'B-PER'"),
+        ("Ann B-PER\n\nLee I-PER\n", "CRF705.*line 3: 'I-PER' follows 'O'"),
+        ("Ann B-PER\nLee I-ORG\n", "CRF705.*line 2: 'I-ORG' follows 'B-PER'"),
+        ("Ann\tB-PER\n\tO\n", "CRF701.*line 2: .*the word is empty"),
+    ],
+)
+def test_bad_columns_are_named(columns, lines, says):
+    with pytest.raises(ValueError, match=says):
+        convert(columns(lines))
+
+
+# --------------------------------------------------------------------------------------------------------- command
+
+
+def test_a_folder(jsonl, columns, tmp_path):
+    jsonl(item("Ann", (0, 3, "PER")))
+    columns("Bob B-PER\nran O\n")
+    (tmp_path / "notes.txt").write_text("not data")
+    code, output = run(tmp_path, tmp_path / "out")
+    assert code == 0
+    assert "1 documents, 1 entities" in output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["items.spacy", "tokens.spacy"]
+    [doc] = DocBin().from_disk(tmp_path / "out" / "tokens.spacy").get_docs(spacy.blank("en").vocab)
+    assert entities(doc) == [(0, 1, "PER")]
+
+
+def test_errors_are_told_briefly(columns, tmp_path):
+    code, output = run(columns("Ann X\n"), tmp_path / "out.spacy")
+    assert code == 1
+    assert "CRF704" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "out.spacy").exists()
+
+
+def test_a_folder_without_data(tmp_path):
+    code, output = run(tmp_path, tmp_path / "out")
+    assert code == 1
+    assert "CRF700" in output
