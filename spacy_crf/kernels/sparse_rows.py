@@ -133,35 +133,33 @@ def gather_gradient(
 
 @njit(cache=True, nogil=True)
 def add_neighbour_rows(kinds, starts, first, stop, reach, offsets, table, scores):
-    """scores[t] += sum over offsets o of table[o, kind at t + o], for tokens of the sequences first to stop.
+    """scores[t] += sum over offsets o of table[kind at t + offsets[o], o], for tokens of the sequences first to stop.
 
     kinds (int32[T]): Lexemes, or other things that tokens share, starts (int64[B + 1]), offsets (int64[O]),
-    table (float[O, U, C]); positions outside a sequence have the first ``2 * reach`` kinds, as in ``hashing``.
+    table (float[U, O, C]); positions outside a sequence have the first ``2 * reach`` kinds, as in ``hashing``.
+    Position by position, so that all that a kind has lies together.
     """
     n_columns = scores.shape[1]
     for b in range(first, stop):
         begin, end = starts[b], starts[b + 1]
-        for t in range(begin, end):
-            target = scores[t]
+        for position in range(begin - reach, end + reach):
+            if position < begin:
+                kind = begin - position - 1
+            elif position >= end:
+                kind = reach + position - end
+            else:
+                kind = kinds[position]
             for o in range(len(offsets)):
-                position = t + offsets[o]
-                if position < begin:
-                    kind = begin - position - 1
-                elif position >= end:
-                    kind = reach + position - end
-                else:
-                    kind = kinds[position]
-                row = table[o, kind]
-                for c in range(n_columns):
-                    target[c] += row[c]
+                t = position - offsets[o]
+                if begin <= t < end:
+                    source, target = table[kind, o], scores[t]
+                    for c in range(n_columns):
+                        target[c] += source[c]
 
 
 @njit(cache=True, nogil=True)
-def scatter_neighbour_rows(kinds, starts, reach, offset, d_scores, d_table):
-    """The gradient of ``add_neighbour_rows`` for one offset: d_table[kind at t + offset] += d_scores[t].
-
-    d_table (float64[U, C])
-    """
+def scatter_neighbour_rows(kinds, starts, reach, offset, o, d_scores, d_table):
+    """The gradient of ``add_neighbour_rows`` for one offset: d_table[kind at t + offset, o] += d_scores[t]."""
     n_columns = d_scores.shape[1]
     for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
@@ -173,20 +171,20 @@ def scatter_neighbour_rows(kinds, starts, reach, offset, d_scores, d_table):
                 kind = reach + position - end
             else:
                 kind = kinds[position]
-            source, target = d_scores[t], d_table[kind]
+            source, target = d_scores[t], d_table[kind, o]
             for c in range(n_columns):
                 target[c] += source[c]
 
 
 @njit(cache=True, nogil=True)
-def add_template_scores(rows, begin, end, slot_starts, slot_columns, slots, scores):
+def add_template_scores(rows, begin, end, slot_starts, slot_columns, slots, scores, o):
     """``add_scores`` for features that come one per template, for items (tokens, or kinds) begin to end.
 
-    rows (int32[M, N]): Feature of each template at each item, -1 for none, scores (float64[N, C]).
+    rows (int32[M, N]): Feature of each template at each item, -1 for none, scores (float64[N, O, C]): item n at o.
     """
-    n_columns = scores.shape[1]
+    n_columns = scores.shape[2]
     for n in range(begin, end):
-        target = scores[n]
+        target = scores[n, o]
         for m in range(len(rows)):
             f = rows[m, n]
             if f >= 0:
@@ -201,17 +199,17 @@ def add_template_scores(rows, begin, end, slot_starts, slot_columns, slots, scor
 
 
 @njit(cache=True, nogil=True)
-def scatter_template(rows, slot_starts, slot_columns, d_scores, d_slots):
+def scatter_template(rows, slot_starts, slot_columns, d_scores, o, d_slots):
     """The gradient of ``add_template_scores`` for one template. Its features belong to no other template, so that
     templates can be done by different threads; item by item, the rows of frequent features stay in the cache.
 
-    rows (int32[N]), d_scores (float64[N, C]), d_slots (float64[number of slots])
+    rows (int32[N]), d_scores (float64[N, O, C]): item n at o, d_slots (float64[number of slots])
     """
-    n_columns = d_scores.shape[1]
+    n_columns = d_scores.shape[2]
     for n in range(len(rows)):
         f = rows[n]
         if f >= 0:
-            source = d_scores[n]
+            source = d_scores[n, o]
             at, stop = slot_starts[f], slot_starts[f + 1]
             if stop - at == n_columns:
                 target = d_slots[at:stop]

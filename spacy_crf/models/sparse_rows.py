@@ -91,20 +91,29 @@ class SparseRows:
 
         run_chunks(add, range(0, n_tokens, _CHUNK), threads)
 
-    def add_template_scores(self, rows: TemplateRows, slots: Floats, scores: Floats, *, threads: int = 1) -> None:
-        """`add_scores` for features that come one per template (int32[M, N]); ``scores`` are float64[N, C]."""
+    def add_template_scores(
+        self, rows: TemplateRows, slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1
+    ) -> None:
+        """`add_scores` for features that come one per template (int32[M, N]).
+
+        scores (float64[N, O, C] or float64[N, C]), place (int): Which of the O to add to.
+        """
+        scores = scores.reshape(len(scores), -1, self.n_columns)
 
         def add(begin: int) -> None:
             end = min(begin + _CHUNK, len(scores))
-            add_template_scores(rows, begin, end, self._slot_starts, self._slot_columns, slots, scores)
+            add_template_scores(rows, begin, end, self._slot_starts, self._slot_columns, slots, scores, place)
 
         run_chunks(add, range(0, len(scores), _CHUNK), threads)
 
-    def scatter_templates(self, rows: TemplateRows, d_scores: Floats, d_slots: Floats, *, threads: int = 1) -> None:
+    def scatter_templates(
+        self, rows: TemplateRows, d_scores: Floats, d_slots: Floats, *, place: int = 0, threads: int = 1
+    ) -> None:
         """Adds the gradient of the slots to ``d_slots``; one thread at a time does a template."""
+        d_scores = d_scores.reshape(len(d_scores), -1, self.n_columns)
 
         def scatter(of_template: NDArray[np.int32]) -> None:
-            scatter_template(of_template, self._slot_starts, self._slot_columns, d_scores, d_slots)
+            scatter_template(of_template, self._slot_starts, self._slot_columns, d_scores, place, d_slots)
 
         run_chunks(scatter, rows, threads)
 
@@ -183,16 +192,16 @@ class KindRows:
         self._rows = rows
         self._reach = reach
         n_kinds = kinds.rows[0].shape[1] if kinds.rows else 0
-        self._shape = (len(kinds.offsets), n_kinds, rows.n_columns)
+        self._shape = (n_kinds, len(kinds.offsets), rows.n_columns)
 
     def zeros(self) -> Floats:
         return np.zeros(self._shape)
 
     def score(self, slots: Floats, *, threads: int = 1) -> Floats:
-        """Scores of each kind at each offset: float64[O, U, C]."""
+        """Scores of each kind at each offset: float64[U, O, C]."""
         table = self.zeros()
-        for rows, of_offset in zip(self._kinds.rows, table):
-            self._rows.add_template_scores(rows, slots, of_offset, threads=threads)
+        for place, rows in enumerate(self._kinds.rows):
+            self._rows.add_template_scores(rows, slots, table, place=place, threads=threads)
         return table
 
     def add_scores(self, tokens: Kinds, table: Floats, scores: Floats, *, threads: int = 1) -> None:
@@ -208,14 +217,14 @@ class KindRows:
 
         def scatter(place: int) -> None:
             offset = self._kinds.offsets[place]
-            scatter_neighbour_rows(tokens.kinds, tokens.starts, self._reach, offset, d_scores, d_table[place])
+            scatter_neighbour_rows(tokens.kinds, tokens.starts, self._reach, offset, place, d_scores, d_table)
 
-        run_chunks(scatter, range(len(d_table)), threads)
+        run_chunks(scatter, range(len(self._kinds.offsets)), threads)
 
     def scatter_slots(self, d_table: Floats, d_slots: Floats, *, threads: int = 1) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
-        for rows, d_of_offset in zip(self._kinds.rows, d_table):
-            self._rows.scatter_templates(rows, d_of_offset, d_slots, threads=threads)
+        for place, rows in enumerate(self._kinds.rows):
+            self._rows.scatter_templates(rows, d_table, d_slots, place=place, threads=threads)
 
 
 def _cut(starts: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
@@ -241,7 +250,7 @@ class LexemeScores:
         self._reach = compiled.reader.reach
         self._lock = threading.Lock()
         self._table: Optional[LexemeTable] = None
-        self._scores = np.zeros((len(self.offsets), 0, rows.n_columns), dtype=np.float32)
+        self._scores = np.zeros((0, len(self.offsets), rows.n_columns), dtype=np.float32)
         self._filled = 0
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
@@ -259,19 +268,19 @@ class LexemeScores:
                 self._table, self._filled = table, 0
             size = len(table)
             if size > self._filled:
-                if size > self._scores.shape[1]:
+                if size > len(self._scores):
                     # A new array: other threads may be reading the old one
-                    n_offsets, before, n_columns = self._scores.shape
-                    grown = np.zeros((n_offsets, max(size, 2 * before), n_columns), dtype=np.float32)
-                    grown[:, : self._filled] = self._scores[:, : self._filled]
+                    shape = (max(size, 2 * len(self._scores)), *self._scores.shape[1:])
+                    grown = np.zeros(shape, dtype=np.float32)
+                    grown[: self._filled] = self._scores[: self._filled]
                     self._scores = grown
                 self._fill(table, np.arange(self._filled, size, dtype=np.int32))
                 self._filled = size
             return self._scores
 
     def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
+        scores = np.zeros((len(lexemes), len(self.offsets), self._rows.n_columns))
         for place, compiled in enumerate(self._templates):
             rows = compiled.rows_of_positions(table.columns, lexemes, self._rows.index)
-            scores = np.zeros((len(lexemes), self._rows.n_columns))
-            self._rows.add_template_scores(rows, self._slots, scores)
-            self._scores[place, lexemes[0] : lexemes[-1] + 1] = scores
+            self._rows.add_template_scores(rows, self._slots, scores, place=place)
+        self._scores[lexemes[0] : lexemes[-1] + 1] = scores
