@@ -1,0 +1,162 @@
+"""Weights to scores and back, each way through them against plain dense matrices."""
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc
+
+from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
+from spacy_crf.features.feature_index import FeatureIndex
+from spacy_crf.features.kinds import KindBuilder
+from spacy_crf.models.sparse_rows import KindRows, LexemeScores, SparseRows, TransposedFeatures
+from spacy_crf.types import TokenFeatures
+
+TEMPLATES = ["bias", "lower[-2..2]", "tag[0]|lower[0]", "tag[1]", "lower[-1]|lower[0]", "suffix2[-1]", "fn:twice[0]"]
+FEATURES = {"functions": {"twice": lambda doc: [[2.0 * token.i, 1.0] for token in doc]}}
+
+
+def random_rows(rng, index, n_columns):
+    """Weights for a random half of all pairs, so that rows are narrow and wide."""
+    share = rng.random(len(index))[:, None]
+    pairs = rng.random((len(index), n_columns)) < share
+    starts = np.append(0, np.cumsum(pairs.sum(axis=1))).astype(np.int64)
+    return SparseRows(index, starts, np.nonzero(pairs)[1].astype(np.int32), n_columns), pairs
+
+
+def dense_features(features, n_rows):
+    matrix = np.zeros((len(features.starts) - 1, n_rows))
+    for t, (begin, end) in enumerate(zip(features.starts, features.starts[1:])):
+        for n in range(begin, end):
+            matrix[t, features.rows[n]] += 1.0 if features.values is None else features.values[n]
+    return matrix
+
+
+class Corpus:
+    """A small corpus with sequences of all lengths, its features, and random weights."""
+
+    def __init__(self, padding, n_columns, seed=0):
+        rng = np.random.default_rng(seed)
+        nlp = spacy.blank("en")
+        words = ["the", "The", "cat", "dog", "runs", "x"]
+        self.docs = []
+        for length in [4, 1, 0, 2, 7, 3, 9]:
+            doc = Doc(nlp.vocab, words=[words[n] for n in rng.integers(len(words), size=length)])
+            for token in doc:
+                token.tag_ = "AB"[token.i % 2]
+            self.docs.append(doc)
+        self.docs[4][3].is_sent_start = True
+        feature_set = FeatureSet(TEMPLATES, padding=padding, **FEATURES)
+        self.compiled = CompiledTemplates(feature_set.templates, feature_set.reader({}))
+        reader = self.compiled.reader
+        reader.keep_names(True)
+        builder = IndexBuilder(self.compiled, FeatureIndex.empty())
+        for doc in self.docs:
+            builder.add(reader.read([doc]))
+        index = builder.freeze(builder.counts >= 2, nlp.vocab)
+        self.columns = reader.read(self.docs)
+        self.rows, pairs = random_rows(rng, index, n_columns)
+        self.weights = rng.normal(size=self.rows.n_weights)
+        self.pairs = pairs
+        self.dense_weights = np.zeros(pairs.shape)
+        self.dense_weights[pairs] = self.weights
+        self.features = self.compiled.rows(self.columns, index)
+        self.dense = dense_features(self.features, len(index))
+        self.d_scores = rng.normal(size=(len(self.dense), n_columns))
+
+    @property
+    def scores(self):
+        return self.dense @ self.dense_weights
+
+    @property
+    def gradient(self):
+        return (self.dense.T @ self.d_scores)[self.pairs]
+
+
+@pytest.fixture(params=[(True, 3), (False, 3), (True, 22), (False, 1)], ids=str, scope="module")
+def corpus(request):
+    return Corpus(*request.param)
+
+
+def test_scores_and_gradient_token_by_token(corpus):
+    scores = np.zeros_like(corpus.d_scores)
+    corpus.rows.add_scores(corpus.features, corpus.rows.slots(corpus.weights), scores, threads=2)
+    assert scores == pytest.approx(corpus.scores)
+    assert corpus.rows.scatter(corpus.features, corpus.d_scores) == pytest.approx(corpus.gradient)
+
+
+def test_gradient_feature_by_feature(corpus):
+    gradient = np.zeros(corpus.rows.n_weights)
+    TransposedFeatures(corpus.features, corpus.rows).gather(corpus.d_scores, gradient, threads=2)
+    assert gradient == pytest.approx(corpus.gradient)
+
+
+def by_kinds(corpus, threads):
+    """Scores and gradient of the corpus in batches, as the training objective adds them up."""
+    rows, index = corpus.rows, corpus.rows.index
+    builder = KindBuilder(corpus.compiled, index)
+    batches = [corpus.docs[:3], corpus.docs[3:]]
+    tokens = [builder.add(corpus.compiled.reader.read(batch)) for batch in batches]
+    kinds = KindRows(builder.finish(), rows, corpus.compiled.reader.reach)
+    slots, d_slots = rows.slots(corpus.weights), rows.zero_slots()
+    table, d_table = kinds.score(slots, threads=threads), kinds.zeros()
+    scores, gradient = np.zeros_like(corpus.d_scores), np.zeros(rows.n_weights)
+    begin = 0
+    for batch in tokens:
+        part = slice(begin, begin + len(batch.kinds.kinds))
+        begin = part.stop
+        kinds.add_scores(batch.kinds, table, scores[part], threads=threads)
+        rows.add_template_scores(batch.rest, slots, scores[part], threads=threads)
+        rows.add_scores(batch.items, slots, scores[part], threads=threads)
+        kinds.scatter(batch.kinds, corpus.d_scores[part], d_table, threads=threads)
+        rows.scatter_templates(batch.rest, corpus.d_scores[part], d_slots, threads=threads)
+        TransposedFeatures(batch.items, rows).gather(corpus.d_scores[part], gradient, threads=threads)
+    kinds.scatter_slots(d_table, d_slots, threads=threads)
+    return scores, gradient + rows.weights_of(d_slots)
+
+
+def test_scores_and_gradient_by_kinds(corpus):
+    scores, gradient = by_kinds(corpus, threads=1)
+    assert scores == pytest.approx(corpus.scores)
+    assert gradient == pytest.approx(corpus.gradient)
+
+
+def test_threads_give_the_same_bits(corpus):
+    for one, two in zip(by_kinds(corpus, threads=1), by_kinds(corpus, threads=2)):
+        assert (one == two).all()
+
+
+def test_scores_of_lexemes(corpus):
+    """What prediction sums per lexeme, and the rest per token, is the whole."""
+    rows, slots = corpus.rows, corpus.rows.slots(corpus.weights)
+    single = corpus.compiled.reads_one_lexeme
+    lexemes = LexemeScores(corpus.compiled, single, rows, slots)
+    rest = corpus.compiled.only(~single)
+    scores = np.zeros_like(corpus.d_scores)
+    lexemes.add(corpus.columns, scores)
+    rows.add_scores(rest.rows(corpus.columns, rows.index), slots, scores)
+    assert scores == pytest.approx(corpus.scores, abs=1e-5)  # summed in float32
+
+
+def test_saved_rows_are_the_same(corpus):
+    again = SparseRows.from_dict(corpus.rows.to_dict())
+    assert again.pair_starts.tolist() == corpus.rows.pair_starts.tolist()
+    assert again.pair_columns.tolist() == corpus.rows.pair_columns.tolist()
+    assert again.index.names() == corpus.rows.index.names()
+
+
+def test_many_columns_are_saved_too():
+    """Pairs of 300 tags: neither the columns nor the widths fit into two bytes."""
+    n_columns = 300 * 300
+    index = FeatureIndex(
+        np.array([5], dtype=np.uint64), ["bias"], np.zeros(1, np.int32), np.array([0, 1]), np.zeros(1, np.int32), ["1"]
+    )
+    rows = SparseRows(index, np.array([0, n_columns]), np.arange(n_columns, dtype=np.int32), n_columns)
+    assert SparseRows.from_dict(rows.to_dict()).pair_columns.tolist() == list(range(n_columns))
+
+
+def test_no_tokens_no_features():
+    rows = SparseRows.empty(4)
+    none = TokenFeatures(np.zeros(0, np.int32), None, np.zeros(1, np.int64))
+    scores = np.zeros((0, 4))
+    rows.add_scores(none, rows.slots(np.zeros(0)), scores)
+    assert rows.scatter(none, scores).shape == (0,)
