@@ -107,9 +107,36 @@ class Errors(metaclass=_Coded):
         "The state of {optimizer} for '{key}' can't be saved: the objective's signature {signature!r} is not made of "
         "str, bytes, int and tuples of these."
     )
+    CRF206 = (
+        "{optimizer}: the loss of '{key}' is not a finite number in epoch {epoch}, at {sequence}. The weights are those from "
+        "before this batch. Look for features with huge values, or lower the learning rate."
+    )
+    CRF207 = (
+        "{optimizer} can't train '{key}': its features of pairs of tags (transitions = [...]) are not part of the dual. Leave "
+        "them out, or use LBFGS, SGD or AdaGrad."
+    )
+    CRF208 = (
+        "{optimizer} can't train '{key}': {partial} of {sequences} sequences are not annotated completely, and the dual needs the "
+        "whole annotation. Leave them out, or use LBFGS, SGD, AdaGrad or a perceptron."
+    )
+    CRF209 = (
+        "The optimizer {optimizer} learns from one sequence after the other, which the model of '{key}' does not offer. Use "
+        "LBFGS, ConjugateGradient or Adam.v1."
+    )
+    CRF210 = (
+        "The optimizer {optimizer} does not fit the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
+        "the loss: {optimizers}."
+    )
     CRF301 = (
         "The feature templates of the config are not those the saved model was trained with. Only on one side: "
         "{templates}. Load the model with the config it was saved with, or train again."
+    )
+    CRF310 = "{loss}: {name} = {value!r} is not possible: it must be {must}."
+    CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
+    CRF313 = "{loss} needs a linear chain: its terms are single tokens, or pairs of neighbours."
+    CRF314 = (
+        "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from before "
+        "it. Look for features with huge values, or lower the learning rate."
     )
     CRF401 = "Component '{name}': a label is a string that is not empty, not {label!r}."
     CRF402 = (
@@ -137,6 +164,7 @@ class Errors(metaclass=_Coded):
         "The spans {one} and {other} overlap: a labelling has at most one entity at a token. Leave one of them out."
     )
     CRF421 = "Component '{name}' does not know the label of the span {span}. Known labels: {known}."
+    CRF430 = "doc._.crf_weight = {weight!r} of the document '{text}...' is not possible: it must be a finite number, at least 0."
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."
     CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."
@@ -190,10 +218,10 @@ class Warnings(metaclass=_Coded):
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher].'
     )
-    CRF601 = "{component}: no labelling of '{doc}...' keeps all rules, so these are not kept: {rules}. The first rules of the list go first."
+    CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "
         "(time_limit in the constraints)."
     )
     CRF603 = "{component}: probabilities ignore the rules {rules}: {reason}."
-    CRF604 = "{component}: '{doc}...' has spans in doc.spans['crf_forced'] or doc.spans['crf_blocked'] that can't be kept: {reason}."
+    CRF604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."

@@ -9,7 +9,8 @@ from .automaton import Automaton, SpanTags
 def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> StateGraph:
     """The graph of the labellings that an automaton accepts.
 
-    allowed (bool[S + 1, S + 1]): Which tag may follow which (S is the break); arcs are made for these only.
+    allowed (bool[S + 1, S + 1]): Which tag may follow which; arcs are made for these only. S is the break, whose row and
+        column say too which tags begin and end sequences.
     RETURNS (StateGraph): Over S + 1 tags, its states ordered by tag; only those that lie on some path.
     """
     n_tags, n_states = len(tags.label_of) + 1, automaton.n_states
@@ -26,10 +27,10 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     first = np.full((n_tags, n_states), -np.inf)
     opening = tags.events[-1, :-1]
     reached = automaton.next[0, opening]
-    [kept] = np.nonzero(reached >= 0)
+    [kept] = np.nonzero((reached >= 0) & allowed[-1, :-1])
     first[kept, reached[kept]] = automaton.scores[0, opening[kept]]
     last = np.full((n_tags, n_states), -np.inf)
-    last[:-1] = automaton.last
+    last[:-1][allowed[:-1, -1]] = automaton.last
     first, last = first.reshape(-1), last.reshape(-1)
     useful = _reachable(source, target, first > -np.inf) & _reachable(target, source, last > -np.inf)
     number = np.cumsum(useful) - 1

@@ -153,3 +153,18 @@ def _log_posterior(sequence) -> Posterior:
     chain_kernels.log_expectations(*sequence.scores, np.ones(1), alpha, log_z, marginals, steps, *np.zeros((2, size)))
     ones = np.ones((tokens, size))
     return Posterior(ones, steps, ones, marginals, np.arange(tokens) == 0)
+
+
+def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[np.bool_]) -> Segments:
+    """The spans that a labelling spells.
+
+    states (int32[T]): Valid states; negative ones are outside of all spans.
+    opening (bool[T]): Where sequences begin.
+    """
+    label = np.where(states >= spans.offset, (states - spans.offset) // spans.width, -1)
+    goes_on = np.zeros(len(states), dtype=bool)
+    goes_on[1:] = spans.continues[states[:-1], states[1:]] & ~opening[1:] & (label[1:] >= 0) & (label[:-1] >= 0)
+    begins = (label >= 0) & ~goes_on
+    ends = label >= 0
+    ends[:-1] &= ~goes_on[1:]
+    return Segments(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])

@@ -1,0 +1,244 @@
+"""The rules of a component, compiled against its tags: masks for rules without a memory, automata for the others."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from ..inference.state_graph import GraphChain
+from ..kernels.automata import run_automata
+from ..schemes import TransitionMask
+from ..types import ChainScores, Floats
+from .automaton import Automaton, SpanTags, make_automaton, minimised, product
+from .rules import Broken, Constraints, Rule
+from .state_graph import rule_graph
+
+# What patterns and functions say of a batch: by the place of the rule, its Match or the tags it allows (bool[T, S]).
+Facts = Mapping[int, Any]
+
+
+class RuleAutomaton(NamedTuple):
+    """One of the automata of a rule."""
+
+    rule: Rule
+    automaton: Automaton
+
+
+class Clash(NamedTuple):
+    """Spans of one text with several labels."""
+
+    rule: Rule
+    texts: list[tuple[int, ...]]  # the words of each such text
+
+
+class RuleSet:
+    """Rules that are enforced together.
+
+    constraints (Constraints): The rules, and how they are enforced.
+    tags (SpanTags): The tags of the component.
+    mask (TransitionMask): What its tag scheme allows.
+    """
+
+    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
+        self.constraints = constraints
+        self.rules = constraints.rules
+        self.tags = tags
+        for rule in self.rules:
+            for label in rule.names():
+                if label not in tags.labels:
+                    known = ", ".join(tags.labels)
+                    raise ValueError(Errors.CRF609.format(name=rule.name, label=label, known=known))
+        self.local = [rule for rule in self.rules if rule.local]
+        self.global_ = [rule for rule in self.rules if rule.global_]
+        self.automata = [
+            RuleAutomaton(rule, minimised(automaton)) for rule in self.rules for automaton in rule.automata(tags)
+        ]
+        nothing = np.zeros(0, dtype=bool)
+        self._static = {
+            rule.place: rule.broken(tags, None, nothing, nothing)
+            for rule in self.local
+            if not (rule.reads_pattern or rule.reads_tags)
+        }
+        size = len(tags.label_of)
+        self._allowed = np.ones((size + 1, size + 1), dtype=bool)
+        self._allowed[:size, :size] = mask.transitions
+        self._allowed[size, :size] = mask.first
+        self._allowed[:size, size] = mask.last
+        self._allowed[size, size] = False
+        self._graphs: dict[frozenset[int], Optional[GraphChain]] = {}
+        self._stack = _stacked([automaton for _, automaton in self.automata], tags.n_events)
+        self._check_consistency()
+
+    def _check_consistency(self) -> None:
+        """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
+        together = make_automaton(1, self.tags.n_events, [])
+        for rule, automaton in self.automata:
+            larger = product(together, automaton, max_states=self.constraints.max_states) if rule.hard else None
+            if larger is None:
+                continue
+            together = minimised(larger)
+            if not (together.last > -np.inf).any():
+                reason = "their conditions exclude each other"
+                raise ValueError(Errors.CRF613.format(name=rule.name, reason=reason))
+        allowed = self._allowed.copy()
+        for rule in self.local:
+            broken = self._static.get(rule.place, Broken())
+            if rule.hard and broken.transitions is not None:
+                allowed[:-1, :-1] &= ~broken.transitions
+            if rule.hard and broken.first is not None:
+                allowed[-1, :-1] &= ~broken.first
+        if not len(rule_graph(self.tags, together, allowed).tag_of):
+            reason = "what they ask for is not among the neighbours they allow"
+            raise ValueError(Errors.CRF613.format(name=self.rules[-1].name, reason=reason))
+
+    # ------------------------------------------------------------------------------------------------------- masks
+
+    def apply(self, scores: ChainScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> ChainScores:
+        """Scores with the rules about tokens and neighbours: -inf where a hard one is broken, less where a soft one is.
+
+        scores (ChainScores): Potentials of B sequences; they stay as they are.
+        facts (Facts): What patterns and functions say of the tokens.
+        kept (Iterable[int]): Places of the rules that hold, all of them by default.
+        """
+        rules = [rule for rule in self.local if kept is None or rule.place in kept]
+        if not rules:
+            return scores
+        emissions, transitions, first = scores.emissions, scores.transitions, scores.first
+        if any(rule.place in facts for rule in rules):
+            opening, closing = _ends(scores, len(emissions))
+        for rule in rules:
+            if rule.place in self._static:
+                broken = self._static[rule.place]
+            else:
+                broken = rule.broken(self.tags, facts[rule.place], opening, closing)
+            if broken.emissions is not None and broken.emissions.any():
+                emissions = emissions + np.where(broken.emissions, rule.price, 0.0)
+            if broken.transitions is not None:
+                transitions = transitions + np.where(broken.transitions, rule.price, 0.0)
+            if broken.first is not None:
+                first = first + np.where(broken.first, rule.price, 0.0)
+            for tokens, pairs in broken.steps:
+                if np.ndim(transitions) == 2:
+                    transitions = np.repeat(transitions[None], len(emissions), axis=0)
+                transitions = transitions + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
+        return scores._replace(emissions=emissions, transitions=transitions, first=first)
+
+    # ---------------------------------------------------------------------------------------------------- automata
+
+    def scores_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_], doc_starts: NDArray[np.int64]) -> Floats:
+        """What each automaton says of each document's labelling: float64[D, N].
+
+        opening (bool[T]): First tokens of sequences.
+        """
+        totals = np.zeros((len(doc_starts) - 1, len(self.automata)))
+        if len(self.automata):
+            events, starts = self._events(tags, opening, doc_starts)
+            run_automata(events, starts, *self._stack, totals)
+        return totals
+
+    def _events(self, tags, opening, doc_starts):
+        """With a break in front of each sequence that does not begin its document."""
+        events = self.tags.events_of(tags, opening)
+        breaks = opening.copy()
+        breaks[doc_starts[:-1][doc_starts[:-1] < len(tags)]] = False
+        [inside] = np.nonzero(breaks)
+        if not len(inside):
+            return events, doc_starts
+        break_event = self.tags.events[0, -1]
+        return np.insert(events, inside, break_event), doc_starts + np.searchsorted(inside, doc_starts, side="left")
+
+    @property
+    def rewards(self) -> frozenset[int]:
+        """Automata that may add to a score, and so can't be left out until they are broken."""
+        return frozenset(n for n, (_, automaton) in enumerate(self.automata) if not automaton.is_lazy)
+
+    def graph(self, automata: frozenset[int]) -> Optional[GraphChain]:
+        """Inference under some of the automata, None if their product has more than max_states states."""
+        if automata not in self._graphs:
+            if len(self._graphs) >= 256:
+                self._graphs.clear()
+            together = self._product(sorted(automata))
+            self._graphs[automata] = (
+                None if together is None else GraphChain(rule_graph(self.tags, together, self._allowed))
+            )
+        return self._graphs[automata]
+
+    def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
+        together = make_automaton(1, self.tags.n_events, [])
+        for n in automata:
+            # The product may be much larger before it is minimised.
+            larger = product(together, self.automata[n].automaton, max_states=8 * self.constraints.max_states)
+            if larger is None:
+                return None
+            together = minimised(larger)
+            if together.n_states > self.constraints.max_states:
+                return None
+        return together
+
+    def fitting(self) -> tuple[frozenset[int], list[Rule]]:
+        """As many automata as fit into max_states together, in the order of the rules, and the rules of the others."""
+        fitting, left_out = frozenset(), []
+        for n, (rule, _) in enumerate(self.automata):
+            if rule not in left_out and self._product(sorted(fitting | {n})) is not None:
+                fitting |= {n}
+            elif rule not in left_out:
+                left_out.append(rule)
+        return fitting, left_out
+
+    # ------------------------------------------------------------------------------------------------------- texts
+
+    def clashes(self, segments, words: NDArray[np.uint64], sentence_of: NDArray[np.int64]) -> list[Clash]:
+        """Rules about texts that a document's labelling breaks.
+
+        segments (Segments): Its spans.
+        words (uint64[T]): Its words.
+        sentence_of (int64[T]): The number of each token's sequence.
+        """
+        found = []
+        for rule in self.global_:
+            labels: dict[tuple, set[int]] = {}
+            for begin, end, label in zip(*(column.tolist() for column in segments)):
+                scope = int(sentence_of[begin]) if rule.per == "sentence" else -1
+                labels.setdefault((scope, *words[begin:end].tolist()), set()).add(label)
+            texts = [text for text, of_text in labels.items() if len(of_text) > 1]
+            if texts:
+                found.append(Clash(rule, texts))
+        return found
+
+    def enforcement(self) -> list[tuple[Rule, str]]:
+        """How each rule is enforced, in words."""
+        said = []
+        for rule in self.rules:
+            automata = [automaton for owner, automaton in self.automata if owner is rule]
+            if rule.local:
+                said.append((rule, "mask"))
+            elif rule.global_:
+                said.append((rule, "program, where it is broken"))
+            elif len(automata) == 1:
+                said.append((rule, f"automaton of {automata[0].n_states} states"))
+            else:
+                sizes = sorted({automaton.n_states for automaton in automata})
+                span = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+                said.append((rule, f"{len(automata)} automata of {span} states"))
+        return said
+
+
+def _ends(scores: ChainScores, tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """First and last tokens of sequences: bool[T] each."""
+    starts = np.array([0, tokens]) if scores.starts is None else scores.starts
+    filled = starts[:-1] < starts[1:]
+    opening, closing = np.zeros((2, tokens), dtype=bool)
+    opening[starts[:-1][filled]] = True
+    closing[starts[1:][filled] - 1] = True
+    return opening, closing
+
+
+def _stacked(automata: list[Automaton], n_events: int):
+    """Automata one below the other, as the kernel wants them."""
+    following = [automaton.next for automaton in automata] or [np.zeros((0, n_events), dtype=np.int32)]
+    scores = [automaton.scores for automaton in automata] or [np.zeros((0, n_events))]
+    last = [automaton.last for automaton in automata] or [np.zeros(0)]
+    offsets = np.cumsum([0] + [automaton.n_states for automaton in automata]).astype(np.int64)
+    return np.concatenate(following), np.concatenate(scores), np.concatenate(last), offsets

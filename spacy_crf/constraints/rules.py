@@ -1,0 +1,635 @@
+"""The rules that users write, and what each of them means: which single steps it forbids, or which automaton keeps it.
+
+A rule is a plain table: ``{"rule": "at_most", "label": "ZIP", "n": 1}``. Every rule may have a ``name``, for messages, and a
+``weight``: without one it is hard, with one each place where it is broken costs that much in log-odds (a negative weight is
+a bonus). ``label`` is one label, a list of labels, or "*" for all of them; rules about how often or how long say it of
+each label by itself.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from .automaton import Automaton, SpanTags, make_automaton, per_sentence
+
+Table = dict[str, Any]
+NO_SPAN, START = "O", "START"
+
+
+class Match(NamedTuple):
+    """Where the pattern of a rule matches."""
+
+    covered: NDArray[np.bool_]  # [T] tokens that are part of a match
+    begins: NDArray[np.bool_]  # [T] first tokens of matches
+    ends: NDArray[np.bool_]  # [T] last tokens of matches
+
+
+class Steps(NamedTuple):
+    """Pairs of tags that break a rule at some tokens only."""
+
+    tokens: NDArray[np.bool_]  # [T] where the second tag stands
+    pairs: NDArray[np.bool_]  # [S, S]
+
+
+class Broken(NamedTuple):
+    """What breaks a rule about tokens and neighbours; None for nothing."""
+
+    emissions: Optional[NDArray[np.bool_]] = None  # [T, S]
+    transitions: Optional[NDArray[np.bool_]] = None  # [S, S]
+    first: Optional[NDArray[np.bool_]] = None  # [S]
+    steps: Sequence[Steps] = ()
+
+
+@dataclass
+class Rule:
+    """Base of the rules.
+
+    table: What the user wrote; it is saved with the model.
+    place (int): Place in the list of rules.
+    weight (Optional[float]): What it costs to break the rule once; None if it must not be broken.
+    """
+
+    table: Table
+    place: int
+    name: str
+    weight: Optional[float]
+    arguments: dict[str, Any] = field(repr=False)
+
+    kind: ClassVar[str] = ""
+    required: ClassVar[dict[str, Callable]] = {}
+    optional: ClassVar[dict[str, tuple[Callable, Any]]] = {}  # reader and default
+
+    @property
+    def hard(self) -> bool:
+        return self.weight is None
+
+    @property
+    def price(self) -> float:
+        """Score of breaking the rule once."""
+        return -np.inf if self.weight is None else -self.weight
+
+    def __getattr__(self, name: str) -> Any:
+        arguments = self.__dict__.get("arguments", {})
+        if name in arguments:
+            return arguments[name]
+        raise AttributeError(name)
+
+    # What a rule says of itself; each overrides what applies.
+
+    def check(self) -> Optional[str]:
+        """What is wrong about the arguments together."""
+        return None
+
+    def names(self) -> Iterable[str]:
+        """All labels that the rule names."""
+        return [] if self.arguments.get("label") in (None, "*") else self.label
+
+    reads_pattern: ClassVar[bool] = False  # needs a Match
+    reads_tags: ClassVar[bool] = False  # needs what a registered function allows: bool[T, S]
+    local: ClassVar[bool] = False  # forbids tokens and steps, without a memory
+    global_: ClassVar[bool] = False  # no small automaton holds it
+
+    def broken(self, tags: SpanTags, found: Any, opening: NDArray[np.bool_], closing: NDArray[np.bool_]) -> Broken:
+        """What breaks the rule (for local rules).
+
+        found: The Match, or the allowed tags.
+        opening, closing (bool[T]): First and last tokens of sequences.
+        """
+        raise NotImplementedError
+
+    def automata(self, tags: SpanTags) -> list[Automaton]:
+        """Automata that together accept what keeps the rule (for rules with a memory)."""
+        return []
+
+    def labels(self, tags: SpanTags, argument: str = "label") -> list[int]:
+        value = self.arguments[argument]
+        return list(range(len(tags.labels))) if value == "*" else [tags.labels.index(name) for name in value]
+
+    def _is_label(self, tags: SpanTags, names: Iterable[str]) -> NDArray[np.bool_]:
+        """bool[S]: tags of the named labels; O stands for tags outside of all spans."""
+        numbers = [-1 if name == NO_SPAN else tags.labels.index(name) for name in names]
+        return np.isin(tags.label_of, numbers)
+
+    def _in_scope(self, automata: list[Automaton]) -> list[Automaton]:
+        return [per_sentence(automaton) if self.per == "sentence" else automaton for automaton in automata]
+
+
+# ------------------------------------------------------------------------------------------------- reading arguments
+
+
+class _Refused(Exception):
+    """What a reader of arguments wants instead."""
+
+
+def _text(value):
+    if not isinstance(value, str) or not value:
+        raise _Refused("text")
+    return value
+
+
+def _labels(value):
+    """One label or several: a list; "*" stays."""
+    if value == "*":
+        return value
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) and name for name in names):
+        raise _Refused('a label, a list of labels, or "*"')
+    return list(names)
+
+
+def _named_labels(value):
+    names = _labels(value)
+    if names == "*":
+        raise _Refused("a label or a list of labels")
+    return names
+
+
+def _pair(value):
+    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(name, str) for name in value):
+        raise _Refused("two labels")
+    return list(value)
+
+
+def _pairs(value):
+    if not isinstance(value, (list, tuple)) or not value:
+        raise _Refused("a list of pairs of labels")
+    return [_pair(pair) for pair in value]
+
+
+def _order(value):
+    names = _named_labels(value)
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise _Refused("two different labels or more")
+    return names
+
+
+def _count(value):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _Refused("a whole number, at least 0")
+    return value
+
+
+def _scope(value):
+    if value not in ("doc", "sentence"):
+        raise _Refused("'doc' or 'sentence'")
+    return value
+
+
+def _pattern(value):
+    if not isinstance(value, (list, tuple)) or not value:
+        raise _Refused("a Matcher pattern (a list of token tables), or a list of such patterns")
+    patterns = [list(value)] if isinstance(value[0], dict) else [list(pattern) for pattern in value]
+    if not all(pattern and all(isinstance(token, dict) for token in pattern) for pattern in patterns):
+        raise _Refused("a Matcher pattern (a list of token tables), or a list of such patterns")
+    return patterns
+
+
+def _phrases(value):
+    phrases = [value] if isinstance(value, str) else value
+    if not isinstance(phrases, (list, tuple)) or not phrases or not all(isinstance(p, str) and p for p in phrases):
+        raise _Refused("a list of texts")
+    return list(phrases)
+
+
+# ------------------------------------------------------------------------------------------------------ neighbours
+
+
+class ForbidPair(Rule):
+    """The second label does not directly follow the first."""
+
+    kind, local = "forbid_pair", True
+    required: ClassVar = {"labels": _pair}
+
+    def names(self):
+        return [name for name in self.arguments["labels"] if name != NO_SPAN]
+
+    def broken(self, tags, found, opening, closing):
+        before, after = self.arguments["labels"]
+        pairs = self._is_label(tags, [before])[:, None] & self._is_label(tags, [after])[None, :]
+        return Broken(transitions=pairs & ~tags.continues)
+
+
+class AllowPairs(Rule):
+    """Spans stand directly beside each other only in these pairs."""
+
+    kind, local = "allow_pairs", True
+    required: ClassVar = {"labels": _pairs}
+
+    def names(self):
+        return {name for pair in self.arguments["labels"] for name in pair if name != NO_SPAN}
+
+    def broken(self, tags, found, opening, closing):
+        spans = tags.label_of >= 0
+        pairs = spans[:, None] & spans[None, :] & ~tags.continues
+        for before, after in self.arguments["labels"]:
+            pairs &= ~(self._is_label(tags, [before])[:, None] & self._is_label(tags, [after])[None, :])
+        return Broken(transitions=pairs)
+
+
+class Follows(Rule):
+    """A span is directly preceded by one of these labels, by O, or by the START of its sequence."""
+
+    kind, local = "follows", True
+    required: ClassVar = {"label": _labels, "after": _named_labels}
+
+    def names(self):
+        return [*super().names(), *(name for name in self.after if name not in (NO_SPAN, START))]
+
+    def broken(self, tags, found, opening, closing):
+        label = np.isin(tags.label_of, self.labels(tags))
+        after = self._is_label(tags, [name for name in self.after if name != START])
+        first = label if START not in self.after else np.zeros_like(label)
+        return Broken(transitions=label[None, :] & ~after[:, None] & ~tags.continues, first=first)
+
+
+# ---------------------------------------------------------------------------------------------------- what is where
+
+
+class _OnPattern(Rule):
+    """Base of the rules that look at the tokens."""
+
+    local, reads_pattern = True, True
+    required: ClassVar = {"label": _labels}
+    optional: ClassVar = {"pattern": (_pattern, None), "phrases": (_phrases, None), "attr": (_text, "ORTH")}
+
+    def check(self):
+        if (self.pattern is None) == (self.phrases is None):
+            return "give it a 'pattern' or 'phrases', one of them"
+        return None
+
+    def _tags(self, tags):
+        return np.isin(tags.label_of, self.labels(tags))
+
+
+class OnlyOn(_OnPattern):
+    """The label is given to matched tokens only."""
+
+    kind = "only_on"
+
+    def broken(self, tags, found, opening, closing):
+        return Broken(emissions=~found.covered[:, None] & self._tags(tags))
+
+
+class AlwaysOn(_OnPattern):
+    """Matched tokens have this label (one of these)."""
+
+    kind = "always_on"
+
+    def broken(self, tags, found, opening, closing):
+        return Broken(emissions=found.covered[:, None] & ~self._tags(tags))
+
+
+class NeverOn(_OnPattern):
+    """Matched tokens do not have this label."""
+
+    kind = "never_on"
+
+    def broken(self, tags, found, opening, closing):
+        return Broken(emissions=found.covered[:, None] & self._tags(tags))
+
+
+class StartsWith(_OnPattern):
+    """A span of the label begins where a match begins."""
+
+    kind = "starts_with"
+
+    def broken(self, tags, found, opening, closing):
+        wrong, label = ~found.begins, self._tags(tags)
+        always = label & ~tags.continues.any(axis=0)  # tags that begin a span wherever they stand
+        emissions = wrong[:, None] & (always | (label & opening[:, None]))
+        pairs = (label & ~always)[None, :] & ~tags.continues
+        return Broken(emissions=emissions, steps=[Steps(wrong & ~opening, pairs)] if pairs.any() else ())
+
+
+class EndsWith(_OnPattern):
+    """A span of the label ends where a match ends."""
+
+    kind = "ends_with"
+
+    def broken(self, tags, found, opening, closing):
+        wrong, label = ~found.ends, self._tags(tags)
+        always = label & ~tags.continues.any(axis=1)  # tags that end a span wherever they stand
+        emissions = wrong[:, None] & (always | (label & closing[:, None]))
+        pairs = (label & ~always)[:, None] & ~tags.continues
+        behind_wrong = np.zeros_like(wrong)
+        behind_wrong[1:] = wrong[:-1]
+        return Broken(emissions=emissions, steps=[Steps(behind_wrong & ~opening, pairs)] if pairs.any() else ())
+
+
+class Custom(Rule):
+    """A registered function says which tags each token may have (``@spacy.registry.misc``)."""
+
+    kind, local, reads_tags = "custom", True, True
+    required: ClassVar = {"function": _text}
+
+    def broken(self, tags, found, opening, closing):
+        return Broken(emissions=~found)
+
+
+# ------------------------------------------------------------------------------------------------- with a memory
+
+
+class Order(Rule):
+    """The labels appear in this order; each may appear several times or not at all."""
+
+    kind = "order"
+    required: ClassVar = {"labels": _order}
+    optional: ClassVar = {"per": (_scope, "sentence")}
+
+    def names(self):
+        return self.arguments["labels"]
+
+    def automata(self, tags):
+        labels = self.labels(tags, "labels")
+        steps, prices = [], []
+        for state in range(len(labels)):  # the furthest label so far
+            for rank, label in enumerate(labels):
+                event = tags.begins(label)
+                if rank >= state:
+                    steps.append((state, event, rank))
+                elif self.hard:
+                    steps.append((state, event, -1))
+                else:
+                    prices.append((state, event, self.price))
+        return self._in_scope([make_automaton(len(labels), tags.n_events, steps, prices=prices)])
+
+
+class _Counted(Rule):
+    """Base of the rules about how many spans of each label there are."""
+
+    required: ClassVar = {"label": _labels, "n": _count}
+    optional: ClassVar = {"per": (_scope, "doc")}
+    at_most: ClassVar[bool] = False
+    at_least: ClassVar[bool] = False
+
+    def automata(self, tags):
+        return self._in_scope([self._counter(tags, tags.begins(label)) for label in self.labels(tags)])
+
+    def _counter(self, tags, event):
+        steps = [(count, event, count + 1) for count in range(self.n)]
+        prices = []
+        if self.at_most and self.hard:
+            steps.append((self.n, event, -1))
+        elif self.at_most:
+            prices.append((self.n, event, self.price))
+        automaton = make_automaton(self.n + 1, tags.n_events, steps, prices=prices)
+        if self.at_least:
+            for count in range(self.n):
+                automaton.last[count] = self.price * (self.n - count)
+        return automaton
+
+
+class AtMost(_Counted):
+    """There are at most n spans of the label."""
+
+    kind, at_most = "at_most", True
+
+
+class AtLeast(_Counted):
+    """There are at least n spans of the label."""
+
+    kind, at_least = "at_least", True
+
+
+class Exactly(_Counted):
+    """There are exactly n spans of the label."""
+
+    kind, at_most, at_least = "exactly", True, True
+
+
+class _Implication(Rule):
+    required: ClassVar = {"if": _named_labels, "then": _named_labels}
+    optional: ClassVar = {"per": (_scope, "doc")}
+
+    def names(self):
+        return [*self.arguments["if"], *self.arguments["then"]]
+
+    def check(self):
+        if set(self.arguments["if"]) & set(self.arguments["then"]):
+            return "'if' and 'then' name the same label"
+        return None
+
+    def _events(self, tags, argument):
+        return [tags.begins(label) for label in self.labels(tags, argument)]
+
+
+class Requires(_Implication):
+    """Where one label occurs, another occurs too."""
+
+    kind = "requires"
+
+    def automata(self, tags):
+        nothing, asked, given = range(3)
+        steps = [(nothing, event, asked) for event in self._events(tags, "if")]
+        steps += [(state, event, given) for state in (nothing, asked) for event in self._events(tags, "then")]
+        automaton = make_automaton(3, tags.n_events, steps)
+        automaton.last[asked] = self.price
+        return self._in_scope([automaton])
+
+
+class Excludes(_Implication):
+    """Where one label occurs, another does not."""
+
+    kind = "excludes"
+
+    def automata(self, tags):
+        nothing, one, other, both = range(4)
+        steps, prices = [], []
+        for argument, state, against in (("if", one, other), ("then", other, one)):
+            for event in self._events(tags, argument):
+                steps.append((nothing, event, state))
+                steps.append((against, event, -1 if self.hard else both))
+                if not self.hard:
+                    prices.append((against, event, self.price))
+        return self._in_scope([make_automaton(4, tags.n_events, steps, prices=prices)])
+
+
+class Length(Rule):
+    """Spans of the label have so many tokens."""
+
+    kind = "length"
+    required: ClassVar = {"label": _labels}
+    optional: ClassVar = {"min": (_count, 1), "max": (_count, None)}
+
+    def check(self):
+        if self.max is not None and (self.max < self.min or self.max == 0):
+            return f"no length is at least {self.min} and at most {self.max}"
+        return "give it a 'min' or a 'max'" if self.min <= 1 and self.max is None else None
+
+    def automata(self, tags):
+        return [self._measure(tags, tags.begins(label), tags.inside(label)) for label in self.labels(tags)]
+
+    def _measure(self, tags, begins, inside):
+        # State: tokens of the span so far, 0 outside; the last one stands for all lengths that need no distinction.
+        longest = self.min if self.max is None else self.max if self.hard else self.max + 1
+        longest = max(longest, 1)
+        steps, prices = [], []
+        for length in range(longest + 1):
+            too_short = 0 < length < self.min
+            for event in range(tags.n_events):
+                if event == inside:
+                    beyond = self.max is not None and length == self.max
+                    if length:
+                        steps.append((length, event, -1 if beyond and self.hard else min(length + 1, longest)))
+                    if beyond and not self.hard:
+                        prices.append((length, event, self.price))
+                    continue
+                steps.append((length, event, -1 if too_short and self.hard else 1 if event == begins else 0))
+                if too_short and not self.hard:
+                    prices.append((length, event, self.price))
+        automaton = make_automaton(longest + 1, tags.n_events, steps, prices=prices)
+        automaton.last[1 : self.min] = self.price
+        return automaton
+
+
+class SameTextSameLabel(Rule):
+    """Spans with the same text have the same label."""
+
+    kind, global_ = "same_text_same_label", True
+    optional: ClassVar = {"per": (_scope, "doc")}
+
+    def check(self):
+        return None if self.hard else "it can't have a weight"
+
+
+RULES: dict[str, type[Rule]] = {
+    rule.kind: rule
+    for rule in (
+        ForbidPair,
+        AllowPairs,
+        Follows,
+        Order,
+        AtMost,
+        AtLeast,
+        Exactly,
+        Requires,
+        Excludes,
+        Length,
+        OnlyOn,
+        AlwaysOn,
+        NeverOn,
+        StartsWith,
+        EndsWith,
+        SameTextSameLabel,
+        Custom,
+    )
+}
+
+
+# ------------------------------------------------------------------------------------------------- reading rules
+
+
+def read_rule(table: Table, place: int = 0) -> Rule:
+    """A rule from the table that a user wrote.
+
+    place (int): Its place in the list of rules, from 0.
+    RAISES (ValueError): With what is wrong about it, and what would be right.
+    """
+    if not isinstance(table, dict) or not isinstance(table.get("rule"), str):
+        raise ValueError(Errors.CRF601.format(place=place + 1, rule=table))
+    kind = RULES.get(table["rule"])
+    if kind is None:
+        raise ValueError(Errors.CRF602.format(place=place + 1, rule=table["rule"], known=", ".join(RULES)))
+    name = table.get("name", f"{place + 1}: {table['rule']}")
+    if not isinstance(name, str) or not name:
+        raise ValueError(Errors.CRF604.format(name=place + 1, argument="name", value=name, wanted="text"))
+    readers = {**kind.required, **{argument: reader for argument, (reader, _) in kind.optional.items()}}
+    unknown = [argument for argument in table if argument not in readers and argument not in ("rule", "name", "weight")]
+    missing = [argument for argument in kind.required if argument not in table]
+    if unknown or missing:
+        problem = f"unknown: {', '.join(map(str, unknown))}" if unknown else f"missing: {', '.join(missing)}"
+        known = ", ".join([*readers, "name", "weight"])
+        raise ValueError(Errors.CRF603.format(name=name, problem=problem, known=known))
+    weight = table.get("weight")
+    if weight is not None and (
+        isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight)
+    ):
+        wanted = "a finite number; leave it out for a rule that must not be broken"
+        raise ValueError(Errors.CRF604.format(name=name, argument="weight", value=weight, wanted=wanted))
+    arguments = {argument: default for argument, (_, default) in kind.optional.items()}
+    for argument, reader in readers.items():
+        if table.get(argument) is not None:
+            try:
+                arguments[argument] = reader(table[argument])
+            except _Refused as wanted:
+                value = table[argument]
+                raise ValueError(
+                    Errors.CRF604.format(name=name, argument=argument, value=value, wanted=wanted)
+                ) from None
+    rule = kind(dict(table), place, name, None if weight is None else float(weight), arguments)
+    problem = rule.check()
+    if problem:
+        raise ValueError(Errors.CRF605.format(name=name, problem=problem))
+    return rule
+
+
+def read_jsonl(path: Union[str, Path]) -> list[Table]:
+    """Rules from a file with one JSON table per line.
+
+    RAISES (ValueError): With the line that is none.
+    """
+    path, tables = Path(path), []
+    try:
+        lines = path.read_text(encoding="utf8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(Errors.CRF606.format(path=path, reason=error)) from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            table = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(Errors.CRF607.format(path=path, line=number, reason=error)) from error
+        if not isinstance(table, dict):
+            raise ValueError(Errors.CRF607.format(path=path, line=number, reason="it is not a table"))
+        tables.append(table)
+    return tables
+
+
+@dataclass
+class Constraints:
+    """Rules with the settings that say how they are enforced, as the config gives them."""
+
+    rules: list[Rule]
+    in_training: bool = False
+    max_states: int = 200
+    time_limit: float = 1.0
+
+    def add(self, table: Table) -> Rule:
+        rule = read_rule(table, len(self.rules))
+        self.rules.append(rule)
+        return rule
+
+    @property
+    def tables(self) -> list[Table]:
+        return [rule.table for rule in self.rules]
+
+
+def constraints(
+    rules: Optional[list[Table]] = None,
+    path: Optional[str] = None,
+    in_training: bool = False,
+    max_states: int = 200,
+    time_limit: float = 1.0,
+) -> Constraints:
+    """Rules that labellings keep (``spacy_crf.constraints.v1``).
+
+    rules (List[Dict]): The rules, the most important first: where no labelling keeps them all, the later ones yield.
+    path (str): A JSONL file with more rules.
+    in_training (bool): Whether they hold in training too.
+    max_states (int): States of the largest automaton that is made of several rules; beyond, a solver takes over.
+    time_limit (float): Seconds that the solver may take for one document.
+    """
+    for argument, value in (("max_states", max_states), ("time_limit", time_limit)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ValueError(Errors.CRF608.format(argument=argument, value=value))
+    tables = [*(rules or []), *(read_jsonl(path) if path else [])]
+    read = [read_rule(table, place) for place, table in enumerate(tables)]
+    return Constraints(read, in_training, int(max_states), float(time_limit))

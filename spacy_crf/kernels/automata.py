@@ -1,0 +1,29 @@
+"""Deterministic automata over the events of many documents at once."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def run_automata(events, doc_starts, following, scores, last, offsets, totals):
+    """Score that each automaton gives to each document.
+
+    events (int32[T]): What happens at each token.
+    doc_starts (int64[D + 1]): Where the documents start.
+    following (int32[Q, E]), scores (float64[Q, E]), last (float64[Q]): The automata, one below the other; states count from
+        the first of their automaton.
+    offsets (int64[N + 1]): First state of each automaton.
+    totals (float64[D, N]): Receives the scores, -inf where a document is not accepted.
+    """
+    for d in range(doc_starts.shape[0] - 1):
+        for n in range(offsets.shape[0] - 1):
+            state, total = 0, 0.0
+            for t in range(doc_starts[d], doc_starts[d + 1]):
+                total += scores[offsets[n] + state, events[t]]
+                state = following[offsets[n] + state, events[t]]
+                if state < 0:
+                    total = -np.inf
+                    break
+            if state >= 0:
+                total += last[offsets[n] + state]
+            totals[d, n] = total
