@@ -4,10 +4,10 @@ import json
 
 import pytest
 import spacy
-from spacy.cli import app
 from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
+from spacy_crf.cli import app
 from spacy_crf.cli.convert import Report, convert
 
 from .util import entities
@@ -39,7 +39,7 @@ def item(text, *spans, **others):
 
 
 def run(*args):
-    result = CliRunner().invoke(app, ["crf", "convert", *(str(arg) for arg in args)])
+    result = CliRunner().invoke(app, ["convert", *(str(arg) for arg in args)])
     return result.exit_code, " ".join(result.output.split())
 
 

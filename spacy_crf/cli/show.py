@@ -1,6 +1,7 @@
 """What a trained pipeline finds in a few texts."""
 
 import sys
+import warnings
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Optional
@@ -31,7 +32,9 @@ def show_cli(
         print(indent(table(_rows(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(displacy.render(docs, style="ent", page=True, jupyter=False), encoding="utf8")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r".*W006")  # a text without entities is no mistake
+            html.write_text(displacy.render(docs, style="ent", page=True, jupyter=False), encoding="utf8")
         msg.good(f"Marked texts in {html}")
 
 

@@ -1,0 +1,149 @@
+"""The picture of the layers stays true, and what every ``spacy.blank()`` imports stays light."""
+
+import ast
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import spacy_crf
+
+PACKAGE = Path(spacy_crf.__file__).parent
+ROOT = PACKAGE.parent
+LAYERS = [
+    ("errors", "types", "schemes"),
+    ("kernels",),
+    ("inference",),
+    ("losses", "constraints"),
+    ("features", "optimizers"),
+    ("models",),
+    ("pipeline",),
+    ("explain", "distributed"),
+    ("cli",),
+]
+LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
+WITHOUT_SPACY = LAYER_OF["constraints"]
+MODULES = sorted(
+    path.relative_to(ROOT) for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"
+)
+
+
+class Import(NamedTuple):
+    module: str
+    line: int
+    when_loaded: bool  # not only when some function is called
+
+
+def imports(source: str, module: str, is_package: bool) -> list[Import]:
+    """All imports of a module, under their absolute names."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    tree = ast.parse(source)
+    later = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.Lambda) for node in ast.walk(f)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*base, *([node.module] if node.module else [])])
+            # `from .. import kernels` names a module, `from ..types import Floats` does not; the prefix tells the layer.
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found += [Import(name, node.lineno, node not in later) for name in names]
+    return found
+
+
+def layer_of(module: str) -> int:
+    parts = module.split(".")
+    return LAYER_OF[parts[1]] if len(parts) > 1 and parts[1] in LAYER_OF else -1  # -1: the version, which all may read
+
+
+def imports_of(path: Path) -> list[Import]:
+    parts = path.with_suffix("").parts
+    is_package = parts[-1] == "__init__"
+    return imports((ROOT / path).read_text(encoding="utf8"), ".".join(parts[:-1] if is_package else parts), is_package)
+
+
+def test_every_module_has_a_layer():
+    assert {path.parts[1].removesuffix(".py") for path in MODULES} <= set(LAYER_OF)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_imports_go_to_the_left(path):
+    own = LAYER_OF[path.parts[1].removesuffix(".py")]
+    wrong = [i for i in imports_of(path) if i.module.split(".")[0] == "spacy_crf" and layer_of(i.module) > own]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if LAYER_OF[path.parts[1].removesuffix(".py")] <= WITHOUT_SPACY], ids=str
+)
+def test_numpy_and_numba_only_up_to_losses_and_constraints(path):
+    known = {"spacy_crf", "numpy", "numba", *sys.stdlib_module_names}
+    assert not [i for i in imports_of(path) if i.when_loaded and i.module.split(".")[0] not in known]
+
+
+def test_the_tests_of_the_layers_would_see_a_wrong_import():
+    source = (
+        "from ..pipeline.crf_ner import x\nfrom . import y\nfrom .. import cli\ndef f():\n    import scipy.optimize\n"
+    )
+    assert imports(source, "spacy_crf.kernels.z", False) == [
+        ("spacy_crf.pipeline.crf_ner.x", 1, True),
+        ("spacy_crf.kernels.y", 2, True),
+        ("spacy_crf.cli", 3, True),
+        ("scipy.optimize", 5, False),
+    ]
+    assert (
+        layer_of("spacy_crf.pipeline.crf_ner.x") > layer_of("spacy_crf.kernels.z") > layer_of("spacy_crf.__version__")
+    )
+
+
+def loaded_by(code: str) -> set[str]:
+    """Names of the modules that a fresh Python has after the code."""
+    code += "\nimport sys; print('\\n'.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(result.stdout.split())
+
+
+def test_blank_pipelines_load_next_to_nothing_of_ours():
+    """What `spacy.blank()` loads on our behalf is what makes it slower: one small module."""
+    loaded = loaded_by("import spacy; spacy.blank('en')")
+    ours = {name for name in loaded if name.startswith("spacy_crf")}
+    assert ours <= {"spacy_crf", "spacy_crf.pipeline", "spacy_crf.pipeline.factories"}
+    assert "numba" not in loaded
+
+
+def test_factories_load_nothing_that_spacy_has_not():
+    factories = loaded_by("import spacy, spacy_crf.pipeline.factories")
+    others = factories - loaded_by("import spacy") - {"spacy_crf", "spacy_crf.pipeline", "spacy_crf.pipeline.factories"}
+    assert not others
+
+
+def test_the_command_line_of_spacy_loads_no_numba():
+    loaded = loaded_by("import spacy.cli, spacy_crf.cli")
+    assert "numba" not in loaded
+    assert not [name for name in loaded if name.startswith("spacy_crf.kernels")]
+
+
+def test_prediction_loads_neither_optimizers_nor_commands():
+    code = """
+import spacy, io, contextlib
+from spacy.training import Example
+nlp = spacy.blank("en")
+nlp.add_pipe("crf_ner")
+nlp.initialize(lambda: [Example.from_dict(nlp.make_doc("in Rome"), {"entities": [(3, 7, "GPE")]})])
+nlp.from_bytes(nlp.to_bytes())
+nlp("Rome")
+"""
+    loaded = {name.split(".")[1] for name in loaded_by(code) if name.startswith("spacy_crf.")}
+    assert not loaded & {"optimizers", "explain", "distributed", "cli"}
+
+
+def test_version_and_changelog_agree():
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf8"), re.MULTILINE)[1]
+    assert newest == spacy_crf.__version__ == metadata.version("spacy-crf")
