@@ -1,0 +1,216 @@
+"""Segment templates: what they read, where their weights go, and what they say when they can't be used."""
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc
+
+from spacy_crf.features.feature_index import FeatureIndex
+from spacy_crf.features.gazetteers import Gazetteer
+from spacy_crf.features.phrases import PhraseIndex
+from spacy_crf.features.segments import (
+    CompiledSegments,
+    SegmentFeatureSet,
+    SpanIndexBuilder,
+    parse_segment_template,
+)
+from spacy_crf.kernels.segment_features import all_spans
+
+nlp = spacy.blank("en")
+CITIES = Gazetteer([(("New", "York"), "US"), (("york",), "UK"), (("San", "Luis", "Obispo"), "US")])
+
+
+def doc_of(text):
+    return Doc(nlp.vocab, words=text.split())
+
+
+def spans_of(doc, longest):
+    return all_spans(np.full(len(doc), len(doc)), 0, len(doc), longest)
+
+
+def features_of(doc, templates, *, longest=3, gazetteers=None, **settings):
+    """Features of every span by template and value: {(begin, end): {name: value}}."""
+    compiled = CompiledSegments(SegmentFeatureSet(templates, **settings), gazetteers or {})
+    compiled.reader.keep_names(True)
+    columns = compiled.reader.read([doc])
+    builder = SpanIndexBuilder(compiled, FeatureIndex.empty())
+    begin, length = spans_of(doc, longest)
+    rows = builder.add([doc], columns, begin, length)
+    index = builder.freeze(np.ones(len(builder), dtype=bool))
+    assert len(rows.starts) == len(begin) + 1
+    known = compiled.known_spans([doc], columns, longest, index, FeatureIndex.empty())
+    first = np.repeat(np.arange(len(doc)), np.diff(known.listed.starts))
+    values = np.ones(len(known.rows.rows)) if known.rows.values is None else known.rows.values
+    names = index.names()
+    return {
+        (int(b), int(b + k)): {
+            names[known.rows.rows[i]]: float(values[i]) for i in range(*known.rows.starts[n : n + 2])
+        }
+        for n, (b, k) in enumerate(zip(first, known.listed.lengths))
+    }
+
+
+def test_whole_spans_are_read():
+    doc = doc_of("In New York it")
+    found = features_of(doc, ["seg.text", "seg.lower", "seg.shape", "seg.length|seg.first:lower"])
+    assert found[1, 3] == {
+        "seg.text=New York": 1.0,
+        "seg.lower=new york": 1.0,
+        "seg.shape=Xxx Xxxx": 1.0,
+        "seg.length|seg.first:lower=2|new": 1.0,
+    }
+    assert len(found) == 3 + 3 + 2 + 1  # every span of one to three tokens
+
+
+def test_joined_parts_read_the_ends_and_their_surroundings():
+    doc = doc_of("in New York .")
+    [template] = ["seg.before:lower|seg.first:shape|seg.last:lower|seg.after:is_punct"]
+    found = features_of(doc, [template])
+    assert found[1, 3] == {f"{template}=in|Xxx|york|1": 1.0}
+    assert found[0, 1] == {f"{template}=<BOS1>|xx|in|0": 1.0}
+    assert found[3, 4] == {f"{template}=york|.|.|<EOS1>": 1.0}
+
+
+def test_phrases_of_a_gazetteer():
+    doc = doc_of("to NEW York or San Luis Obispo")
+    found = features_of(doc, ["seg.in:cities", "seg.in:cities|seg.before:lower"], gazetteers={"cities": CITIES})
+    assert found == {
+        (1, 3): {"seg.in:cities=US": 1.0, "seg.in:cities|seg.before:lower=US|to": 1.0},
+        (2, 3): {"seg.in:cities=UK": 1.0, "seg.in:cities|seg.before:lower=UK|new": 1.0},
+        (4, 7): {"seg.in:cities=US": 1.0, "seg.in:cities|seg.before:lower=US|or": 1.0},
+    }
+
+
+def test_near_phrases_have_their_similarities():
+    from rapidfuzz.distance import JaroWinkler
+
+    doc = doc_of("went to San Luis Obisbo")
+    found = features_of(doc, ["seg.near:cities"], gazetteers={"cities": CITIES})
+    alike = JaroWinkler.normalized_similarity("san luis obisbo", "san luis obispo")
+    assert found[2, 5] == pytest.approx(
+        {"seg.near:cities=jaccard US": 2 / 4, "seg.near:cities=jaro-winkler US": alike}, abs=1e-6
+    )
+    assert (0, 1) not in found
+
+
+def test_near_agrees_with_a_scan_of_the_list():
+    """The index only chooses candidates: where it finds the nearest phrase, its similarities are those of a scan."""
+    from rapidfuzz.distance import JaroWinkler
+
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefghij"), 6)) for _ in range(300)]
+    phrases = [tuple(rng.choice(words, rng.integers(1, 4))) for _ in range(500)]
+    index = PhraseIndex((phrase, "") for phrase in phrases)
+    queries = [" ".join(phrase)[:-1] for phrase in phrases[:100]]  # the last letter is missing
+    found = index.near(
+        queries, np.zeros(1, dtype=np.uint64), np.zeros(100, dtype=np.int64), np.zeros(100, dtype=np.int32)
+    )
+    scanned = [max(JaroWinkler.normalized_similarity(query, " ".join(p)) for p in phrases) for query in queries]
+    np.testing.assert_allclose(found.jaro_winkler[found.query.argsort()], scanned, atol=1e-9)
+
+
+@pytest.mark.parametrize("entries", [[], [((), "")]])
+def test_empty_gazetteers_find_nothing(entries):
+    doc = doc_of("New York")
+    templates = ["seg.in:cities", "seg.near:cities"]
+    assert features_of(doc, templates, gazetteers={"cities": Gazetteer(entries)}) == {}
+
+
+def test_patterns_match_exactly_a_span():
+    doc = doc_of("call 555 1234 now")
+    pattern = [{"SHAPE": "ddd"}, {"SHAPE": "dddd"}]
+    assert features_of(doc, ["seg.matches:phone"], patterns={"phone": pattern}) == {
+        (1, 3): {"seg.matches:phone=yes": 1.0}
+    }
+
+
+def test_functions_of_spans():
+    doc = doc_of("aa bbb")
+    functions = {"size": lambda span: float(len(span.text)), "ends": lambda span: [span.text[0], span.text[-1]]}
+    found = features_of(doc, ["seg.fn:size", "seg.fn:ends"], longest=2, functions=functions)
+    assert found[0, 2] == {"seg.fn:size=0": 6.0, "seg.fn:ends=a": 1.0, "seg.fn:ends=b": 1.0}
+
+
+def test_spans_end_with_their_sentence():
+    doc = doc_of("a b c d")
+    doc[2].is_sent_start = True
+    compiled = CompiledSegments(SegmentFeatureSet(["seg.text"]), {})
+    builder = SpanIndexBuilder(compiled, FeatureIndex.empty())
+    columns = compiled.reader.read([doc])
+    compiled.reader.keep_names(True)
+    builder.add([doc], columns, *all_spans(np.array([2, 2, 4, 4]), 0, 4, 4))
+    index = builder.freeze(np.ones(len(builder), dtype=bool))
+    known = compiled.known_spans([doc], columns, 4, index, FeatureIndex.empty())
+    assert sorted(index.names()) == [f"seg.text={text}" for text in ("a", "a b", "b", "c", "c d", "d")]
+    assert known.listed.lengths.tolist() == [1, 2, 1, 1, 2, 1]
+
+
+def test_token_templates_need_no_list_of_spans():
+    features = SegmentFeatureSet(
+        ["seg.first:lower|seg.before:lower", "seg.last:shape", "seg.after:lower", "seg.count:shape", "seg.length"]
+    )
+    assert [str(template) for template in features.begins] == ["seg.first:lower|seg.before:lower"]
+    assert [str(template) for template in features.ends] == ["seg.last:shape", "seg.after:lower"]
+    assert [str(template) for template in features.tokens] == ["seg.count:shape"]
+    assert features.has_length and not features.spans and not features.span_items
+
+
+@pytest.mark.parametrize("text", ["a a b", "a b a b", "a b c", "a a a a", "b a a b a"])
+def test_contains_counts_a_value_once(text):
+    doc = doc_of(text)
+    compiled = CompiledSegments(SegmentFeatureSet(["seg.contains:lower"]), {})
+    columns = compiled.reader.read([doc])
+    hashes = compiled.tokens.hash(columns).hashes[:, 0]
+    index = FeatureIndex(np.unique(hashes), ["t"], np.zeros(3, np.int32), np.arange(4), np.zeros(3, np.int32), ["x"])
+    rows = index.rows(hashes)
+    known = compiled.known_spans([doc], columns, 4, FeatureIndex.empty(), index)
+    first = np.repeat(np.arange(len(doc)), np.diff(known.listed.starts)).tolist()
+    taken_off = {}
+    for n, (begin, length) in enumerate(zip(first, known.listed.lengths.tolist())):
+        at = slice(*known.repeats.starts[n : n + 2])
+        for row, value in zip(known.repeats.rows[at].tolist(), known.repeats.values[at].tolist()):
+            taken_off[begin, begin + length, row] = taken_off.get((begin, begin + length, row), 0.0) + value
+    for begin in range(len(doc)):
+        for end in range(begin + 1, min(begin + 4, len(doc)) + 1):
+            for row in set(rows[begin:end].tolist()):
+                count = int((rows[begin:end] == row).sum())
+                assert count + taken_off.get((begin, end, row), 0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    "template, settings, code",
+    [
+        ("seg.colour", {}, "CRF120"),
+        ("seg.first", {}, "CRF120"),
+        ("seg.length:lower", {}, "CRF120"),
+        ("lower[0]", {}, "CRF120"),
+        (7, {}, "CRF120"),
+        ("seg.count:lower|seg.length", {}, "CRF121"),
+        ("seg.in:a|seg.near:a", {}, "CRF121"),
+        ("seg.matches:zip", {}, "CRF122"),
+        ("seg.fn:size", {"functions": {"width": len}}, "CRF122"),
+        ("seg.first:colour", {}, "CRF103"),
+        ("seg.matches:zip", {"patterns": {"zip": [{"SHAPES": "d"}]}}, "CRF123"),
+        ("seg.matches:zip", {"patterns": {"zip": 3}}, "CRF123"),
+    ],
+)
+def test_mistakes_are_named(template, settings, code):
+    with pytest.raises(ValueError, match=code) as error:
+        SegmentFeatureSet([template], **settings)
+    assert code == "CRF123" or str(template).split(":")[-1] in str(error.value)
+
+
+def test_gazetteers_that_are_not_there_are_named():
+    with pytest.raises(ValueError, match=r"CRF106.*seg\.near:cities"):
+        CompiledSegments(SegmentFeatureSet(["seg.near:cities"]), {})
+
+
+@pytest.mark.parametrize("given", [[float("nan")], object(), {"a": "b"}, True])
+def test_functions_that_give_nonsense_are_named(given):
+    with pytest.raises(ValueError, match="CRF124.*'bad'"):
+        features_of(doc_of("a"), ["seg.fn:bad"], functions={"bad": lambda span: given})
+
+
+def test_templates_are_spelled_as_they_are_written():
+    text = "seg.before:in:cities|seg.last:suffix3|seg.length"
+    assert str(parse_segment_template(text.replace("|", " | "))) == text
