@@ -19,3 +19,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--no-jit"):
         os.environ["NUMBA_DISABLE_JIT"] = "1"  # in time: no conftest imports numba
+        # Hashes wrap around, as they should; numpy tells of it where its scalars do.
+        config.addinivalue_line(
+            "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning:spacy_crf.kernels"
+        )
