@@ -207,7 +207,7 @@ def test_gazetteers_that_are_not_there_are_named():
 
 @pytest.mark.parametrize("given", [[float("nan")], object(), {"a": "b"}, True])
 def test_functions_that_give_nonsense_are_named(given):
-    with pytest.raises(ValueError, match="CRF124.*'bad'"):
+    with pytest.raises(ValueError, match=r"CRF124.*'bad'"):
         features_of(doc_of("a"), ["seg.fn:bad"], functions={"bad": lambda span: given})
 
 

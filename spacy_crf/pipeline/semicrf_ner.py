@@ -125,20 +125,13 @@ class SemiCRFEntityRecognizer(CRFEntityRecognizer):
         tags = self.scheme.states_to_tags(states)
         return SegmentPrediction(tags, scores.starts, doc_bounds(docs), preset, probabilities)
 
-    def set_annotations(self, docs: Iterable[Doc], prediction: "SegmentPrediction") -> None:
-        """Write entities to ``doc.ents``, beside those that are there; with `confidence` also their ``span._.crf_prob``.
-
-        docs (Iterable[Doc]): The Docs that were predicted.
-        prediction (SegmentPrediction): What `predict` gave.
-        """
-        docs = list(docs)
-        kept = [{(ent.start, ent.end) for ent in doc.ents} for doc in docs]
-        super().set_annotations(docs, prediction)
-        if prediction.probabilities is not None:
-            for doc, before, first in zip(docs, kept, prediction.doc_starts.tolist()):
-                for ent in doc.ents:
-                    if (ent.start, ent.end) not in before:
-                        ent._.crf_prob = float(prediction.probabilities[first + ent.start])
+    def write_probabilities(self, docs: Iterable[Doc], prediction: "SegmentPrediction") -> None:
+        """Set ``span._.crf_prob`` of the entities found; those that were there before keep what they have."""
+        for doc, first in zip(docs, prediction.doc_starts.tolist()):
+            for ent in doc.ents:
+                at = first + ent.start
+                if prediction.tags[at] > 0 and (prediction.preset is None or not prediction.preset[at, 1]):
+                    ent._.crf_prob = float(prediction.probabilities[at])
 
     @property
     def _structure(self) -> SemiMarkov:
