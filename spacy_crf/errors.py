@@ -165,6 +165,10 @@ class Errors(metaclass=_Coded):
     )
     CRF421 = "Component '{name}' does not know the label of the span {span}. Known labels: {known}."
     CRF430 = "doc._.crf_weight = {weight!r} of the document '{text}...' is not possible: it must be a finite number, at least 0."
+    CRF408 = "Component '{name}': {setting} = {value!r} is not possible. Known: {known}."
+    CRF409 = (
+        "Component '{name}': two of the spans cover the token '{text}' of '{start}...'. A labelling has one at most."
+    )
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."
     CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."

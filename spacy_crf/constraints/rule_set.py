@@ -69,6 +69,8 @@ class RuleSet:
         self._allowed[size, size] = False
         self._graphs: dict[frozenset[int], Optional[GraphChain]] = {}
         self._stack = _stacked([automaton for _, automaton in self.automata], tags.n_events)
+        self._fitting: Optional[tuple[frozenset[int], list[Rule]]] = None
+        self.told = False  # whether it was said which rules probabilities leave out
         self._check_consistency()
 
     def _check_consistency(self) -> None:
@@ -179,13 +181,16 @@ class RuleSet:
 
     def fitting(self) -> tuple[frozenset[int], list[Rule]]:
         """As many automata as fit into max_states together, in the order of the rules, and the rules of the others."""
+        if self._fitting is not None:
+            return self._fitting
         fitting, left_out = frozenset(), []
         for n, (rule, _) in enumerate(self.automata):
             if rule not in left_out and self._product(sorted(fitting | {n})) is not None:
                 fitting |= {n}
             elif rule not in left_out:
                 left_out.append(rule)
-        return fitting, left_out
+        self._fitting = fitting, left_out
+        return self._fitting
 
     # ------------------------------------------------------------------------------------------------------- texts
 

@@ -9,7 +9,7 @@ each label by itself.
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Optional, Union
 
@@ -595,12 +595,17 @@ def read_jsonl(path: Union[str, Path]) -> list[Table]:
 
 @dataclass
 class Constraints:
-    """Rules with the settings that say how they are enforced, as the config gives them."""
+    """Rules with the settings that say how they are enforced, as the config gives them.
+
+    missing (Optional[Path]): A file of rules that is not there. A loaded component has its rules with it, so this is a mistake
+        only for one that needs them.
+    """
 
     rules: list[Rule]
     in_training: bool = False
     max_states: int = 200
     time_limit: float = 1.0
+    missing: Optional[Path] = None
 
     def add(self, table: Table) -> Rule:
         rule = read_rule(table, len(self.rules))
@@ -610,6 +615,20 @@ class Constraints:
     @property
     def tables(self) -> list[Table]:
         return [rule.table for rule in self.rules]
+
+    def replaced(self, tables: list[Table]) -> "Constraints":
+        """The same settings with other rules."""
+        rules = [read_rule(table, place) for place, table in enumerate(tables)]
+        return replace(self, rules=rules, missing=None)
+
+    def only(self, wanted: Callable[[Rule], bool]) -> "Constraints":
+        """The same settings with some of the rules, which keep their places."""
+        return replace(self, rules=[rule for rule in self.rules if wanted(rule)])
+
+    def require_file(self) -> None:
+        """RAISES (ValueError): CRF606 if a file of rules is missing."""
+        if self.missing is not None:
+            raise ValueError(Errors.CRF606.format(path=self.missing, reason="there is no such file"))
 
 
 def constraints(
@@ -630,6 +649,7 @@ def constraints(
     for argument, value in (("max_states", max_states), ("time_limit", time_limit)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ValueError(Errors.CRF608.format(argument=argument, value=value))
-    tables = [*(rules or []), *(read_jsonl(path) if path else [])]
+    missing = Path(path) if path and not Path(path).exists() else None
+    tables = [*(rules or []), *(read_jsonl(path) if path and missing is None else [])]
     read = [read_rule(table, place) for place, table in enumerate(tables)]
-    return Constraints(read, in_training, int(max_states), float(time_limit))
+    return Constraints(read, in_training, int(max_states), float(time_limit), missing)

@@ -1,0 +1,328 @@
+"""Components that say how sure they are: the methods, `span._.crf_prob`, the ways to decode, rules, saving."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, DocBin, Span
+
+from .util import entities, ner_examples, plain, tag_examples
+
+OFTEN = [{"rule": "at_most", "label": "*", "n": 1}]
+
+
+def trained(factory="crf_ner", iterations=6, **config):
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory, config=config)
+    examples = ner_examples(nlp) if factory == "crf_ner" else tag_examples(nlp)
+    from spacy_crf.optimizers.lbfgs import LBFGS
+
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=LBFGS(l2=0.5, iterations_per_step=iterations))
+    return nlp
+
+
+def with_rules(rules, **settings):
+    return {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": rules, **settings}}
+
+
+@pytest.fixture(scope="module", params=["BILUO", "BIO", "IO", "IOB1"])
+def nlp(request):
+    return trained(scheme=request.param)
+
+
+def key(spans):
+    return tuple((span.start, span.end, span.label_) for span in spans)
+
+
+def all_labellings(ner, doc):
+    """Every labelling with its probability: there are not too many of three tokens."""
+    return {key(spans): p for p, spans in ner.n_best(doc, 5000)}
+
+
+@pytest.fixture
+def doc(nlp):
+    return Doc(nlp.vocab, words=["Bob", "left", "Rome"])
+
+
+def test_all_answers_come_from_one_distribution(nlp, doc):
+    ner = nlp.get_pipe("crf_ner")
+    every = all_labellings(ner, doc)
+    assert sum(every.values()) == pytest.approx(1.0)
+    marginals, tags = ner.marginals(doc)
+    assert tags == ner.tags() and marginals.shape == (3, len(tags))
+    np.testing.assert_allclose(marginals.sum(axis=1), 1.0)
+    outside = sum(p for spans, p in every.items() if not any(start <= 0 < end for start, end, _ in spans))
+    assert marginals[0, 0] == pytest.approx(outside)
+    expected = {}
+    for spans, p in every.items():
+        for span in spans:
+            expected[span] = expected.get(span, 0.0) + p
+    found = ner.span_probabilities(doc, 0.0)
+    assert {key([span])[0]: pytest.approx(p, abs=1e-12) for span, p in found} == expected
+    probabilities = [p for _, p in found]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert len(ner.span_probabilities(doc, 0.1)) == sum(p >= 0.1 for p in expected.values())
+    for spans in list(every)[:20]:
+        as_spans = [Span(doc, start, end, label=label) for start, end, label in spans]
+        assert math.exp(ner.log_probability(doc, as_spans)) == pytest.approx(every[spans])
+    drawn = [key(spans) for spans in ner.sample(doc, 2000, seed=1)]
+    best = max(every, key=every.get)
+    assert drawn.count(best) / 2000 == pytest.approx(every[best], abs=0.05)
+    assert drawn == [key(spans) for spans in ner.sample(doc, 2000, seed=1)]
+    assert key(nlp.get_pipe("crf_ner")(plain(doc)).ents) == best
+    assert not doc.ents
+
+
+def test_sentences_are_independent(nlp):
+    ner = nlp.get_pipe("crf_ner")
+    words = ["Bob", "left", "Ann", "Lee"]
+    doc = Doc(nlp.vocab, words=words, sent_starts=[True, False, True, False])
+    first, second = Doc(nlp.vocab, words=words[:2]), Doc(nlp.vocab, words=words[2:])
+    [(best, spans)], [(p, _)], [(q, _)] = (ner.n_best(part, 1) for part in (doc, first, second))
+    assert best == pytest.approx(p * q)
+    assert ner.log_probability(doc, spans) == pytest.approx(math.log(best))
+    crossing = [Span(doc, 1, 3, label="PER")]
+    assert ner.log_probability(doc, crossing) == -math.inf
+
+
+def test_annotation_counts_when_asked_to(nlp, doc):
+    ner = nlp.get_pipe("crf_ner")
+    before = ner.span_probabilities(doc, 0.0)
+    doc.ents = [Span(doc, 1, 2, label="ORG")]
+    assert [p for _, p in ner.span_probabilities(doc, 0.0)] == [p for _, p in before]
+    certain = {key([span])[0]: p for span, p in ner.span_probabilities(doc, 0.5, keep_annotation=True)}
+    assert certain[1, 2, "ORG"] == pytest.approx(1.0)
+
+
+def test_impossible_and_empty(nlp, doc):
+    ner = nlp.get_pipe("crf_ner")
+    assert ner.log_probability(doc, [Span(doc, 0, 1, label="NEW")]) == -math.inf
+    with pytest.raises(ValueError, match="CRF409"):
+        ner.log_probability(doc, [Span(doc, 0, 2, label="PER"), Span(doc, 1, 3, label="PER")])
+    empty = Doc(nlp.vocab)
+    assert ner.span_probabilities(empty) == []
+    assert ner.n_best(empty, 3) == [(1.0, [])]
+    assert ner.log_probability(empty, []) == 0.0
+    assert ner.marginals(empty)[0].shape == (0, len(ner.tags()))
+    assert ner.sample(empty, 2, seed=0) == [[], []]
+
+
+def test_tags_have_probabilities_too():
+    nlp = trained("crf_tagger", confidence=True)
+    tagger = nlp.get_pipe("crf_tagger")
+    doc = nlp("the old dog")
+    marginals, tags = tagger.marginals(doc)
+    for token in doc:
+        assert doc[token.i : token.i + 1]._.crf_prob == pytest.approx(marginals[token.i, tags.index(token.tag_)])
+    best, spans = tagger.n_best(doc, 1)[0]
+    assert [span.label_ for span in spans] == [token.tag_ for token in doc]
+    assert tagger.log_probability(doc, spans) == pytest.approx(math.log(best))
+    assert tagger.log_probability(doc, spans[:-1]) == -math.inf
+    tagger.cfg["min_prob"] = 1.0
+    assert [token.tag_ for token in nlp("the old dog")] == ["", "", ""]
+
+
+@pytest.mark.parametrize("scheme", ["BILUO", "IOB1"])
+def test_confidence_is_written_and_kept(scheme):
+    nlp = trained(scheme=scheme, confidence=True)
+    ner = nlp.get_pipe("crf_ner")
+    docs = list(nlp.pipe(["Ann Lee lives in New York .", "", "Bob left Acme Corp for Paris"]))
+    for doc in docs:
+        sure = {key([span])[0]: p for span, p in ner.span_probabilities(doc, 0.0)}
+        for ent in doc.ents:
+            assert ent._.crf_prob == pytest.approx(sure[key([ent])[0]])
+    assert any(doc.ents for doc in docs)
+    [doc] = DocBin(docs=docs[:1], store_user_data=True).get_docs(nlp.vocab)
+    assert [ent._.crf_prob for ent in doc.ents] == [ent._.crf_prob for ent in docs[0].ents]
+    scores = nlp.evaluate(ner_examples(nlp))
+    assert len(scores["ents_calibration"]) == 10
+    assert 0.0 <= scores["ents_calibration_error"] <= 1.0 and 0.0 <= scores["ents_brier"] <= 1.0
+
+
+def test_unlikely_spans_are_dropped():
+    nlp = trained()
+    ner = nlp.get_pipe("crf_ner")
+    text = "Bob left Acme Corp for New York with Carla Diaz"
+    all_ents = nlp(text)
+    probabilities = {key([span])[0]: p for span, p in ner.span_probabilities(all_ents, 0.0)}
+    threshold = sorted(probabilities[span] for span in key(all_ents.ents))[1]
+    ner.cfg["min_prob"] = threshold  # as `spacy find-threshold` does
+    kept = key(nlp(text).ents)
+    assert kept == tuple(span for span in key(all_ents.ents) if probabilities[span] >= threshold)
+    assert 0 < len(kept) < len(all_ents.ents)
+
+
+def test_posterior_decoding_has_the_most_right_tags():
+    nlp = trained(decode="posterior", iterations=2)
+    ner = nlp.get_pipe("crf_ner")
+    doc = Doc(nlp.vocab, words=["Bob", "Acme", "Rome"])
+    marginals, tags = ner.marginals(doc)
+
+    def expected_right(spans):
+        numbers = ner.segments_tags(_segments(ner, spans), np.array([0, 3]))
+        return marginals[np.arange(3), numbers].sum()
+
+    best = max(expected_right(spans) for spans in all_labellings(ner, doc))
+    assert expected_right(key(nlp.get_pipe("crf_ner")(plain(doc)).ents)) == pytest.approx(best)
+
+
+def _segments(ner, spans):
+    from spacy_crf.schemes import Segments
+
+    columns = [(start, end, ner.labels.index(label)) for start, end, label in spans]
+    return (
+        Segments(*(np.array(column, dtype=np.int64) for column in zip(*columns)))
+        if columns
+        else Segments(*np.zeros((3, 0), dtype=np.int64))
+    )
+
+
+@pytest.mark.parametrize("settings", [{"decode": "best"}, {"min_prob": 1.5}, {"min_prob": -0.1}])
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(ValueError, match="CRF408"):
+        spacy.blank("en").add_pipe("crf_ner", config=settings)
+
+
+# ------------------------------------------------------------------------------------------------------------ rules
+
+
+@pytest.mark.parametrize("decode", ["viterbi", "posterior"])
+def test_rules_hold_and_probabilities_know_them(decode):
+    nlp = trained(confidence=True, decode=decode, **with_rules(OFTEN))
+    free = trained()
+    ner = nlp.get_pipe("crf_ner")
+    text = "Bob Ann Carla Paris Rome"
+    assert len(free(text).ents) > len({ent.label_ for ent in free(text).ents})
+    doc = nlp(text)
+    labels = [ent.label_ for ent in doc.ents]
+    assert labels and len(labels) == len(set(labels))
+    every = all_labellings(free.get_pipe("crf_ner"), free.make_doc("Bob Paris Ann"))
+    allowed = {s: p for s, p in every.items() if len({label for *_, label in s}) == len(s)}
+    total = sum(allowed.values())
+    ruled = all_labellings(ner, nlp.make_doc("Bob Paris Ann"))
+    assert ruled == {spans: pytest.approx(p / total, rel=1e-6) for spans, p in allowed.items()}
+    sure = {key([span])[0]: p for span, p in ner.span_probabilities(doc, 0.0)}
+    for ent in doc.ents:
+        assert ent._.crf_prob == pytest.approx(sure[key([ent])[0]])
+
+
+def test_rules_come_and_are_saved(tmp_path):
+    nlp = trained()
+    ner = nlp.get_pipe("crf_ner")
+    text = "Bob Ann Carla Paris Rome"
+    ner.add_rule({"rule": "never_on", "label": "PER", "phrases": ["Ann"]})
+    assert not any("Ann" in ent.text and ent.label_ == "PER" for ent in nlp(text).ents)
+    with pytest.raises(ValueError, match="CRF609"):
+        ner.add_rule({"rule": "at_most", "label": "DATE", "n": 1})
+    with pytest.raises(ValueError, match="CRF610"):
+        ner.add_rule({"rule": "never_on", "label": "PER", "pattern": [{"NONSENSE": 1}]})
+    assert len(ner.constraints.rules) == 1
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    assert loaded.get_pipe("crf_ner").constraints.tables == ner.constraints.tables
+    assert entities(loaded(text)) == entities(nlp(text))
+    again = spacy.blank("en")
+    again.add_pipe("crf_ner")
+    again.from_bytes(nlp.to_bytes())
+    assert entities(again(text)) == entities(nlp(text))
+
+
+def test_a_file_of_rules_need_not_come_along(tmp_path):
+    path = tmp_path / "rules.jsonl"
+    path.write_text('{"rule": "at_most", "label": "PER", "n": 1}\n')
+    nlp = trained(constraints={"@misc": "spacy_crf.constraints.v1", "path": str(path)})
+    nlp.to_disk(tmp_path / "model")
+    path.unlink()
+    loaded = spacy.load(tmp_path / "model")
+    doc = loaded("Bob Ann Carla Paris Rome")
+    assert [ent.label_ for ent in doc.ents].count("PER") <= 1
+    with pytest.raises(ValueError, match="CRF606"):
+        trained(constraints={"@misc": "spacy_crf.constraints.v1", "path": str(path)})("Bob")
+
+
+def test_the_config_decides_about_its_rules(tmp_path):
+    nlp = trained(**with_rules(OFTEN))
+    nlp.get_pipe("crf_ner").add_rule({"rule": "forbid_pair", "labels": ["PER", "GPE"]})
+    nlp.to_disk(tmp_path)
+    stricter = [{"rule": "at_most", "label": "*", "n": 0}]
+    loaded = spacy.load(tmp_path, config={"components.crf_ner.constraints.rules": stricter})
+    assert [rule.kind for rule in loaded.get_pipe("crf_ner").constraints.rules] == ["at_most", "forbid_pair"]
+    assert not loaded("Bob Ann Carla Paris Rome").ents
+
+
+def test_registered_functions_are_rules():
+    @spacy.registry.misc("test_no_tags_on_first_token")
+    def allowed(doc):
+        mask = np.ones((len(doc), 13), dtype=bool)
+        mask[:1, 1:] = False
+        return mask
+
+    nlp = trained(**with_rules([{"rule": "custom", "function": "test_no_tags_on_first_token"}]))
+    assert all(ent.start > 0 for ent in nlp("Bob Ann Carla").ents)
+
+    @spacy.registry.misc("test_wrong_shape")
+    def wrong(doc):
+        return np.ones((len(doc), 2), dtype=bool)
+
+    with pytest.raises(ValueError, match="CRF612"):
+        trained(**with_rules([{"rule": "custom", "function": "test_wrong_shape"}]))("Bob")
+    with pytest.raises(ValueError, match="CRF611"):
+        trained(**with_rules([{"rule": "custom", "function": "test_unknown"}]))("Bob")
+
+
+def test_patterns_of_one_word_and_of_several():
+    rules = [
+        {"rule": "only_on", "label": "PER", "pattern": [{"IS_TITLE": True}]},
+        {"rule": "never_on", "label": "*", "pattern": [{"LOWER": "new"}, {"LOWER": "york"}]},
+        {"rule": "starts_with", "label": "ORG", "pattern": [{"LOWER": {"IN": ["acme", "blue"]}}]},
+    ]
+    nlp = trained(**with_rules(rules))
+    doc = nlp("bob likes New York and Acme Corp")
+    assert all(ent.text.istitle() for ent in doc.ents if ent.label_ == "PER")
+    assert not any("York" in ent.text for ent in doc.ents)
+
+
+def test_spans_can_be_blocked_and_forced(caplog):
+    nlp = trained(confidence=True)
+    doc = nlp.make_doc("Bob left Paris for Acme Corp")
+    doc.spans["crf_blocked"] = [Span(doc, 0, 1), Span(doc, 2, 3, label="GPE")]
+    doc.spans["crf_forced"] = [Span(doc, 3, 5, label="ORG")]
+    nlp.get_pipe("crf_ner")(doc)
+    found = entities(doc)
+    assert (3, 5, "ORG") in found and not any(start <= 0 < end for start, end, _ in found)
+    assert not any(start <= 2 < end and label == "GPE" for start, end, label in found)
+    assert doc.ents[[key([ent])[0] for ent in doc.ents].index((3, 5, "ORG"))]._.crf_prob == pytest.approx(1.0)
+    doc = nlp.make_doc("Bob left Paris")
+    doc.spans["crf_forced"] = [Span(doc, 0, 2, label="ORG"), Span(doc, 1, 3, label="GPE"), Span(doc, 2, 3, label="X")]
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        nlp.get_pipe("crf_ner")(doc)
+    assert (0, 2, "ORG") in entities(doc)
+    assert len([record for record in caplog.records if "CRF604" in record.message]) == 2
+
+
+def test_what_can_not_be_kept_is_said(caplog):
+    rules = [
+        {"rule": "at_least", "label": "PER", "n": 3, "name": "crowd"},
+        {"rule": "always_on", "label": "GPE", "phrases": ["Rome"], "name": "Rome is a place"},
+    ]
+    nlp = trained(**with_rules(rules))
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        doc = nlp("Bob in Rome")
+    assert [ent.label_ for ent in doc.ents] == ["PER"] * 3
+    [record] = [record.message for record in caplog.records if "CRF601" in record.message]
+    assert "Rome is a place" in record and "'Bob in Rome...'" in record
+
+
+def test_prediction_without_rules_does_not_import_them():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, spacy; nlp = spacy.blank('en'); nlp.add_pipe('crf_ner');"
+        "print([name for name in sys.modules if name.startswith(('spacy_crf.constraints', 'scipy.optimize'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
