@@ -8,24 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from thinc.api import Model
 
-from ..features.kinds import CorpusTokens, KindBuilder
 from ..inference.linear_chain import LinearChain
 from ..inference.threads import default_threads
 from ..losses.clamped import ClampedLoss
-from ..types import Clamp, Floats, TokenFeatures
-from .emissions import AnnotatedDocs, Emissions, SparseFeatures
+from ..types import Clamp, Floats
+from .corpus import CorpusEmissions
+from .corpus import block_tokens as block_tokens  # for components
+from .emissions import AnnotatedDocs, SparseFeatures
 from .linear_chain import chain_scores
-from .sparse_rows import KindRows, TransposedFeatures
-
-# Tokens whose scores are in memory at once; fewer where transitions depend on the position
-_BLOCK = 1 << 15
 
 
-class _Block(NamedTuple):
-    tokens: CorpusTokens
-    items: Optional[TransposedFeatures]  # those of the tokens, by feature
-    pairs: Optional[TokenFeatures]  # of transition templates
-    pairs_by_feature: Optional[TransposedFeatures]
+class _Annotation(NamedTuple):
     clamp: Clamp  # [T, S]
     weights: Optional[Floats]  # [B] of the sequences
 
@@ -95,89 +88,36 @@ class LinearChainObjective(ChainWeights):
         super().__init__(model)
         self._loss = loss
         self._structure = LinearChain(threads=default_threads())
-        self._blocks = self._read(corpus)
+        batches = list(corpus)
+        self._corpus = CorpusEmissions(self._features, batches)
+        self._annotation = [_Annotation(batch.allowed, batch.weights) for batch in batches]
         self.signature = self._sign()
         self.n_impossible = 0
-
-    def _read(self, corpus: Iterable[AnnotatedDocs]) -> list[_Block]:
-        features = self._features
-        states, transitions = features.compiled
-        builder = KindBuilder(states, features.states.index)
-        blocks = []
-        for batch in corpus:
-            columns = features.reader.read(batch.docs)
-            tokens = builder.add(columns)
-            items = pairs = pairs_by_feature = None
-            if tokens.items is not None:
-                items = TransposedFeatures(tokens.items, features.states)
-            if features.feature_set.transitions:
-                pairs = transitions.rows(columns, features.transitions.index)
-                pairs_by_feature = TransposedFeatures(pairs, features.transitions)
-            blocks.append(_Block(tokens, items, pairs, pairs_by_feature, batch.allowed, batch.weights))
-        self._kinds = KindRows(builder.finish(), features.states, features.reader.reach)
-        return blocks
 
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""
         check = zlib.crc32(repr(self._loss).encode("utf8"))
-        for block in self._blocks:
-            arrays = [*block.tokens.kinds, block.tokens.rest, block.clamp, block.weights]
-            for array in arrays:
-                if array is not None:
-                    check = zlib.crc32(np.ascontiguousarray(array), check)
+        arrays = [*self._corpus.fingerprint(), *(array for block in self._annotation for array in block)]
+        for array in arrays:
+            if array is not None:
+                check = zlib.crc32(np.ascontiguousarray(array), check)
         return (int(self._bounds[-1]), int(self._observed.sum()), check)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        features = self._features
         states, transitions, observed = np.split(weights, self._bounds[1:])
-        slots, transition_slots = features.states.slots(states), features.transitions.slots(transitions)
         chain = np.zeros(self._observed.shape)
         chain[self._observed] = observed
-        value, gradient, d_chain = 0.0, np.zeros(len(weights)), np.zeros(chain.shape)
-        d_states, d_transitions, d_observed = np.split(gradient, self._bounds[1:])  # views
-        threads = self._structure.threads
-        table, d_table = self._kinds.score(slots, threads=threads), self._kinds.zeros()
-        d_slots = features.states.zero_slots()
+        value, d_chain = 0.0, np.zeros(chain.shape)
+        emissions = self._corpus.at(states, transitions, threads=self._structure.threads)
         self.n_impossible = 0
-        for block in self._blocks:
-            emissions = np.zeros((len(block.clamp), features.n_tags))
-            self._kinds.add_scores(block.tokens.kinds, table, emissions, threads=threads)
-            features.states.add_template_scores(block.tokens.rest, slots, emissions, threads=threads)
-            if block.tokens.items is not None:
-                features.states.add_scores(block.tokens.items, slots, emissions, threads=threads)
-            pairs = self._score_pairs(block, transition_slots)
-            scored = Emissions(emissions, pairs, block.tokens.kinds.starts)
-            scores = chain_scores(self._model, scored, chain[:-2], chain[-2], chain[-1])
-            losses, d_scores, impossible = self._loss(self._structure, scores, block.clamp, weights=block.weights)
+        for number, (clamp, sequence_weights) in enumerate(self._annotation):
+            scores = chain_scores(self._model, emissions.score(number), chain[:-2], chain[-2], chain[-1])
+            losses, d_scores, impossible = self._loss(self._structure, scores, clamp, weights=sequence_weights)
             value += losses.sum()
             self.n_impossible += int(impossible.sum())
-            d_emissions, d_pairs = d_scores.emissions, d_scores.transitions
-            self._kinds.scatter(block.tokens.kinds, d_emissions, d_table, threads=threads)
-            features.states.scatter_templates(block.tokens.rest, d_emissions, d_slots, threads=threads)
-            if block.items is not None:
-                block.items.gather(d_emissions, d_states, threads=threads)
-            if block.pairs_by_feature is not None:
-                block.pairs_by_feature.gather(d_pairs.reshape(len(d_pairs), -1), d_transitions, threads=threads)
+            d_pairs = d_scores.transitions
+            emissions.collect(number, d_scores.emissions, d_pairs)
             d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
             d_chain[-2] += d_scores.first
             d_chain[-1] += d_scores.last
-        self._kinds.scatter_slots(d_table, d_slots, threads=threads)
-        d_states += features.states.weights_of(d_slots)
-        d_observed[:] = d_chain[self._observed]
-        return float(value), gradient
-
-    def _score_pairs(self, block: _Block, slots: Floats) -> Optional[Floats]:
-        """Scores of the transition templates: float64[T, S, S]."""
-        if block.pairs is None:
-            return None
-        n_tokens, n_tags = len(block.clamp), self._features.n_tags
-        pairs = np.zeros((n_tokens, n_tags * n_tags))
-        self._features.transitions.add_scores(block.pairs, slots, pairs, threads=self._structure.threads)
-        return pairs.reshape(n_tokens, n_tags, n_tags)
-
-
-def block_tokens(features: SparseFeatures) -> int:
-    """How many tokens to put into one batch of a corpus."""
-    if features.feature_set.transitions:
-        return max(256, (_BLOCK * 32) // features.n_tags**2)
-    return _BLOCK
+        return float(value), np.concatenate([*emissions.gradient(), d_chain[self._observed]])

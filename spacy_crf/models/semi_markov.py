@@ -18,15 +18,8 @@ from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.threads import default_threads
 from ..losses.clamped import ClampedLoss
 from ..types import Floats, SegmentClamp, SegmentScores
-from .emissions import (
-    AnnotatedDocs,
-    Corpus,
-    Emissions,
-    Prepared,
-    SparseFeatures,
-    resize_emissions,
-    score_prepared,
-)
+from .corpus import CorpusEmissions
+from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, resize_emissions
 from .segments import (
     PLACES,
     PreparedSegments,
@@ -235,12 +228,9 @@ def resize_semi_markov(model: Model, n_states: int) -> None:
 
 
 class _Block(NamedTuple):
-    tokens: Prepared
-    transposed: TransposedFeatures
-    transposed_transitions: Optional[TransposedFeatures]
     segments: PreparedSegments
-    transposed_segments: dict[str, TransposedFeatures]
-    transposed_repeats: TransposedFeatures
+    by_feature: dict[str, TransposedFeatures]  # their features, by place
+    repeats_by_feature: TransposedFeatures
     clamp: SegmentClamp
     weights: Optional[Floats]  # [B] of the sequences
 
@@ -263,31 +253,25 @@ class SemiMarkovObjective:
         self._segment_features: SegmentFeatures = self._segments.attrs["segment_features"]
         self._observed = model.attrs["observed"].astype(bool)
         self._lengths = has_lengths(model)
-        self._blocks = self._read(corpus)
+        batches = list(corpus)
+        self._corpus = CorpusEmissions(self._features, batches)
+        self._blocks = [self._block(batch) for batch in batches]
         sizes = [self._features.states.n_weights, self._features.transitions.n_weights]
         sizes += [self._segment_features.rows[place].n_weights for place in PLACES]
         self._bounds = np.cumsum([*sizes, int(self._observed.sum())])
         self.signature = self._sign()
         self.n_impossible = 0
 
-    def _read(self, corpus: Iterable[AnnotatedDocs]) -> list[_Block]:
-        features, rows = self._features, self._segment_features.rows
-        blocks = []
-        for batch in corpus:
-            tokens, segments = features.prepare(batch.docs), self._segment_features.prepare(batch.docs)
-            blocks.append(
-                _Block(
-                    tokens,
-                    TransposedFeatures(tokens.states, features.states),
-                    TransposedFeatures(tokens.transitions, features.transitions) if tokens.transitions else None,
-                    segments,
-                    {place: TransposedFeatures(getattr(segments, place), rows[place]) for place in PLACES},
-                    TransposedFeatures(segments.repeats, rows["tokens"]),
-                    batch.allowed,
-                    batch.weights,
-                )
-            )
-        return blocks
+    def _block(self, batch: AnnotatedDocs) -> _Block:
+        rows = self._segment_features.rows
+        segments = self._segment_features.prepare(batch.docs)
+        return _Block(
+            segments,
+            {place: TransposedFeatures(getattr(segments, place), rows[place]) for place in PLACES},
+            TransposedFeatures(segments.repeats, rows["tokens"]),
+            batch.allowed,
+            batch.weights,
+        )
 
     @property
     def model_features(self) -> SparseFeatures:
@@ -297,12 +281,13 @@ class SemiMarkovObjective:
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""
         check = zlib.crc32(repr(self._loss).encode("utf8"))
+        arrays = self._corpus.fingerprint()
         for block in self._blocks:
-            arrays = [block.tokens.states.rows, block.tokens.starts, *block.clamp, block.weights]
-            arrays += [getattr(block.segments, place).rows for place in PLACES] + list(block.segments.listed)
-            for array in arrays:
-                if array is not None:
-                    check = zlib.crc32(np.ascontiguousarray(array), check)
+            arrays += [*block.clamp, block.weights, *block.segments.listed]
+            arrays += [getattr(block.segments, place).rows for place in PLACES]
+        for array in arrays:
+            if array is not None:
+                check = zlib.crc32(np.ascontiguousarray(array), check)
         return (int(self._bounds[-1]), int(self._lengths.sum()), check)
 
     def weights(self) -> Floats:
@@ -325,38 +310,31 @@ class SemiMarkovObjective:
             self._model.set_param(name, value.copy())
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        features, segment_features = self._features, self._segment_features
         states, transitions, *places, observed, known_lengths = np.split(weights, self._bounds)
-        slots, transition_slots = features.states.slots(states), features.transitions.slots(transitions)
-        segment_slots = segment_features.slots(dict(zip(PLACES, places)))
+        segment_features, threads = self._segment_features, self._structure.threads
+        slots = segment_features.slots(dict(zip(PLACES, places)))
         chain, lengths = np.zeros(self._observed.shape), np.zeros(self._lengths.shape)
         chain[self._observed] = observed
         lengths[self._lengths] = known_lengths
-        value, gradient = 0.0, np.zeros(len(weights))
-        d_chain, d_lengths = np.zeros(chain.shape), np.zeros(lengths.shape)
-        d_states, d_transitions, *d_places, d_observed, d_known_lengths = np.split(gradient, self._bounds)  # views
-        d_places = dict(zip(PLACES, d_places))
-        threads = self._structure.threads
+        value, d_chain, d_lengths = 0.0, np.zeros(chain.shape), np.zeros(lengths.shape)
+        d_places = {place: np.zeros(len(of_place)) for place, of_place in zip(PLACES, places)}
+        emissions = self._corpus.at(states, transitions, threads=threads)
         self.n_impossible = 0
-        for block in self._blocks:
-            scored = score_prepared(features, block.tokens, slots, transition_slots, threads=threads)
-            spans = score_segments(segment_features, block.segments, segment_slots, threads=threads)
-            scores = segment_scores(self._model, scored, spans, chain[:-2], chain[-2], chain[-1], lengths)
+        for number, block in enumerate(self._blocks):
+            spans = score_segments(segment_features, block.segments, slots, threads=threads)
+            shared = (chain[:-2], chain[-2], chain[-1], lengths)
+            scores = segment_scores(self._model, emissions.score(number), spans, *shared)
             losses, d_scores, impossible = self._loss(self._structure, scores, block.clamp, weights=block.weights)
             value += losses.sum()
             self.n_impossible += int(impossible.sum())
-            block.transposed.gather(d_scores.tokens, d_states, threads=threads)
-            for place in PLACES:
-                block.transposed_segments[place].gather(getattr(d_scores, place), d_places[place], threads=threads)
-            block.transposed_repeats.gather(d_scores.spans, d_places["tokens"], threads=threads)
             d_pairs = d_scores.transitions
-            if block.transposed_transitions is not None:
-                flat = d_pairs.reshape(len(d_pairs), -1)
-                block.transposed_transitions.gather(flat, d_transitions, threads=threads)
+            emissions.collect(number, d_scores.tokens, d_pairs)
+            for place in PLACES:
+                block.by_feature[place].gather(getattr(d_scores, place), d_places[place], threads=threads)
+            block.repeats_by_feature.gather(d_scores.spans, d_places["tokens"], threads=threads)
             d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
             d_chain[-2] += d_scores.first
             d_chain[-1] += d_scores.last
             d_lengths += d_scores.lengths
-        d_observed[:] = d_chain[self._observed]
-        d_known_lengths[:] = d_lengths[self._lengths]
-        return float(value), gradient
+        parts = [*emissions.gradient(), *d_places.values(), d_chain[self._observed], d_lengths[self._lengths]]
+        return float(value), np.concatenate(parts)
