@@ -116,10 +116,13 @@ def test_marginals_match_enumeration(problem, min_prob):
     marginals = semi.marginals(scores, clamp=clamp)
     possible = np.repeat(np.isfinite(reference.segment_log_partition(scores, clamp)), np.diff(scores.starts))
     np.testing.assert_allclose(marginals.sum(axis=1), possible, atol=1e-9)
-    expected = {key: p for key, p in reference.segment_marginals(scores, clamp).items() if p >= min_prob - 1e-9}
+    expected = reference.segment_marginals(scores, clamp)
     found = semi.segment_marginals(scores, clamp=clamp, min_prob=min_prob)
     actual = {(int(b), int(e), int(s)): p for b, e, s, p in zip(*found)}
-    assert actual == pytest.approx(expected, abs=1e-9)
+    assert actual == pytest.approx({key: expected[key] for key in actual}, abs=1e-9)
+    # A little below the threshold, rounding may decide.
+    assert {key for key, p in expected.items() if p >= min_prob * (1 - 1e-7)} <= set(actual)
+    assert set(actual) <= {key for key, p in expected.items() if p >= min_prob * (1 - 1e-5)}
 
 
 @quickly
