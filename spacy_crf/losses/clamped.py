@@ -4,30 +4,115 @@
     gradient = expectations(scores + cost) - expectations(scores + cost, clamp)
 
 The clamp carries the kind of supervision: one state per token (full annotation), the states that a partial annotation
-allows, all hidden states of the gold tag. A new loss is a new row below: its value and its cost.
+allows, all hidden states of the gold tag. A new loss is a new row below: its value and its margin.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Optional
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import ClassVar, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import Errors
 from ..inference.structure import Scores, Structure
 from ..types import Clamp, Floats, SegmentClamp
 
+Self = TypeVar("Self", bound="LabelledLoss")
+
 
 @dataclass(frozen=True)
-class ClampedLoss:
-    """Base of the losses in this file.
+class LabelledLoss:
+    """Base of all losses: settings that speak of labels, and the labels of the states that they are told.
 
-    maximum (bool): Value is the score of the best labelling; else it is the log partition.
-    cost (float): Added at each token to the scores of the states that the annotation does not allow (Hamming cost), so
-        that a labelling has to be worse by this much per mistake.
+    label_weights (Dict[str, float]): How much a mistake at a token of this label counts; 1 for labels not named. Above 1 for
+        labels that shall be missed less often, "O" above 1 for fewer false alarms.
     """
 
+    label_weights: Optional[dict[str, float]] = None
+    states: tuple[str, ...] = field(default=(), init=False, repr=False)
+
+    smooth: ClassVar[bool] = True  # whether it has a gradient everywhere, as line searches want
+
+    def __post_init__(self):
+        for label, value in (self.label_weights or {}).items():
+            check_setting(self, f"label_weights[{label!r}]", value, positive=True)
+
+    def bind(self: Self, states: Iterable[str]) -> Self:
+        """The same loss for states with these labels ("O" for none)."""
+        bound = copy.copy(self)
+        object.__setattr__(bound, "states", tuple(states))
+        return bound
+
+    def check_labels(self) -> None:
+        """RAISES (ValueError): CRF311 for labels in the settings that no state has."""
+        self.named_states(self.label_weights or {})
+
+    def named_states(self, labels: Iterable[str]) -> dict[str, NDArray[np.int64]]:
+        """The states of some labels."""
+        states = np.array(self.states, dtype=object)
+        found = {label: np.flatnonzero(states == label) for label in labels}
+        unknown = [label for label, of_label in found.items() if not len(of_label)]
+        if unknown:
+            message = Errors.CRF311.format(
+                loss=type(self).__name__, labels=", ".join(unknown), known=", ".join(dict.fromkeys(self.states))
+            )
+            raise ValueError(message)
+        return found
+
+    def state_weights(self, n_states: int) -> Floats:
+        """The label weight of each state: float64[S]."""
+        weights = np.ones(n_states)
+        for label, states in self.named_states(self.label_weights or {}).items():
+            weights[states] = self.label_weights[label]
+        return weights
+
+
+@dataclass(frozen=True)
+class ClampedLoss(LabelledLoss):
+    """Base of the losses in this file.
+
+    Costs are added to the scores of the states that the annotation does not allow: a labelling that uses them has to be worse
+    by that much. `margin` is the cost of any such state (Hamming cost); a table and label weights say more.
+
+    maximum (bool): Value is the score of the best labelling; else it is the log partition.
+    margin (float): Cost of a wrong state.
+    label_weights (Dict[str, float]): Factors of the costs at tokens of these labels. Where there is no margin, the logarithm of
+        the factor is added instead: as if each wrong state stood there so many times.
+    cost (Dict[str, Dict[str, float]]): Cost of saying the second label where the annotation says the first, in place of the
+        margin. Labels are "O" too; pairs that are not named keep the margin.
+    """
+
+    cost: Optional[dict[str, dict[str, float]]] = None
+
     maximum: ClassVar[bool] = False
-    cost: ClassVar[float] = 0.0
+    margin: ClassVar[float] = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        for gold, row in (self.cost or {}).items():
+            for label, value in row.items():
+                check_setting(self, f"cost[{gold!r}][{label!r}]", value)
+
+    def check_labels(self) -> None:
+        super().check_labels()
+        self.named_states([label for gold, row in (self.cost or {}).items() for label in (gold, *row)])
+
+    def costs(self, n_states: int) -> Floats:
+        """Cost of each state (column) where the annotation names another (row): float64[S, S], or [0, 0] if all are 0."""
+        if not self.margin and not self.cost and not self.label_weights:
+            return np.zeros((0, 0))
+        table = np.full((n_states, n_states), self.margin)
+        for gold, row in (self.cost or {}).items():
+            for label, states in self.named_states(row).items():
+                table[np.ix_(self.named_states([gold])[gold], states)] = row[label]
+        weights = self.state_weights(n_states)[:, np.newaxis]
+        table = table * weights if self.margin else table + np.log(weights)
+        np.fill_diagonal(table, 0.0)
+        return table
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Clamp, *, weights: Optional[Floats] = None
@@ -44,8 +129,8 @@ class ClampedLoss:
         weights = np.ones(_batch_size(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
         value = structure.viterbi_counts if self.maximum else structure.expectations
         states = structure.only_path(clamp)
-        if self.cost:
-            scores = _add_cost(scores, clamp, self.cost)
+        if self.margin or self.cost or self.label_weights:
+            scores = self._with_costs(scores, clamp.states if isinstance(clamp, SegmentClamp) else clamp)
         if states is None:
             reached, d_clamped = value(scores, clamp=clamp, weights=weights)
         else:
@@ -61,6 +146,14 @@ class ClampedLoss:
         np.subtract(best, reached, out=losses, where=~impossible)
         return weights * np.maximum(losses, 0.0), d_scores, impossible
 
+    def _with_costs(self, scores: Scores, allowed: Clamp) -> Scores:
+        """The first field of all scores has one row per token and one column per state."""
+        if self.cost or self.label_weights:
+            costs = _token_costs(allowed, self.costs(allowed.shape[1]))
+        else:
+            costs = self.margin * ~allowed
+        return scores._replace(**{scores._fields[0]: scores[0] + costs})
+
 
 class LogLikelihood(ClampedLoss):
     """Negative log probability of the annotation (of all labellings that it allows, if several)."""
@@ -70,29 +163,41 @@ class Perceptron(ClampedLoss):
     """How far the best labelling lies above the annotation (Collins 2002)."""
 
     maximum = True
+    smooth = False
 
 
 class MaxMargin(ClampedLoss):
     """How far the best labelling, its mistakes added, lies above the annotation (Taskar et al. 2003)."""
 
     maximum = True
-    cost = 1.0
+    smooth = False
+    margin = 1.0
 
 
 class SoftmaxMargin(ClampedLoss):
     """Log-likelihood that asks for a margin of one per mistake (Gimpel & Smith 2010)."""
 
-    cost = 1.0
+    margin = 1.0
 
 
 def _batch_size(scores) -> int:
     return 1 if scores.starts is None else len(scores.starts) - 1
 
 
-def _add_cost(scores: Scores, clamp: Clamp, cost: float) -> Scores:
-    """The first field of all scores has one row per token and one column per state."""
-    allowed = clamp.states if isinstance(clamp, SegmentClamp) else clamp
-    return scores._replace(**{scores._fields[0]: scores[0] + cost * ~allowed})
+def _token_costs(allowed: Clamp, table: Floats) -> Floats:
+    """What each state costs at each token: where the annotation leaves several, the cheapest of the mistakes."""
+    counts = allowed.sum(axis=1)
+    costs = np.where((counts == 1)[:, np.newaxis], table[allowed.argmax(axis=1)], 0.0)
+    for t in np.flatnonzero((counts > 1) & (counts < allowed.shape[1])):
+        costs[t] = table[allowed[t]].min(axis=0)
+    return np.where(allowed, 0.0, costs)
+
+
+def check_setting(loss: LabelledLoss, name: str, value: float, *, positive: bool = False) -> None:
+    """Refuse a setting that is not a finite number of at least 0 (or above)."""
+    if not (isinstance(value, Real) and math.isfinite(value) and (value > 0 or (value == 0 and not positive))):
+        must = "a finite number above 0" if positive else "a finite number, at least 0"
+        raise ValueError(Errors.CRF310.format(loss=type(loss).__name__, name=name, value=value, must=must))
 
 
 def _subtract(scores: Scores, others: Scores) -> None:

@@ -7,12 +7,14 @@ again at other weights, so a component hands CRF optimizers an ``Objective`` ins
 import math
 from collections.abc import Hashable
 from numbers import Integral, Real
-from typing import Protocol
+from typing import Any, Protocol
 
-from thinc.api import Optimizer
+from thinc.api import Optimizer, registry
+from thinc.types import FloatsXd
 
 from ..errors import Errors
-from ..types import Floats
+from ..losses.clamped import ClampedLoss
+from ..types import ChainCorpus, Floats
 
 
 class Objective(Protocol):
@@ -39,11 +41,42 @@ class Objective(Protocol):
         ...
 
 
+class SequenceObjective(Protocol):
+    """What optimizers ask for that learn from one sequence after the other: the corpus itself."""
+
+    signature: Hashable  # as in Objective
+    layout: tuple[int, ...]  # equal for vectors that mean the same weights, whatever the data
+    loss: ClampedLoss
+    corpus: ChainCorpus
+
+    def weights(self) -> Floats:
+        """RETURNS (float64[n]): A copy of the model's current weights."""
+        ...
+
+    def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
+        """The weights (float64[n]) as thinc knows them: by the id of their model and their name."""
+        ...
+
+    def assign(self, weights: Floats) -> None:
+        """Write the weights to the model, which may round them to float32."""
+        ...
+
+    def describe(self, sequence: int) -> str:
+        """Name a sequence for humans."""
+        ...
+
+
 class CRFOptimizer(Optimizer):
     """An optimizer that asks for the objective; thinc's, because ``[training.optimizer]`` takes no other."""
 
+    wants_sequences = False  # a SequenceObjective instead of an Objective
+
     def __init__(self) -> None:
         super().__init__(1.0, use_averages=False)
+
+    def fits(self, loss: Any) -> bool:
+        """Whether this optimizer can minimize the loss."""
+        return getattr(loss, "smooth", True)
 
     def step(self, objective: Objective, *, key: str) -> float:
         """Improve the weights of one component.
@@ -58,10 +91,31 @@ class CRFOptimizer(Optimizer):
         raise ValueError(Errors.CRF202.format(optimizer=type(self).__name__, key=key))
 
 
-def check_number(optimizer: str, name: str, value, *, minimum: float = 0.0) -> None:
-    """Refuse a setting that is not a finite number of at least ``minimum``."""
-    if not (isinstance(value, Real) and math.isfinite(value) and value >= minimum):
-        must = f"a finite number, at least {minimum}"
+def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
+    """RAISES (ValueError): CRF210 with what fits instead."""
+    if optimizer.fits(loss):
+        return
+    losses, optimizers = [], []
+    for name, make in sorted(registry.losses.get_all().items()):
+        if name.startswith("spacy_crf.") and optimizer.fits(make()):
+            losses.append(name)
+    for name, make in sorted(registry.optimizers.get_all().items()):
+        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make().fits(loss):
+            optimizers.append(name)
+    message = Errors.CRF210.format(
+        optimizer=type(optimizer).__name__,
+        loss=type(loss).__name__,
+        key=key,
+        losses=", ".join(losses),
+        optimizers=", ".join(optimizers),
+    )
+    raise ValueError(message)
+
+
+def check_number(optimizer: str, name: str, value, *, minimum: float = 0.0, open: bool = False) -> None:
+    """Refuse a setting that is not a finite number of at least ``minimum`` (``open``: above it)."""
+    if not (isinstance(value, Real) and math.isfinite(value) and (value > minimum if open else value >= minimum)):
+        must = f"a finite number, {'above' if open else 'at least'} {minimum}"
         raise ValueError(Errors.CRF201.format(optimizer=optimizer, name=name, value=value, must=must))
 
 
@@ -69,4 +123,11 @@ def check_count(optimizer: str, name: str, value, *, minimum: int = 1) -> None:
     """Refuse a setting that is not a whole number of at least ``minimum``."""
     if not (isinstance(value, Integral) and value >= minimum):
         must = f"a whole number, at least {minimum}"
+        raise ValueError(Errors.CRF201.format(optimizer=optimizer, name=name, value=value, must=must))
+
+
+def check_one_of(optimizer: str, name: str, value, allowed: tuple) -> None:
+    """Refuse a setting that is not one of a few."""
+    if value not in allowed:
+        must = "one of " + ", ".join(map(repr, allowed))
         raise ValueError(Errors.CRF201.format(optimizer=optimizer, name=name, value=value, must=must))

@@ -1,6 +1,6 @@
 """Named entities: labels in a tag scheme, read from and written to ``doc.ents``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Optional
 
 import numpy as np
@@ -10,14 +10,16 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from ..features.columns import doc_bounds, read_attributes
-from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, TransitionMask, get_scheme
+from ..inference.spans import SpanStates
+from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments, TransitionMask, get_scheme
 from ..types import Clamp
-from .crf_pipe import CRFPipe, GoldReport, Prediction
+from .chain_pipe import ChainPipe
+from .crf_pipe import GoldReport, Prediction
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 
 
-class CRFEntityRecognizer(CRFPipe):
+class CRFEntityRecognizer(ChainPipe):
     """Finds entities (factory ``crf_ner``).
 
     Entities that a Doc has already are kept, and the rest is decoded around them. Entities end where a sentence is known
@@ -33,8 +35,40 @@ class CRFEntityRecognizer(CRFPipe):
     def tags(self) -> list[str]:
         return self.scheme.tags(list(self.labels))
 
+    def tag_labels(self) -> list[str]:
+        return ["O", *(label for label in self.labels for _ in self.scheme.prefixes)]
+
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        if label in ("", "O"):
+            return np.zeros(length, dtype=np.int64)
+        if label not in self.labels:
+            return None
+        iob = np.array([BEGIN, *[INSIDE] * (length - 1)])
+        labels = np.full(length, self.labels.index(label))
+        return self.scheme.encode(iob, labels, np.array([0, length])).astype(np.int64)
+
+    def telling_tokens(self, length: int) -> Iterable[int]:
+        return [length - 1] if self.scheme.closes else [0]
+
     def transition_mask(self) -> TransitionMask:
         return self.scheme.transition_mask(len(self.labels))
+
+    def span_states(self) -> SpanStates:
+        return SpanStates(self.scheme.continues(len(self.labels)), 1, len(self.scheme.prefixes))
+
+    def segments_clamp(self, segments: Segments, starts: NDArray[np.int64]) -> Clamp:
+        iob, label = _annotate(segments, int(starts[-1]), MISSING)
+        return self.scheme.clamp(iob, label, starts, len(self.labels))
+
+    def segments_tags(self, segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int32]:
+        return self.scheme.encode(*_annotate(segments, int(starts[-1]), OUTSIDE), starts)
+
+    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
+        gold = {(ent.start_char, ent.end_char, ent.label_) for ent in example.reference.ents}
+        missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
+        for ent in example.predicted.ents:
+            if not any(missing[ent.start : ent.end]):
+                yield ent._.crf_prob, (ent.start_char, ent.end_char, ent.label_) in gold
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         return {ent.label_ for ent in doc.ents if ent.label_}
@@ -90,6 +124,18 @@ class CRFEntityRecognizer(CRFPipe):
         for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
             if begin < end:
                 doc.from_array(_ENTITY, annotation[begin:end])
+        if prediction.probabilities is not None:
+            self.write_probabilities(docs, prediction)
+
+
+def _annotate(segments: Segments, tokens: int, other: int) -> tuple[NDArray, NDArray]:
+    """``ent_iob`` codes and labels (0 beside the segments) of tokens laid end to end."""
+    iob, label = np.full(tokens, other), np.zeros(tokens, dtype=np.int64)
+    for begin, end, number in zip(*segments):
+        iob[begin:end] = INSIDE
+        iob[begin] = BEGIN
+        label[begin:end] = number
+    return iob, label
 
 
 def _is_preset(entity: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -5,6 +5,7 @@ already present allow, and how tags are written to a Doc.
 """
 
 import logging
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples, validate_get_examples
+from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
@@ -24,18 +26,22 @@ from ..errors import Errors
 from ..features.columns import ANNOTATION, doc_bounds, read_attributes, sequence_starts
 from ..features.gazetteers import read_gazetteer
 from ..losses.clamped import ClampedLoss
+from ..models.objective import block_tokens
 from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
-from ..models.objective import block_tokens
+from ..models.pruning import prune
 from ..schemes import TransitionMask
-from ..types import ChainScores, Clamp
-from . import saving
+from ..types import ChainScores, Clamp, Floats
+from . import saving, supervision
 from .earlier_annotation import EarlierAnnotation
 
 logger = logging.getLogger("spacy.spacy_crf")
+announcements = logging.getLogger("spacy.spacy_crf.training")  # shown by `spacy train`
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
+# Tokens of a prediction batch: few enough for their scores to stay in the cache
+_PREDICTED_TOKENS = 1 << 13
 
 
 class Prediction(NamedTuple):
@@ -45,6 +51,7 @@ class Prediction(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     doc_starts: NDArray[np.int64]  # [D + 1]
     preset: Optional[NDArray[np.uint64]]  # what `read_preset` gave
+    probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
 
 
 class GoldReport:
@@ -88,10 +95,16 @@ class CRFPipe(TrainablePipe):
         self.name = name
         self.loss = loss
         self.optimizer = optimizer
+        if optimizer is not None:
+            self._check_fit(optimizer)
+            if getattr(optimizer, "averaging", False):
+                # `spacy train` evaluates with the averages of [training.optimizer] only
+                optimizer.assigns_averages = True
         self.scorer = scorer
         self.cfg: dict[str, Any] = {"labels": [], **settings}
         self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._corpus: Optional[_PreparedCorpus] = None
+        self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
         self._wants_objective: Optional[bool] = None if optimizer is None else _takes_objective(optimizer)
         self._labels_changed()
@@ -115,6 +128,18 @@ class CRFPipe(TrainablePipe):
 
     def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
         """Tags that the gold annotation allows at the tokens of the predicted Docs: bool[T, S]."""
+        raise NotImplementedError
+
+    def tag_labels(self) -> list[str]:
+        """The label of each tag, "O" for none."""
+        return self.tags()
+
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        """Tags of a span, see `supervision.SpanTags`."""
+        raise NotImplementedError
+
+    def telling_tokens(self, length: int) -> Iterable[int]:
+        """Tokens at which a span's tags tell it from others, see `supervision.SpanTags`."""
         raise NotImplementedError
 
     def measure(self, get_examples: Callable[[], Iterable[Example]]) -> None:
@@ -159,6 +184,8 @@ class CRFPipe(TrainablePipe):
 
     def _labels_changed(self) -> None:
         set_allowed(self.model, self.transition_mask())
+        if hasattr(self.loss, "bind"):
+            self.loss = self.loss.bind(self.tag_labels())
         self._label_index = {self.vocab.strings.add(label): n for n, label in enumerate(self.labels)}
 
     def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -216,6 +243,7 @@ class CRFPipe(TrainablePipe):
         nlp: Optional[Language] = None,
         labels: Optional[Iterable[str]] = None,
         gazetteers: Optional[dict[str, Union[str, Path]]] = None,
+        start_from: Optional[Union[str, Path]] = None,
     ) -> None:
         """Find the labels, count the features, and set the weights to zero.
 
@@ -223,16 +251,25 @@ class CRFPipe(TrainablePipe):
         nlp (Language): The pipeline, for its tokenizer.
         labels (Iterable[str]): The labels; found in the data if None.
         gazetteers (dict[str, Path]): Files of the gazetteers that templates name.
+        start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
+            weights are kept, and new ones are added.
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read.
         """
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
+        if nlp is not None and self.optimizer is None:
+            self._check_fit(_configured_optimizer(nlp))
+        if start_from is not None:
+            folder = Path(start_from)
+            self.from_disk(folder / self.name if (folder / self.name).is_dir() else folder)
         if labels is None:
             labels = sorted({label for example in get_examples() for label in self.gold_labels(example.reference)})
         for label in labels:
             self.add_label(label)
         if not self.labels:
             raise ValueError(Errors.CRF403.format(name=self.name))
-        if gazetteers or self._sparse_features is not None:
+        if hasattr(self.loss, "check_labels"):
+            self.loss.check_labels()
+        if gazetteers or (self._sparse_features is not None and start_from is None):
             self._read_gazetteers(gazetteers or {}, nlp)
         self.measure(get_examples)
         report = GoldReport()
@@ -244,7 +281,7 @@ class CRFPipe(TrainablePipe):
             for examples in self._blocks(get_examples()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
                 starts = _sequence_starts(docs)
-                yield AnnotatedDocs(docs, self.gold_clamp(examples, starts, report), starts)
+                yield AnnotatedDocs(docs, self._supervise(examples, starts, report), starts)
 
         self._corpus = None
         self._batch = []
@@ -272,7 +309,29 @@ class CRFPipe(TrainablePipe):
     def _annotated(self, examples: list[Example]) -> AnnotatedDocs:
         docs = [example.predicted for example in examples]
         starts = _sequence_starts(docs)
-        return AnnotatedDocs(docs, self.gold_clamp(examples, starts, GoldReport()), starts)
+        clamp = self._supervise(examples, starts, GoldReport())
+        return AnnotatedDocs(docs, clamp, starts, supervision.sequence_weights(examples, starts))
+
+    def _supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
+        """Tags that the gold annotation allows, with the alternatives and the incorrect spans."""
+        clamp = self.gold_clamp(examples, starts, report)
+        for setting, apply in (
+            ("alternatives_spans_key", supervision.allow_alternatives),
+            ("incorrect_spans_key", supervision.forbid_incorrect),
+        ):
+            if self.cfg.get(setting):
+                apply(clamp, self, examples, self.cfg[setting], report)
+        return clamp
+
+    def _check_fit(self, optimizer: Optimizer) -> None:
+        """RAISES (ValueError): CRF209 or CRF210 if the optimizer can't train this loss or this model."""
+        if not hasattr(optimizer, "fits"):
+            return  # thinc's optimizers take every gradient
+        from ..optimizers.objective import check_fit  # prediction does without
+
+        check_fit(optimizer, self.loss, self.name)
+        if optimizer.wants_sequences and "sequences" not in self.model.attrs:
+            raise ValueError(Errors.CRF209.format(optimizer=type(optimizer).__name__, key=self.name))
 
     def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         """Batches of about as many tokens as fit into memory together."""
@@ -318,6 +377,8 @@ class CRFPipe(TrainablePipe):
             set_dropout_rate(self.model, drop)
             scores, backprop = self.model.begin_update([example.predicted for example in examples])
             loss, d_scores = self.get_loss(examples, scores)
+            if not math.isfinite(loss):
+                raise ValueError(Errors.CRF314.format(name=self.name, text=examples[0].predicted.text[:40]))
             backprop(d_scores)
             losses[self.name] += loss
         if sgd not in (None, False):
@@ -331,8 +392,10 @@ class CRFPipe(TrainablePipe):
         scores (ChainScores): What the model says of its predicted Docs.
         RETURNS (tuple[float, ChainScores])
         """
-        clamp = self.gold_clamp(list(examples), scores.starts, GoldReport())
-        losses, d_scores, _ = self.loss(self.model.attrs["structure"], scores, clamp)
+        examples = list(examples)
+        clamp = self._supervise(examples, scores.starts, GoldReport())
+        weights = supervision.sequence_weights(examples, scores.starts)
+        losses, d_scores, _ = self.loss(self.model.attrs["structure"], scores, clamp, weights=weights)
         return float(losses.sum()), d_scores
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -342,6 +405,7 @@ class CRFPipe(TrainablePipe):
         """
         optimizer = sgd if self.optimizer is None else self.optimizer
         self._wants_objective = _takes_objective(optimizer)
+        self._check_fit(optimizer)
         batch, self._batch = self._batch, []
         if not self._wants_objective:
             self.model.finish_update(optimizer)
@@ -354,9 +418,11 @@ class CRFPipe(TrainablePipe):
             return
         self._clear_gradients()
         examples = [example for part in batch for example in part.examples]
-        if self._corpus is None or not self._corpus.holds(examples):
-            self._corpus = _PreparedCorpus(self, examples)
+        kind = "sequences" if optimizer.wants_sequences else "objective"
+        if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
+            self._corpus = _PreparedCorpus(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
+        self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
         losses = batch[-1].losses
         losses[self.name] = value
 
@@ -371,7 +437,12 @@ class CRFPipe(TrainablePipe):
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
         """RETURNS (bytes): Labels, settings and model."""
         self._validate_serialization_attrs()
-        return saving.pack(type(self).__name__, self.cfg, self.model)
+        model = self.model
+        if self._prunes:
+            model, n_weights, n_features = prune(model)
+            text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
+            announcements.info(text, self.name, n_weights, n_features)
+        return saving.pack(type(self).__name__, self.cfg, model)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "CRFPipe":
         """Load what `to_bytes` gave. After an error the component is as it was before.
@@ -416,13 +487,14 @@ class _PreparedCorpus:
     `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
     """
 
-    def __init__(self, pipe: CRFPipe, examples: list[Example]):
+    def __init__(self, pipe: CRFPipe, examples: list[Example], kind: str = "objective"):
         self._pipe = pipe
+        self.kind = kind  # which of the model's views of a corpus: "objective" or "sequences"
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
         self._check = self._fingerprint(examples)
         corpus = (pipe._annotated(block) for block in pipe._blocks(examples))
-        self.objective = pipe.model.attrs["objective"](pipe.model, pipe.loss, corpus)
+        self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
 
     def holds(self, examples: list[Example]) -> bool:
         """Is this the same batch, in any order?"""
@@ -437,20 +509,31 @@ class _PreparedCorpus:
     def _fingerprint(self, examples: list[Example]) -> int:
         predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
         gold = read_attributes([example.reference for example in examples], [ENT_IOB, ENT_TYPE, TAG])
-        return zlib.crc32(gold, zlib.crc32(predicted))
+        settings = (self._pipe.cfg.get(name) for name in ("alternatives_spans_key", "incorrect_spans_key"))
+        spans = supervision.fingerprint(examples, [key for key in settings if key])
+        return zlib.crc32(gold, zlib.crc32(predicted, spans))
 
 
 def _minibatch_by_tokens(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
-    """Batches of at most so many Docs, each ended by the Doc that fills the memory meant for one."""
+    """Batches of at most so many Docs, each ended by the Doc that makes it large enough."""
     batch, size = [], 0
     for doc in docs:
         batch.append(doc)
         size += len(doc)
-        if len(batch) == batch_size or size >= _BLOCK_TOKENS:
+        if len(batch) == batch_size or size >= _PREDICTED_TOKENS:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _configured_optimizer(nlp: Language) -> Optional[Optimizer]:
+    """What [training.optimizer] names, so that what does not fit is said before features are counted."""
+    training = nlp.config.get("training") or {}
+    if not training.get("optimizer"):
+        return None
+    config = nlp.config.interpolate()["training"]["optimizer"]
+    return registry.resolve({"optimizer": config}, validate=False)["optimizer"]
 
 
 def _takes_objective(optimizer: Optimizer) -> bool:

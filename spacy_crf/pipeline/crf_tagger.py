@@ -1,6 +1,6 @@
 """One label per token: tags, parts of speech, morphology, or a custom extension."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Optional
 
 import numpy as np
@@ -13,15 +13,17 @@ from spacy.training import Example
 
 from ..errors import Errors
 from ..features.columns import read_attributes
-from ..schemes import TransitionMask
+from ..inference.spans import SpanStates
+from ..schemes import Segments, TransitionMask
 from ..types import Clamp
-from .crf_pipe import CRFPipe, GoldReport, Prediction
+from .chain_pipe import ChainPipe
+from .crf_pipe import GoldReport, Prediction
 from .scorers import attribute_getter, score_tags
 
 BUILT_IN = ("tag", "pos", "morph")
 
 
-class CRFTagger(CRFPipe):
+class CRFTagger(ChainPipe):
     """Gives every token one label (factory ``crf_tagger``).
 
     attribute (str): Where the label is written: ``tag``, ``pos``, ``morph``, or the name of a Token extension.
@@ -40,6 +42,12 @@ class CRFTagger(CRFPipe):
     def tags(self) -> list[str]:
         return list(self.labels)
 
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        return np.full(length, self.labels.index(label)) if label in self.labels else None
+
+    def telling_tokens(self, length: int) -> Iterable[int]:
+        return range(length)
+
     def transition_mask(self) -> TransitionMask:
         size = len(self.labels)
         return TransitionMask(np.ones((size, size), dtype=bool), np.ones(size, dtype=bool), np.ones(size, dtype=bool))
@@ -53,6 +61,28 @@ class CRFTagger(CRFPipe):
         if self.scorer is score_tags:
             kwargs["attribute"] = self.cfg["attribute"]
         return super().score(examples, **kwargs)
+
+    def span_states(self) -> SpanStates:
+        return SpanStates(np.zeros((len(self.labels), len(self.labels)), dtype=bool), 0, 1)
+
+    def segments_clamp(self, segments: Segments, starts: NDArray[np.int64]) -> Clamp:
+        tags = self.segments_tags(segments, starts)
+        return (tags[:, np.newaxis] == np.arange(len(self.labels))) | (tags < 0)[:, np.newaxis]
+
+    def segments_tags(self, segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int32]:
+        tags = np.full(int(starts[-1]), -1, dtype=np.int32)
+        for begin, end, label in zip(*segments):
+            tags[begin:end] = label
+        return tags
+
+    scores_prefix = "tags"
+
+    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
+        gold = self._aligned_values(example, GoldReport())
+        found = self._values([example.predicted])
+        for token, is_gold, is_found in zip(example.predicted, gold, found):
+            if is_gold and is_found:
+                yield example.predicted[token.i : token.i + 1]._.crf_prob, bool(is_gold == is_found)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         return {value for value in map(self._get, doc) if value}
@@ -111,6 +141,7 @@ class CRFTagger(CRFPipe):
         """
         hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
         values = hashes[prediction.tags] if len(hashes) else np.zeros(0, dtype=np.uint64)
+        values[prediction.tags < 0] = 0  # below min_prob
         if prediction.preset is not None:
             values = np.where(prediction.preset != 0, prediction.preset, values)
         for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
@@ -118,6 +149,8 @@ class CRFTagger(CRFPipe):
                 doc.from_array([self._attribute_id], values[begin:end].reshape(-1, 1))
             elif begin < end:
                 self._set_extension(doc, values[begin:end])
+        if prediction.probabilities is not None:
+            self.write_probabilities(docs, prediction)
 
     def _set_extension(self, doc: Doc, values: NDArray[np.uint64]) -> None:
         name, strings = self.cfg["attribute"], self.vocab.strings

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.util import Config
 from thinc.api import Model, Optimizer
 
@@ -80,10 +81,26 @@ possible_states = false
 """
 
 
+# Settings of the components with one tag per token
+OF_CHAINS = {"confidence": False, "decode": "viterbi", "min_prob": 0.0, "constraints": None}
+
+# Settings that all components have
+SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
+
+if not Doc.has_extension("crf_weight"):
+    Doc.set_extension("crf_weight", default=1.0)  # how much a Doc counts in training
+
+
 @Language.factory(
     "crf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
-    default_config={"scheme": "BILUO", "optimizer": None, **Config().from_str(DEFAULT_CRF_NER)},
+    default_config={
+        "scheme": "BILUO",
+        "optimizer": None,
+        **OF_CHAINS,
+        **SUPERVISION,
+        **Config().from_str(DEFAULT_CRF_NER),
+    },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
 def make_crf_ner(
@@ -92,12 +109,32 @@ def make_crf_ner(
     model: Model,
     loss: Any,
     scheme: str,
+    confidence: bool,
+    decode: str,
+    min_prob: float,
+    constraints: Optional[Any],
     optimizer: Optional[Optimizer],
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
     scorer: Optional[Callable],
 ):
     from .crf_ner import CRFEntityRecognizer
 
-    return CRFEntityRecognizer(nlp.vocab, model, name, loss=loss, scheme=scheme, optimizer=optimizer, scorer=scorer)
+    return CRFEntityRecognizer(
+        nlp.vocab,
+        model,
+        name,
+        loss=loss,
+        scheme=scheme,
+        confidence=confidence,
+        decode=decode,
+        min_prob=min_prob,
+        constraints=constraints,
+        optimizer=optimizer,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
+        scorer=scorer,
+    )
 
 
 @Language.factory(
@@ -107,6 +144,8 @@ def make_crf_ner(
         "attribute": "tag",
         "overwrite": False,
         "optimizer": None,
+        **OF_CHAINS,
+        **SUPERVISION,
         **Config().from_str(DEFAULT_CRF_TAGGER),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
@@ -118,7 +157,13 @@ def make_crf_tagger(
     loss: Any,
     attribute: str,
     overwrite: bool,
+    confidence: bool,
+    decode: str,
+    min_prob: float,
+    constraints: Optional[Any],
     optimizer: Optional[Optimizer],
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
     scorer: Optional[Callable],
 ):
     from .crf_tagger import CRFTagger
@@ -130,7 +175,13 @@ def make_crf_tagger(
         loss=loss,
         attribute=attribute,
         overwrite=overwrite,
+        confidence=confidence,
+        decode=decode,
+        min_prob=min_prob,
+        constraints=constraints,
         optimizer=optimizer,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )
 

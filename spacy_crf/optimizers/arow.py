@@ -1,0 +1,35 @@
+"""Adaptive regularization of weight vectors (Crammer, Kulesza & Dredze 2009)."""
+
+import numpy as np
+
+from ..kernels import online as kernels
+from .objective import check_number
+from .online import OnlineOptimizer, OnlineRun, Pass
+
+
+class AROW(OnlineOptimizer):
+    """A distribution over weights with a diagonal covariance: weights that were used often move less (figure 1). The margin is
+    the number of wrong tokens.
+
+    variance (float): Of every weight at the start.
+    gamma (float): How strongly the past binds: the r of the paper.
+    epochs_per_step (int): Passes over the batch in one step.
+    seed (int): For the order of the sequences.
+    """
+
+    identity = ("seed", "variance", "gamma")
+
+    def __init__(self, *, variance: float = 1.0, gamma: float = 1.0, epochs_per_step: int = 1, seed: int = 0) -> None:
+        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        check_number("AROW", "variance", variance, open=True)
+        check_number("AROW", "gamma", gamma, open=True)
+        self.variance = variance
+        self.gamma = gamma
+
+    def start(self, run: OnlineRun) -> None:
+        run.arrays["variance"] = np.full_like(run.slots, self.variance)
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        return kernels.arow(
+            pass_.corpus, pass_.order, pass_.costs, run.slots, run.arrays["variance"], float(self.gamma)
+        )

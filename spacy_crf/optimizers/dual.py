@@ -1,0 +1,163 @@
+"""Max-margin training in the dual: each sequence keeps a distribution over its labellings, of which uses of nodes and edges
+are enough. Both optimizers minimize ``loss + l2·w²`` and know how far they are from the minimum: the duality gap.
+
+    primal = l2·w² + sum_i max_y (cost_i(y) + w·(features_i(y) - features_i(annotation)))
+    dual   = sum_i E_i[cost] - l2·w²       with w = sum_i (features_i(annotation) - E_i[features]) / 2·l2
+"""
+
+import logging
+
+import numpy as np
+
+from ..errors import Errors
+from ..kernels import online as kernels
+from ..losses.clamped import MaxMargin
+from ..types import Floats
+from .objective import SequenceObjective, check_number
+from .online import OnlineOptimizer, OnlineRun, Pass
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+class DualOptimizer(OnlineOptimizer):
+    """Base of both. They need the whole corpus in every batch and complete annotation, and keep
+    T·S + B·(S + 2)·S numbers; `ExponentiatedGradient` twice that.
+
+    l2 (float): Weight of w², without a factor 1/2; above 0.
+    gap_tolerance (float): Stop when the duality gap is no larger than this part of the primal objective.
+    """
+
+    losses = (MaxMargin,)
+    identity = ("seed", "l2")
+
+    def __init__(self, *, l2: float, gap_tolerance: float, epochs_per_step: int, seed: int) -> None:
+        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        check_number(type(self).__name__, "l2", l2, open=True)
+        check_number(type(self).__name__, "gap_tolerance", gap_tolerance)
+        self.l2 = l2
+        self.gap_tolerance = gap_tolerance
+        self._signatures: dict[str, object] = {}
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def duality_gap(self, key: str) -> float:
+        """How far the objective of a component was above the minimum after its last step, at most."""
+        primal, dual = self._last[key]
+        return primal - dual
+
+    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
+        corpus = objective.corpus
+        if len(corpus.pair_rows):
+            raise ValueError(Errors.CRF207.format(key=key, optimizer=type(self).__name__))
+        partial = int((~corpus.is_known).sum())
+        if partial:
+            message = Errors.CRF208.format(
+                key=key, optimizer=type(self).__name__, partial=partial, sequences=len(corpus.is_known)
+            )
+            raise ValueError(message)
+        signature = list(objective.signature)
+        if run.numbers.get("signature") != signature:
+            # Another corpus: the weights are again a sum over its sequences, all of them at their annotation.
+            size = corpus.n_states
+            run.slots[corpus.learned] = 0.0
+            run.arrays = {
+                "nodes": np.zeros((len(corpus.gold), size)),
+                "edges": np.zeros((len(corpus.weights), size + 2, size)),
+                "dual": np.zeros(len(corpus.weights)),
+            }
+            run.numbers = {"signature": signature, "first": True}
+            self.start_distributions(corpus, run)
+
+    def start_distributions(self, corpus, run: OnlineRun) -> None:
+        """What else the rule remembers of each sequence."""
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        if run.numbers.get("done"):
+            return run.numbers["loss"], -1
+        _, place = self.ascend(pass_, run)
+        run.numbers["first"] = False
+        if place >= 0:
+            return 0.0, place
+        loss = float(kernels.loss_of(pass_.corpus, np.sort(pass_.order), True, pass_.costs, run.slots))
+        square = self.l2 * float(np.sum(run.slots[pass_.corpus.slot_of_weight] ** 2))
+        primal, dual = loss + square, float(run.arrays["dual"].sum()) - square
+        run.numbers.update(loss=loss, primal=primal, dual=dual)
+        run.numbers["done"] = primal - dual <= self.gap_tolerance * abs(primal)
+        return loss, -1
+
+    def ascend(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        raise NotImplementedError
+
+    def penalty(self, weights: Floats) -> float:
+        return self.l2 * float(weights @ weights)
+
+    def step(self, objective: SequenceObjective, *, key: str) -> float:
+        value = super().step(objective, key=key)
+        numbers = self._runs[key].numbers
+        self._last[key] = numbers["primal"], numbers["dual"]
+        text = "%s: %s epoch %d primal %.6f dual %.6f gap %.6f"
+        values = (numbers["primal"], numbers["dual"], self.duality_gap(key))
+        logger.info(text, key, type(self).__name__, self._runs[key].epoch, *values)
+        return value
+
+
+class FrankWolfe(DualOptimizer):
+    """A structural SVM by block-coordinate Frank-Wolfe (Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3): no
+    learning rate, the best step along each direction is known.
+
+    l2 (float): Weight of w², without a factor 1/2: lambda·n/2 of the paper.
+    gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
+    epochs_per_step (int): Passes over the corpus in one step.
+    seed (int): For the order of the sequences.
+    """
+
+    def __init__(
+        self, *, l2: float = 1.0, gap_tolerance: float = 1e-3, epochs_per_step: int = 1, seed: int = 0
+    ) -> None:
+        super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
+
+    def ascend(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        arrays = (run.arrays["nodes"], run.arrays["edges"], run.arrays["dual"])
+        return kernels.frank_wolfe(pass_.corpus, pass_.order, pass_.costs, run.slots, *arrays, float(self.l2))
+
+
+class ExponentiatedGradient(DualOptimizer):
+    """Exponentiated gradients on the max-margin dual, on node and edge marginals (Bartlett, Collins, Taskar & McAllester 2004,
+    figure 2), one sequence at a time with a step size each (Collins, Globerson, Koo, Carreras & Bartlett 2008, section 6).
+
+    l2 (float): Weight of w², without a factor 1/2: 1/2C of the paper.
+    rate (float): First step size.
+    gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
+    epochs_per_step (int): Passes over the corpus in one step.
+    seed (int): For the order of the sequences.
+    """
+
+    identity = ("seed", "l2", "rate")
+
+    def __init__(
+        self,
+        *,
+        l2: float = 1.0,
+        rate: float = 1.0,
+        gap_tolerance: float = 1e-3,
+        epochs_per_step: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
+        check_number("ExponentiatedGradient", "rate", rate, open=True)
+        self.rate = rate
+
+    def start_distributions(self, corpus, run: OnlineRun) -> None:
+        n_tokens, size = run.arrays["nodes"].shape
+        theta = np.zeros((n_tokens, size))
+        theta[np.arange(n_tokens), corpus.gold] = 5.0  # nearly all of the mass on the annotation
+        run.arrays["theta_nodes"] = theta
+        run.arrays["theta_edges"] = np.zeros(run.arrays["edges"].shape)
+        run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))
+
+    def ascend(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        names = ("nodes", "edges", "dual", "theta_nodes", "theta_edges", "rates")
+        arrays = [run.arrays[name] for name in names]
+        first = bool(run.numbers["first"])
+        return kernels.exponentiated_gradient(
+            pass_.corpus, pass_.order, pass_.costs, run.slots, *arrays, first, float(self.l2)
+        )

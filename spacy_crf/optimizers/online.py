@@ -1,0 +1,182 @@
+"""What the online optimizers share: one pass over the sequences in a random order, in one call of a kernel.
+
+Rules that learn from one sequence after the other ask the component for its corpus (`SequenceObjective`) instead of a
+gradient. Weights are kept in float64 from step to step; the same seed gives the same model.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import srsly
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
+from ..types import ChainCorpus, Floats
+from .objective import CRFOptimizer, SequenceObjective, check_count
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+class Pass(NamedTuple):
+    """What a kernel is told of a pass."""
+
+    corpus: ChainCorpus
+    order: NDArray[np.int64]  # [B] the sequences
+    loss: ClampedLoss
+    costs: Floats  # [S, S], or [0, 0] without costs
+
+
+@dataclass
+class OnlineRun:
+    """The training of one component, from one step to the next."""
+
+    layout: tuple
+    assigned: NDArray[np.float32]  # [n] the weights as the model got them
+    slots: Floats  # [M] as the kernels have them
+    arrays: dict[str, NDArray] = field(default_factory=dict)  # [M] what a rule remembers of each slot
+    numbers: dict[str, float] = field(default_factory=dict)
+    count: int = 0  # sequences seen
+    epoch: int = 0
+
+
+class OnlineOptimizer(CRFOptimizer):
+    """Base of the optimizers that learn from one sequence after the other.
+
+    epochs_per_step (int): Passes over the batch in one step, so that what spaCy does once a step does not dominate.
+    seed (int): For the order of the sequences.
+    """
+
+    wants_sequences = True
+    losses: tuple[type, ...] = (Perceptron, MaxMargin)
+    averaging = False
+    identity: tuple[str, ...] = ("seed",)  # settings that saved state depends on
+
+    def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
+        super().__init__()
+        check_count(type(self).__name__, "epochs_per_step", epochs_per_step)
+        check_count(type(self).__name__, "seed", seed, minimum=0)
+        self.epochs_per_step = epochs_per_step
+        self.seed = seed
+        if self.averaging:
+            self.averages = {}
+        # A component with an optimizer of its own gets the averages as its weights: nobody else would set them.
+        self.assigns_averages = False
+        self._runs: dict[str, OnlineRun] = {}
+
+    # ------------------------------------------------------------------------------------------------ what a rule adds
+
+    def start(self, run: OnlineRun) -> None:
+        """Set up what the rule remembers."""
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        """RETURNS (tuple[float, int]): The loss, and the place in the order where it was not finite, -1 if nowhere."""
+        raise NotImplementedError
+
+    def present(self, run: OnlineRun) -> Floats:
+        """The weights in slots (float64[M])."""
+        return run.slots
+
+    def average(self, run: OnlineRun) -> Floats:
+        """The averaged weights in slots (float64[M])."""
+        raise NotImplementedError
+
+    def penalty(self, weights: Floats) -> float:
+        """The regularizer at the weights (float64[n])."""
+        return 0.0
+
+    # -------------------------------------------------------------------------------------------------------- a step
+
+    def fits(self, loss: Any) -> bool:
+        return isinstance(loss, self.losses)
+
+    def step(self, objective: SequenceObjective, *, key: str) -> float:
+        corpus = objective.corpus
+        run = self._run_of(objective, key)
+        self.prepare(objective, run, key)
+        costs = objective.loss.costs(corpus.n_states)
+        losses = 0.0
+        backup = self._snapshot(run)
+        for _ in range(self.epochs_per_step):
+            order = np.random.default_rng((self.seed, run.epoch)).permutation(len(corpus.starts) - 1)
+            losses, place = self.walk(Pass(corpus, order, objective.loss, costs), run)
+            if place < 0 and not math.isfinite(
+                losses + float(run.slots[corpus.slot_of_weight] @ run.slots[corpus.slot_of_weight])
+            ):
+                place = len(order) - 1
+            if place >= 0:
+                self._runs[key] = backup
+                name = objective.describe(int(order[place]))
+                raise ValueError(
+                    Errors.CRF206.format(key=key, optimizer=type(self).__name__, epoch=backup.epoch + 1, sequence=name)
+                )
+            run.count += len(order)
+            run.epoch += 1
+            backup = self._snapshot(run) if self.epochs_per_step > 1 else backup
+        weights = self.present(run)[corpus.slot_of_weight]
+        chosen = weights
+        if self.averaging:
+            averages = self.average(run)[corpus.slot_of_weight]
+            self.averages.update(objective.parameters(averages))
+            chosen = averages if self.assigns_averages else weights
+        objective.assign(chosen)
+        run.assigned = chosen.astype(np.float32)
+        value = float(losses + self.penalty(weights))
+        logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.epoch, value)
+        return value
+
+    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
+        """Called at the start of each step."""
+
+    def _run_of(self, objective: SequenceObjective, key: str) -> OnlineRun:
+        run = self._runs.get(key)
+        weights = objective.weights()
+        if (
+            run is None
+            or run.layout != objective.layout
+            or not np.array_equal(run.assigned, weights.astype(np.float32))
+        ):
+            slots = np.zeros(len(objective.corpus.learned))
+            slots[objective.corpus.slot_of_weight] = weights
+            slots[objective.corpus.forbidden] = -np.inf
+            run = self._runs[key] = OnlineRun(objective.layout, weights.astype(np.float32), slots)
+            self.start(run)
+        return run
+
+    @staticmethod
+    def _snapshot(run: OnlineRun) -> OnlineRun:
+        arrays = {name: array.copy() for name, array in run.arrays.items()}
+        return OnlineRun(run.layout, run.assigned, run.slots.copy(), arrays, dict(run.numbers), run.count, run.epoch)
+
+    # ------------------------------------------------------------------------------------------------------- resuming
+
+    def to_bytes(self) -> bytes:
+        """All that is needed to continue exactly where the runs stand, in this process or another."""
+        return srsly.msgpack_dumps(
+            {
+                "optimizer": type(self).__name__,
+                "settings": {name: getattr(self, name) for name in self.identity},
+                "runs": {
+                    key: [list(run.layout), run.assigned, run.slots, run.arrays, run.numbers, run.count, run.epoch]
+                    for key, run in self._runs.items()
+                },
+            }
+        )
+
+    def from_bytes(self, data: bytes) -> "OnlineOptimizer":
+        """Take over the state of an optimizer of the same kind and settings."""
+        msg = srsly.msgpack_loads(data)
+        ours = {name: getattr(self, name) for name in self.identity}
+        if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
+            saved = f"{msg['optimizer']} with {msg['settings']}"
+            raise ValueError(Errors.CRF204.format(saved=saved, ours=f"{type(self).__name__} with {ours}"))
+        self._runs = {}
+        for key, (layout, assigned, slots, arrays, numbers, count, epoch) in msg["runs"].items():
+            copies = {name: array.copy() for name, array in arrays.items()}
+            self._runs[key] = OnlineRun(
+                tuple(layout), assigned.copy(), slots.copy(), copies, dict(numbers), count, epoch
+            )
+        return self

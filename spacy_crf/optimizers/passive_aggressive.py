@@ -1,0 +1,63 @@
+"""Passive-aggressive learning (Crammer, Dekel, Keshet, Shalev-Shwartz & Singer 2006)."""
+
+import numpy as np
+
+from ..kernels import online as kernels
+from ..types import Floats
+from .objective import check_number, check_one_of
+from .online import OnlineOptimizer, OnlineRun, Pass
+
+
+class PassiveAggressive(OnlineOptimizer):
+    """The smallest change of the weights after which the annotation beats the best labelling by a margin.
+
+    The loss Perceptron compares with the best labelling by score, as CRFsuite does (prediction-based updates, section 7 of the
+    paper); MaxMargin with the best by score and cost (max-loss updates).
+
+    type (int): 0 is PA, which always reaches the margin; 1 is PA-I, whose step is at most `c`; 2 is PA-II, whose step grows
+        ever slower.
+    c (float): Aggressiveness of PA-I and PA-II.
+    error_sensitive (bool): The margin is the square root of the number of wrong tokens instead of 1.
+    averaging (bool): Whether `optimizer.averages` holds the averaged weights.
+    epochs_per_step (int): Passes over the batch in one step.
+    seed (int): For the order of the sequences.
+    """
+
+    identity = ("seed", "type", "c", "error_sensitive", "averaging")
+
+    def __init__(
+        self,
+        *,
+        type: int = 1,
+        c: float = 1.0,
+        error_sensitive: bool = True,
+        averaging: bool = True,
+        epochs_per_step: int = 1,
+        seed: int = 0,
+    ) -> None:
+        check_one_of("PassiveAggressive", "type", type, (0, 1, 2))
+        check_number("PassiveAggressive", "c", c, minimum=0.0, open=True)
+        self.averaging = averaging
+        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        self.type = type
+        self.c = c
+        self.error_sensitive = error_sensitive
+
+    def start(self, run: OnlineRun) -> None:
+        run.arrays["drift"] = np.zeros_like(run.slots)
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        return kernels.passive_aggressive(
+            pass_.corpus,
+            pass_.order,
+            pass_.costs,
+            run.slots,
+            run.arrays["drift"],
+            float(run.count + 1),
+            int(self.type),
+            float(self.c),
+            bool(self.error_sensitive),
+        )
+
+    def average(self, run: OnlineRun) -> Floats:
+        return run.slots - run.arrays["drift"] / (run.count + 1)

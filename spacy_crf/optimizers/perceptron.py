@@ -1,0 +1,46 @@
+"""Perceptrons (Collins 2002): wrong answers move the weights towards the annotation."""
+
+import numpy as np
+
+from ..kernels import online as kernels
+from ..types import Floats
+from .online import OnlineOptimizer, OnlineRun, Pass
+
+
+class AveragedPerceptron(OnlineOptimizer):
+    """The averaged structured perceptron (Collins 2002, figure 1 and section 2.2). With the loss MaxMargin or label costs the
+    best labelling is looked for with its costs.
+
+    The averages are in `optimizer.averages`, which `spacy train` evaluates and saves; the weights themselves are those after
+    the last sequence.
+
+    epochs_per_step (int): Passes over the batch in one step.
+    seed (int): For the order of the sequences.
+    """
+
+    averaging = True
+
+    def start(self, run: OnlineRun) -> None:
+        run.arrays["drift"] = np.zeros_like(run.slots)
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        count = float(run.count + 1)  # the weights before the first update take part in the average
+        return kernels.perceptron(pass_.corpus, pass_.order, pass_.costs, run.slots, run.arrays["drift"], count)
+
+    def average(self, run: OnlineRun) -> Floats:
+        return run.slots - run.arrays["drift"] / (run.count + 1)
+
+
+class VotedPerceptron(OnlineOptimizer):
+    """The perceptron that collects the updates of a pass and applies their unweighted average at its end, as Gupta's report
+    on conditional random fields reads Collins. (Freund & Schapire's voting keeps every weight vector for prediction.)
+
+    epochs_per_step (int): Passes over the batch in one step.
+    seed (int): For the order of the sequences, on which nothing depends here but the rounding.
+    """
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        updates = np.zeros_like(run.slots)
+        loss, place = kernels.voted_perceptron(pass_.corpus, pass_.order, pass_.costs, run.slots, updates)
+        run.slots += updates
+        return loss, place

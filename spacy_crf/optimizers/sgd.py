@@ -1,0 +1,202 @@
+"""Stochastic (sub)gradients of one sequence at a time, for ``loss + l1·|w| + l2·w²``."""
+
+import logging
+
+import numpy as np
+
+from ..kernels import online as kernels
+from ..losses.clamped import ClampedLoss
+from ..types import Floats
+from .objective import SequenceObjective, check_count, check_number
+from .online import OnlineOptimizer, OnlineRun, Pass
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+class SGD(OnlineOptimizer):
+    """Stochastic gradient descent, as CRFsuite's `l2sgd` and Bottou's crfsgd do it: the learning rate falls as
+    1 / (decay · (t0 + t)), with decay = 2·l2 / sequences (Shalev-Shwartz, Singer & Srebro 2007), and t0 is chosen by trying
+    rates on a sample. With l1, the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009.
+
+    l1 (float): Weight of |w|.
+    l2 (float): Weight of w², without a factor 1/2. Small values shrink the weights little, and 0 not at all.
+    calibration_eta (float): The first learning rate to try.
+    calibration_rate (float): Factor between two rates to try.
+    calibration_samples (int): How many sequences to try them on.
+    calibration_candidates (int): How many rates that lower the loss to look for.
+    epochs_per_step (int): Passes over the batch in one step.
+    seed (int): For the order of the sequences.
+    """
+
+    losses = (ClampedLoss,)
+    identity = ("seed", "l1", "l2")
+
+    def __init__(
+        self,
+        *,
+        l1: float = 0.0,
+        l2: float = 1.0,
+        calibration_eta: float = 0.1,
+        calibration_rate: float = 2.0,
+        calibration_samples: int = 1000,
+        calibration_candidates: int = 10,
+        epochs_per_step: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        check_number("SGD", "l1", l1)
+        check_number("SGD", "l2", l2)
+        check_number("SGD", "calibration_eta", calibration_eta, open=True)
+        check_number("SGD", "calibration_rate", calibration_rate, minimum=1.0, open=True)
+        check_count("SGD", "calibration_samples", calibration_samples)
+        check_count("SGD", "calibration_candidates", calibration_candidates)
+        self.l1 = l1
+        self.l2 = l2
+        self.calibration_eta = calibration_eta
+        self.calibration_rate = calibration_rate
+        self.calibration_samples = calibration_samples
+        self.calibration_candidates = calibration_candidates
+
+    def start(self, run: OnlineRun) -> None:
+        run.numbers = {"scale": 1.0, "due": 0.0}
+        if self.l1:
+            run.arrays["paid"] = np.zeros_like(run.slots)
+
+    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
+        if "eta" in run.numbers:
+            return
+        # The number of sequences an epoch has is that of the first step: l2 belongs to the sum over all of them.
+        run.numbers["sequences"] = float(max(1, len(objective.corpus.starts) - 1))
+        run.numbers["eta"] = self._calibrate(objective, run, key)
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        return self._walk(pass_, run, run.numbers["eta"])
+
+    def _walk(self, pass_: Pass, run: OnlineRun, eta: float) -> tuple[float, int]:
+        numbers, sequences = run.numbers, run.numbers["sequences"]
+        decay = 2.0 * self.l2 / sequences
+        # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay as if l2 were 1
+        slower = decay if decay > 0.0 else 2.0 / sequences
+        rate, offset = 1.0 / slower, 1.0 / (slower * eta)
+        arguments = (pass_.corpus, pass_.order, bool(pass_.loss.maximum), pass_.costs, run.slots, numbers["scale"])
+        schedule = (decay, rate, offset, float(run.count))
+        if self.l1:
+            loss, place, numbers["scale"], numbers["due"] = kernels.sgd_l1(
+                *arguments, *schedule, self.l1 / sequences, numbers["due"], run.arrays["paid"]
+            )
+            corpus = pass_.corpus
+            kernels.charge_all(corpus.learned, run.slots, numbers["scale"], numbers["due"], run.arrays["paid"])
+        else:
+            loss, place, numbers["scale"] = kernels.sgd(*arguments, *schedule)
+        return loss, place
+
+    def present(self, run: OnlineRun) -> Floats:
+        return run.numbers["scale"] * run.slots
+
+    def penalty(self, weights: Floats) -> float:
+        return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
+
+    def _calibrate(self, objective: SequenceObjective, run: OnlineRun, key: str) -> float:
+        """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved."""
+        corpus = objective.corpus
+        n_sequences = len(corpus.starts) - 1
+        sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
+        costs = objective.loss.costs(corpus.n_states)
+        pass_ = Pass(corpus, sample, objective.loss, costs)
+        maximum = bool(objective.loss.maximum)
+        share = len(sample) / n_sequences
+
+        def try_rate(eta: float) -> float:
+            trial = self._snapshot(run)
+            _, place = self._walk(pass_, trial, eta)
+            if place >= 0:
+                return np.inf
+            slots = self.present(trial)
+            after = kernels.loss_of(corpus, sample, maximum, costs, slots)
+            after += share * self.penalty(slots[corpus.slot_of_weight])
+            return after if np.isfinite(after) else np.inf
+
+        before = kernels.loss_of(corpus, sample, maximum, costs, run.slots)
+        before += share * self.penalty(run.slots[corpus.slot_of_weight])
+        best, best_eta, factor, lower = np.inf, self.calibration_eta, self.calibration_rate, 0
+        eta = self.calibration_eta
+        for _ in range(4 * self.calibration_candidates):
+            after = try_rate(eta)
+            if after < best:
+                best, best_eta = after, eta
+            if after < before:
+                lower += 1
+            if lower >= self.calibration_candidates and factor < 1.0:
+                break
+            if factor > 1.0 and after > best:  # too far: go on below the first rate
+                eta, factor = self.calibration_eta, 1.0 / self.calibration_rate
+            elif factor < 1.0 and after > best and lower > 0:
+                break
+            eta *= factor
+        logger.info("%s: SGD starts with the learning rate %.4g", key, best_eta)
+        return best_eta
+
+
+class AdaGrad(OnlineOptimizer):
+    """Each weight has a learning rate of its own, ``learn_rate / (epsilon + sqrt(sum of its squared gradients))`` (Duchi, Hazan
+    & Singer 2011). The regularizers are proximal steps; a weight catches up with those it missed when its feature occurs.
+
+    l1 (float): Weight of |w|.
+    l2 (float): Weight of w², without a factor 1/2.
+    learn_rate (float): Numerator of the learning rates.
+    epsilon (float): Added to their denominators.
+    epochs_per_step (int): Passes over the batch in one step.
+    seed (int): For the order of the sequences.
+    """
+
+    losses = (ClampedLoss,)
+    identity = ("seed", "l1", "l2", "rate", "epsilon")
+
+    def __init__(
+        self,
+        *,
+        l1: float = 0.0,
+        l2: float = 1.0,
+        learn_rate: float = 0.3,
+        epsilon: float = 1e-6,
+        epochs_per_step: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        check_number("AdaGrad", "l1", l1)
+        check_number("AdaGrad", "l2", l2)
+        check_number("AdaGrad", "learn_rate", learn_rate, open=True)
+        check_number("AdaGrad", "epsilon", epsilon, open=True)
+        self.l1 = l1
+        self.l2 = l2
+        self.rate = learn_rate  # thinc's optimizers have a learn_rate that schedules set
+        self.epsilon = epsilon
+
+    def start(self, run: OnlineRun) -> None:
+        run.arrays["squares"] = np.zeros_like(run.slots)
+        run.arrays["seen"] = np.zeros(len(run.slots), dtype=np.int64)
+
+    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
+        run.numbers.setdefault("sequences", float(max(1, len(objective.corpus.starts) - 1)))
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        sequences = run.numbers["sequences"]
+        corpus, squares, seen = pass_.corpus, run.arrays["squares"], run.arrays["seen"]
+        settings = (float(self.rate), float(self.epsilon), self.l1 / sequences, self.l2 / sequences)
+        loss, place = kernels.adagrad(
+            corpus,
+            pass_.order,
+            bool(pass_.loss.maximum),
+            pass_.costs,
+            run.slots,
+            squares,
+            seen,
+            *settings,
+            run.count,
+        )
+        if self.l1 or self.l2:
+            kernels.catch_up_all(corpus.learned, run.slots, squares, seen, *settings, run.count + len(pass_.order))
+        return loss, place
+
+    def penalty(self, weights: Floats) -> float:
+        return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)

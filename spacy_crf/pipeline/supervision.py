@@ -1,0 +1,120 @@
+"""What training is told beside the annotation itself: alternatives, spans known to be wrong, and how much a Doc counts."""
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from numbers import Real
+from typing import Optional, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import ORTH
+from spacy.tokens import Span
+from spacy.training import Example
+
+from ..errors import Errors
+from ..features.columns import doc_bounds
+from ..types import Clamp, Floats
+
+WEIGHT = "crf_weight"  # the Doc extension
+
+
+class SpanTags(Protocol):
+    """How a component writes a span as tags."""
+
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        """RETURNS (int64[length]): The tags of a span with this label, "" and "O" for none; None for an unknown label."""
+        ...
+
+    def telling_tokens(self, length: int) -> Iterable[int]:
+        """Tokens of a span at which its tags tell it from others, as far as the tag of one token can."""
+        ...
+
+
+def allow_alternatives(allowed: Clamp, component: SpanTags, examples: list[Example], key: str, report) -> None:
+    """Adds to a clamp (bool[T, S]) the tags of the spans in ``reference.spans[key]``: where the annotation is missing they are
+    all that is allowed, elsewhere they are allowed beside it."""
+    missing = allowed.all(axis=1)
+    reset = np.zeros(len(allowed), dtype=bool)
+    for begin, span in _aligned_spans(examples, key):
+        tags = component.span_tags(span.label_, len(span))
+        if tags is None:
+            report.add(f"spans in doc.spans['{key}'] have a label the component does not know", _place(span))
+            continue
+        tokens = np.arange(begin + span.start, begin + span.end)
+        fresh = tokens[missing[tokens] & ~reset[tokens]]
+        allowed[fresh] = False
+        reset[fresh] = True
+        allowed[tokens, tags] = True
+
+
+def forbid_incorrect(allowed: Clamp, component: SpanTags, examples: list[Example], key: str, report) -> None:
+    """Takes from a clamp (bool[T, S]) what the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it
+    open. A clamp speaks of single tokens: with BILUO, a wrong span of several tokens means that no span of its label and of
+    several tokens ends there; with other schemes, that none of its label begins there."""
+    for begin, span in _aligned_spans(examples, key):
+        tags = component.span_tags(span.label_, len(span))
+        if tags is None:
+            continue
+        for offset in component.telling_tokens(len(span)):
+            row = allowed[begin + span.start + offset]
+            if row.sum() > 1:
+                row[tags[offset]] = False
+            elif row[tags[offset]]:
+                report.add(f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds", _place(span))
+
+
+def sequence_weights(examples: list[Example], starts: NDArray[np.int64]) -> Optional[Floats]:
+    """``doc._.crf_weight`` of the reference Docs, for each sequence: float64[B], or None if all are 1.
+
+    RAISES (ValueError): CRF430 for a weight that is not a finite number of at least 0.
+    """
+    weights = [_weight(example) for example in examples]
+    if all(weight == 1.0 for weight in weights):
+        return None
+    bounds = doc_bounds([example.predicted for example in examples])
+    doc_of_sequence = np.searchsorted(bounds, starts[:-1], side="right") - 1
+    return np.array(weights, dtype=np.float64)[np.minimum(doc_of_sequence, len(weights) - 1)]
+
+
+def _weight(example: Example) -> float:
+    doc = example.reference
+    weight = doc._.get(WEIGHT) if doc.has_extension(WEIGHT) else 1.0
+    if not (isinstance(weight, Real) and math.isfinite(weight) and weight >= 0):
+        raise ValueError(Errors.CRF430.format(weight=weight, text=doc.text[:40]))
+    return float(weight)
+
+
+def fingerprint(examples: list[Example], keys: list[str]) -> int:
+    """Changes with the spans under these keys and with the weights."""
+    check = 0
+    for example in examples:
+        spans = [
+            (key, span.start, span.end, span.label)
+            for key in keys
+            if key in example.reference.spans
+            for span in example.reference.spans[key]
+        ]
+        weight = _weight(example)
+        if spans or weight != 1.0:
+            check = zlib.crc32(repr((spans, weight)).encode("utf8"), check)
+        check = zlib.crc32(b".", check)
+    return check
+
+
+def _aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span]]:
+    """Spans at the tokens of the predicted Docs, each with the first token of its Doc in the batch."""
+    begin = 0
+    for example in examples:
+        predicted, reference = example.predicted, example.reference
+        if key in reference.spans:
+            spans = list(reference.spans[key])
+            same = len(predicted) == len(reference) and (predicted.to_array(ORTH) == reference.to_array(ORTH)).all()
+            for span in spans if same else example.get_aligned_spans_y2x(spans, allow_overlap=True):
+                if len(span):
+                    yield begin, span
+        begin += len(predicted)
+
+
+def _place(span: Span) -> str:
+    return f"'{span.text}' ({span.label_}) in '{span.doc.text[:40]}'"
