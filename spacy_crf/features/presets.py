@@ -10,7 +10,7 @@ NER_TEMPLATES = [
     "bias",
     "lower[-2..2]",
     "shape[-2..2]",
-    "short_shape[-2..2]",
+    "short_shape[-1..1]",
     "is_title[-2..2]",
     "is_upper[-2..2]",
     "is_digit[-2..2]",
