@@ -6,6 +6,7 @@ label of the entry where the list has labels. Tokens outside every match have no
 
 import json
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -105,7 +106,13 @@ def read_gazetteer(
             entries.append(_entry(line) if path.suffix in (".jsonl", ".json") else (line.strip(), _NO_LABEL))
         except ValueError as error:
             raise ValueError(Errors.CRF113.format(line=number, name=name, path=path, reason=error)) from error
-    tokenized = ((tuple(token.text for token in tokenizer(text)), label) for text, label in entries)
+
+    # A tokenizer cuts what stands between blanks on its own; long lists repeat most of their words.
+    @cache
+    def words_of(chunk: str) -> tuple[str, ...]:
+        return tuple(token.text for token in tokenizer(chunk))
+
+    tokenized = ((tuple(word for chunk in text.split() for word in words_of(chunk)), label) for text, label in entries)
     return Gazetteer(((words, label) for words, label in tokenized if words), attr=attr)
 
 

@@ -1,9 +1,10 @@
 """Lists of phrases for whole spans: is this span one of them, and how near is it to the nearest?
 
 Neither question scans the list. Phrases are found by the hash of their words; near ones are looked for among those that
-share the rarest trigrams of characters with the span, and compared with them alone.
+share the rarest n-grams of characters with the span, and compared with them alone.
 """
 
+from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.strings import hash_string
 
-from ..kernels.segment_features import find_candidates, hash_whole, index_trigrams, jaccard
+from ..kernels.segment_features import find_candidates, hash_whole, index_grams, jaccard
 from ..types import Floats
 from .feature_index import HashTable
 
-PROBES = 8  # trigrams looked up per span
-MOST_POSTINGS = 512  # phrases behind one trigram; more frequent ones say little
+MANY = 1 << 15  # phrases
+PROBES = 8  # n-grams looked up per span
+MOST_POSTINGS = 512  # phrases behind one n-gram; more frequent ones say little
 CANDIDATES = 8  # phrases compared with each span
 LEAST_JARO_WINKLER = 0.75  # below, two strings have nothing to do with each other
 
@@ -37,26 +39,35 @@ class PhraseIndex:
     """
 
     def __init__(self, entries: Iterable[tuple[tuple[str, ...], str]]):
-        entries = [(tuple(word.lower() for word in words), label) for words, label in entries if words]
-        self.labels = sorted({label for _, label in entries})
-        place = {label: n for n, label in enumerate(self.labels)}
+        self._texts: list[str] = []
+        place: dict[str, int] = {}
         hash_of: dict[str, int] = {}
-        widths = np.fromiter((len(words) for words, _ in entries), dtype=np.int64, count=len(entries))
+        hashes, widths, labels = array("Q"), array("l"), array("i")
+        for words, label in entries:
+            if not words:
+                continue
+            lower = [word.lower() for word in words]
+            for word in lower:
+                if word not in hash_of:
+                    hash_of[word] = hash_string(word)
+                hashes.append(hash_of[word])
+            widths.append(len(lower))
+            labels.append(place.setdefault(label, len(place)))
+            self._texts.append(" ".join(lower))
+        self.labels = list(place)
+        self._words = np.array(hashes, dtype=np.uint64)
+        self._label_of = np.array(labels, dtype=np.int32)
+        widths = np.array(widths, dtype=np.int64)
         self._word_starts = np.append(0, np.cumsum(widths)).astype(np.int64)
-        self._words = np.fromiter(
-            (hash_of.setdefault(word, 0) or _remember(hash_of, word) for words, _ in entries for word in words),
-            dtype=np.uint64,
-            count=int(self._word_starts[-1]),
-        )
-        self._label_of = np.fromiter((place[label] for _, label in entries), dtype=np.int32, count=len(entries))
         keys = hash_whole(self._words, self._word_starts[:-1], widths.astype(np.int32))
         distinct, row = np.unique(keys, return_inverse=True)
         self._table = HashTable(distinct)
         pairs = np.unique(np.stack([row, self._label_of]), axis=1)
         self._key_starts = np.append(0, np.cumsum(np.bincount(pairs[0], minlength=len(distinct)))).astype(np.int64)
         self._key_labels = pairs[1].astype(np.int32)
-        self._texts = [" ".join(words) for words, _ in entries]
-        self._trigrams: tuple = ()
+        # rare n-grams choose the candidates: of many phrases only long ones are rare
+        self._n = 3 if len(self) < MANY else 5
+        self._grams: tuple = ()
 
     def __len__(self) -> int:
         return len(self._label_of)
@@ -86,9 +97,9 @@ class PhraseIndex:
 
         candidates = np.full((len(texts), CANDIDATES), -1, dtype=np.int32)
         if len(self) and texts:
-            if not self._trigrams:
-                self._trigrams = index_trigrams(*_characters(self._texts), _n_buckets(len(self)))
-            find_candidates(*_characters(texts), *self._trigrams, PROBES, MOST_POSTINGS, candidates)
+            if not self._grams:
+                self._grams = index_grams(*_characters(self._texts), self._n, _n_buckets(len(self)))
+            find_candidates(*_characters(texts), self._n, *self._grams, PROBES, MOST_POSTINGS, candidates)
         query, rank = np.nonzero(candidates >= 0)
         phrase = candidates[query, rank]
         if not len(query):
@@ -107,11 +118,6 @@ class PhraseIndex:
         np.maximum.at(best[0], of_pair, shared)
         np.maximum.at(best[1], of_pair, alike)
         return Similarities(group // len(self.labels), (group % len(self.labels)).astype(np.int32), *best)
-
-
-def _remember(hash_of: dict[str, int], word: str) -> int:
-    hash_of[word] = hash_string(word)
-    return hash_of[word]
 
 
 def _n_buckets(n_phrases: int) -> int:

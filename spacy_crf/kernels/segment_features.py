@@ -134,13 +134,16 @@ def list_repeats(keys, closing, longest, out_begin, out_length, out_key):
 
 
 @njit(cache=True, nogil=True)
-def _bucket(one, two, three, n_buckets):
-    return np.int64(mix(mix(np.uint64(one), np.uint64(two)), np.uint64(three)) % np.uint64(n_buckets))
+def _bucket(characters, at, n, n_buckets):
+    hashed = NO_FEATURE
+    for c in range(at, at + n):
+        hashed = mix(hashed, np.uint64(characters[c]))
+    return np.int64(hashed % np.uint64(n_buckets))
 
 
 @njit(cache=True, nogil=True)
-def index_trigrams(characters, text_starts, n_buckets):
-    """Which texts hold which three neighbouring characters, hashed into buckets.
+def index_grams(characters, text_starts, n, n_buckets):
+    """Which texts hold which n neighbouring characters, hashed into buckets.
 
     characters (uint32[C]), text_starts (int64[N + 1])
     RETURNS (bucket_starts int64[n_buckets + 1], texts int32[P]): Texts of each bucket, each once and in rising order.
@@ -148,8 +151,8 @@ def index_trigrams(characters, text_starts, n_buckets):
     bucket_starts = np.zeros(n_buckets + 1, dtype=np.int64)
     latest = np.full(n_buckets, -1, dtype=np.int32)
     for text in range(len(text_starts) - 1):
-        for c in range(text_starts[text], text_starts[text + 1] - 2):
-            bucket = _bucket(characters[c], characters[c + 1], characters[c + 2], n_buckets)
+        for c in range(text_starts[text], text_starts[text + 1] - n + 1):
+            bucket = _bucket(characters, c, n, n_buckets)
             if latest[bucket] != text:
                 latest[bucket] = text
                 bucket_starts[bucket + 1] += 1
@@ -159,8 +162,8 @@ def index_trigrams(characters, text_starts, n_buckets):
     latest[:] = -1
     texts = np.empty(bucket_starts[n_buckets], dtype=np.int32)
     for text in range(len(text_starts) - 1):
-        for c in range(text_starts[text], text_starts[text + 1] - 2):
-            bucket = _bucket(characters[c], characters[c + 1], characters[c + 2], n_buckets)
+        for c in range(text_starts[text], text_starts[text + 1] - n + 1):
+            bucket = _bucket(characters, c, n, n_buckets)
             if latest[bucket] != text:
                 latest[bucket] = text
                 texts[free[bucket]] = text
@@ -169,12 +172,12 @@ def index_trigrams(characters, text_starts, n_buckets):
 
 
 @njit(cache=True, nogil=True)
-def find_candidates(characters, text_starts, bucket_starts, texts, probes, most_postings, candidates):
-    """The texts that share most of the rarest trigrams with a query.
+def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, most_postings, candidates):
+    """The texts that share most of the rarest n-grams with a query.
 
     characters (uint32[C]), text_starts (int64[Q + 1]): The queries.
-    bucket_starts, texts: From `index_trigrams`.
-    probes (int): How many of the rarest trigrams are looked up, most_postings (int): only those that are no more frequent.
+    bucket_starts, texts: From `index_grams`.
+    probes (int): How many of the rarest n-grams are looked up, most_postings (int): only those that are no more frequent.
     candidates (int32[Q, N]): Receives them, -1 where there are fewer.
     """
     n_buckets = len(bucket_starts) - 1
@@ -184,8 +187,8 @@ def find_candidates(characters, text_starts, bucket_starts, texts, probes, most_
     for query in range(len(text_starts) - 1):
         candidates[query] = -1
         n_chosen = 0
-        for c in range(text_starts[query], text_starts[query + 1] - 2):
-            bucket = _bucket(characters[c], characters[c + 1], characters[c + 2], n_buckets)
+        for c in range(text_starts[query], text_starts[query + 1] - n + 1):
+            bucket = _bucket(characters, c, n, n_buckets)
             size = bucket_starts[bucket + 1] - bucket_starts[bucket]
             if size == 0 or size > most_postings:
                 continue
