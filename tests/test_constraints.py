@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from spacy_crf.constraints import rule_set
 from spacy_crf.constraints.automaton import SpanTags
 from spacy_crf.constraints.decoding import decode
 from spacy_crf.constraints.rule_set import RuleSet
@@ -223,11 +224,14 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.parametrize("max_states", [200, 1])  # with automata, and with the solver
+@pytest.mark.parametrize("way", ["search", "automata", "solver"])
 @pytest.mark.parametrize("seed", range(6))
-def test_rules_together(seed, max_states):
-    if max_states == 1:
+def test_rules_together(seed, way, monkeypatch):
+    max_states = 1 if way == "solver" else 200
+    if way == "solver":
         pytest.importorskip("scipy")
+    if way != "search":
+        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
     scheme = SCHEMES[list(SCHEMES)[seed % 4]]
     numbers = {
         table["rule"]: times for table, times in TABLE if table.get("label") != "A" or table["rule"] != "at_most"

@@ -2,8 +2,9 @@
 
 The rules with a memory are added lazily: decode with the masks alone, add the automata of the rules that this labelling
 breaks, decode again, until none is broken. That is exact, because the best labelling of a relaxation is the best of all
-if it breaks nothing; and most documents need none. What no automaton holds, or only too large a one, goes to a solver,
-again only where it is broken.
+if it breaks nothing; and most documents need none. A best-first search comes before their product is built: where a rule is
+broken by little it is done at once. What no automaton holds, or only too large a one, goes to a solver, again only where
+it is broken.
 """
 
 from typing import NamedTuple, Optional
@@ -186,6 +187,10 @@ class _Search:
 
     def _decode(self, joined, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
         if not texts:
+            if active and not active & self._rules.rewards:
+                found, tags = self._rules.best_first(joined, active)
+                if found:
+                    return tags
             chain = self._rules.graph(active) if active else LinearChain()
             if chain is not None:
                 path = chain.viterbi(joined.scores, clamp=joined.clamp)

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..inference.state_graph import GraphChain
+from ..inference.state_graph import GraphChain, Joined
 from ..kernels.automata import run_automata
+from ..kernels.best_first import best_first
 from ..schemes import TransitionMask
 from ..types import ChainScores, Floats
 from .automaton import Automaton, SpanTags, make_automaton, minimised, product
@@ -17,6 +18,9 @@ from .state_graph import rule_graph
 
 # What patterns and functions say of a batch: by the place of the rule, its Match or the tags it allows (bool[T, S]).
 Facts = Mapping[int, Any]
+
+# When best-first search gives up
+_MOST_PREFIXES = 20_000
 
 
 class RuleAutomaton(NamedTuple):
@@ -67,6 +71,7 @@ class RuleSet:
         self._allowed[size, :size] = mask.first
         self._allowed[:size, size] = mask.last
         self._allowed[size, size] = False
+        self._stacks: dict[frozenset[int], tuple] = {}
         self._graphs: dict[frozenset[int], Optional[GraphChain]] = {}
         self._stack = _stacked([automaton for _, automaton in self.automata], tags.n_events)
         self._fitting: Optional[tuple[frozenset[int], list[Rule]]] = None
@@ -166,6 +171,33 @@ class RuleSet:
                 None if together is None else GraphChain(rule_graph(self.tags, together, self._allowed))
             )
         return self._graphs[automata]
+
+    def best_first(self, joined: Joined, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
+        """Best labelling of a joined chain under automata that never reward.
+
+        RETURNS (bool, int32[T] or None): Whether the search came to an end, and the tags, None if there are none.
+        """
+        if automata not in self._stacks:
+            if len(self._stacks) >= 4096:
+                self._stacks.clear()
+            chosen = [self.automata[n].automaton for n in sorted(automata)]
+            self._stacks[automata] = _stacked(chosen, self.tags.n_events)
+        emissions = joined.scores.emissions
+        if joined.clamp is not None:
+            emissions = np.where(joined.clamp, emissions, -np.inf)
+        transitions = joined.scores.transitions
+        tags = np.empty(len(emissions), dtype=np.int32)
+        found = best_first(
+            emissions,
+            transitions if transitions.ndim == 3 else transitions[np.newaxis],
+            joined.scores.first,
+            joined.scores.last,
+            self.tags.events,
+            *self._stacks[automata],
+            _MOST_PREFIXES,
+            tags,
+        )
+        return found >= 0, tags if found > 0 else None
 
     def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
         together = make_automaton(1, self.tags.n_events, [])

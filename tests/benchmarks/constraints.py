@@ -1,0 +1,174 @@
+"""What rules are worth and what they cost: accuracy and speed on addresses and recipes, and how far probabilities can be
+trusted."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import typer
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from . import ours as crf
+from .data import Sentence, iob2_tags, make_doc, make_examples, read_sentences
+from .measure import entity_f1, show, side_by_side, token_accuracy
+
+# What somebody who knows addresses would write.
+ADDRESS_RULES: list[dict[str, Any]] = [
+    {"rule": "only_on", "label": "ZipCode", "pattern": [{"TEXT": {"REGEX": r"\d"}}], "name": "ZIP codes have digits"},
+    {"rule": "never_on", "label": "AddressNumber", "pattern": [{"IS_ALPHA": True, "LENGTH": {">": 4}}], "weight": 4.0},
+    {"rule": "follows", "label": "ZipPlus4", "after": ["ZipCode"], "name": "ZIP+4 stands behind a ZIP code"},
+    {"rule": "at_most", "label": "*", "n": 1, "name": "each part once"},
+    {"rule": "order", "labels": ["PlaceName", "StateName", "ZipCode"], "weight": 2.0, "name": "city, state, ZIP"},
+    {
+        "rule": "order",
+        "labels": ["AddressNumber", "StreetNamePreDirectional", "StreetName", "StreetNamePostType", "PlaceName"],
+        "weight": 1.0,
+        "name": "number, street, city",
+    },
+    {"rule": "requires", "if": "USPSBoxID", "then": "USPSBoxType", "weight": 1.0},
+]
+# And somebody who cooks.
+RECIPE_RULES: list[dict[str, Any]] = [
+    {"rule": "at_most", "label": "NAME", "n": 1, "weight": 1.0, "name": "one ingredient a line"},
+    {"rule": "follows", "label": "UNIT", "after": ["QTY", "UNIT", "SIZE", "COMMENT", "NAME", "O", "START"]},
+    {"rule": "never_on", "label": "QTY", "pattern": [{"IS_PUNCT": True}], "weight": 2.0},
+]
+MASKS = [rule for rule in ADDRESS_RULES if rule["rule"] in ("only_on", "never_on", "follows")]
+# One automaton of 40 states or so, which every address needs that does not keep it.
+AUTOMATA = [
+    {
+        "rule": "order",
+        "labels": ["Recipient", "AddressNumber", "StreetName", "StreetNamePostType", "PlaceName", "StateName"],
+    },
+    {"rule": "at_most", "label": ["StreetName", "OccupancyIdentifier", "PlaceName"], "n": 1},
+]
+
+
+class Outcome(NamedTuple):
+    accuracy: float  # of tokens, percent
+    f1: float  # of entities, percent
+    repeated: int  # sentences in which a label occurs twice
+
+
+def outcome(nlp: Language, sentences: Sequence[Sentence]) -> Outcome:
+    found = [iob2_tags(doc) for doc in nlp.pipe([make_doc(nlp.vocab, s) for s in sentences])]
+    gold = [s.tags for s in sentences]
+    begun = [[tag for tag in tags if tag.startswith("B-")] for tags in found]
+    repeated = sum(len(tags) > len(set(tags)) for tags in begun)
+    return Outcome(token_accuracy(gold, found), entity_f1(gold, found), repeated)
+
+
+def trained(name: str, rules: Optional[list[dict[str, Any]]] = None, *, limit: Optional[int] = None, **settings: Any):
+    """A crf_ner with the default features."""
+    config = dict(settings)
+    if rules is not None:
+        config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules}
+    nlp = crf.make_pipeline("crf_ner", config)
+    examples = make_examples(nlp.vocab, read_sentences(name, "train", limit=limit))
+    crf.train(nlp, examples, l1=0.05, l2=0.05, max_iterations=100)
+    return nlp
+
+
+def with_rules(nlp: Language, rules: Sequence[dict[str, Any]], **settings: Any) -> Language:
+    """The same weights under rules."""
+    config = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": list(rules)}, **settings}
+    other = crf.make_pipeline("crf_ner", config)
+    other.from_bytes(nlp.to_bytes())
+    return other
+
+
+def accuracy(repeats: int) -> None:
+    """With and without rules, on the test sets."""
+    rows = []
+    for name, rules, limit in (("usaddress", ADDRESS_RULES, None), ("ingredients_ip", RECIPE_RULES, 10_000)):
+        nlp = trained(name, limit=limit)
+        for part in ("dev", "test"):
+            sentences = read_sentences(name, part)
+            for what, pipeline in (("no rules", nlp), ("rules", with_rules(nlp, rules))):
+                found = outcome(pipeline, sentences)
+                rows.append((f"{name} {part}, {what}", found.accuracy, found.f1, found.repeated))
+    show("Rules of an expert", ("data", "token accuracy %", "F1", "sentences with a label twice"), rows)
+
+
+def speed(repeats: int) -> None:
+    """usaddress, the component alone, on Docs that are there already."""
+    nlp = trained("usaddress")
+    pipelines = {
+        "no rules": nlp,
+        "masks": with_rules(nlp, MASKS),
+        "automata": with_rules(nlp, AUTOMATA),
+        "all rules": with_rules(nlp, ADDRESS_RULES),
+        "confidence": with_rules(nlp, [], confidence=True),
+    }
+    sentences = read_sentences("usaddress", "train")
+    tasks = []
+    for pipeline in pipelines.values():
+        docs = [make_doc(pipeline.vocab, s) for s in sentences]
+        tasks.append(_decoding(pipeline, docs))
+    seconds = side_by_side(*tasks, repeats=repeats)
+    limits = {"masks": 1.1, "automata": 10.0, "confidence": 2.0}
+    rows = [(name, 1e6 * s / len(sentences), s / seconds[0], limits.get(name)) for name, s in zip(pipelines, seconds)]
+    show("What rules cost, usaddress", ("rules", "µs a document", "ratio", "must"), rows)
+    solver = with_rules(nlp, [{"rule": "at_most", "label": "*", "n": 1}])
+    solver.get_pipe("crf_ner").constraints.max_states = 1
+    times = []
+    for s in sentences:
+        doc = make_doc(solver.vocab, s)
+        start = time.perf_counter()
+        solver.get_pipe("crf_ner").predict([doc])
+        times.append(time.perf_counter() - start)
+    median_solved = statistics.median(sorted(times)[-_n_broken(nlp, sentences) or None :])
+    show(
+        "Documents that need the solver, usaddress",
+        ("documents", "ms, median", "must"),
+        [(str(_n_broken(nlp, sentences)), 1e3 * median_solved, 50.0)],
+    )
+
+
+def _n_broken(nlp: Language, sentences: Sequence[Sentence]) -> int:
+    return outcome(nlp, sentences).repeated
+
+
+def _decoding(nlp: Language, docs: list[Doc]) -> Callable[[], None]:
+    component = nlp.get_pipe("crf_ner")
+
+    def decode() -> None:
+        for begin in range(0, len(docs), 128):
+            component.predict(docs[begin : begin + 128])
+
+    return decode
+
+
+def calibration(repeats: int) -> None:
+    """Of the spans to which the component gives 80 %, are 80 % right?"""
+    rows = []
+    for name in ("conll2000", "usaddress"):
+        nlp = trained(name, confidence=True)
+        scores = nlp.evaluate(make_examples(nlp.vocab, read_sentences(name, "test")))
+        error, brier = scores["ents_calibration_error"], scores["ents_brier"]
+        rows.append((name, 100 * scores["ents_f"], error, brier, 0.02 if name == "conll2000" else None))
+    show("Calibration of crf_prob", ("data", "F1", "calibration error", "Brier", "must"), rows)
+
+
+BENCHMARKS: dict[str, Callable[[int], None]] = {"accuracy": accuracy, "speed": speed, "calibration": calibration}
+
+
+def main(
+    only: str = typer.Option("", help=f"Comma-separated, of: {', '.join(BENCHMARKS)}. All by default."),
+    repeats: int = typer.Option(5, help="Turns that each task takes; medians are compared."),
+) -> None:
+    """Rules and probabilities: what they are worth, and what they cost."""
+    names = [name for name in only.split(",") if name] or list(BENCHMARKS)
+    for name in names:
+        if name not in BENCHMARKS:
+            raise typer.BadParameter(f"There is no benchmark {name!r}, only {', '.join(BENCHMARKS)}.")
+    print(f"{os.cpu_count()} cores")
+    for name in names:
+        BENCHMARKS[name](repeats)
+
+
+if __name__ == "__main__":
+    typer.run(main)
