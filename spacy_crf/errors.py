@@ -164,6 +164,7 @@ class Errors(metaclass=_Coded):
         "The spans {one} and {other} overlap: a labelling has at most one entity at a token. Leave one of them out."
     )
     CRF421 = "Component '{name}' does not know the label of the span {span}. Known labels: {known}."
+    CRF431 = "Component '{name}': no token of the training data is annotated, so there is nothing to learn."
     CRF430 = "doc._.crf_weight = {weight!r} of the document '{text}...' is not possible: it must be a finite number, at least 0."
     CRF408 = "Component '{name}': {setting} = {value!r} is not possible. Known: {known}."
     CRF409 = (
@@ -214,6 +215,9 @@ class Errors(metaclass=_Coded):
         "{place}: '{tag}' follows '{before}', but continues an entity of its own label only. In IOB2 the first tag of every "
         "entity is '{begin}'."
     )
+
+    CRF710 = "The pipeline {model} has no component that gives probabilities. Components there: {components}."
+    CRF711 = "The pipeline {model} has no component with rules. Components there: {components}."
 
 
 class Warnings(metaclass=_Coded):

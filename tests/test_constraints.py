@@ -231,7 +231,7 @@ def test_rules_together(seed, way, monkeypatch):
     if way == "solver":
         pytest.importorskip("scipy")
     if way != "search":
-        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
+        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", (1,))
     scheme = SCHEMES[list(SCHEMES)[seed % 4]]
     numbers = {
         table["rule"]: times for table, times in TABLE if table.get("label") != "A" or table["rule"] != "at_most"

@@ -1,6 +1,6 @@
 """``python -m spacy crf …``: every command is one file, imported here, under its name."""
 
-from . import convert, show
+from . import calibrate, convert, rules, show
 from .main import app
 
-__all__ = ["app", "convert", "show"]
+__all__ = ["app", "calibrate", "convert", "rules", "show"]

@@ -1,6 +1,7 @@
 """The rules of a component, compiled against its tags: masks for rules without a memory, automata for the others."""
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -19,8 +20,8 @@ from .state_graph import rule_graph
 # What patterns and functions say of a batch: by the place of the rule, its Match or the tags it allows (bool[T, S]).
 Facts = Mapping[int, Any]
 
-# When best-first search gives up
-_MOST_PREFIXES = 20_000
+# Prefixes after which best-first search gives up: first a cheap try, then a long one
+_MOST_PREFIXES = (4_000, 250_000)
 
 
 class RuleAutomaton(NamedTuple):
@@ -121,7 +122,9 @@ class RuleSet:
             else:
                 broken = rule.broken(self.tags, facts[rule.place], opening, closing)
             if broken.emissions is not None and broken.emissions.any():
-                emissions = emissions + np.where(broken.emissions, rule.price, 0.0)
+                if emissions is scores.emissions:
+                    emissions = emissions.copy()
+                emissions[broken.emissions] += rule.price
             if broken.transitions is not None:
                 transitions = transitions + np.where(broken.transitions, rule.price, 0.0)
             if broken.first is not None:
@@ -156,7 +159,7 @@ class RuleSet:
         break_event = self.tags.events[0, -1]
         return np.insert(events, inside, break_event), doc_starts + np.searchsorted(inside, doc_starts, side="left")
 
-    @property
+    @cached_property
     def rewards(self) -> frozenset[int]:
         """Automata that may add to a score, and so can't be left out until they are broken."""
         return frozenset(n for n, (_, automaton) in enumerate(self.automata) if not automaton.is_lazy)
@@ -187,17 +190,20 @@ class RuleSet:
             emissions = np.where(joined.clamp, emissions, -np.inf)
         transitions = joined.scores.transitions
         tags = np.empty(len(emissions), dtype=np.int32)
-        found = best_first(
-            emissions,
-            transitions if transitions.ndim == 3 else transitions[np.newaxis],
-            joined.scores.first,
-            joined.scores.last,
-            self.tags.events,
-            *self._stacks[automata],
-            _MOST_PREFIXES,
-            tags,
-        )
-        return found >= 0, tags if found > 0 else None
+        for most in _MOST_PREFIXES:
+            found = best_first(
+                emissions,
+                transitions if transitions.ndim == 3 else transitions[np.newaxis],
+                joined.scores.first,
+                joined.scores.last,
+                self.tags.events,
+                *self._stacks[automata],
+                most,
+                tags,
+            )
+            if found >= 0:
+                return True, tags if found > 0 else None
+        return False, None
 
     def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
         together = make_automaton(1, self.tags.n_events, [])

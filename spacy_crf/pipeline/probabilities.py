@@ -32,16 +32,18 @@ def predict(
     settings = pipe.cfg
     facts = rules.matcher(docs) if rules is not None else {}
     posterior = settings["decode"] == "posterior"
+    weigh = settings["confidence"] or settings["min_prob"] > 0.0
     relaxed: dict[int, list[str]] = {}
     if rules is None:
         tags = None if posterior else pipe.model.attrs["structure"].viterbi(scores, clamp=clamp).states
-        batch = _Batch(pipe, docs, scores, clamp, None, facts, relaxed)
     else:
         tags, relaxed = _decode(pipe, docs, scores, clamp, rules.all, facts)
-        batch = _Batch(pipe, docs, scores, clamp, rules, facts, relaxed)
+    if not (weigh or posterior):
+        return tags, None
+    batch = _Batch(pipe, docs, scores, clamp, rules, facts, relaxed)
     if posterior:
         tags = _posterior_tags(pipe, docs, batch, rules)
-    if not (settings["confidence"] or settings["min_prob"] > 0.0):
+    if not weigh:
         return tags, None
     return tags, batch.span_probabilities(pipe.segments(tags, scores.starts))
 

@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 
 from ..constraints.rules import Match, Rule
 from ..errors import Errors
-from ..features.columns import doc_bounds, read_attributes
+from ..features.columns import doc_bounds
 
 # Keys of token patterns that look at nothing but the word
 _LEXICAL = frozenset(
@@ -77,10 +77,10 @@ class RuleMatcher:
     def __call__(self, docs: list[Doc]) -> dict[int, Any]:
         """RETURNS (Dict[int, Any]): By the place of each rule, its Match or the tags it allows."""
         facts: dict[int, Any] = {}
-        if self._words:
-            words, inverse = np.unique(read_attributes(docs, [ORTH])[:, 0], return_inverse=True)
+        if self._words and docs:
+            words, inverse = np.unique(np.concatenate([doc.to_array(ORTH) for doc in docs]), return_inverse=True)
             for place, pattern in self._words.items():
-                matched = pattern(words)[inverse] if len(words) else np.zeros(0, dtype=bool)
+                matched = pattern(words)[inverse]
                 facts[place] = Match(matched, matched, matched)
         bounds = doc_bounds(docs)
         for place, matcher in self._matchers.items():

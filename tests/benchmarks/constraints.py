@@ -112,24 +112,25 @@ def speed(repeats: int) -> None:
     limits = {"masks": 1.1, "automata": 10.0, "confidence": 2.0}
     rows = [(name, 1e6 * s / len(sentences), s / seconds[0], limits.get(name)) for name, s in zip(pipelines, seconds)]
     show("What rules cost, usaddress", ("rules", "µs a document", "ratio", "must"), rows)
-    solver = with_rules(nlp, [{"rule": "at_most", "label": "*", "n": 1}])
-    solver.get_pipe("crf_ner").constraints.max_states = 1
+    _solver(nlp, sentences)
+
+
+def _solver(nlp: Language, sentences: Sequence[Sentence]) -> None:
+    """Documents with two spans of one text and different labels: no automaton holds that rule."""
+    ruled = with_rules(nlp, [{"rule": "same_text_same_label"}]).get_pipe("crf_ner")
+    plain = nlp.get_pipe("crf_ner")
     times = []
-    for s in sentences:
-        doc = make_doc(solver.vocab, s)
+    for sentence in sentences:
+        doc = make_doc(ruled.vocab, sentence)
         start = time.perf_counter()
-        solver.get_pipe("crf_ner").predict([doc])
-        times.append(time.perf_counter() - start)
-    median_solved = statistics.median(sorted(times)[-_n_broken(nlp, sentences) or None :])
-    show(
-        "Documents that need the solver, usaddress",
-        ("documents", "ms, median", "must"),
-        [(str(_n_broken(nlp, sentences)), 1e3 * median_solved, 50.0)],
-    )
-
-
-def _n_broken(nlp: Language, sentences: Sequence[Sentence]) -> int:
-    return outcome(nlp, sentences).repeated
+        found = ruled.predict([doc])
+        seconds = time.perf_counter() - start
+        if (found.tags != plain.predict([make_doc(nlp.vocab, sentence)]).tags).any():
+            times.append(seconds)
+    if times:
+        header = ("documents", "ms, median", "ms, slowest", "must")
+        rows = [(str(len(times)), 1e3 * statistics.median(times), 1e3 * max(times), 50.0)]
+        show("Documents that need the solver, usaddress", header, rows)
 
 
 def _decoding(nlp: Language, docs: list[Doc]) -> Callable[[], None]:

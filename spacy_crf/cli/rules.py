@@ -1,0 +1,70 @@
+"""The rules of a trained pipeline: how each is enforced, and what each changes in a text."""
+
+from itertools import takewhile
+from typing import Annotated, Optional
+
+import spacy
+import typer
+from spacy.language import Language
+from wasabi import msg
+
+from ..errors import Errors
+from .main import app, told_briefly
+
+
+@app.command("rules")
+def rules_cli(
+    model: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
+    text: Annotated[Optional[str], typer.Argument(help="Show which rule changes what in this text.")] = None,
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all with rules.")] = None,
+) -> None:
+    """Print the rules of a pipeline's components."""
+    with told_briefly():
+        nlp = spacy.load(model)
+        pipes = _pipes_with_rules(nlp, component)
+        if not pipes:
+            raise ValueError(Errors.CRF711.format(model=model, components=", ".join(nlp.pipe_names) or "none"))
+        for pipe in pipes:
+            _show_rules(pipe)
+            if text is not None:
+                _show_effects(nlp, pipe, text)
+
+
+def _pipes_with_rules(nlp: Language, component: Optional[str]) -> list:
+    from ..pipeline.chain_pipe import ChainPipe
+
+    found = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, ChainPipe) and component in (None, name)]
+    return [pipe for pipe in found if pipe.rules() is not None]
+
+
+def _show_rules(pipe) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=pipe.name, title_justify="left")
+    for column in ("rule", "name", "weight", "arguments", "enforced by"):
+        table.add_column(column)
+    for rule, how in pipe.rules().all.enforcement():
+        arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
+        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        table.add_row(rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how)
+    Console().print(table)
+
+
+def _show_effects(nlp: Language, pipe, text: str) -> None:
+    """What the spans are without rules, and what they become as the rules are added one by one."""
+    from ..pipeline.rule_effects import effects
+
+    doc = nlp.make_doc(text)
+    for _, other in takewhile(lambda item: item[1] is not pipe, nlp.pipeline):
+        doc = other(doc)
+    before, changes = effects(pipe, doc)
+    msg.text(f"without rules: {_written(before)}")
+    for rule, spans in changes:
+        msg.text(f"{rule.name}: {_written(spans)}")
+    if not changes:
+        msg.text("no rule changes anything")
+
+
+def _written(spans) -> str:
+    return "; ".join(f"{span.text} ({span.label_})" for span in spans) or "nothing"

@@ -1,0 +1,38 @@
+"""The commands `crf calibrate` and `crf rules`, as they are typed."""
+
+import spacy
+from spacy.cli._util import app
+from spacy.tokens import DocBin
+from typer.testing import CliRunner
+
+import spacy_crf.cli  # noqa: F401
+
+from .test_probabilities import trained, with_rules
+from .util import ner_examples
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["crf", *map(str, arguments)])
+
+
+def test_calibration_is_printed(tmp_path):
+    nlp = trained()
+    nlp.to_disk(tmp_path / "model")
+    DocBin(docs=[example.reference for example in ner_examples(nlp)]).to_disk(tmp_path / "dev.spacy")
+    result = run("calibrate", tmp_path / "model", tmp_path / "dev.spacy")
+    assert result.exit_code == 0, result.output
+    assert "0.9 to 1.0" in result.output and "calibration error" in result.output
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    result = run("calibrate", tmp_path / "blank", tmp_path / "dev.spacy")
+    assert result.exit_code == 1 and "CRF710" in result.output
+
+
+def test_rules_and_their_effects_are_printed(tmp_path):
+    nlp = trained(**with_rules([{"rule": "at_most", "label": "*", "n": 1, "name": "once"}]))
+    nlp.to_disk(tmp_path / "model")
+    result = run("rules", tmp_path / "model", "Bob Ann Carla Paris Rome")
+    assert result.exit_code == 0, result.output
+    assert "once" in result.output and "automata of 2 states" in result.output
+    assert "without rules:" in result.output and "once:" in result.output
+    trained().to_disk(tmp_path / "plain")
+    assert "CRF711" in run("rules", tmp_path / "plain").output
