@@ -108,7 +108,7 @@ def passive_aggressive(corpus: ChainCorpus, order, costs, weights, drift, count,
     """Crammer et al. 2006: the smallest change after which the annotation wins by a margin.
 
     kind (int): 0 for PA (eq. 6: tau = loss / |d|²), 1 for PA-I (at most c), 2 for PA-II (|d|² + 1 / 2c).
-    sensitive (bool): The margin is the root of the number of wrong tokens instead of 1.
+    sensitive (bool): The margin is the root of the number of wrong tokens instead of 1; costs are a margin already.
     drift, count: As in `perceptron`.
     """
     factors = corpus.weights
@@ -125,9 +125,9 @@ def passive_aggressive(corpus: ChainCorpus, order, costs, weights, drift, count,
         n_touched = _collect(corpus, b, work)
         if n_touched == 0 or weight == 0.0:
             continue
-        margin = np.sqrt(_n_wrong(corpus, b, work)) if sensitive else 1.0
-        # The margin takes the place of a cost that the loss has added.
-        loss = loss / weight - _cost_of_best(corpus, b, costs, work) + margin
+        loss /= weight
+        if len(costs) == 0:
+            loss += np.sqrt(_n_wrong(corpus, b, work)) if sensitive else 1.0
         square = 0.0
         for n in range(n_touched):
             square += (gradient[touched[n]] / weight) ** 2
@@ -153,7 +153,7 @@ def arow(corpus: ChainCorpus, order, costs, weights, variance, gamma):
     """Crammer, Kulesza & Dredze 2009, figure 1, with a diagonal covariance.
 
     variance (float64[M]): How unsure each weight is. It only falls.
-    gamma (float): r of the paper. The margin is the number of wrong tokens.
+    gamma (float): r of the paper. The margin is the number of wrong tokens; costs are a margin already.
     """
     factors = corpus.weights
     work = _workspace(corpus)
@@ -169,7 +169,9 @@ def arow(corpus: ChainCorpus, order, costs, weights, variance, gamma):
         n_touched = _collect(corpus, b, work)
         if n_touched == 0 or weight == 0.0:
             continue
-        loss = loss / weight - _cost_of_best(corpus, b, costs, work) + _n_wrong(corpus, b, work)
+        loss /= weight
+        if len(costs) == 0:
+            loss += _n_wrong(corpus, b, work)
         confidence = 0.0
         for n in range(n_touched):
             slot = touched[n]
@@ -287,9 +289,8 @@ def adagrad(corpus: ChainCorpus, order, maximum, costs, weights, squares, seen, 
         total += loss
         for n in range(_collect(corpus, b, work)):
             slot = touched[n]
-            gradient = gradient[slot]
-            squares[slot] += gradient * gradient
-            weights[slot] -= rate / (epsilon + np.sqrt(squares[slot])) * gradient
+            squares[slot] += gradient[slot] ** 2
+            weights[slot] -= rate / (epsilon + np.sqrt(squares[slot])) * gradient[slot]
             gradient[slot] = 0.0
     return total, -1
 

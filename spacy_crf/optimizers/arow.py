@@ -9,7 +9,7 @@ from .online import OnlineOptimizer, OnlineRun, Pass
 
 class AROW(OnlineOptimizer):
     """A distribution over weights with a diagonal covariance: weights that were used often move less (figure 1). The margin is
-    the number of wrong tokens.
+    the number of wrong tokens, or the costs of the loss.
 
     variance (float): Of every weight at the start.
     gamma (float): How strongly the past binds: the r of the paper.

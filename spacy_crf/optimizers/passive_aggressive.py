@@ -12,12 +12,13 @@ class PassiveAggressive(OnlineOptimizer):
     """The smallest change of the weights after which the annotation beats the best labelling by a margin.
 
     The loss Perceptron compares with the best labelling by score, as CRFsuite does (prediction-based updates, section 7 of the
-    paper); MaxMargin with the best by score and cost (max-loss updates).
+    paper); MaxMargin with the best by score and cost (max-loss updates), whose cost is the margin.
 
     type (int): 0 is PA, which always reaches the margin; 1 is PA-I, whose step is at most `c`; 2 is PA-II, whose step grows
         ever slower.
     c (float): Aggressiveness of PA-I and PA-II.
-    error_sensitive (bool): The margin is the square root of the number of wrong tokens instead of 1.
+    error_sensitive (bool): The margin is the square root of the number of wrong tokens instead of 1, where the loss has no
+        costs.
     averaging (bool): Whether `optimizer.averages` holds the averaged weights.
     epochs_per_step (int): Passes over the batch in one step.
     seed (int): For the order of the sequences.

@@ -26,9 +26,9 @@ from ..errors import Errors
 from ..features.columns import ANNOTATION, doc_bounds, read_attributes, sequence_starts
 from ..features.gazetteers import read_gazetteer
 from ..losses.clamped import ClampedLoss
-from ..models.objective import block_tokens
 from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
+from ..models.objective import block_tokens
 from ..models.pruning import prune
 from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp, Floats
@@ -278,10 +278,15 @@ class CRFPipe(TrainablePipe):
         annotate = EarlierAnnotation(nlp, self.name, [name for name in read if name not in self.writes])
 
         def corpus() -> Iterator[AnnotatedDocs]:
+            says_something = False
             for examples in self._blocks(get_examples()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
                 starts = _sequence_starts(docs)
-                yield AnnotatedDocs(docs, self._supervise(examples, starts, report), starts)
+                clamp = self._supervise(examples, starts, report)
+                says_something |= _says_something(clamp)
+                yield AnnotatedDocs(docs, clamp, starts)
+            if not says_something:
+                raise ValueError(Errors.CRF431.format(name=self.name))
 
         self._corpus = None
         self._batch = []
@@ -525,6 +530,12 @@ def _minibatch_by_tokens(docs: Iterable[Doc], batch_size: int) -> Iterator[list[
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _says_something(allowed: Any) -> bool:
+    """Whether a clamp rules anything out."""
+    states = getattr(allowed, "states", allowed)
+    return states.shape[1] < 2 or not states.all()
 
 
 def _configured_optimizer(nlp: Language) -> Optional[Optimizer]:

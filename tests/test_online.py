@@ -1,0 +1,379 @@
+"""Online optimizers: their losses and gradients against the batch objective, their solutions against L-BFGS, and each rule
+against a textbook loop."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import spacy
+from numpy.testing import assert_allclose, assert_array_equal
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import registry
+
+from spacy_crf.kernels import online as kernels
+from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.models.objective import LinearChainObjective
+from spacy_crf.models.sequences import SequencesObjective
+from spacy_crf.optimizers.arow import AROW
+from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.optimizers.passive_aggressive import PassiveAggressive
+from spacy_crf.optimizers.perceptron import AveragedPerceptron, VotedPerceptron
+from spacy_crf.optimizers.sgd import SGD, AdaGrad
+
+SENTENCES = [
+    ("Ada Lovelace visited London in May", ["B-PER", "I-PER", "O", "B-LOC", "O", "O"]),
+    ("Paris is larger than London", ["B-LOC", "O", "O", "O", "B-LOC"]),
+    ("May met Ada in New York", ["B-PER", "O", "B-PER", "O", "B-LOC", "I-LOC"]),
+    ("the city", ["O", "O"]),
+    ("Grace Hopper left New York", ["B-PER", "I-PER", "O", "B-LOC", "I-LOC"]),
+    ("Grace", ["B-PER"]),
+]
+TEMPLATES = ["orth[-1..1]", "shape[0]"]
+# Optimizer, its settings, and the loss to give it
+OPTIMIZERS = {
+    "SGD": (SGD, {"l2": 0.1}, LogLikelihood),
+    "SGD, l1": (SGD, {"l1": 0.05, "l2": 0.05}, LogLikelihood),
+    "SGD, max-margin": (SGD, {"l2": 0.1}, MaxMargin),
+    "AdaGrad": (AdaGrad, {"l2": 0.1}, LogLikelihood),
+    "AdaGrad, l1": (AdaGrad, {"l1": 0.05, "l2": 0.05}, SoftmaxMargin),
+    "averaged perceptron": (AveragedPerceptron, {}, Perceptron),
+    "voted perceptron": (VotedPerceptron, {}, Perceptron),
+    "PA": (PassiveAggressive, {"type": 0}, Perceptron),
+    "PA-I": (PassiveAggressive, {"type": 1, "error_sensitive": False}, MaxMargin),
+    "PA-II": (PassiveAggressive, {"type": 2, "averaging": False}, Perceptron),
+    "AROW": (AROW, {}, Perceptron),
+    "exponentiated gradient": (ExponentiatedGradient, {"l2": 0.1}, MaxMargin),
+    "Frank-Wolfe": (FrankWolfe, {"l2": 0.1}, MaxMargin),
+}
+each = pytest.mark.parametrize("make,settings,loss", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+
+
+def make_pipe(loss, *, partial=False, pairs=False, weights=(), own=None):
+    """A pipeline with crf_ner, initialized with its examples."""
+    nlp = spacy.blank("en")
+    features = {"@misc": "spacy_crf.features.v1", "templates": TEMPLATES}
+    if pairs:
+        features["transitions"] = ["shape[0]", "orth[0]"]
+    model = {"emissions": {"features": features}}
+    pipe = nlp.add_pipe("crf_ner", config={"scheme": "BIO", "model": model, **(own or {})})
+    examples = []
+    for n, (text, tags) in enumerate(SENTENCES):
+        words = text.split()
+        gold = Doc(nlp.vocab, words=words, ents=tags)
+        if partial:
+            missing = [gold[i : i + 1] for i in range(len(words)) if i % 3 == n % 3]
+            gold = Doc(nlp.vocab, words=words, ents=[tag.replace("I-", "B-") for tag in tags])
+            gold.set_ents([], missing=missing, default="unmodified")
+        if n < len(weights):
+            gold._.crf_weight = weights[n]
+        examples.append(Example(Doc(nlp.vocab, words=words), gold))
+    nlp.initialize(lambda: examples)
+    pipe.loss = loss.bind(pipe.tag_labels())
+    return nlp, pipe, examples
+
+
+def objectives(pipe, examples):
+    return [
+        kind(pipe.model, pipe.loss, [pipe._annotated(examples)]) for kind in (LinearChainObjective, SequencesObjective)
+    ]
+
+
+LOSSES = [
+    LogLikelihood(),
+    SoftmaxMargin(),
+    LogLikelihood(label_weights={"PER": 3.0}, cost={"LOC": {"O": 0.5}}),
+    Perceptron(),
+    MaxMargin(cost={"PER": {"O": 2.0}}),
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("size", [0.5, 60.0])  # the second leaves the scaled domain
+def test_kernels_agree_with_the_batch_objective(loss, partial, pairs, size):
+    _, pipe, examples = make_pipe(loss, partial=partial, pairs=pairs, weights=(1.0, 2.0, 0.5, 1.0, 0.0))
+    batch, online = objectives(pipe, examples)
+    corpus = online.corpus
+    weights = np.random.default_rng(5).normal(size=len(batch.weights())) * size
+    value, gradient = batch.evaluate(weights)
+    slots = np.zeros(len(corpus.learned))
+    slots[corpus.slot_of_weight] = weights
+    slots[corpus.forbidden] = -np.inf
+    order = np.arange(len(corpus.starts) - 1)
+    costs = loss.bind(pipe.tag_labels()).costs(corpus.n_states)
+    assert_allclose(kernels.loss_of(corpus, order, loss.maximum, costs, slots), value, rtol=1e-9, atol=1e-9)
+    # A tiny step of each sequence from the same weights: together the gradient
+    moved = np.zeros_like(weights)
+    eta = 1e-7
+    for b in order:
+        after = slots.copy()
+        kernels.sgd(corpus, order[b : b + 1], loss.maximum, costs, after, 1.0, 0.0, eta, 1.0, 0.0)
+        moved += (after[corpus.slot_of_weight] - weights) / -eta
+        assert_array_equal(after[~corpus.learned], slots[~corpus.learned])
+    assert_allclose(moved, gradient, atol=2e-6 * size)
+
+
+@each
+def test_learns_its_examples(make, settings, loss):
+    nlp, _pipe, examples = make_pipe(loss())
+    optimizer = make(epochs_per_step=10, **settings)
+    for _ in range(6):
+        nlp.update(examples, sgd=optimizer)
+    with nlp.use_params(optimizer.averages or {}):
+        scores = nlp.evaluate(examples)
+    assert scores["ents_f"] == 1.0
+
+
+@each
+def test_one_seed_one_model_and_resuming_changes_nothing(make, settings, loss):
+    results = []
+    for resumes in (False, True):
+        nlp, pipe, examples = make_pipe(loss())
+        optimizer = make(seed=3, **settings)
+        for n in range(4):
+            if resumes and n == 2:
+                optimizer = make(seed=3, **settings).from_bytes(optimizer.to_bytes())
+            nlp.update(examples, sgd=optimizer)
+        results.append(objectives(pipe, examples)[0].weights())
+    assert_array_equal(*results)
+    assert np.abs(results[0]).sum() > 0
+
+
+def test_saved_state_wants_the_same_settings():
+    data = AROW(gamma=2.0).to_bytes()
+    with pytest.raises(ValueError, match="CRF204"):
+        AROW(gamma=1.0).from_bytes(data)
+
+
+@pytest.mark.parametrize("make", [SGD, AdaGrad])
+@pytest.mark.parametrize("l1", [0.0, 0.1])
+def test_stochastic_gradients_find_what_lbfgs_finds(make, l1):
+    values = []
+    for optimizer in (LBFGS(l1=l1, l2=0.2, iterations_per_step=200), make(l1=l1, l2=0.2, epochs_per_step=400)):
+        nlp, pipe, examples = make_pipe(LogLikelihood())
+        nlp.update(examples, sgd=optimizer)
+        batch, _ = objectives(pipe, examples)
+        weights = batch.weights()
+        values.append(batch.evaluate(weights)[0] + l1 * np.abs(weights).sum() + 0.2 * weights @ weights)
+        zeros = int((weights == 0).sum())
+    assert values[1] == pytest.approx(values[0], rel=0.02)
+    assert (zeros > 3) == (l1 > 0)
+
+
+@pytest.mark.parametrize("make", [FrankWolfe, ExponentiatedGradient])
+def test_duality_gap_closes(make):
+    nlp, pipe, examples = make_pipe(MaxMargin())
+    optimizer = make(l2=0.2, gap_tolerance=1e-3, epochs_per_step=20)
+    gaps = []
+    for _ in range(40):
+        value = nlp.update(examples, sgd=optimizer)["crf_ner"]
+        gaps.append(optimizer.duality_gap("crf_ner"))
+    assert min(gaps) >= -1e-9
+    assert gaps[-1] < gaps[0]
+    assert gaps[-1] < 0.05 * value  # Frank-Wolfe's gap falls as 1 / epochs
+    # A subgradient method on the primal must not get below the dual
+    dual = value - gaps[-1]
+    nlp, pipe, examples = make_pipe(MaxMargin())
+    assert nlp.update(examples, sgd=SGD(l2=0.2, epochs_per_step=300))["crf_ner"] > 0
+    batch, _ = objectives(pipe, examples)
+    weights = batch.weights()
+    assert batch.evaluate(weights)[0] + 0.2 * weights @ weights > dual
+
+
+def test_dual_optimizers_need_complete_annotation_and_no_pairs():
+    for config, code in (({"partial": True}, "CRF208"), ({"pairs": True}, "CRF207")):
+        nlp, _, examples = make_pipe(MaxMargin(), **config)
+        with pytest.raises(ValueError, match=code):
+            nlp.update(examples, sgd=FrankWolfe())
+
+
+def test_perceptron_is_collins_and_its_averages_are_the_mean_of_all_weights():
+    nlp, pipe, examples = make_pipe(Perceptron())
+    optimizer = AveragedPerceptron()
+    batch, _ = objectives(pipe, examples)
+    weights, seen = np.zeros(len(batch.weights())), [np.zeros(len(batch.weights()))]
+    order = np.random.default_rng((0, 0)).permutation(len(examples))
+    for b in order:  # the gradient of one sequence's loss
+        one = LinearChainObjective(pipe.model, pipe.loss, [pipe._annotated(examples[b : b + 1])])
+        weights = weights - one.evaluate(weights)[1]
+        seen.append(weights)
+    nlp.update(examples, sgd=optimizer)
+    assert_array_equal(batch.weights(), weights)
+    expected = batch.parameters(np.mean(seen, axis=0))
+    assert optimizer.averages.keys() == expected.keys()
+    for key, value in expected.items():
+        assert_allclose(optimizer.averages[key], value, atol=1e-6)
+
+
+def test_voted_perceptron_applies_the_mean_update_of_a_pass():
+    nlp, pipe, examples = make_pipe(Perceptron())
+    batch, _ = objectives(pipe, examples)
+    zero = np.zeros(len(batch.weights()))
+    parts = [
+        LinearChainObjective(pipe.model, pipe.loss, [pipe._annotated([example])]).evaluate(zero)[1]
+        for example in examples
+    ]
+    expected = -np.sum(parts, axis=0) / sum(part.any() for part in parts)
+    nlp.update(examples, sgd=VotedPerceptron())
+    assert_allclose(batch.weights(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_passive_aggressive_is_crammers_rule(kind):
+    _, pipe, examples = make_pipe(Perceptron())
+    batch, online = objectives(pipe, examples)
+    corpus = online.corpus
+    slots = np.zeros(len(corpus.learned))
+    slots[corpus.forbidden] = -np.inf
+    weights = np.zeros(len(batch.weights()))
+    c = 0.05
+    for b in range(len(examples)):
+        one = LinearChainObjective(pipe.model, pipe.loss, [pipe._annotated(examples[b : b + 1])])
+        loss, difference = one.evaluate(weights)
+        square = difference @ difference
+        if square:
+            loss += 1.0
+            tau = {0: loss / square, 1: min(c, loss / square), 2: loss / (square + 0.5 / c)}[kind]
+            weights = weights - tau * difference
+        drift = np.zeros_like(slots)
+        kernels.passive_aggressive(corpus, np.array([b]), np.zeros((0, 0)), slots, drift, 1.0, kind, c, False)
+        assert_allclose(slots[corpus.slot_of_weight], weights, atol=1e-12)
+
+
+def test_arow_is_the_papers_rule():
+    _, pipe, examples = make_pipe(Perceptron())
+    batch, online = objectives(pipe, examples)
+    corpus = online.corpus
+    slots = np.zeros(len(corpus.learned))
+    slots[corpus.forbidden] = -np.inf
+    variances = np.ones_like(slots)
+    weights, variance = np.zeros(len(batch.weights())), np.ones(len(batch.weights()))
+    for b in range(len(examples)):
+        annotated = pipe._annotated(examples[b : b + 1])
+        one = LinearChainObjective(pipe.model, pipe.loss, [annotated])
+        loss, difference = one.evaluate(weights)
+        batch.assign(weights)
+        n_wrong = int((pipe.predict(annotated.docs).tags != annotated.allowed.argmax(axis=1)).sum())
+        if difference.any():
+            alpha = (loss + n_wrong) / (variance @ difference**2 + 0.5)
+            weights = weights - alpha * variance * difference
+            variance = 1.0 / (1.0 / variance + difference**2 / 0.5)
+        kernels.arow(corpus, np.array([b]), np.zeros((0, 0)), slots, variances, 0.5)
+        assert_allclose(slots[corpus.slot_of_weight], weights, atol=1e-6)
+        assert_allclose(variances[corpus.slot_of_weight], variance, atol=1e-6)
+
+
+def test_adagrad_catches_up_as_if_it_had_regularized_every_weight_at_every_step():
+    weight, square, eta, l1, l2 = 1.5, 4.0, 0.3, 0.08, 0.1
+    rate = eta / (1e-6 + math.sqrt(square))
+    expected = weight
+    for steps in range(1, 120):
+        expected = max(0.0, expected - rate * l1) / (1.0 + 2.0 * rate * l2)
+        one = np.array([weight])
+        kernels.catch_up_all(np.ones(1, bool), one, np.array([square]), np.zeros(1, np.int64), eta, 1e-6, l1, l2, steps)
+        assert one[0] == pytest.approx(expected, abs=1e-12)
+    assert expected == 0.0
+
+
+def test_documents_of_weight_zero_teach_nothing():
+    weighted = make_pipe(Perceptron(), weights=(1.0, 0.0, 1.0, 1.0, 0.0))
+    weighted[0].update(weighted[2], sgd=VotedPerceptron())
+    nlp, pipe, examples = make_pipe(Perceptron())
+    nlp.update([example for n, example in enumerate(examples) if n not in (1, 4)], sgd=VotedPerceptron())
+    assert_array_equal(objectives(weighted[1], examples)[0].weights(), objectives(pipe, examples)[0].weights())
+
+
+def test_a_component_with_its_own_averaging_optimizer_gets_the_averages():
+    config = {
+        "optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"},
+        "loss": {"@losses": "spacy_crf.Perceptron.v1"},
+    }
+    nlp, pipe, examples = make_pipe(Perceptron(), own=config)
+    optimizer = nlp.initialize(lambda: examples)
+    for _ in range(3):
+        nlp.update(examples, sgd=optimizer)
+    for (model_id, name), value in pipe.optimizer.averages.items():
+        node = next(node for node in pipe.model.walk() if node.id == model_id)
+        assert_array_equal(node.get_param(name), value)
+
+
+# Bad input
+
+BAD = [
+    (SGD, {"l1": -1.0}),
+    (SGD, {"l2": math.nan}),
+    (SGD, {"calibration_eta": 0.0}),
+    (AdaGrad, {"learn_rate": math.inf}),
+    (AdaGrad, {"l2": -0.1}),
+    (AveragedPerceptron, {"epochs_per_step": 0}),
+    (AveragedPerceptron, {"seed": -1}),
+    (PassiveAggressive, {"type": 3}),
+    (PassiveAggressive, {"c": math.nan}),
+    (AROW, {"variance": 0.0}),
+    (AROW, {"gamma": -1.0}),
+    (FrankWolfe, {"l2": 0.0}),
+    (ExponentiatedGradient, {"rate": math.nan}),
+]
+
+
+@pytest.mark.parametrize("make,settings", BAD)
+def test_settings_that_make_no_sense_are_refused(make, settings):
+    with pytest.raises(ValueError, match=f"CRF201.*{next(iter(settings))}"):
+        make(**settings)
+
+
+@pytest.mark.parametrize(
+    "optimizer,loss",
+    [
+        ("AveragedPerceptron", "LogLikelihood"),
+        ("FrankWolfe", "Perceptron"),
+        ("LBFGS", "MaxMargin"),
+        ("ConjugateGradient", "Perceptron"),
+        ("SGD", "PseudoLikelihood"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_refused_when_the_config_is_read(optimizer, loss):
+    config = {
+        "optimizer": {"@optimizers": f"spacy_crf.{optimizer}.v1"},
+        "loss": {"@losses": f"spacy_crf.{loss}.v1"},
+    }
+    with pytest.raises(ValueError, match=r"CRF210.*Losses that fit it: spacy_crf\."):
+        spacy.blank("en").add_pipe("crf_ner", config=config)
+    # The same in [training.optimizer]: before features are counted
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"loss": config["loss"]})
+    nlp.config["training"] = {**nlp.config["training"], "optimizer": config["optimizer"]}
+    with pytest.raises(ValueError, match="CRF210"):
+        nlp.initialize(lambda: [Example(Doc(nlp.vocab, ["a"]), Doc(nlp.vocab, ["a"], ents=["B-X"]))])
+    # And in Python, at the first step
+    nlp, _, examples = make_pipe(registry.losses.get(f"spacy_crf.{loss}.v1")())
+    with pytest.raises(ValueError, match="CRF210"):
+        nlp.update(examples, sgd=registry.optimizers.get(f"spacy_crf.{optimizer}.v1")())
+
+
+@pytest.mark.parametrize("make", [SGD, AveragedPerceptron, AdaGrad])
+def test_a_loss_that_is_not_finite_leaves_the_weights_as_they_were(make):
+    loss = Perceptron if make is AveragedPerceptron else LogLikelihood
+    nlp, pipe, examples = make_pipe(loss())
+    optimizer = make()
+    nlp.update(examples, sgd=optimizer)
+    batch, _ = objectives(pipe, examples)
+    before = batch.weights()
+    run = optimizer._runs["crf_ner"]
+    run.slots[pipe._corpus.objective.corpus.slot_of_weight[:40]] = math.nan
+    with pytest.raises(ValueError, match=r"CRF206.*epoch 2, at sequence"):
+        nlp.update(examples, sgd=optimizer)
+    assert_array_equal(batch.weights(), before)
+
+
+def test_an_empty_batch_and_empty_documents_change_nothing():
+    nlp, pipe, examples = make_pipe(Perceptron())
+    optimizer = AveragedPerceptron()
+    nlp.update([], sgd=optimizer)
+    nlp.update([Example(Doc(nlp.vocab), Doc(nlp.vocab))], sgd=optimizer)
+    nlp.update([*examples, Example(Doc(nlp.vocab), Doc(nlp.vocab))], sgd=optimizer)
+    assert all(map(np.isfinite, itertools.chain(objectives(pipe, examples)[0].weights())))
