@@ -49,20 +49,21 @@ TAGGER_TEMPLATES = [
     "lower[0]|lower[1]",
     "suffix3[-1]|suffix3[0]",
 ]
+# The ends of a segment read what a chain's tags with boundaries read at B and L.
 SEGMENT_TEMPLATES = [
     "seg.length",
     "seg.lower",
     "seg.shape",
-    "seg.first:lower",
-    "seg.first:shape",
-    "seg.first:prefix3",
-    "seg.last:lower",
-    "seg.last:shape",
-    "seg.last:suffix3",
-    "seg.before:lower",
-    "seg.before:shape",
-    "seg.after:lower",
-    "seg.after:shape",
+    *(
+        f"seg.{end}:{name}"
+        for end in ("first", "last")
+        for name in ("lower", "shape", "short_shape", "prefix3", "suffix3")
+    ),
+    *(f"seg.{side}:{name}" for side in ("before", "after") for name in ("lower", "shape", "short_shape")),
+    "seg.before:lower|seg.first:lower",
+    "seg.last:lower|seg.after:lower",
+    "seg.before:short_shape|seg.first:short_shape",
+    "seg.last:short_shape|seg.after:short_shape",
 ]
 
 
