@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import spacy
 import typer
 from spacy import displacy
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from .main import app, told_briefly
@@ -39,8 +39,13 @@ def show_cli(
 
 
 def _rows(doc: Doc) -> list[tuple[str, ...]]:
-    """What was found, as columns: the words, then what they are."""
+    """What was found, as columns: the words, what they are, and how probable that is, if the pipeline says so."""
     if doc.has_annotation("ENT_IOB"):
-        return [(" ".join(ent.text.split()), ent.label_) for ent in doc.ents]
+        return [(" ".join(ent.text.split()), ent.label_, *_probability(ent)) for ent in doc.ents]
     rows = [(token.text, token.tag_, token.pos_, str(token.morph)) for token in doc if not token.is_space]
     return [row for row in rows if any(row[1:])]
+
+
+def _probability(span: Span) -> tuple[str, ...]:
+    known = Span.has_extension("crf_prob") and span._.crf_prob is not None
+    return (f"{span._.crf_prob:.0%}",) if known else ()
