@@ -202,6 +202,10 @@ class Errors(metaclass=_Coded):
         "Rule '{name}' makes the automaton of all rules larger than max_states = {max_states} states, and {what} has no "
         "other way to keep it. Raise max_states in the constraints, or leave the rule out."
     )
+    CRF616 = (
+        "Component '{name}' has rules that hold in training, which {optimizer} can't respect. Use LBFGS, ConjugateGradient or "
+        "Adam.v1, or set in_training = false in the constraints."
+    )
     CRF615 = (
         "Rule '{name}' needs the solver HiGHS, which comes with scipy, which is not installed. Install it: "
         "pip install 'spacy-crf[ilp]'."
@@ -218,6 +222,13 @@ class Errors(metaclass=_Coded):
 
     CRF710 = "The pipeline {model} has no component that gives probabilities. Components there: {components}."
     CRF711 = "The pipeline {model} has no component with rules. Components there: {components}."
+    CRF720 = (
+        "{name} = {value!r} is not possible: l1 and l2 are numbers of at least 0 between commas; folds and iterations are "
+        "whole numbers, at least 1, and folds no more than there are examples."
+    )
+    CRF721 = (
+        "Tuning needs one component that scores sparse features: name it with --component. Components of the config: {components}."
+    )
 
 
 class Warnings(metaclass=_Coded):

@@ -1,6 +1,6 @@
 """``python -m spacy crf …``: every command is one file, imported here, under its name."""
 
-from . import calibrate, convert, rules, show
+from . import calibrate, convert, rules, show, tune
 from .main import app
 
-__all__ = ["app", "calibrate", "convert", "rules", "show"]
+__all__ = ["app", "calibrate", "convert", "rules", "show", "tune"]

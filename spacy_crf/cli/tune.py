@@ -1,0 +1,175 @@
+"""Which l1 and l2 do best on texts that training did not see."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Optional
+
+import numpy as np
+import typer
+from spacy.cli._util import import_code, parse_config_overrides
+from spacy.language import Language
+from spacy.schemas import ConfigSchemaTraining
+from spacy.training import Example
+from spacy.util import load_config, load_model_from_config, registry, resolve_dot_names
+from wasabi import msg
+
+from ..errors import Errors
+from .main import app, told_briefly
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+class Trial(NamedTuple):
+    """One setting and what it reached."""
+
+    l1: float
+    l2: float
+    score: float  # mean over the folds
+    deviation: float  # between the folds
+    n_weights: int  # that are not zero, in the last fold
+
+
+@app.command("tune", context_settings=CONTEXT)
+def tune_cli(
+    ctx: typer.Context,
+    config: Annotated[
+        Path, typer.Argument(help="The config to tune; overrides such as --paths.train work.", exists=True)
+    ],
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Where to write the best config.")] = None,
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="Needed if there are several.")] = None,
+    l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0",
+    l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.01,0.03,0.1,0.3,1,3",
+    folds: Annotated[int, typer.Option("--folds", "-n", help="Cross-validation; 1 holds out the dev corpus.")] = 1,
+    iterations: Annotated[int, typer.Option("--iterations", help="At most so many of each training.")] = 200,
+    code: Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")] = None,
+) -> None:
+    """Try values of l1 and l2: features are read once, and each training goes on from the last one's weights."""
+    import_code(code)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with told_briefly(), Progress(transient=True) as progress:
+        overrides = parse_config_overrides(ctx.args)
+        settings = load_config(config, overrides=overrides, interpolate=False)
+        grid = _numbers("l1", l1), _numbers("l2", l2)
+        task = progress.add_task("training", total=len(grid[0]) * len(grid[1]) * folds)
+        trials = tune(
+            load_config(config, overrides=overrides, interpolate=True),
+            *grid,
+            component=component,
+            folds=folds,
+            iterations=iterations,
+            on_training=lambda: progress.advance(task),
+        )
+    best = max(trials, key=lambda trial: trial.score)
+    Console().print(_table(trials, best, folds))
+    if output is not None:
+        block = settings["training"]["optimizer"]
+        if block.get("@optimizers") != "spacy_crf.LBFGS.v1":
+            settings["training"]["optimizer"] = block = {"@optimizers": "spacy_crf.LBFGS.v1"}
+        block["l1"], block["l2"] = best.l1, best.l2
+        settings.to_disk(output)
+        msg.good(f"Best config in {output}")
+
+
+def tune(
+    config: Any,
+    l1: Sequence[float],
+    l2: Sequence[float],
+    *,
+    component: Optional[str] = None,
+    folds: int = 1,
+    iterations: int = 200,
+    on_training: Callable[[], None] = lambda: None,
+) -> list[Trial]:
+    """Train with every pair of values, from the strongest regularizer to the weakest, and score what was held out.
+
+    config (Config): As for `spacy train`. Its corpora are used; of its optimizer, nothing.
+    folds (int): Parts of the training corpus that are held out in turn; 1 to hold out the dev corpus.
+    on_training (Callable[[], None]): Called after each training.
+    RETURNS (list[Trial]): In the order of the values.
+    """
+    if folds < 1 or iterations < 1:
+        raise ValueError(
+            Errors.CRF720.format(name="folds" if folds < 1 else "iterations", value=min(folds, iterations))
+        )
+    nlp = load_model_from_config(config, auto_fill=True)
+    pipe = _component(nlp, component)
+    training = registry.resolve(nlp.config.interpolate()["training"], schema=ConfigSchemaTraining)
+    train_corpus, dev_corpus = resolve_dot_names(
+        nlp.config.interpolate(), [training["train_corpus"], training["dev_corpus"]]
+    )
+    examples = list(train_corpus(nlp))
+    if folds > len(examples):
+        raise ValueError(Errors.CRF720.format(name="folds", value=folds))
+    nlp.initialize(lambda: examples)
+    weights = training["score_weights"]
+    scores: dict[tuple[float, float], list[float]] = {}
+    sizes: dict[tuple[float, float], int] = {}
+    for fold in range(folds):
+        if folds == 1:
+            learned, held_out = examples, list(dev_corpus(nlp))
+        else:
+            learned = [example for n, example in enumerate(examples) if n % folds != fold]
+            held_out = examples[fold::folds]
+        for setting, score, n_weights in _walk(pipe, nlp, learned, held_out, l1, l2, iterations, weights):
+            scores.setdefault(setting, []).append(score)
+            sizes[setting] = n_weights
+            on_training()
+    return [
+        Trial(*setting, float(np.mean(of_folds)), float(np.std(of_folds)), sizes[setting])
+        for setting, of_folds in ((setting, scores[setting]) for setting in product(l1, l2))
+    ]
+
+
+def _walk(pipe, nlp: Language, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
+    """Along the path of regularizers, from weights of zero; features are looked up once."""
+    from ..optimizers.lbfgs import LBFGS
+
+    objective = pipe.model.attrs["objective"](
+        pipe.model, pipe.loss, [pipe._annotated(block) for block in pipe._blocks(learned)]
+    )
+    objective.assign(np.zeros(len(objective.weights())))
+    for setting in product(sorted(l1, reverse=True), sorted(l2, reverse=True)):
+        optimizer = LBFGS(l1=setting[0], l2=setting[1], iterations_per_step=iterations, max_iterations=iterations)
+        optimizer.step(objective, key=pipe.name)
+        found = nlp.evaluate(held_out)
+        yield setting, _score(found, weights), int(np.count_nonzero(objective.weights()))
+
+
+def _score(found: dict[str, Any], weights: dict[str, Optional[float]]) -> float:
+    return sum(weight * (found.get(name) or 0.0) for name, weight in weights.items() if weight)
+
+
+def _component(nlp: Language, name: Optional[str]):
+    """The component to tune. RAISES (ValueError): CRF721 if there is none or no telling which."""
+    from ..pipeline.crf_pipe import CRFPipe
+
+    pipes = [pipe for pipe_name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and name in (None, pipe_name)]
+    if len(pipes) != 1 or pipes[0]._sparse_features is None:
+        raise ValueError(Errors.CRF721.format(components=", ".join(nlp.pipe_names) or "none"))
+    return pipes[0]
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(0 <= value < np.inf for value in values):
+        raise ValueError(Errors.CRF720.format(name=name, value=text))
+    return list(dict.fromkeys(values))
+
+
+def _table(trials: list[Trial], best: Trial, folds: int):
+    from rich.table import Table
+
+    table = Table(title=f"{folds} folds" if folds > 1 else "held out: the dev corpus", title_justify="left")
+    for column in ("l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"):
+        table.add_column(column, justify="right")
+    for trial in trials:
+        deviation = [f"{trial.deviation:.4f}"] if folds > 1 else []
+        cells = (f"{trial.l1:g}", f"{trial.l2:g}", f"{trial.score:.4f}", *deviation, f"{trial.n_weights:,}")
+        table.add_row(*cells, style="bold" if trial is best else None)
+    return table
