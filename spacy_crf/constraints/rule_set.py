@@ -67,11 +67,11 @@ class RuleSet:
             if not (rule.reads_pattern or rule.reads_tags)
         }
         size = len(tags.label_of)
-        self._allowed = np.ones((size + 1, size + 1), dtype=bool)
-        self._allowed[:size, :size] = mask.transitions
-        self._allowed[size, :size] = mask.first
-        self._allowed[:size, size] = mask.last
-        self._allowed[size, size] = False
+        self.allowed = np.ones((size + 1, size + 1), dtype=bool)
+        self.allowed[:size, :size] = mask.transitions
+        self.allowed[size, :size] = mask.first
+        self.allowed[:size, size] = mask.last
+        self.allowed[size, size] = False
         self._stacks: dict[frozenset[int], tuple] = {}
         self._graphs: dict[frozenset[int], Optional[GraphChain]] = {}
         self._stack = _stacked([automaton for _, automaton in self.automata], tags.n_events)
@@ -90,7 +90,7 @@ class RuleSet:
             if not (together.last > -np.inf).any():
                 reason = "their conditions exclude each other"
                 raise ValueError(Errors.CRF613.format(name=rule.name, reason=reason))
-        allowed = self._allowed.copy()
+        allowed = self.allowed.copy()
         for rule in self.local:
             broken = self._static.get(rule.place, Broken())
             if rule.hard and broken.transitions is not None:
@@ -171,7 +171,7 @@ class RuleSet:
                 self._graphs.clear()
             together = self._product(sorted(automata))
             self._graphs[automata] = (
-                None if together is None else GraphChain(rule_graph(self.tags, together, self._allowed))
+                None if together is None else GraphChain(rule_graph(self.tags, together, self.allowed))
             )
         return self._graphs[automata]
 

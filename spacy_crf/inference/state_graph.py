@@ -273,21 +273,27 @@ class GraphChain:
 
 
 class Joined(NamedTuple):
-    """The sequences of one document as a single chain: between two of them stands a break, with a tag of its own."""
+    """The sequences of each document as a single chain: between two of them stands a break, with a tag of its own."""
 
     scores: ChainScores  # of S + 1 tags
     clamp: Optional[Clamp]
-    tokens: NDArray[np.int64]  # [T] places of the document's tokens in the chain
+    tokens: NDArray[np.int64]  # [T] places of the tokens in the chains
 
 
-def join_sequences(scores: ChainScores, clamp: Optional[Clamp] = None) -> Joined:
-    """The chain whose labellings are those of all sequences together, with the same scores.
+def join_sequences(
+    scores: ChainScores, clamp: Optional[Clamp] = None, doc_starts: Optional[NDArray[np.int64]] = None
+) -> Joined:
+    """The chain whose labellings are those of all sequences of a document together, with the same scores.
 
     What `first` and `last` say of sequences becomes the transitions from and to the break, tag S.
+
+    doc_starts (int64[D + 1]): Where documents start; one document by default. Each becomes one sequence.
     """
     tokens, size = scores.emissions.shape
     starts = np.array([0, tokens]) if scores.starts is None else np.asarray(scores.starts)
-    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])[1:]  # empty sequences say nothing
+    doc_starts = np.array([0, tokens]) if doc_starts is None else doc_starts
+    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # empty sequences say nothing
+    opening = opening[~np.isin(opening, doc_starts)]
     places = np.arange(tokens) + np.searchsorted(opening, np.arange(tokens), side="right")
     breaks = opening + np.arange(len(opening))
     length = tokens + len(breaks)
@@ -308,7 +314,8 @@ def join_sequences(scores: ChainScores, clamp: Optional[Clamp] = None) -> Joined
     joined[..., :size, size] = scores.last
     joined[..., size, :size] = scores.first
     first, last = np.append(scores.first, -np.inf), np.append(scores.last, -np.inf)
-    return Joined(ChainScores(emissions, joined, first, last, np.array([0, length])), clamp, places)
+    joined_starts = doc_starts + np.searchsorted(opening, doc_starts, side="left")
+    return Joined(ChainScores(emissions, joined, first, last, joined_starts.astype(np.int64)), clamp, places)
 
 
 def split_expectations(joined: Joined, expected: ChainScores, starts: Optional[NDArray[np.int64]]) -> ChainScores:

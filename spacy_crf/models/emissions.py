@@ -53,6 +53,7 @@ class AnnotatedDocs(NamedTuple):
     allowed: Clamp  # [T, S] tags that the annotation allows
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     weights: Optional[Floats] = None  # [B] how much each sequence counts
+    structure: Any = None  # answers the loss in place of the model's own, where rules hold in training
 
 
 Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Hashable, Iterable
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from .linear_chain import chain_scores
 class _Annotation(NamedTuple):
     clamp: Clamp  # [T, S]
     weights: Optional[Floats]  # [B] of the sequences
+    structure: Any  # of the batch, None for the linear chain alone
 
 
 class ChainWeights:
@@ -90,14 +91,17 @@ class LinearChainObjective(ChainWeights):
         self._structure = LinearChain(threads=default_threads())
         batches = list(corpus)
         self._corpus = CorpusEmissions(self._features, batches)
-        self._annotation = [_Annotation(batch.allowed, batch.weights) for batch in batches]
+        self._annotation = [_Annotation(batch.allowed, batch.weights, batch.structure) for batch in batches]
         self.signature = self._sign()
         self.n_impossible = 0
 
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""
         check = zlib.crc32(repr(self._loss).encode("utf8"))
-        arrays = [*self._corpus.fingerprint(), *(array for block in self._annotation for array in block)]
+        for block in self._annotation:
+            if block.structure is not None:
+                check = zlib.crc32(block.structure.signature, check)
+        arrays = [*self._corpus.fingerprint(), *(array for block in self._annotation for array in block[:2])]
         for array in arrays:
             if array is not None:
                 check = zlib.crc32(np.ascontiguousarray(array), check)
@@ -110,9 +114,11 @@ class LinearChainObjective(ChainWeights):
         value, d_chain = 0.0, np.zeros(chain.shape)
         emissions = self._corpus.at(states, transitions, threads=self._structure.threads)
         self.n_impossible = 0
-        for number, (clamp, sequence_weights) in enumerate(self._annotation):
+        for number, (clamp, sequence_weights, structure) in enumerate(self._annotation):
             scores = chain_scores(self._model, emissions.score(number), chain[:-2], chain[-2], chain[-1])
-            losses, d_scores, impossible = self._loss(self._structure, scores, clamp, weights=sequence_weights)
+            losses, d_scores, impossible = self._loss(
+                structure or self._structure, scores, clamp, weights=sequence_weights
+            )
             value += losses.sum()
             self.n_impossible += int(impossible.sum())
             d_pairs = d_scores.transitions

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from spacy.attrs import ORTH
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+from thinc.api import Optimizer
 
 from ..errors import Errors, Warnings
 from ..features.columns import doc_bounds, read_attributes
 from ..inference.spans import SpanStates, segments_of
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
-from .crf_pipe import CRFPipe, Prediction
+from .crf_pipe import CRFPipe, GoldReport, Prediction
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
@@ -56,6 +57,7 @@ class ChainPipe(CRFPipe):
 
     constraints: "Optional[Constraints]" = None
     _compiled: Optional[_Rules] = None
+    _told_broken = False  # whether it was said which gold annotations break rules
     _own_rules = 0  # how many of the rules come from the config; the others were added
 
     def __init__(
@@ -153,6 +155,31 @@ class ChainPipe(CRFPipe):
     def _labels_changed(self) -> None:
         super()._labels_changed()
         self._compiled = None
+
+    def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64]) -> Any:
+        """The sums and maxima under the rules, if they hold in training."""
+        rules = self.rules() if self.constraints is not None and self.constraints.in_training else None
+        if rules is None:
+            return None
+        from ..constraints.training import RuledChain
+        from ..inference.threads import default_threads
+
+        facts, bounds = rules.matcher(docs), doc_bounds(docs)
+        chain = RuledChain(rules.all, facts, clamp, starts, bounds, threads=default_threads())
+        report = GoldReport()
+        for rule, d in chain.broken:
+            problem = f"gold annotations break the rule '{rule.name}', and are trained without it"
+            report.add(problem, f"'{docs[d].text[:40]}'")
+        if not self._told_broken:
+            report.log(self.name)
+            self._told_broken = bool(chain.broken)
+        return chain
+
+    def _check_fit(self, optimizer: Optimizer) -> None:
+        super()._check_fit(optimizer)
+        ruled = self.constraints is not None and self.constraints.in_training
+        if ruled and getattr(optimizer, "wants_sequences", False):
+            raise ValueError(Errors.CRF616.format(name=self.name, optimizer=type(optimizer).__name__))
 
     # ------------------------------------------------------------------------------------------------ prediction
 

@@ -315,7 +315,12 @@ class CRFPipe(TrainablePipe):
         docs = [example.predicted for example in examples]
         starts = _sequence_starts(docs)
         clamp = self._supervise(examples, starts, GoldReport())
-        return AnnotatedDocs(docs, clamp, starts, supervision.sequence_weights(examples, starts))
+        structure = self.training_structure(docs, clamp, starts)
+        return AnnotatedDocs(docs, clamp, starts, supervision.sequence_weights(examples, starts), structure)
+
+    def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64]) -> Any:
+        """What answers the loss in place of the model's structure; None for that one."""
+        return None
 
     def _supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
         """Tags that the gold annotation allows, with the alternatives and the incorrect spans."""
@@ -400,7 +405,9 @@ class CRFPipe(TrainablePipe):
         examples = list(examples)
         clamp = self._supervise(examples, scores.starts, GoldReport())
         weights = supervision.sequence_weights(examples, scores.starts)
-        losses, d_scores, _ = self.loss(self.model.attrs["structure"], scores, clamp, weights=weights)
+        structure = self.training_structure([example.predicted for example in examples], clamp, scores.starts)
+        structure = structure or self.model.attrs["structure"]
+        losses, d_scores, _ = self.loss(structure, scores, clamp, weights=weights)
         return float(losses.sum()), d_scores
 
     def finish_update(self, sgd: Optimizer) -> None:

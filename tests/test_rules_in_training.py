@@ -1,0 +1,91 @@
+"""Rules in training: the same Z as in decoding, with its derivative, and gold that breaks a rule."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+
+from spacy_crf.constraints.training import RuledChain
+from spacy_crf.losses.clamped import LogLikelihood, Perceptron
+from spacy_crf.schemes import SCHEMES
+
+from . import reference
+from .test_constraints import TOGETHER, A, B, count, facts_of, labellings, make_rules, order_broken, price
+from .test_probabilities import trained, with_rules
+from .test_spans import scheme_scores
+from .util import ner_examples
+
+
+def breaks_of(rules):
+    def breaks(tags, found):
+        times = [
+            sum(max(0, count(found, label) - 1) for label in (A, B)),
+            int(count(found, B) > 0 and count(found, A) == 0),
+            sum(c.label == A and c.end - c.begin > 2 for c in found),
+            order_broken(found),
+        ]
+        return sum(price(rule, n) for rule, n in zip(rules.rules, times))
+
+    return breaks
+
+
+@pytest.mark.parametrize("name", ["BIO", "IOB1"])
+@pytest.mark.parametrize("loss", [LogLikelihood, Perceptron])
+def test_the_loss_is_that_of_the_labellings_that_keep_the_rules(name, loss):
+    scheme = SCHEMES[name]
+    rules = make_rules(TOGETHER, scheme)
+    scores, _ = scheme_scores(scheme, 2, [2, 3], seed=2)
+    every = labellings(scores, scheme, breaks_of(rules))
+    gold_score, gold, _ = every[4]
+    clamp = np.array(gold)[:, None] == np.arange(scores.emissions.shape[1])
+    chain = RuledChain(rules, {}, clamp, scores.starts, np.array([0, 5]))
+    assert not chain.broken
+    losses, gradient, impossible = loss()(chain, scores, clamp)
+    values = [score for score, _, _ in every]
+    best = reference.log_sum(values) if loss is LogLikelihood else values[0]
+    assert losses.sum() == pytest.approx(best - gold_score)
+    assert not impossible.any()
+    rng = np.random.default_rng(0)
+    for key in ("emissions", "transitions", "first", "last"):  # finite differences in a random direction
+        direction = rng.normal(size=getattr(scores, key).shape)
+
+        def value(step, key=key, direction=direction):
+            moved = scores._replace(**{key: getattr(scores, key) + step * direction})
+            return loss()(chain, moved, clamp)[0].sum()
+
+        slope = (value(1e-6) - value(-1e-6)) / 2e-6
+        assert (getattr(gradient, key) * direction).sum() == pytest.approx(slope, abs=1e-5)
+
+
+def test_gold_that_breaks_a_rule_is_trained_without_it():
+    scheme = SCHEMES["BIO"]
+    rules = make_rules(
+        [{"rule": "at_most", "label": "A", "n": 0}, {"rule": "only_on", "label": "B", "phrases": "x"}], scheme
+    )
+    scores, _ = scheme_scores(scheme, 2, [2, 3], seed=0)
+    tags = np.array([1, 0, 0, 0, 3])  # A breaks the first rule; B stands on a covered token
+    clamp = tags[:, None] == np.arange(5)
+    facts = facts_of(rules, 5)
+    chain = RuledChain(rules, facts, clamp, scores.starts, np.array([0, 2, 5]))
+    assert [(rule.kind, d) for rule, d in chain.broken] == [("at_most", 0)]
+    losses, _, impossible = LogLikelihood()(chain, scores, clamp)
+    assert (losses > 0).all() and not impossible.any()
+
+
+def test_components_train_under_rules(caplog):
+    rules = [
+        {"rule": "at_most", "label": "PER", "n": 1, "name": "one person"},
+        {"rule": "forbid_pair", "labels": ["PER", "GPE"]},
+    ]
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        nlp = trained(iterations=15, **with_rules(rules, in_training=True))
+    [record] = [record.message for record in caplog.records]
+    assert "1 gold annotations break the rule 'one person'" in record and "Acme Corp hired" in record
+    for example in ner_examples(nlp):
+        found = [(ent.start, ent.end, ent.label_) for ent in nlp(example.text).ents]
+        gold = [(ent.start, ent.end, ent.label_) for ent in example.reference.ents]
+        assert found == gold or "hired" in example.text
+    assert math.isfinite(nlp.get_pipe("crf_ner").log_probability(nlp.make_doc("Bob left"), []))
+    with pytest.raises(ValueError, match=r"CRF614.*'1: at_most'"):
+        trained(**with_rules([{"rule": "at_most", "label": "*", "n": 9}], in_training=True, max_states=5))
