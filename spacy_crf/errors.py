@@ -116,8 +116,8 @@ class Errors(metaclass=_Coded):
         "them out, or use LBFGS, SGD or AdaGrad."
     )
     CRF208 = (
-        "{optimizer} can't train '{key}': {partial} of {sequences} sequences are not annotated completely, and the dual needs the "
-        "whole annotation. Leave them out, or use LBFGS, SGD, AdaGrad or a perceptron."
+        "{optimizer} can't train '{key}': {partial} of {sequences} sequences are not annotated completely, and the dual "
+        "needs the whole annotation. Leave them out, or use LBFGS, SGD, AdaGrad or a perceptron."
     )
     CRF209 = (
         "The optimizer {optimizer} learns from one sequence after the other, which the model of '{key}' does not offer. Use "
@@ -135,8 +135,8 @@ class Errors(metaclass=_Coded):
     CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
     CRF313 = "{loss} needs a linear chain: its terms are single tokens, or pairs of neighbours."
     CRF314 = (
-        "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from before "
-        "it. Look for features with huge values, or lower the learning rate."
+        "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from "
+        "before it. Look for features with huge values, or lower the learning rate."
     )
     CRF401 = "Component '{name}': a label is a string that is not empty, not {label!r}."
     CRF402 = (
@@ -227,7 +227,8 @@ class Errors(metaclass=_Coded):
         "whole numbers, at least 1, and folds no more than there are examples."
     )
     CRF721 = (
-        "Tuning needs one component that scores sparse features: name it with --component. Components of the config: {components}."
+        "Tuning needs one component that scores sparse features: name it with --component. Components of the config: "
+        "{components}."
     )
 
 

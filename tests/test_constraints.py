@@ -233,9 +233,6 @@ def test_rules_together(seed, way, monkeypatch):
     if way != "search":
         monkeypatch.setattr(rule_set, "_MOST_PREFIXES", (1,))
     scheme = SCHEMES[list(SCHEMES)[seed % 4]]
-    numbers = {
-        table["rule"]: times for table, times in TABLE if table.get("label") != "A" or table["rule"] != "at_most"
-    }
     rules = make_rules(TOGETHER, scheme, max_states=max_states)
     scores, spans = scheme_scores(scheme, 2, [2, 3], seed=seed, spread=2.0)
 

@@ -159,7 +159,7 @@ def test_posterior_decoding_has_the_most_right_tags():
     nlp = trained(decode="posterior", iterations=2)
     ner = nlp.get_pipe("crf_ner")
     doc = Doc(nlp.vocab, words=["Bob", "Acme", "Rome"])
-    marginals, tags = ner.marginals(doc)
+    marginals, _ = ner.marginals(doc)
 
     def expected_right(spans):
         numbers = ner.segments_tags(_segments(ner, spans), np.array([0, 3]))
