@@ -43,7 +43,7 @@ OPTIMIZERS = {
     "voted perceptron": (VotedPerceptron, {}, Perceptron),
     "PA": (PassiveAggressive, {"type": 0}, Perceptron),
     "PA-I": (PassiveAggressive, {"type": 1, "error_sensitive": False}, MaxMargin),
-    "PA-II": (PassiveAggressive, {"type": 2, "averaging": False}, Perceptron),
+    "PA-II": (PassiveAggressive, {"type": 2, "use_averages": False}, Perceptron),
     "AROW": (AROW, {}, Perceptron),
     "exponentiated gradient": (ExponentiatedGradient, {"l2": 0.1}, MaxMargin),
     "Frank-Wolfe": (FrankWolfe, {"l2": 0.1}, MaxMargin),

@@ -19,7 +19,7 @@ class PassiveAggressive(OnlineOptimizer):
     c (float): Aggressiveness of PA-I and PA-II.
     error_sensitive (bool): The margin is the square root of the number of wrong tokens instead of 1, where the loss has no
         costs.
-    averaging (bool): Whether `optimizer.averages` holds the averaged weights.
+    use_averages (bool): Whether `optimizer.averages` holds the averaged weights.
     epochs_per_step (int): Passes over the batch in one step.
     seed (int): For the order of the sequences.
     """
@@ -32,13 +32,13 @@ class PassiveAggressive(OnlineOptimizer):
         type: int = 1,
         c: float = 1.0,
         error_sensitive: bool = True,
-        averaging: bool = True,
+        use_averages: bool = True,
         epochs_per_step: int = 1,
         seed: int = 0,
     ) -> None:
         check_one_of("PassiveAggressive", "type", type, (0, 1, 2))
         check_number("PassiveAggressive", "c", c, minimum=0.0, open=True)
-        self.averaging = averaging
+        self.averaging = use_averages
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
         self.type = type
         self.c = c

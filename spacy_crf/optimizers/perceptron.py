@@ -14,11 +14,14 @@ class AveragedPerceptron(OnlineOptimizer):
     The averages are in `optimizer.averages`, which `spacy train` evaluates and saves; the weights themselves are those after
     the last sequence.
 
+    use_averages (bool): Whether `optimizer.averages` is there.
     epochs_per_step (int): Passes over the batch in one step.
     seed (int): For the order of the sequences.
     """
 
-    averaging = True
+    def __init__(self, *, use_averages: bool = True, epochs_per_step: int = 1, seed: int = 0) -> None:
+        self.averaging = use_averages
+        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
 
     def start(self, run: OnlineRun) -> None:
         run.arrays["drift"] = np.zeros_like(run.slots)
