@@ -7,6 +7,7 @@ Only steps that can be part of a solution become variables: a step whose best la
 one that is known to keep them is left out. That one is found by trying with few steps first.
 """
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
@@ -19,6 +20,7 @@ from ..types import Floats
 from .automaton import Automaton, SpanTags
 
 _FIRST_MARGIN = 4.0  # log-odds below the best labelling without the rules
+_LAST_MARGIN = 100.0  # beyond, all steps are taken
 _SLACK = 1e-6
 
 
@@ -60,26 +62,21 @@ def solve(
     if not len(trellis.t):
         return Solution(None, True)
     limit = trellis.best.max()
-    finished = True
     # Automata that reward may lift a labelling above what its steps promise.
     margin = _FIRST_MARGIN if all(automaton.is_lazy for automaton in automata) else np.inf
+    until = time.perf_counter() + time_limit
     while True:
         chosen = trellis.best >= limit - margin - _SLACK
-        answer, value, in_time = _optimise(_Trellis(*(c[chosen] for c in trellis)), tags, automata, texts, time_limit)
-        finished &= in_time
-        if chosen.all() or not in_time:
-            if answer is None and not in_time and not chosen.all():
-                margin = np.inf
-                continue
-            return Solution(answer, finished)
-        if answer is None:
-            margin *= 4.0
-            if margin > 1e4:
-                margin = np.inf
-        elif limit - value <= margin:
-            return Solution(answer, finished)
-        else:
+        left = max(until - time.perf_counter(), 0.1 * time_limit)
+        answer, value, in_time = _optimise(_Trellis(*(c[chosen] for c in trellis)), tags, automata, texts, left)
+        if chosen.all() or (in_time and answer is not None and limit - value <= margin):
+            return Solution(answer, in_time)
+        if time.perf_counter() > until:  # what was found is the best among few steps
+            return Solution(answer, False)
+        if answer is not None:
             margin = limit - value
+        else:
+            margin = 1.5 * margin if margin < _LAST_MARGIN else np.inf
 
 
 def _trellis(joined: Joined) -> _Trellis:
