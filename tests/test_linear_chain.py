@@ -1,5 +1,6 @@
 """Linear chains against enumeration, alone and in batches, in the linear domain and in log space."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from spacy_crf.inference import linear_chain as inference
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.threads import default_threads, run_chunks
 from spacy_crf.kernels import linear_chain as kernels
+from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import ChainScores
 
 from . import reference
@@ -68,6 +70,60 @@ def random_scores(lengths, size, *, seed=0, spread=2.0, forbidden=0.0, per_posit
     )
 
 
+def scheme_scores(lengths, n_labels, *, scheme="BILUO", seed=0, **spread):
+    """Scores under a tag scheme, which forbids most transitions if there are many labels."""
+    mask = SCHEMES[scheme].transition_mask(n_labels)
+    scores = random_scores(lengths, len(mask.first), seed=seed, **spread)
+    return scores._replace(
+        transitions=np.where(mask.transitions, scores.transitions, -np.inf),
+        first=np.where(mask.first, scores.first, -np.inf),
+        last=np.where(mask.last, scores.last, -np.inf),
+    )
+
+
+@contextlib.contextmanager
+def worth_it(share):
+    """A block is used where it costs at most this share of the whole matrix: with inf everywhere, with 0 nowhere."""
+    before = inference.WORTH_IT
+    inference.WORTH_IT = share
+    inference._find_block.cache_clear()
+    try:
+        yield
+    finally:
+        inference.WORTH_IT = before
+        inference._find_block.cache_clear()
+
+
+@st.composite
+def masks(draw, sizes):
+    """Which transitions are allowed: by a tag scheme, or at random, then with states that nothing precedes or follows."""
+    if draw(st.booleans()):
+        scheme = SCHEMES[draw(st.sampled_from(["BILUO", "BIO", "IOB1"]))]
+        possible = [n for n in range(1, 30) if 1 + n * len(scheme.prefixes) in sizes]
+        return scheme.transition_mask(draw(st.sampled_from(possible))).transitions
+    size = draw(st.sampled_from(sizes))
+    allowed = np.random.default_rng(draw(st.integers(0, 999))).random((size, size)) < draw(st.floats(0, 1))
+    allowed[:, draw(st.lists(st.integers(0, size - 1), max_size=3))] = False
+    allowed[draw(st.lists(st.integers(0, size - 1), max_size=3))] = False
+    return allowed
+
+
+@st.composite
+def sparse_problems(draw, kinds=tuple(SCORES)):
+    """One sequence of three tokens and five states or more, most of whose transitions are forbidden, and perhaps a clamp."""
+    allowed = draw(masks(sizes=(5, 6, 7, 9)))
+    size = len(allowed)
+    value = SCORES[draw(st.sampled_from(kinds))]
+    emissions, transitions, (first, last) = (
+        np.reshape(draw(st.lists(value, min_size=rows * size, max_size=rows * size)), (rows, size)).astype(np.float64)
+        for rows in (3, size, 2)
+    )
+    clamp = None
+    if draw(st.booleans()):
+        clamp = np.random.default_rng(draw(st.integers(0, 99))).random((3, size)) < 0.7
+    return ChainScores(emissions, np.where(allowed, transitions, -np.inf), first, last), clamp
+
+
 def assert_scores_close(actual, expected, **tolerance):
     for name in ("emissions", "transitions", "first", "last"):
         np.testing.assert_allclose(
@@ -86,6 +142,82 @@ def test_sums_match_enumeration(problem):
     np.testing.assert_allclose(chain.log_partition(scores, clamp=clamp), expected, rtol=1e-12, atol=1e-9)
     assert_scores_close(expectations, reference.expectations(scores, clamp, weights))
     assert expectations.starts is scores.starts
+
+
+@quickly
+@given(sparse_problems())
+def test_sums_over_allowed_transitions_match_enumeration(problem):
+    scores, clamp = problem
+    expected_log_z = reference.log_partition(scores, clamp)
+    expected = reference.expectations(scores, clamp)
+    for share in (0.0, np.inf, inference.WORTH_IT):
+        with worth_it(share):
+            log_z, expectations = chain.expectations(scores, clamp=clamp)
+            np.testing.assert_allclose(log_z, expected_log_z, rtol=1e-12, atol=1e-9)
+            np.testing.assert_array_equal(chain.log_partition(scores, clamp=clamp), log_z)
+            assert_scores_close(expectations, expected)
+
+
+@quickly
+@given(sparse_problems(kinds=["ties", "forbidden", "extreme"]))
+def test_maxima_over_allowed_transitions_match_enumeration(problem):
+    scores, clamp = problem
+    allowed = reference.paths(scores, 0, 3, clamp)
+    score, states = allowed[0] if allowed else (-np.inf, (-1, -1, -1))
+    for share in (0.0, np.inf, inference.WORTH_IT):
+        with worth_it(share):
+            path = chain.viterbi(scores, clamp=clamp)
+            assert path.scores[0] == pytest.approx(score, abs=1e-9)
+            assert path.states.tolist() == list(states)
+
+
+@quickly
+@given(masks(sizes=(5, 8, 13, 21, 29, 37)), st.sampled_from([0.0, np.inf, inference.WORTH_IT]))
+def test_each_allowed_transition_is_in_the_block_or_an_arc(allowed, share):
+    size = len(allowed)
+    with worth_it(share):
+        layout = inference._find_block(size, np.packbits(allowed).tobytes())
+    assert sorted(layout.order) == list(range(size))
+    number = layout.number
+    assert (layout.order[number] == np.arange(size)).all()
+    sources, targets = layout.shape
+    in_block = (number >= layout.offset) & (number < layout.offset + sources)
+    in_block = in_block[:, np.newaxis] & (number < targets)
+    on_arcs = np.zeros((size, size), dtype=int)
+    np.add.at(on_arcs, (layout.order[layout.source], layout.order[layout.target]), 1)
+    np.testing.assert_array_equal(on_arcs, allowed & ~in_block)
+    assert layout.offset % kernels.LANES == sources % kernels.LANES == targets % kernels.LANES == 0
+    assert layout.offset + sources < size + kernels.LANES and targets < size + kernels.LANES
+
+
+@pytest.mark.parametrize(
+    "scheme, n_labels, shape, arcs",
+    [
+        ("BILUO", 29, (60, 60), 116),  # of 14400: 59 · 59 in the block, and from {B-x, I-x} to {I-x, L-x}
+        ("BIO", 29, (60, 32), 54),  # 58, but two of them come to lie in the rounded block
+        ("BIO", 2, (8, 8), 0),  # the whole matrix
+        ("IO", 40, (44, 44), 0),
+    ],
+)
+def test_blocks_of_tag_schemes(scheme, n_labels, shape, arcs):
+    layout = inference._layout(inference._check(kernels.forward, scheme_scores([1], n_labels, scheme=scheme)))
+    assert layout.shape == shape
+    assert len(layout.source) == arcs
+
+
+def test_forbidden_transitions_change_nothing_but_the_time():
+    scores = scheme_scores([9, 0, 1, 30, 2], 12)
+    whole_numbers = scores._replace(emissions=np.rint(scores.emissions), transitions=np.rint(scores.transitions))
+    answers = []
+    for share in (0.0, np.inf):
+        with worth_it(share):
+            answers.append((*chain.expectations(scores), chain.viterbi(whole_numbers)))
+    (log_z, expectations, path), (block_log_z, block_expectations, block_path) = answers
+    np.testing.assert_allclose(block_log_z, log_z, rtol=1e-13)
+    assert_scores_close(block_expectations, expectations, rtol=1e-11, atol=1e-13)
+    np.testing.assert_array_equal(block_path.states, path.states)
+    np.testing.assert_array_equal(block_path.scores, path.scores)
+    assert (block_expectations.transitions[scores.transitions == -np.inf] == 0.0).all()
 
 
 @quickly
@@ -240,6 +372,7 @@ def test_vanishing_prefixes_are_not_lost(last):
         random_scores([30], 4, spread=400.0),  # spread of the scores
         random_scores([30], 4, spread=400.0, per_position=True),
         random_scores([200], 4, spread=60.0, forbidden=0.5),
+        scheme_scores([60, 60], 9, spread=60.0),
     ],
 )
 def test_both_domains_agree(scores, monkeypatch):
@@ -257,16 +390,25 @@ def refuse_everything(scale):
 
 
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
-    scores = random_scores([50, 3, 1], 9, spread=10.0, forbidden=0.3)
     monkeypatch.setattr(kernels, "log_forward", None)
-    assert np.isfinite(chain.expectations(scores)[0]).all()
+    for scores in (random_scores([50, 3, 1], 9, spread=10.0, forbidden=0.3), scheme_scores([50, 3, 1], 9, spread=10.0)):
+        assert np.isfinite(chain.expectations(scores)[0]).all()
 
 
-@pytest.mark.parametrize("per_position", [False, True])
-def test_batch_equals_one_by_one(per_position, monkeypatch):
+LENGTHS = [3, 0, 11, 1, 6, 2, 0, 9]
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        random_scores(LENGTHS, 5, forbidden=0.2),
+        random_scores(LENGTHS, 5, forbidden=0.2, per_position=True),
+        scheme_scores(LENGTHS, 5),
+    ],
+)
+def test_batch_equals_one_by_one(scores, monkeypatch):
     monkeypatch.setattr(inference, "CHUNK_TOKENS", 8)
-    lengths = [3, 0, 11, 1, 6, 2, 0, 9]
-    scores = random_scores(lengths, 5, forbidden=0.2, per_position=per_position)
+    per_position = scores.transitions.ndim == 3
     scores.emissions[4] *= 1000.0  # one sequence in log space
     log_z, expectations = chain.expectations(scores)
     path = chain.viterbi(scores)
@@ -290,9 +432,9 @@ def test_batch_equals_one_by_one(per_position, monkeypatch):
         np.testing.assert_allclose(transitions, expectations.transitions, rtol=1e-12, atol=1e-12)
 
 
-def test_threads_change_no_bit(monkeypatch):
+@pytest.mark.parametrize("scores", [random_scores([7] * 40, 6, forbidden=0.2), scheme_scores([7] * 40, 5)])
+def test_threads_change_no_bit(scores, monkeypatch):
     monkeypatch.setattr(inference, "CHUNK_TOKENS", 16)
-    scores = random_scores([7] * 40, 6, forbidden=0.2)
     clamp = np.random.default_rng(1).random(scores.emissions.shape) < 0.95
     answers = []
     for threads in (1, 2, 3):
@@ -405,6 +547,7 @@ def test_second_call_compiles_nothing():
     assert set(before.values()) == {1}  # one signature each: the cold start is paid once
     ask_everything(random_scores([1], 5)._replace(starts=None), np.ones((1, 5), dtype=bool))
     ask_everything(random_scores([], 1, per_position=True), np.ones((0, 1), dtype=bool))
+    ask_everything(scheme_scores([3, 2], 6), np.ones((5, 25), dtype=bool))
     assert compiled() == before
 
 

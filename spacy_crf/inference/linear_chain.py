@@ -1,7 +1,8 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
 import itertools
-from typing import NamedTuple, Optional
+from functools import lru_cache
+from typing import NamedTuple, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,11 @@ from .threads import run_chunks
 # Sequences are done in chunks of about this many tokens. Small enough for the work space of one to stay in the cache,
 # and fixed, so that sums over chunks are the same bits with any number of threads.
 CHUNK_TOKENS = 2048
+
+# What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
+# is faster than the whole matrix from about this share of its entries on.
+ARC_COST = 8
+WORTH_IT = 2 / 3
 
 States = NDArray[np.int32]
 
@@ -122,9 +128,17 @@ class LinearChain:
         """
         batch = _check(kernels.viterbi, scores, clamp)
         path = Path(np.empty(len(batch.emissions), dtype=np.int32), np.empty(len(batch.starts) - 1))
+        layout = _layout(batch)
 
         def decode_chunk(chunk: _Chunk) -> None:
-            kernels.viterbi(*batch.cut(chunk).scores, path.states[chunk.tokens], path.scores[chunk.sequences])
+            kernels.viterbi(
+                *batch.cut(chunk).scores,
+                layout.order,
+                *layout.places,
+                np.empty(layout.shape),
+                path.states[chunk.tokens],
+                path.scores[chunk.sequences],
+            )
 
         run_chunks(decode_chunk, batch.chunks(), self.threads)
         return path
@@ -292,6 +306,8 @@ class _Batch(NamedTuple):
 
     def chunks(self) -> list[_Chunk]:
         """Cut where a sequence is the first to start in another block of CHUNK_TOKENS."""
+        if len(self.emissions) <= CHUNK_TOKENS:
+            return [self.chunk(0, len(self.starts) - 1)]
         blocks = self.starts[:-1] // CHUNK_TOKENS
         cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
         return [self.chunk(b, c) for b, c in itertools.pairwise(cuts)]
@@ -302,6 +318,8 @@ class _Batch(NamedTuple):
     def cut(self, chunk: _Chunk) -> "_Batch":
         """The scores of some sequences, their clamp already applied."""
         sequences, tokens = chunk
+        if self.clamp is None and sequences.stop - sequences.start == len(self.starts) - 1:
+            return self
         emissions = self.emissions[tokens]
         if self.clamp is not None:
             emissions = np.where(self.clamp[tokens], emissions, -np.inf)
@@ -352,21 +370,16 @@ def _check(kernel, scores: ChainScores, clamp: Optional[Clamp] = None) -> _Batch
     last = _array(scores.last, np.float64)
     _check_shape("first", first, (size,), "one number per state")
     _check_shape("last", last, (size,), "one number per state")
-    for what, array in ("emissions", emissions), ("transitions", transitions), ("first", first), ("last", last):
-        if not array.max(initial=-np.inf) < np.inf:  # so written, it is true for NaN too
-            _refuse(what, array)
-    if scores.starts is None:
-        starts = np.array([0, tokens], dtype=np.int64)
-    else:
-        starts = _array(scores.starts, np.int64)
-        if len(starts) == 0 or starts[0] != 0 or starts[-1] != tokens or (starts[1:] < starts[:-1]).any():
-            raise ValueError(Errors.CRF012.format(starts=starts, tokens=tokens))
+    starts = _array([0, tokens] if scores.starts is None else scores.starts, np.int64)
     if clamp is not None:
         _check_shape("clamp", clamp, (tokens, size), "one bool per token and state")
         clamp = _array(clamp, np.bool_)
-    return _Batch(
+    batch = _Batch(
         emissions, transitions if per_position else transitions[np.newaxis], first, last, starts, per_position, clamp
     )
+    if not kernels.well_formed(*batch.scores):
+        _refuse(scores._replace(emissions=emissions, transitions=transitions, first=first, last=last, starts=starts))
+    return batch
 
 
 def _array(array, dtype) -> NDArray:
@@ -379,12 +392,111 @@ def _check_shape(what: str, array, shape: tuple[int, ...], meaning: str) -> None
         raise ValueError(Errors.CRF011.format(what=what, shape=np.shape(array), expected=f"{shape} ({meaning})"))
 
 
-def _refuse(what: str, array: Floats) -> None:
-    index = np.unravel_index(np.argmin(array < np.inf), array.shape)
-    axes = ("token", "state", "next state") if array.ndim == 3 else ("state", "next state")
-    axes = ("token", "state") if what == "emissions" else axes
-    where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index))
-    raise ValueError(Errors.CRF010.format(what=what, where=where, value=array[index]))
+def _refuse(scores: ChainScores) -> NoReturn:
+    """Say which of the scores is the mistake."""
+    axes = {
+        "emissions": ("token", "state"),
+        "transitions": ("token", "state", "next state")[-scores.transitions.ndim :],
+    }
+    for what, array in zip(scores._fields, scores[:4]):
+        if not array.max(initial=-np.inf) < np.inf:  # so written, it is true for NaN too
+            index = np.unravel_index(np.argmin(array < np.inf), array.shape)
+            where = ", ".join(f"{axis} {i}" for axis, i in zip(axes.get(what, ("state",)), index))
+            raise ValueError(Errors.CRF010.format(what=what, where=where, value=array[index]))
+    raise ValueError(Errors.CRF012.format(starts=scores.starts, tokens=len(scores.emissions)))
+
+
+# ---------------------------------------------------------------------------------------------- forbidden transitions
+
+
+class _Layout(NamedTuple):
+    """Where the allowed transitions are, once the states are in order: in a block of the matrix, and on a few arcs."""
+
+    order: NDArray[np.int64]  # [S] which state comes as number k
+    number: NDArray[np.int64]  # [S] and the other way round
+    offset: int  # the sources of the block are R states from here on, its targets the first C states
+    source: NDArray[np.int32]  # [A] numbers in the order
+    target: NDArray[np.int32]  # [A]
+    shape: tuple[int, int]  # R and C, whole vectors both
+
+    @property
+    def places(self):
+        """How kernels are told where block and arcs are."""
+        return self[2:5]
+
+    @property
+    def block(self) -> tuple[slice, slice, slice]:
+        """Index of the block in matrices [1 or n, P, P]."""
+        return slice(None), slice(self.offset, self.offset + self.shape[0]), slice(0, self.shape[1])
+
+    @property
+    def is_whole(self) -> bool:
+        return self.shape[0] >= len(self.order) and self.shape[1] >= len(self.order)
+
+    def restore(self, block: Floats, arcs: Floats) -> Floats:
+        """The matrices [1 or n, S, S], with 0 where transitions are forbidden.
+
+        block (float64[1 or n, R, C]), arcs (float64[A]): What they have there.
+        """
+        size = len(self.order)
+        if self.is_whole:
+            return np.ascontiguousarray(block[:, :size, :size])
+        matrices = np.zeros((1, _padded(size), _padded(size)))
+        matrices[self.block] = block
+        matrices[0, self.source, self.target] = arcs
+        return matrices[:, self.number[:, np.newaxis], self.number]
+
+
+def _layout(batch: _Batch) -> _Layout:
+    """Says which transitions are allowed, and nothing else: so a batch and its parts are added up in the same order."""
+    size = len(batch.first)
+    if batch.per_position or size <= kernels.LANES:
+        return _whole(size)
+    return _find_block(size, np.packbits(batch.transitions[0] > -np.inf).tobytes())
+
+
+@lru_cache(maxsize=64)
+def _whole(size: int) -> _Layout:
+    nowhere = np.empty(0, dtype=np.int32)
+    return _Layout(np.arange(size), np.arange(size), 0, nowhere, nowhere, (_padded(size), _padded(size)))
+
+
+@lru_cache(maxsize=64)
+def _find_block(size: int, mask: bytes) -> _Layout:
+    """The cheapest of these blocks: its sources are all states that may come before some state k, its targets those states
+    that are cheaper to reach from there, and on arcs from elsewhere, than on arcs alone.
+
+    size (int): S.
+    mask (bytes): Bits of bool[S, S], which transitions are allowed. (As a key it costs less than decoding a sentence.)
+    """
+    allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size * size).astype(bool).reshape(size, size)
+    n_sources = allowed.sum(axis=0)
+    elsewhere = allowed.T.astype(np.float64) @ ~allowed  # [target, k] predecessors of the target, but not of k
+    on_arcs = ARC_COST * n_sources[:, np.newaxis]
+    in_block = n_sources + ARC_COST * elsewhere
+    k = np.minimum(on_arcs, in_block).sum(axis=0).argmin()
+    is_source, is_target = allowed[:, k], in_block[:, k] < on_arcs[:, 0]
+
+    order = np.lexsort((np.where(is_target, is_source, ~is_source), ~is_target))
+    offset = int((is_target & ~is_source).sum()) // kernels.LANES * kernels.LANES
+    end = int((is_target | is_source).sum()) if is_source.any() else offset
+    shape = _padded(end) - offset, _padded(int(is_target.sum()))
+    rest = allowed[order[:, np.newaxis], order]
+    rest[offset : offset + shape[0], : shape[1]] = False
+    source, target = np.nonzero(rest)
+    # The first arc to each target, then the second …: two that follow one another change different states.
+    turn = (rest.cumsum(axis=0) - 1)[source, target]
+    places = np.lexsort((target, turn))
+    source, target = source[places].astype(np.int32), target[places].astype(np.int32)
+    whole = _whole(size)
+    cost = shape[0] * shape[1] + ARC_COST * len(source)
+    if shape == whole.shape or cost > WORTH_IT * whole.shape[0] * whole.shape[1]:
+        return whole
+    return _Layout(order, np.argsort(order), offset, source, target, shape)
+
+
+def _padded(size: int) -> int:
+    return -(-size // kernels.LANES) * kernels.LANES
 
 
 # --------------------------------------------------------------------------------- between scores and the linear domain
@@ -393,8 +505,10 @@ def _refuse(what: str, array: Floats) -> None:
 class _Exponentials(NamedTuple):
     """exp of the scores that tokens share, each less the maximum of its array. P is S rounded up to whole vectors."""
 
-    transitions: Floats  # [1 or n, P, P]
-    transposed: Floats  # [1 or n, P, P]
+    layout: _Layout
+    block: Floats  # [1 or n, R, C] transitions
+    transposed: Floats  # [1 or n, C, R] the same, target by source
+    arcs: Floats  # [A] the other transitions
     first: Floats  # [P]
     last: Floats  # [P]
     shift: Floats  # [1 or n] the maxima of the transitions
@@ -406,7 +520,11 @@ class _Scaled(NamedTuple):
     """What `kernels.forward` begins its arguments with."""
 
     emissions: Floats  # [n, P]
-    transposed: Floats  # [1 or n, P, P]
+    transposed: Floats  # [1 or n, C, R]
+    offset: int
+    source: NDArray[np.int32]  # [A]
+    target: NDArray[np.int32]  # [A]
+    arcs: Floats  # [A]
     first: Floats  # [P]
     last: Floats  # [P]
     starts: NDArray[np.int64]  # [B + 1]
@@ -415,16 +533,22 @@ class _Scaled(NamedTuple):
 
 
 def _exponentiate(batch: _Batch) -> _Exponentials:
-    size = len(batch.first)
-    width = -(-size // kernels.LANES) * kernels.LANES
-    transitions = np.zeros((len(batch.transitions), width, width))
-    ends = np.zeros((2, width))
-    shift, spread = _exp(batch.transitions, transitions[:, :size, :size])
-    first_shift, first_spread = _exp(batch.first, ends[0, :size])
-    last_shift, last_spread = _exp(batch.last, ends[1, :size])
+    layout = _layout(batch)
+    size = len(layout.order)
+    matrices = np.zeros((len(batch.transitions), _padded(size), _padded(size)))
+    ends = np.zeros((2, _padded(size)))
+    transitions = batch.transitions
+    if not layout.is_whole:
+        transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
+    shift, spread = _exp(transitions, matrices[:, :size, :size])
+    first_shift, first_spread = _exp(batch.first[layout.order], ends[0, :size])
+    last_shift, last_spread = _exp(batch.last[layout.order], ends[1, :size])
+    block = np.ascontiguousarray(matrices[layout.block])
     return _Exponentials(
-        transitions=transitions,
-        transposed=np.ascontiguousarray(transitions.transpose(0, 2, 1)),
+        layout=layout,
+        block=block,
+        transposed=np.ascontiguousarray(block.transpose(0, 2, 1)),
+        arcs=np.empty(0) if layout.is_whole else matrices[0, layout.source, layout.target],
         first=ends[0],
         last=ends[1],
         shift=shift,
@@ -443,12 +567,20 @@ def _exp(scores: Floats, out: Floats):
     return largest.reshape(-1), (largest - smallest).reshape(-1)
 
 
+def _reorder(emissions: Floats, layout: _Layout) -> Floats:
+    if layout.is_whole:
+        return emissions
+    reordered = np.empty_like(emissions)
+    kernels.reorder(emissions, layout.order, reordered)
+    return reordered
+
+
 def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
     tokens = len(part.emissions)
     emissions = np.empty((tokens, len(exponentials.first)))
     shift = np.empty(tokens)
     spread = np.empty(tokens)
-    kernels.scale(part.emissions, emissions, shift, spread)
+    kernels.scale(_reorder(part.emissions, exponentials.layout), emissions, shift, spread)
     np.exp(emissions, out=emissions)
     arriving = np.empty(tokens)
     arriving[:] = exponentials.shift
@@ -456,6 +588,8 @@ def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
     return _Scaled(
         emissions,
         exponentials.transposed,
+        *exponentials.layout.places,
+        exponentials.arcs,
         exponentials.first,
         exponentials.last,
         part.starts,
@@ -464,34 +598,51 @@ def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
     )
 
 
-def _expectations(
-    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """One chunk: fills log_z and d_emissions. RETURNS: The derivatives of transitions [1 or n, S, S], first, last [S]."""
-    size = len(part.first)
+def _forward_backward(
+    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats, d_ends: Floats
+) -> tuple[Floats, Floats]:
+    """One chunk in the linear domain: fills log_z (NaN where log space has to be asked), d_emissions and d_ends [2, S], the
+    derivatives of firsts and lasts.
+
+    RETURNS (float64[n, P], float64[n, P]): alpha and emissions as `kernels.expectations` leaves them, in the layout's order.
+    """
     scaled = _scale(part, exponentials)
-    width = len(scaled.first)
     alpha = np.empty_like(scaled.emissions)
+    layout = exponentials.layout
+    d_in_order, d_ends_in_order = np.empty_like(d_emissions), np.zeros(d_ends.shape)
     kernels.forward(*scaled, alpha, log_z)
-    d_transitions = np.zeros_like(exponentials.transitions)
-    d_first, d_last = np.zeros((2, size))
     kernels.expectations(
         scaled.emissions,
-        exponentials.transitions,
-        scaled.first,
+        exponentials.block,
+        *layout.places,
+        exponentials.arcs,
         scaled.last,
         scaled.starts,
         weights,
         alpha,
         log_z,
-        np.empty((2, width)),
-        d_emissions,
-        d_first,
-        d_last,
+        np.empty((2, len(scaled.last))),
+        d_emissions if layout.is_whole else d_in_order,
+        *d_ends_in_order,
     )
-    kernels.transition_expectations(alpha, scaled.emissions, d_transitions)
-    d_transitions *= exponentials.transitions
-    d_transitions = np.ascontiguousarray(d_transitions[:, :size, :size])
+    if not layout.is_whole:
+        kernels.reorder(d_in_order, layout.number, d_emissions)
+    kernels.reorder(d_ends_in_order, layout.number, d_ends)
+    return alpha, scaled.emissions
+
+
+def _expectations(
+    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """One chunk: fills log_z and d_emissions. RETURNS: The derivatives of transitions [1 or n, S, S], first, last [S]."""
+    layout = exponentials.layout
+    d_first, d_last = d_ends = np.empty((2, len(part.first)))
+    alpha, emissions = _forward_backward(part, exponentials, weights, log_z, d_emissions, d_ends)
+    d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
+    kernels.transition_expectations(alpha, emissions, *layout.places, d_block, d_arcs)
+    d_block *= exponentials.block
+    d_arcs *= exponentials.arcs
+    d_transitions = layout.restore(d_block, d_arcs)
     for b in np.flatnonzero(np.isnan(log_z)):
         chunk = part.chunk(b, b + 1)
         sequence = part.cut(chunk)

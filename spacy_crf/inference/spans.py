@@ -34,9 +34,9 @@ class LikelySpans(NamedTuple):
 class Posterior(NamedTuple):
     """What `kernels.spans` begins its arguments with: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
 
-    left: Floats  # [n, P]
-    matrices: Floats  # [1 or n, P, P]
-    right: Floats  # [n, P]
+    left: Floats  # [n, S]
+    matrices: Floats  # [1 or n, S, S]
+    right: Floats  # [n, S]
     marginals: Floats  # [n, S]
     opening: NDArray[np.bool_]  # [n] where sequences begin
 
@@ -115,27 +115,16 @@ def _posteriors(batch, chunk, shared):
     """The posterior of a chunk, then those of its sequences that have to be done in log space (0 in the first)."""
     part = batch.cut(chunk)
     exponentials = shared or chains._exponentiate(part)
-    scaled = chains._scale(part, exponentials)
     log_z = np.empty(len(part.starts) - 1)
     marginals = np.empty_like(part.emissions)
-    left = np.empty_like(scaled.emissions)
-    chain_kernels.forward(*scaled, left, log_z)
-    chain_kernels.expectations(
-        scaled.emissions,
-        exponentials.transitions,
-        scaled.first,
-        scaled.last,
-        scaled.starts,
-        np.ones(len(log_z)),
-        left,
-        log_z,
-        np.empty((2, len(scaled.first))),
-        marginals,
-        *np.zeros((2, len(part.first))),
-    )
+    ends = np.empty((2, len(part.first)))
+    left, right = chains._forward_backward(part, exponentials, np.ones(len(log_z)), log_z, marginals, ends)
+    layout = exponentials.layout
+    matrices = layout.restore(exponentials.block, exponentials.arcs)
+    left, right = (np.take(rows, layout.number, axis=1) for rows in (left, right))
     opening = np.zeros(len(marginals), dtype=np.bool_)
     opening[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = True
-    yield Posterior(left, exponentials.transitions, scaled.emissions, marginals, opening), chunk.tokens
+    yield Posterior(left, matrices, right, marginals, opening), chunk.tokens
     for b in np.flatnonzero(np.isnan(log_z)):
         sequence = part.chunk(b, b + 1)
         tokens = slice(chunk.tokens.start + sequence.tokens.start, chunk.tokens.start + sequence.tokens.stop)
