@@ -56,7 +56,7 @@ def by_hand(docs, templates, padding):
         "lower": lambda token: token.lower_,
         "orth": lambda token: token.text,
         "shape": lambda token: token.shape_,
-        "suffix2": lambda token: token.text[-2:],
+        "suffix2": lambda token: token.text[-2:] if len(token) > 1 else None,
         "tag": lambda token: token.tag_,
         "is_title": lambda token: str(int(token.is_title)),
         "length": lambda token: str(len(token)),
@@ -232,7 +232,9 @@ def test_every_attribute_can_be_read(docs):
 
     templates = [f"{attribute}[0]" for attribute in [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES] if attribute != "bias"]
     index, _, names = freeze(FeatureSet(templates), docs)
-    assert all(len(found) == len(templates) for found in names)
+    words = [token.text for doc in docs for token in doc]
+    affixes = [2 * max(0, 5 - len(word)) for word in words]  # those that the word is too short for
+    assert [len(found) for found in names] == [len(templates) - missing for missing in affixes]
     assert "short_shape[0]=Xx" in index.names() and "sent_start[0]=-1" not in names[0]
 
 
@@ -321,3 +323,15 @@ def test_sequences_are_cut_at_known_sentence_starts():
 
 def test_feature_sets_can_be_pickled_for_other_processes():
     assert pickle.loads(pickle.dumps(ner_features())).spelled() == ner_features().spelled()
+
+
+def test_short_words_have_no_long_affixes(nlp):
+    """`suffix3` of "is" would only repeat the word."""
+    _, _, names = freeze(
+        FeatureSet(["prefix2[0]", "suffix3[0]", "suffix3[-1]"]), [Doc(nlp.vocab, words=["is", "big", "x"])]
+    )
+    assert names == [
+        ["prefix2[0]=is", "suffix3[-1]=<BOS1>"],
+        ["prefix2[0]=bi", "suffix3[0]=big"],
+        ["suffix3[-1]=big"],
+    ]

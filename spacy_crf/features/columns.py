@@ -50,8 +50,9 @@ def _short_shape(text: str) -> str:
     return "".join(kind for n, kind in enumerate(kinds) if n == 0 or kind != kinds[n - 1])
 
 
-def _affix(cut: slice) -> Callable[[Lexeme], str]:
-    return lambda lexeme: lexeme.orth_[cut]
+def _affix(length: int, cut: slice) -> Callable[[Lexeme], Optional[str]]:
+    """The affix, which shorter words do not have."""
+    return lambda lexeme: lexeme.orth_[cut] if len(lexeme.orth_) >= length else None
 
 
 def _flag(name: str) -> Callable[[Lexeme], int]:
@@ -72,8 +73,8 @@ LEXEME_ATTRIBUTES: dict[str, Callable[[Lexeme], Any]] = {
     "cluster": lambda lexeme: lexeme.cluster,
     "has_hyphen": lambda lexeme: int("-" in lexeme.orth_),
     "has_digit": lambda lexeme: int(any(c.isdigit() for c in lexeme.orth_)),
-    **{f"prefix{n}": _affix(slice(n)) for n in _AFFIX_LENGTHS},
-    **{f"suffix{n}": _affix(slice(-n, None)) for n in _AFFIX_LENGTHS},
+    **{f"prefix{n}": _affix(n, slice(n)) for n in _AFFIX_LENGTHS},
+    **{f"suffix{n}": _affix(n, slice(-n, None)) for n in _AFFIX_LENGTHS},
     **{flag: _flag(flag) for flag in _FLAGS},
 }
 # Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
@@ -183,7 +184,7 @@ class LexemeTable:
                 if self.names is not None:
                     self.names[hashed] = value
                 value = hashed
-            values.append(value)
+            values.append(ABSENT if value is None else value)
         return values
 
     def _append(self, rows: NDArray[np.uint64]) -> None:
