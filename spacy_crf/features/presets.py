@@ -1,10 +1,9 @@
-"""The registered feature sets: one to fill in, two that are good without tuning."""
+"""The registered feature sets of tokens: one to fill in, two that are good without tuning."""
 
-from typing import Any, Optional
+from typing import Optional
 
 from .columns import Source
 from .extractor import FeatureSet
-from .segments import SegmentFeatureSet, SpanSource
 
 NER_TEMPLATES = [
     "bias",
@@ -49,22 +48,6 @@ TAGGER_TEMPLATES = [
     "lower[0]|lower[1]",
     "suffix3[-1]|suffix3[0]",
 ]
-# The ends of a segment read what a chain's tags with boundaries read at B and L.
-SEGMENT_TEMPLATES = [
-    "seg.length",
-    "seg.lower",
-    "seg.shape",
-    *(
-        f"seg.{end}:{name}"
-        for end in ("first", "last")
-        for name in ("lower", "shape", "short_shape", "prefix3", "suffix3")
-    ),
-    *(f"seg.{side}:{name}" for side in ("before", "after") for name in ("lower", "shape", "short_shape")),
-    "seg.before:lower|seg.first:lower",
-    "seg.last:lower|seg.after:lower",
-    "seg.before:short_shape|seg.first:short_shape",
-    "seg.last:short_shape|seg.after:short_shape",
-]
 
 
 def features(
@@ -97,20 +80,3 @@ def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[
     extra (List[str]): More templates.
     """
     return FeatureSet([*TAGGER_TEMPLATES, *(extra or [])], functions=functions)
-
-
-def segment_features(
-    templates: Optional[list[str]] = None,
-    extra: Optional[list[str]] = None,
-    patterns: Optional[dict[str, Any]] = None,
-    functions: Optional[dict[str, SpanSource]] = None,
-) -> SegmentFeatureSet:
-    """Features of whole segments (``spacy_crf.segment_features.v1``).
-
-    templates (List[str]): Templates; by default length, words, shapes, the ends and what surrounds them.
-    extra (List[str]): More templates, such as ``seg.near:cities``.
-    patterns (Dict[str, List]): Matcher patterns that templates read as ``seg.matches:NAME``.
-    functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``.
-    """
-    chosen = SEGMENT_TEMPLATES if templates is None else templates
-    return SegmentFeatureSet([*chosen, *(extra or [])], patterns=patterns, functions=functions)

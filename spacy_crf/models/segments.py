@@ -20,7 +20,7 @@ from ..errors import Errors
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex
 from ..features.gazetteers import Gazetteer
-from ..features.presets import segment_features
+from ..features.segment_presets import segment_features
 from ..features.segments import CompiledSegments, SegmentFeatureSet, SpanIndexBuilder
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .emissions import Corpus
