@@ -8,10 +8,12 @@ from spacy.tokens import Doc
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.kinds import KindBuilder
-from spacy_crf.models.sparse_rows import KindRows, LexemeScores, SparseRows, TransposedFeatures
+from spacy_crf.models.sparse_rows import KindRows, LexemeScores, SparseRows
 from spacy_crf.types import TokenFeatures
 
 TEMPLATES = ["bias", "lower[-2..2]", "tag[0]|lower[0]", "tag[1]", "lower[-1]|lower[0]", "suffix2[-1]", "fn:twice[0]"]
+# Windows of tags: narrow ones inside wide ones, one that no wide one reaches, and the same parts in another order
+TEMPLATES += ["tag[-2]|tag[-1]|tag[0]", "tag[0]|tag[-1]", "tag[-1]|tag[0]", "tag[1]|tag[2]", "is_title[-1]|is_title[1]"]
 FEATURES = {"functions": {"twice": lambda doc: [[2.0 * token.i, 1.0] for token in doc]}}
 
 
@@ -84,33 +86,30 @@ def test_scores_and_gradient_token_by_token(corpus):
     assert corpus.rows.scatter(corpus.features, corpus.d_scores) == pytest.approx(corpus.gradient)
 
 
-def test_gradient_feature_by_feature(corpus):
-    gradient = np.zeros(corpus.rows.n_weights)
-    TransposedFeatures(corpus.features, corpus.rows).gather(corpus.d_scores, gradient, threads=2)
-    assert gradient == pytest.approx(corpus.gradient)
-
-
 def by_kinds(corpus, threads):
     """Scores and gradient of the corpus in batches, as the training objective adds them up."""
     rows, index = corpus.rows, corpus.rows.index
     builder = KindBuilder(corpus.compiled, index)
     batches = [corpus.docs[:3], corpus.docs[3:]]
     tokens = [builder.add(corpus.compiled.reader.read(batch)) for batch in batches]
-    kinds = KindRows(builder.finish(), rows, corpus.compiled.reader.reach)
+    shared = [KindRows(kinds, rows, corpus.compiled.reader.reach) for kinds in builder.finish()]
     slots, d_slots = rows.slots(corpus.weights), rows.zero_slots()
-    table, d_table = kinds.score(slots, threads=threads), kinds.zeros()
+    tables, d_tables = [kinds.score(slots, threads=threads) for kinds in shared], [kinds.zeros() for kinds in shared]
     scores, gradient = np.zeros_like(corpus.d_scores), np.zeros(rows.n_weights)
     begin = 0
     for batch in tokens:
-        part = slice(begin, begin + len(batch.kinds.kinds))
+        part = slice(begin, begin + batch.starts[-1])
         begin = part.stop
-        kinds.add_scores(batch.kinds, table, scores[part], threads=threads)
-        rows.add_template_scores(batch.rest, slots, scores[part], threads=threads)
+        for kinds, of_tokens, table, d_table in zip(shared, batch.kinds, tables, d_tables):
+            kinds.add_scores(of_tokens, batch.starts, table, scores[part], threads=threads)
+            kinds.scatter(of_tokens, batch.starts, corpus.d_scores[part], d_table, threads=threads)
+        rest = rows.first_slots(batch.rest)
+        rows.add_references(rest, slots, scores[part], threads=threads)
+        rows.scatter_references(rest, corpus.d_scores[part], d_slots, threads=threads)
         rows.add_scores(batch.items, slots, scores[part], threads=threads)
-        kinds.scatter(batch.kinds, corpus.d_scores[part], d_table, threads=threads)
-        rows.scatter_templates(batch.rest, corpus.d_scores[part], d_slots, threads=threads)
-        TransposedFeatures(batch.items, rows).gather(corpus.d_scores[part], gradient, threads=threads)
-    kinds.scatter_slots(d_table, d_slots, threads=threads)
+        rows.scatter(batch.items, corpus.d_scores[part], gradient, threads=threads)
+    for kinds, d_table in zip(shared, d_tables):
+        kinds.scatter_slots(d_table, d_slots, threads=threads)
     return scores, gradient + rows.weights_of(d_slots)
 
 
@@ -121,8 +120,17 @@ def test_scores_and_gradient_by_kinds(corpus):
 
 
 def test_threads_give_the_same_bits(corpus):
-    for one, two in zip(by_kinds(corpus, threads=1), by_kinds(corpus, threads=2)):
-        assert (one == two).all()
+    for threads in (2, 3):
+        for one, several in zip(by_kinds(corpus, threads=1), by_kinds(corpus, threads=threads)):
+            assert (one == several).all()
+
+
+@pytest.mark.parametrize("few", [0.0, 1.0], ids=["no windows shared", "all windows shared"])
+def test_sharing_does_not_change_the_answer(corpus, few, monkeypatch):
+    monkeypatch.setattr("spacy_crf.features.kinds._FEW", few)
+    scores, gradient = by_kinds(corpus, threads=1)
+    assert scores == pytest.approx(corpus.scores)
+    assert gradient == pytest.approx(corpus.gradient)
 
 
 def test_scores_of_lexemes(corpus):

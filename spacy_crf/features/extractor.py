@@ -138,16 +138,29 @@ class CompiledTemplates:
         self.part_columns = np.array([self._column[part.attribute] for part in parts], dtype=np.int32)
         self.part_offsets = np.array([part.offset for part in parts], dtype=np.int64)
 
+    def parts_of(self, template: int) -> NDArray[np.int64]:
+        """RETURNS (int64[N]): Numbers of the parts of one template."""
+        return np.arange(self.part_starts[template], self.part_starts[template + 1])
+
     @property
-    def reads_one_lexeme(self) -> NDArray[np.bool_]:
-        """RETURNS (bool[M]): Which templates read one attribute of one lexeme."""
-        single = np.diff(self.part_starts) == 1
-        return single & (self.part_columns[self.part_starts[:-1]] < len(self.reader.lexeme_attributes))
+    def widths(self) -> NDArray[np.int64]:
+        """RETURNS (int64[M]): How many positions lie between the first and the last that each template reads, both
+        included."""
+        offsets = [[part.offset for part in template.parts] for template in self.templates]
+        return np.array([max(o) - min(o) + 1 for o in offsets], dtype=np.int64)
 
     @property
     def reads_one_position(self) -> NDArray[np.bool_]:
         """RETURNS (bool[M]): Which templates read all their attributes at one offset."""
-        return np.array([len({part.offset for part in t.parts}) == 1 for t in self.templates], dtype=bool)
+        return self.widths == 1
+
+    @property
+    def reads_one_lexeme(self) -> NDArray[np.bool_]:
+        """RETURNS (bool[M]): Which of them read nothing but attributes of its lexeme."""
+        of_token = self.part_columns >= len(self.reader.lexeme_attributes)
+        return self.reads_one_position & ~np.array(
+            [of_token[self.parts_of(template)].any() for template in range(len(self.templates))], dtype=bool
+        )
 
     def only(self, chosen: NDArray[np.bool_], *, items: bool = True) -> "CompiledTemplates":
         """Some of the plain templates (bool[M]), with the item templates or without."""
@@ -212,22 +225,22 @@ class CompiledTemplates:
             return columns.table.columns[np.where(outside, padding, columns.lexemes[safe]), column]
         return columns.values[np.where(outside, padding, 2 * reach + safe), column - n_lexeme_columns]
 
-    def rows_of_positions(
-        self, values: NDArray[np.uint64], positions: NDArray[np.int32], index: FeatureIndex
+    def rows_of_values(
+        self, values: NDArray[np.uint64], part_columns: NDArray[np.int32], index: FeatureIndex
     ) -> TemplateRows:
-        """Known features of templates that read a single position, whatever their offset: int32[M, T].
+        """Known features of templates whose parts lie side by side: int32[M, N].
 
-        values (uint64[N, C]): Columns, numbered as those of lexemes, positions (int32[T]): which rows to read.
+        values (uint64[N, C]): What there is to read, part_columns (int32[P]): where each part finds its own.
         """
         hashes = hash_features(
-            positions,
+            np.arange(len(values), dtype=np.int32),
             values,
             np.zeros((0, 0), dtype=np.uint64),
-            np.arange(len(positions) + 1),
+            np.arange(len(values) + 1),
             0,
             self.seeds,
             self.part_starts,
-            self.part_columns,
+            part_columns,
             np.zeros_like(self.part_offsets),
         )
         return _by_template(hashes, index)

@@ -1,11 +1,17 @@
-"""Features of a fixed corpus, stored once for all positions that look alike.
+"""Features of a fixed corpus, stored once for all windows that look alike.
 
-Most templates read a single position: at offset o they find the same features wherever the position's word (and tag, …)
-is the same. Such positions are of one kind. A window of -2..2 then costs five references per token, whatever the number of
-templates, and the features themselves are stored once per kind and offset.
+A template that reads the tags at -1 and 0 finds, at a token, what the one that reads them at 0 and 1 finds at the token
+before: both look at a window of two tags, one from offset -1, one from offset 0. Windows with the same tags are of one kind,
+and what a kind means for the token from which it is seen at some offset is the same wherever it is. So the three templates of
+a window of three tags, and all templates of its parts, cost a token three references, whatever the number of templates.
+
+The templates that read a single position are the windows of one position, and read all their columns there. Templates that
+read several positions share windows if they read the same columns. Where most windows of a corpus are of a kind of their
+own (pairs of words), their templates are left as they are.
 """
 
-from typing import NamedTuple, Optional
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,62 +22,155 @@ from .columns import TokenColumns, padding_values
 from .extractor import CompiledTemplates
 from .feature_index import CountingTable, FeatureIndex
 
+# Windows share kinds if there are no more than this share of kinds among the windows of the first batch
+_FEW = 0.25
+
 
 class KindFeatures(NamedTuple):
-    """Features of U kinds of positions at O offsets."""
+    """Features of U kinds of windows seen from O offsets."""
 
-    offsets: NDArray[np.int64]  # [O]
-    rows: list[TemplateRows]  # [O] of int32[M, U]: what a position of that kind means for the token at -offset
-
-
-class Kinds(NamedTuple):
-    """The kinds of a batch of tokens. Positions outside the sequences are of the first ``2 * reach`` kinds, numbered as in
-    ``kernels.hashing``."""
-
-    kinds: NDArray[np.int32]  # [T]
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    offsets: NDArray[np.int64]  # [O] where a window begins, relative to the token
+    rows: list[TemplateRows]  # [O] of int32[M, U]: what a window of that kind means for the token
 
 
 class CorpusTokens(NamedTuple):
-    """What a batch of tokens has of features."""
+    """What a batch of T tokens in B sequences has of features."""
 
-    kinds: Kinds
-    rest: TemplateRows  # [M, T] of templates that read several positions
-    items: Optional[TokenFeatures]  # of functions and extensions
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    # For each kind of window: int32[T + 2 * reach * B], of all positions of the sequences and ``reach`` around each
+    kinds: list[NDArray[np.int32]]
+    rest: TemplateRows  # [M, T] of the other templates
+    items: TokenFeatures  # of functions and extensions
 
 
 class KindBuilder:
-    """Finds the kinds of positions of a corpus, batch by batch."""
+    """Finds the kinds of windows of a corpus, batch by batch."""
 
     def __init__(self, compiled: CompiledTemplates, index: FeatureIndex):
+        self._compiled = compiled
         self._index = index
-        single = compiled.reads_one_position
-        self._rest = compiled.only(~single)
-        self._single = compiled.only(single, items=False)
-        self._offset_of = np.array([template.parts[0].offset for template in self._single.templates], dtype=np.int64)
-        # Two positions are of one kind if they agree in the columns that these templates read.
-        self._columns = np.unique(self._single.part_columns)
-        self._table = CountingTable()
-        padding = padding_values(compiled.reader.reach, compiled.reader.padding)
-        n_columns = len(compiled.reader.lexeme_attributes) + len(compiled.reader.token_attributes)
-        n_columns += len(compiled.reader.gazetteers)
-        self._values = [np.repeat(padding[:, None], n_columns, axis=1)]
+        self._windows: list[_Windows] | None = None
+        self._rest = compiled
 
     def add(self, columns: TokenColumns) -> CorpusTokens:
         """The features of a batch of tokens."""
-        n_padding = len(self._values[0])
-        values = np.hstack([columns.table.columns[columns.lexemes], columns.values[n_padding:]])  # [T, C]
-        keys = hash_rows(np.ascontiguousarray(values[:, self._columns]))
-        self._values.append(values[self._table.add(keys)])
-        kinds = Kinds(self._table.rows(keys) + np.int32(n_padding), columns.starts)
+        positions = _Positions.of(columns, self._compiled.reader)
+        if self._windows is None:
+            self._windows = self._choose(positions)
+            rest = np.ones(len(self._compiled.templates), dtype=bool)
+            for windows in self._windows:
+                rest[windows.templates] = False
+            self._rest = self._compiled.only(rest)
+        kinds = [windows.add(positions) for windows in self._windows]
         rest, items = self._rest.rows_by_template(columns, self._index)
-        return CorpusTokens(kinds, rest, items if self._rest.item_templates else None)
+        return CorpusTokens(columns.starts, kinds, rest, items)
 
-    def finish(self) -> KindFeatures:
+    def finish(self) -> list[KindFeatures]:
         """The features of all kinds met."""
-        values = np.concatenate(self._values)  # [U, C]
-        every = np.arange(len(values), dtype=np.int32)
-        offsets = np.unique(self._offset_of)
-        at_offset = [self._single.only(self._offset_of == offset) for offset in offsets]
-        rows = [compiled.rows_of_positions(values, every, self._index) for compiled in at_offset]
-        return KindFeatures(offsets, rows)
+        return [windows.features(self._index) for windows in self._windows or []]
+
+    def _choose(self, positions: "_Positions") -> list["_Windows"]:
+        """Decides which windows to share, by those of the first batch."""
+        chosen = []
+        single = np.flatnonzero(self._compiled.reads_one_position)
+        if len(single):
+            chosen.append(_Windows(self._compiled, single, 1))
+        by_columns: dict[tuple[int, ...], list[int]] = {}
+        for template in np.flatnonzero(~self._compiled.reads_one_position).tolist():
+            parts = self._compiled.parts_of(template)
+            by_columns.setdefault(tuple(np.unique(self._compiled.part_columns[parts])), []).append(template)
+        for templates in by_columns.values():
+            # The widest windows hold the others, but are of the most kinds.
+            widths = self._compiled.widths[templates]
+            for width in np.unique(widths)[::-1]:
+                windows = _Windows(self._compiled, np.array(templates)[widths <= width], int(width))
+                if windows.n_kinds(positions) <= _FEW * len(positions.values):
+                    chosen.append(windows)
+                    break
+        return chosen
+
+
+class _Positions(NamedTuple):
+    """All columns at all positions of a batch, those around each sequence too."""
+
+    values: NDArray[np.uint64]  # [N, C]
+    room: NDArray[np.int64]  # [N] how many positions follow
+
+    @classmethod
+    def of(cls, columns: TokenColumns, reader) -> "_Positions":
+        reach = reader.reach
+        outside = padding_values(reach, reader.padding)
+        n_padding = len(outside)
+        tokens = np.hstack([columns.table.columns[columns.lexemes], columns.values[n_padding:]])
+        lengths = np.diff(columns.starts) + n_padding
+        ends = np.cumsum(lengths)
+        values = np.empty((int(lengths.sum()), tokens.shape[1]), dtype=np.uint64)
+        inside = np.ones(len(values), dtype=bool)
+        for distance in range(reach):
+            before, behind = ends - lengths + reach - 1 - distance, ends - reach + distance
+            values[before], values[behind] = outside[distance], outside[reach + distance]
+            inside[before] = inside[behind] = False
+        values[inside] = tokens
+        return cls(values, np.repeat(ends, lengths) - 1 - np.arange(len(values)))
+
+
+class _Windows:
+    """Windows of some columns and one width, and the templates that see no more than one of them.
+
+    compiled (CompiledTemplates): All templates.
+    templates (int64[M]): Which of them.
+    width (int): Of the windows, in positions; at least that of any template.
+    """
+
+    def __init__(self, compiled: CompiledTemplates, templates: NDArray[np.int64], width: int):
+        self.templates = templates
+        self._compiled = compiled
+        self._width = width
+        parts = np.concatenate([compiled.parts_of(template) for template in templates])
+        self._columns = np.unique(compiled.part_columns[parts])
+        self._table = CountingTable()
+        self._values = [np.zeros((0, width * len(self._columns)), dtype=np.uint64)]  # of each kind
+        self._at_offset: dict[int, list[int]] = {}  # templates by where the window that they see begins
+        for template in sorted(templates.tolist(), key=lambda template: -compiled.widths[template]):
+            offsets = compiled.part_offsets[compiled.parts_of(template)]
+            first, last = int(offsets.min()), int(offsets.max())
+            fitting = [offset for offset in self._at_offset if offset <= first and last < offset + width]
+            self._at_offset.setdefault(fitting[0] if fitting else first, []).append(template)
+
+    def add(self, positions: _Positions) -> NDArray[np.int32]:
+        """RETURNS (int32[N]): The kind of the window that begins at each position."""
+        values, keys = self._read(positions)
+        self._values.append(values[self._table.add(keys)])
+        return self._table.rows(keys)
+
+    def n_kinds(self, positions: _Positions) -> int:
+        return len(np.unique(self._read(positions)[1]))
+
+    def _read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """What is in each window, and one key for all of it. Nothing is read behind the positions around a sequence."""
+        columns = positions.values[:, self._columns]
+        values = np.zeros((len(columns), self._width, len(self._columns)), dtype=np.uint64)
+        for place in range(self._width):
+            known = np.flatnonzero(positions.room >= place)
+            values[known, place] = columns[known + place]
+        values = values.reshape(len(values), -1)
+        return values, hash_rows(values)
+
+    def features(self, index: FeatureIndex) -> KindFeatures:
+        values = np.concatenate(self._values)
+        offsets = sorted(self._at_offset)
+        rows = []
+        for offset in offsets:
+            chosen = np.zeros(len(self._compiled.templates), dtype=bool)
+            chosen[self._at_offset[offset]] = True
+            seen = self._compiled.only(chosen, items=False)
+            places = (seen.part_offsets - offset) * len(self._columns)
+            places += np.searchsorted(self._columns, seen.part_columns)
+            rows.append(seen.rows_of_values(values, places.astype(np.int32), index))
+        return KindFeatures(np.array(offsets, dtype=np.int64), rows)
+
+
+def cut_sequences(starts: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
+    """Ranges of sequences of about ``size`` tokens each."""
+    cuts = np.searchsorted(starts, np.arange(0, starts[-1], size))
+    return list(pairwise(np.unique(np.concatenate([[0], cuts, [len(starts) - 1]])).tolist()))

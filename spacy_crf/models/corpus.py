@@ -6,13 +6,16 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.kinds import CorpusTokens, KindBuilder
+from ..features.kinds import KindBuilder
 from ..types import Floats, TokenFeatures
 from .emissions import AnnotatedDocs, Emissions, SparseFeatures
-from .sparse_rows import KindRows, TransposedFeatures
+from .sparse_rows import KindRows
 
-# Tokens whose scores are in memory at once; fewer where transitions depend on the position
-_BLOCK = 1 << 17
+# Tokens that one thread scores at a time, so that what it needs of them stays in its cache; fewer where transitions depend
+# on the position
+_BLOCK = 1 << 12
+# Blocks whose scores are in memory together: their derivatives are summed up after all of them
+_GROUP = 8
 
 
 def block_tokens(features: SparseFeatures) -> int:
@@ -23,10 +26,11 @@ def block_tokens(features: SparseFeatures) -> int:
 
 
 class _Block(NamedTuple):
-    tokens: CorpusTokens
-    items: Optional[TransposedFeatures]  # those of the tokens, by feature
+    starts: NDArray[np.int64]  # [B + 1]
+    kinds: list[NDArray[np.int32]]  # as in CorpusTokens
+    rest: NDArray[np.integer]  # [M, T] where the weights of the other templates' features begin
+    items: TokenFeatures
     pairs: Optional[TokenFeatures]  # of transition templates
-    pairs_by_feature: Optional[TransposedFeatures]
 
 
 class CorpusEmissions:
@@ -40,25 +44,26 @@ class CorpusEmissions:
         self._features = features
         states, transitions = features.compiled
         builder = KindBuilder(states, features.states.index)
-        self._blocks = []
+        self._blocks: list[_Block] = []
         for batch in corpus:
             columns = features.reader.read(batch.docs)
-            tokens = builder.add(columns)
-            items = pairs = pairs_by_feature = None
-            if tokens.items is not None:
-                items = TransposedFeatures(tokens.items, features.states)
+            starts, kinds, rest, items = builder.add(columns)
+            pairs = None
             if features.feature_set.transitions:
                 pairs = transitions.rows(columns, features.transitions.index)
-                pairs_by_feature = TransposedFeatures(pairs, features.transitions)
-            self._blocks.append(_Block(tokens, items, pairs, pairs_by_feature))
-        self._kinds = KindRows(builder.finish(), features.states, features.reader.reach)
+            self._blocks.append(_Block(starts, kinds, features.states.first_slots(rest), items, pairs))
+        self._kinds = [KindRows(kinds, features.states, features.reader.reach) for kinds in builder.finish()]
 
     def __len__(self) -> int:
         return len(self._blocks)
 
+    def groups(self) -> list[range]:
+        """Numbers of the blocks to score before their derivatives are collected."""
+        return [range(n, min(n + _GROUP, len(self))) for n in range(0, len(self), _GROUP)]
+
     def fingerprint(self) -> list[NDArray]:
         """The arrays that say what the corpus is."""
-        return [array for block in self._blocks for array in (*block.tokens.kinds, block.tokens.rest)]
+        return [array for block in self._blocks for array in (*block.kinds, block.starts, block.rest)]
 
     def at(self, states: Floats, transitions: Floats, *, threads: int = 1) -> "EmissionsPass":
         """One pass over the corpus, with these weights of tags and of pairs of tags."""
@@ -73,40 +78,44 @@ class EmissionsPass:
         self._threads = threads
         self._slots = self._features.states.slots(states)
         self._pair_slots = self._features.transitions.slots(transitions)
-        self._table = self._kinds.score(self._slots, threads=threads)
-        self._d_table, self._d_slots = self._kinds.zeros(), self._features.states.zero_slots()
+        self._tables = [kinds.score(self._slots, threads=threads) for kinds in self._kinds]
+        self._d_tables = [kinds.zeros() for kinds in self._kinds]
+        self._d_slots = self._features.states.zero_slots()
         self._d_states, self._d_transitions = np.zeros(len(states)), np.zeros(len(transitions))
 
     def score(self, number: int) -> Emissions:
-        """Emissions of one block."""
-        tokens, _, pairs, _ = self._blocks[number]
-        features, threads = self._features, self._threads
-        scores = np.zeros((len(tokens.kinds.kinds), features.n_tags))
-        self._kinds.add_scores(tokens.kinds, self._table, scores, threads=threads)
-        features.states.add_template_scores(tokens.rest, self._slots, scores, threads=threads)
-        if tokens.items is not None:
-            features.states.add_scores(tokens.items, self._slots, scores, threads=threads)
+        """Emissions of one block, by one thread."""
+        starts, kinds, rest, items, pairs = self._blocks[number]
+        features = self._features
+        scores = np.zeros((int(starts[-1]), features.n_tags))
+        for rows, of_tokens, table in zip(self._kinds, kinds, self._tables):
+            rows.add_scores(of_tokens, starts, table, scores)
+        features.states.add_references(rest, self._slots, scores)
+        features.states.add_scores(items, self._slots, scores)
         transitions = None
         if pairs is not None:
             transitions = np.zeros((len(scores), features.n_tags**2))
-            features.transitions.add_scores(pairs, self._pair_slots, transitions, threads=threads)
+            features.transitions.add_scores(pairs, self._pair_slots, transitions)
             transitions = transitions.reshape(len(scores), features.n_tags, features.n_tags)
-        return Emissions(scores, transitions, tokens.kinds.starts)
+        return Emissions(scores, transitions, starts)
 
-    def collect(self, number: int, d_scores: Floats, d_transitions: Floats) -> None:
+    def collect(self, numbers: Iterable[int], d_scores: Iterable[Floats], d_transitions: Iterable[Floats]) -> None:
         """Derivatives with respect to the scores (float64[T, S]) and the transitions (float64[T, S, S] where templates have
-        transitions) of one block."""
-        tokens, items, _, pairs_by_feature = self._blocks[number]
-        threads = self._threads
-        self._kinds.scatter(tokens.kinds, d_scores, self._d_table, threads=threads)
-        self._features.states.scatter_templates(tokens.rest, d_scores, self._d_slots, threads=threads)
-        if items is not None:
-            items.gather(d_scores, self._d_states, threads=threads)
-        if pairs_by_feature is not None:
-            flat = d_transitions.reshape(len(d_transitions), -1)
-            pairs_by_feature.gather(flat, self._d_transitions, threads=threads)
+        transitions) of some blocks."""
+        features, threads = self._features, self._threads
+        for number, d_block, d_pairs in zip(numbers, d_scores, d_transitions):
+            starts, kinds, rest, items, pairs = self._blocks[number]
+            for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_tables):
+                rows.scatter(of_tokens, starts, d_block, d_table, threads=threads)
+            features.states.scatter_references(rest, d_block, self._d_slots, threads=threads)
+            if len(items.rows):
+                features.states.scatter(items, d_block, self._d_states, threads=threads)
+            if pairs is not None:
+                d_pairs = d_pairs.reshape(len(d_pairs), -1)
+                features.transitions.scatter(pairs, d_pairs, self._d_transitions, threads=threads)
 
     def gradient(self) -> tuple[Floats, Floats]:
         """Derivatives with respect to the weights of tags and of pairs of tags; call it once, at the end."""
-        self._kinds.scatter_slots(self._d_table, self._d_slots, threads=self._threads)
+        for rows, d_table in zip(self._kinds, self._d_tables):
+            rows.scatter_slots(d_table, self._d_slots, threads=self._threads)
         return self._d_states + self._features.states.weights_of(self._d_slots), self._d_transitions

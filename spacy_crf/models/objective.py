@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..inference.linear_chain import LinearChain
-from ..inference.threads import default_threads
+from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Clamp, Floats
 from .corpus import CorpusEmissions
@@ -112,18 +112,24 @@ class LinearChainObjective(ChainWeights):
         chain = np.zeros(self._observed.shape)
         chain[self._observed] = observed
         value, d_chain = 0.0, np.zeros(chain.shape)
-        emissions = self._corpus.at(states, transitions, threads=self._structure.threads)
+        threads = self._structure.threads
+        emissions = self._corpus.at(states, transitions, threads=threads)
         self.n_impossible = 0
-        for number, (clamp, sequence_weights, structure) in enumerate(self._annotation):
+
+        def differentiate(number: int):
+            clamp, sequence_weights, structure = self._annotation[number]
             scores = chain_scores(self._model, emissions.score(number), chain[:-2], chain[-2], chain[-1])
-            losses, d_scores, impossible = self._loss(
-                structure or self._structure, scores, clamp, weights=sequence_weights
-            )
-            value += losses.sum()
-            self.n_impossible += int(impossible.sum())
-            d_pairs = d_scores.transitions
-            emissions.collect(number, d_scores.emissions, d_pairs)
-            d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
-            d_chain[-2] += d_scores.first
-            d_chain[-1] += d_scores.last
+            return self._loss(structure or self._structure, scores, clamp, weights=sequence_weights)
+
+        for numbers in self._corpus.groups():
+            derivatives = []
+            for losses, d_scores, impossible in run_chunks(differentiate, numbers, threads):
+                derivatives.append(d_scores)
+                value += losses.sum()
+                self.n_impossible += int(impossible.sum())
+                d_pairs = d_scores.transitions
+                d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
+                d_chain[-2] += d_scores.first
+                d_chain[-1] += d_scores.last
+            emissions.collect(numbers, [d.emissions for d in derivatives], [d.transitions for d in derivatives])
         return float(value), np.concatenate([*emissions.gradient(), d_chain[self._observed]])

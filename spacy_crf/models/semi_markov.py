@@ -15,7 +15,7 @@ from thinc.api import Model
 
 from ..errors import Errors
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
-from ..inference.threads import default_threads
+from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Floats, SegmentClamp, SegmentScores
 from .corpus import CorpusEmissions
@@ -29,7 +29,6 @@ from .segments import (
     resize_segments,
     score_segments,
 )
-from .sparse_rows import TransposedFeatures
 
 _PARAMS = ("transitions", "first", "last", "lengths")
 LongestSegment = Union[None, int, float, dict[str, int]]
@@ -229,8 +228,6 @@ def resize_semi_markov(model: Model, n_states: int) -> None:
 
 class _Block(NamedTuple):
     segments: PreparedSegments
-    by_feature: dict[str, TransposedFeatures]  # their features, by place
-    repeats_by_feature: TransposedFeatures
     clamp: SegmentClamp
     weights: Optional[Floats]  # [B] of the sequences
 
@@ -263,15 +260,7 @@ class SemiMarkovObjective:
         self.n_impossible = 0
 
     def _block(self, batch: AnnotatedDocs) -> _Block:
-        rows = self._segment_features.rows
-        segments = self._segment_features.prepare(batch.docs)
-        return _Block(
-            segments,
-            {place: TransposedFeatures(getattr(segments, place), rows[place]) for place in PLACES},
-            TransposedFeatures(segments.repeats, rows["tokens"]),
-            batch.allowed,
-            batch.weights,
-        )
+        return _Block(self._segment_features.prepare(batch.docs), batch.allowed, batch.weights)
 
     @property
     def model_features(self) -> SparseFeatures:
@@ -312,6 +301,7 @@ class SemiMarkovObjective:
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         states, transitions, *places, observed, known_lengths = np.split(weights, self._bounds)
         segment_features, threads = self._segment_features, self._structure.threads
+        rows = segment_features.rows
         slots = segment_features.slots(dict(zip(PLACES, places)))
         chain, lengths = np.zeros(self._observed.shape), np.zeros(self._lengths.shape)
         chain[self._observed] = observed
@@ -320,21 +310,31 @@ class SemiMarkovObjective:
         d_places = {place: np.zeros(len(of_place)) for place, of_place in zip(PLACES, places)}
         emissions = self._corpus.at(states, transitions, threads=threads)
         self.n_impossible = 0
-        for number, block in enumerate(self._blocks):
-            spans = score_segments(segment_features, block.segments, slots, threads=threads)
-            shared = (chain[:-2], chain[-2], chain[-1], lengths)
+        shared = (chain[:-2], chain[-2], chain[-1], lengths)
+
+        def differentiate(number: int):
+            block = self._blocks[number]
+            spans = score_segments(segment_features, block.segments, slots)
             scores = segment_scores(self._model, emissions.score(number), spans, *shared)
-            losses, d_scores, impossible = self._loss(self._structure, scores, block.clamp, weights=block.weights)
-            value += losses.sum()
-            self.n_impossible += int(impossible.sum())
-            d_pairs = d_scores.transitions
-            emissions.collect(number, d_scores.tokens, d_pairs)
-            for place in PLACES:
-                block.by_feature[place].gather(getattr(d_scores, place), d_places[place], threads=threads)
-            block.repeats_by_feature.gather(d_scores.spans, d_places["tokens"], threads=threads)
-            d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
-            d_chain[-2] += d_scores.first
-            d_chain[-1] += d_scores.last
-            d_lengths += d_scores.lengths
+            return self._loss(self._structure, scores, block.clamp, weights=block.weights)
+
+        for numbers in self._corpus.groups():
+            derivatives = []
+            for losses, d_scores, impossible in run_chunks(differentiate, numbers, threads):
+                derivatives.append(d_scores)
+                value += losses.sum()
+                self.n_impossible += int(impossible.sum())
+                d_pairs = d_scores.transitions
+                d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
+                d_chain[-2] += d_scores.first
+                d_chain[-1] += d_scores.last
+                d_lengths += d_scores.lengths
+            emissions.collect(numbers, [d.tokens for d in derivatives], [d.transitions for d in derivatives])
+            for number, d_scores in zip(numbers, derivatives):
+                segments = self._blocks[number].segments
+                for place in PLACES:
+                    of_place = getattr(segments, place)
+                    rows[place].scatter(of_place, getattr(d_scores, place), d_places[place], threads=threads)
+                rows["tokens"].scatter(segments.repeats, d_scores.spans, d_places["tokens"], threads=threads)
         parts = [*emissions.gradient(), *d_places.values(), d_chain[self._observed], d_lengths[self._lengths]]
         return float(value), np.concatenate(parts)

@@ -1,7 +1,7 @@
 """Weights of (feature, column) pairs, where a column is a tag or a pair of tags."""
 
 import threading
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -10,23 +10,22 @@ from numpy.typing import NDArray
 from ..features.columns import LexemeTable, TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..features.feature_index import FeatureIndex
-from ..features.kinds import KindFeatures, Kinds
+from ..features.kinds import KindFeatures, cut_sequences
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import (
-    add_neighbour_rows,
+    add_kind_rows,
+    add_lexeme_rows,
+    add_references,
     add_scores,
-    add_template_scores,
-    gather_gradient,
     lay_out_slots,
     scatter_gradient,
-    scatter_neighbour_rows,
-    scatter_template,
-    transpose,
+    scatter_kind_rows,
+    scatter_references,
 )
 from ..types import Floats, TemplateRows, TokenFeatures
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
-_CHUNK = 4096  # tokens, or a multiple of it references
+_CHUNK = 4096  # tokens
 
 
 class SlotLayout(NamedTuple):
@@ -51,10 +50,14 @@ class SparseRows:
         self.pair_columns = pair_columns
         self.n_columns = n_columns
         # Rows with a third of all columns are quicker to add whole
-        self.dense_from = max(1, n_columns // 3)
+        threshold = max(1, n_columns // 3)
         self._slot_starts, self._slot_columns, self._slot_of_pair = lay_out_slots(
-            pair_starts, pair_columns, n_columns, self.dense_from
+            pair_starts, pair_columns, n_columns, threshold
         )
+        # Row -1, no feature, is the last
+        narrow = len(self._slot_columns) <= np.iinfo(np.int32).max
+        first_slots = np.where(np.diff(self._slot_starts) > 0, self._slot_starts[:-1], -1)
+        self._first_slots = np.append(first_slots, -1).astype(np.int32 if narrow else np.int64)
 
     @classmethod
     def empty(cls, n_columns: int = 1) -> "SparseRows":
@@ -70,7 +73,8 @@ class SparseRows:
 
     @property
     def layout(self) -> SlotLayout:
-        return SlotLayout(self._slot_starts, self._slot_columns, self._slot_of_pair)
+        columns = np.where(self._slot_columns < 0, -1 - self._slot_columns, self._slot_columns)
+        return SlotLayout(self._slot_starts, columns % np.int32(self.n_columns), self._slot_of_pair)
 
     def slots(self, weights: NDArray) -> Floats:
         """The weights (float[W]) as the kernels add them up."""
@@ -91,10 +95,14 @@ class SparseRows:
 
         run_chunks(add, range(0, n_tokens, _CHUNK), threads)
 
-    def add_template_scores(
-        self, rows: TemplateRows, slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1
+    def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
+        """Where the weights of each feature begin (int[M, N]), -1 for none: what ``add_references`` takes."""
+        return self._first_slots[rows]
+
+    def add_references(
+        self, first_slots: NDArray[np.integer], slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1
     ) -> None:
-        """`add_scores` for features that come one per template (int32[M, N]).
+        """`add_scores` for features that come one per template (int[M, N]).
 
         scores (float64[N, O, C] or float64[N, C]), place (int): Which of the O to add to.
         """
@@ -102,20 +110,20 @@ class SparseRows:
 
         def add(begin: int) -> None:
             end = min(begin + _CHUNK, len(scores))
-            add_template_scores(rows, begin, end, self._slot_starts, self._slot_columns, slots, scores, place)
+            add_references(first_slots, begin, end, self._slot_columns, slots, scores, place)
 
         run_chunks(add, range(0, len(scores), _CHUNK), threads)
 
-    def scatter_templates(
-        self, rows: TemplateRows, d_scores: Floats, d_slots: Floats, *, place: int = 0, threads: int = 1
+    def scatter_references(
+        self, first_slots: NDArray[np.integer], d_scores: Floats, d_slots: Floats, *, place: int = 0, threads: int = 1
     ) -> None:
-        """Adds the gradient of the slots to ``d_slots``; one thread at a time does a template."""
+        """Adds the gradient of the slots to ``d_slots``."""
         d_scores = d_scores.reshape(len(d_scores), -1, self.n_columns)
 
-        def scatter(of_template: NDArray[np.int32]) -> None:
-            scatter_template(of_template, self._slot_starts, self._slot_columns, d_scores, place, d_slots)
+        def scatter(part: int, mask: int) -> None:
+            scatter_references(first_slots, self._slot_columns, d_scores, place, part, mask, d_slots)
 
-        run_chunks(scatter, rows, threads)
+        run_parts(scatter, threads)
 
     def zero_slots(self) -> Floats:
         return np.zeros(len(self._slot_columns))
@@ -124,13 +132,27 @@ class SparseRows:
         """The entries that belong to weights: float64[W]."""
         return slots[self._slot_of_pair]
 
-    def scatter(self, features: TokenFeatures, d_scores: Floats) -> Floats:
-        """Gradient of the weights: float64[W]."""
-        gradient = np.zeros(self.n_weights)
+    def scatter(
+        self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, threads: int = 1
+    ) -> Floats:
+        """Adds the gradient of the weights to ``gradient`` (float64[W]), or to zeros, and returns it."""
+        gradient = np.zeros(self.n_weights) if gradient is None else gradient
         values = _NO_VALUES if features.values is None else features.values
-        scatter_gradient(
-            features.rows, values, features.starts, d_scores, self.pair_starts, self.pair_columns, gradient
-        )
+
+        def scatter(part: int, mask: int) -> None:
+            scatter_gradient(
+                features.rows,
+                values,
+                features.starts,
+                d_scores,
+                self.pair_starts,
+                self.pair_columns,
+                part,
+                mask,
+                gradient,
+            )
+
+        run_parts(scatter, threads)
         return gradient
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,44 +177,15 @@ def _column_type(n_columns: int) -> str:
     return "<u1" if n_columns <= 1 << 8 else "<u2" if n_columns <= 1 << 16 else "<i4"
 
 
-class TransposedFeatures:
-    """The features of a fixed set of tokens by feature, so that each weight's gradient is summed by one thread."""
-
-    def __init__(self, features: TokenFeatures, rows: SparseRows):
-        self._sparse_rows = rows
-        values = _NO_VALUES if features.values is None else features.values
-        self._tokens, self._values, self._starts = transpose(features.rows, values, features.starts, len(rows.index))
-        self._chunks = _cut(self._starts, 16 * _CHUNK)
-
-    def gather(self, d_scores: Floats, gradient: Floats, *, threads: int = 1) -> None:
-        """Adds the gradient of the weights to ``gradient`` (float64[W])."""
-        rows = self._sparse_rows
-
-        def gather(chunk: tuple[int, int]) -> None:
-            gather_gradient(
-                self._tokens,
-                self._values,
-                self._starts,
-                *chunk,
-                d_scores,
-                rows.pair_starts,
-                rows.pair_columns,
-                rows.dense_from,
-                gradient,
-            )
-
-        run_chunks(gather, self._chunks, threads)
-
-
 class KindRows:
-    """Weights to scores and back over a fixed corpus whose positions are of few kinds (``features.kinds``)."""
+    """Weights to scores and back over a fixed corpus whose windows are of few kinds (``features.kinds``)."""
 
     def __init__(self, kinds: KindFeatures, rows: SparseRows, reach: int):
-        self._kinds = kinds
+        self._offsets = kinds.offsets
+        self._first_slots = list(map(rows.first_slots, kinds.rows))
         self._rows = rows
         self._reach = reach
-        n_kinds = kinds.rows[0].shape[1] if kinds.rows else 0
-        self._shape = (n_kinds, len(kinds.offsets), rows.n_columns)
+        self._shape = (kinds.rows[0].shape[1], len(kinds.offsets), rows.n_columns)
 
     def zeros(self) -> Floats:
         return np.zeros(self._shape)
@@ -200,42 +193,56 @@ class KindRows:
     def score(self, slots: Floats, *, threads: int = 1) -> Floats:
         """Scores of each kind at each offset: float64[U, O, C]."""
         table = self.zeros()
-        for place, rows in enumerate(self._kinds.rows):
-            self._rows.add_template_scores(rows, slots, table, place=place, threads=threads)
+        for place, first_slots in enumerate(self._first_slots):
+            self._rows.add_references(first_slots, slots, table, place=place, threads=threads)
         return table
 
-    def add_scores(self, tokens: Kinds, table: Floats, scores: Floats, *, threads: int = 1) -> None:
+    def add_scores(
+        self,
+        kinds: NDArray[np.int32],
+        starts: NDArray[np.int64],
+        table: Floats,
+        scores: Floats,
+        *,
+        threads: int = 1,
+    ) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
 
-        def add(chunk: tuple[int, int]) -> None:
-            add_neighbour_rows(tokens.kinds, tokens.starts, *chunk, self._reach, self._kinds.offsets, table, scores)
+        def add(sequences: tuple[int, int]) -> None:
+            add_kind_rows(kinds, starts, *sequences, self._reach, self._offsets, table, scores)
 
-        run_chunks(add, _cut(tokens.starts, _CHUNK), threads)
+        run_chunks(add, cut_sequences(starts, _CHUNK), threads)
 
-    def scatter(self, tokens: Kinds, d_scores: Floats, d_table: Floats, *, threads: int = 1) -> None:
-        """Adds the gradient of the kinds' scores to ``d_table``; one thread at a time does an offset."""
+    def scatter(
+        self,
+        kinds: NDArray[np.int32],
+        starts: NDArray[np.int64],
+        d_scores: Floats,
+        d_table: Floats,
+        *,
+        threads: int = 1,
+    ) -> None:
+        """Adds the gradient of the kinds' scores to ``d_table``."""
 
-        def scatter(place: int) -> None:
-            offset = self._kinds.offsets[place]
-            scatter_neighbour_rows(tokens.kinds, tokens.starts, self._reach, offset, place, d_scores, d_table)
+        def scatter(part: int, mask: int) -> None:
+            scatter_kind_rows(kinds, starts, self._reach, self._offsets, d_scores, part, mask, d_table)
 
-        run_chunks(scatter, range(len(self._kinds.offsets)), threads)
+        run_parts(scatter, threads)
 
     def scatter_slots(self, d_table: Floats, d_slots: Floats, *, threads: int = 1) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
-        for place, rows in enumerate(self._kinds.rows):
-            self._rows.scatter_templates(rows, d_table, d_slots, place=place, threads=threads)
+        for place, first_slots in enumerate(self._first_slots):
+            self._rows.scatter_references(first_slots, d_table, d_slots, place=place, threads=threads)
 
 
-def _cut(starts: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
-    """Ranges of rows that hold about ``size`` entries each, the same whatever the number of threads."""
-    cuts = np.searchsorted(starts, np.arange(0, starts[-1], size))
-    bounds = np.unique(np.concatenate([[0], cuts, [len(starts) - 1]]))
-    return list(pairwise(bounds.tolist()))
+def run_parts(function: Callable[[int, int], None], threads: int) -> None:
+    """Calls a function with each part and the mask that makes it one; there are as many parts as threads, or up to twice."""
+    mask = (1 << (threads - 1).bit_length()) - 1
+    run_chunks(lambda part: function(part, mask), range(mask + 1), threads)
 
 
 class LexemeScores:
-    """Scores of all templates that read one attribute of one lexeme, summed per lexeme and offset.
+    """Scores of all templates that read attributes of one lexeme, summed per lexeme and offset.
 
     They are the same wherever the word stands, so a window of -2..2 costs five row additions per token, whatever the
     number of templates. Filled as lexemes are met; safe to use from several threads.
@@ -257,10 +264,7 @@ class LexemeScores:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
         if len(self.offsets):
             table = self._up_to_date(columns.table)
-            n_sequences = len(columns.starts) - 1
-            add_neighbour_rows(
-                columns.lexemes, columns.starts, 0, n_sequences, self._reach, self.offsets, table, scores
-            )
+            add_lexeme_rows(columns.lexemes, columns.starts, self._reach, self.offsets, table, scores)
 
     def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
         with self._lock:
@@ -280,7 +284,8 @@ class LexemeScores:
 
     def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
         scores = np.zeros((len(lexemes), len(self.offsets), self._rows.n_columns))
+        values = table.columns[lexemes]
         for place, compiled in enumerate(self._templates):
-            rows = compiled.rows_of_positions(table.columns, lexemes, self._rows.index)
-            self._rows.add_template_scores(rows, self._slots, scores, place=place)
+            rows = compiled.rows_of_values(values, compiled.part_columns, self._rows.index)
+            self._rows.add_references(self._rows.first_slots(rows), self._slots, scores, place=place)
         self._scores[lexemes[0] : lexemes[-1] + 1] = scores
