@@ -160,7 +160,7 @@ class Scheme:
         return np.where(tags > 0, (tags - 1) // width, -1), np.where(tags > 0, (tags - 1) % width, -1)
 
     def _has(self, prefix, letters):
-        return np.isin(prefix, [self.prefixes.index(letter) for letter in letters if letter in self.prefixes])
+        return np.array([*(own in letters for own in self.prefixes), False])[prefix]  # the last is that of prefix -1
 
     def _forbid(self, allowed, position, step, label):
         """Rules out, ``step`` tokens from each position, the tags that would be part of the position's span."""

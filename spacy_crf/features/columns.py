@@ -7,6 +7,8 @@ are computed per Doc.
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import chain, groupby
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -44,35 +46,36 @@ _FLAGS = [
 _AFFIX_LENGTHS = range(1, 6)
 
 
-def _short_shape(text: str) -> str:
+@lru_cache(maxsize=1 << 16)
+def _short_shape(shape: str) -> str:
     """The shape with each run of one kind written once: ``McDonald-9`` is ``XxXx-d``."""
-    kinds = ["X" if c.isupper() else "x" if c.isalpha() else "d" if c.isdigit() else c for c in text]
-    return "".join(kind for n, kind in enumerate(kinds) if n == 0 or kind != kinds[n - 1])
+    return "".join(kind for kind, _ in groupby(shape))
 
 
-def _affix(length: int, cut: slice) -> Callable[[Lexeme], Optional[str]]:
+def _affix(length: int, cut: slice) -> "LexemeGetter":
     """The affix, which shorter words do not have."""
-    return lambda lexeme: lexeme.orth_[cut] if len(lexeme.orth_) >= length else None
+    return lambda lexeme, text: text[cut] if len(text) >= length else None
 
 
-def _flag(name: str) -> Callable[[Lexeme], int]:
-    flag = IDS[name.upper()]
-    return lambda lexeme: int(lexeme.check_flag(flag))
+def _flag(name: str) -> "LexemeGetter":
+    bit = IDS[name.upper()]
+    return lambda lexeme, text: lexeme.flags >> bit & 1
 
 
-# Attributes of the lexeme: functions that give a string or a number.
-LEXEME_ATTRIBUTES: dict[str, Callable[[Lexeme], Any]] = {
-    "bias": lambda lexeme: 1,
-    "orth": lambda lexeme: lexeme.orth_,
-    "lower": lambda lexeme: lexeme.lower_,
-    "shape": lambda lexeme: lexeme.shape_,
-    "short_shape": lambda lexeme: _short_shape(lexeme.orth_),
-    "prefix": lambda lexeme: lexeme.prefix_,
-    "suffix": lambda lexeme: lexeme.suffix_,
-    "length": lambda lexeme: len(lexeme.orth_),
-    "cluster": lambda lexeme: lexeme.cluster,
-    "has_hyphen": lambda lexeme: int("-" in lexeme.orth_),
-    "has_digit": lambda lexeme: int(any(c.isdigit() for c in lexeme.orth_)),
+# From a lexeme and its text, which takes as long to ask for as all the rest, to a string or a number
+LexemeGetter = Callable[[Lexeme, str], Any]
+LEXEME_ATTRIBUTES: dict[str, LexemeGetter] = {
+    "bias": lambda lexeme, text: 1,
+    "orth": lambda lexeme, text: text,
+    "lower": lambda lexeme, text: lexeme.lower_,
+    "shape": lambda lexeme, text: lexeme.shape_,
+    "short_shape": lambda lexeme, text: _short_shape(lexeme.shape_),
+    "prefix": lambda lexeme, text: lexeme.prefix_,
+    "suffix": lambda lexeme, text: lexeme.suffix_,
+    "length": lambda lexeme, text: len(text),
+    "cluster": lambda lexeme, text: lexeme.cluster,
+    "has_hyphen": lambda lexeme, text: int("-" in text),
+    "has_digit": lambda lexeme, text: int(any(map(str.isdigit, text))),
     **{f"prefix{n}": _affix(n, slice(n)) for n in _AFFIX_LENGTHS},
     **{f"suffix{n}": _affix(n, slice(-n, None)) for n in _AFFIX_LENGTHS},
     **{flag: _flag(flag) for flag in _FLAGS},
@@ -85,6 +88,8 @@ TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 Source = Callable[[Doc], Any]
+
+_ABSENT = int(ABSENT)
 
 
 def known_attributes() -> str:
@@ -169,23 +174,22 @@ class LexemeTable:
             with self._lock:
                 new = np.unique(orths[self._index.rows(orths) < 0])
                 vocabs = list({id(doc.vocab): doc.vocab for doc in docs}.values())
-                lexemes = [next(v for v in vocabs if orth in v.strings)[orth] for orth in new.tolist()]
-                self._append(np.array([self._values(lexeme) for lexeme in lexemes], dtype=np.uint64))
+                lexemes = (next(v for v in vocabs if orth in v.strings)[orth] for orth in new.tolist())
+                # One after the other: many small lists at a time would keep Python's garbage collector busy
+                values = chain.from_iterable(map(self._values, lexemes))
+                self._append(np.fromiter(values, dtype=np.uint64).reshape(len(new), len(self.attributes)))
                 self._index.insert(new)
             found = self._index.rows(orths)
         return found
 
     def _values(self, lexeme: Lexeme) -> list[int]:
-        values = []
-        for get in self._getters:
-            value = get(lexeme)
-            if isinstance(value, str):
-                hashed = hash_string(value)
-                if self.names is not None:
-                    self.names[hashed] = value
-                value = hashed
-            values.append(ABSENT if value is None else value)
-        return values
+        text = lexeme.orth_
+        values = [get(lexeme, text) for get in self._getters]
+        if self.names is not None:
+            self.names.update((hash_string(value), value) for value in values if isinstance(value, str))
+        return [
+            hash_string(value) if isinstance(value, str) else _ABSENT if value is None else value for value in values
+        ]
 
     def _append(self, rows: NDArray[np.uint64]) -> None:
         size = self._size + len(rows)
@@ -193,7 +197,7 @@ class LexemeTable:
             grown = np.empty((max(size, 2 * len(self.columns)), len(self.attributes)), dtype=np.uint64)
             grown[: self._size] = self.columns[: self._size]
             self.columns = grown
-        self.columns[self._size : size] = rows.reshape(len(rows), len(self.attributes))
+        self.columns[self._size : size] = rows
         self._size = size
 
 

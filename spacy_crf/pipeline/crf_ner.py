@@ -96,6 +96,9 @@ class CRFEntityRecognizer(ChainPipe):
         return self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels))
 
     def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
+        # Most Docs have none: asking costs them a third of what reading does
+        if not any(doc.has_annotation(ENT_IOB) for doc in docs if len(doc)):
+            return None
         entity = read_attributes(docs, _ENTITY)
         return entity if _is_preset(entity).any() else None
 
@@ -108,6 +111,11 @@ class CRFEntityRecognizer(ChainPipe):
         iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
         return self.scheme.clamp(_repaired(iob), np.maximum(label, 0), starts, len(self.labels))
 
+    def _labels_changed(self) -> None:
+        super()._labels_changed()
+        hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
+        self._types = hashes[self.scheme.label_of_tag(len(self.labels))]  # `ent_type` of each tag
+
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write entities to ``doc.ents``, beside those that are there.
 
@@ -116,8 +124,7 @@ class CRFEntityRecognizer(ChainPipe):
         """
         annotation = np.empty((len(prediction.tags), 2), dtype=np.uint64)
         annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
-        hashes = np.array([0] + [self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
-        annotation[:, 1] = hashes[self.scheme.label_of_tag(len(self.labels))[prediction.tags] + 1]
+        annotation[:, 1] = self._types[prediction.tags]
         if prediction.preset is not None:
             kept = _is_preset(prediction.preset)
             annotation[kept] = prediction.preset[kept]
