@@ -238,6 +238,11 @@ class Warnings(metaclass=_Coded):
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher].'
     )
+    CRF401 = (
+        "{name}: the corpus is streamed (max_epochs = -1), so labels and features are those of the first hundred examples only. "
+        "Name the corpus in [initialize.components.{name}.corpus] to have all of them counted in a first pass, or let "
+        'features share a fixed number of rows: @architectures = "spacy_crf.HashedEmissions.v1".'
+    )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "

@@ -1,4 +1,5 @@
-"""The feature index: from hashed features to rows, counted once, pruned, frozen and saved with the model."""
+"""The feature index: from hashed features to rows. Counted once, pruned, frozen and saved with the model; or hashed, without any
+count, for corpora that are streamed."""
 
 import json
 import zlib
@@ -188,6 +189,50 @@ class FeatureIndex:
             _unpack(data["parts"]),
             json.loads(zlib.decompress(data["strings"]).decode("utf8")),
         )
+
+
+class HashedIndex:
+    """A fixed number of rows that all features share by their hashes: nothing is counted, and nothing is known of a feature
+    but its row, which may be that of others too (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning",
+    without their signs: a weight of ours that two features share is as good as its average use).
+
+    n_rows (int): A power of two.
+    """
+
+    def __init__(self, n_rows: int):
+        self._n_rows = n_rows
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """What tells this index from another."""
+        return np.array([self._n_rows], dtype=np.uint64)
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Row of each hashed feature, -1 for none."""
+        rows = (keys & np.uint64(self._n_rows - 1)).astype(np.int32)
+        rows[keys == 0] = -1
+        return rows
+
+    def name(self, row: int) -> str:
+        return f"row {row}"
+
+    def names(self) -> list[str]:
+        return list(map(self.name, range(len(self))))
+
+    def keep(self, rows: NDArray[np.bool_]) -> "HashedIndex":
+        """All rows stay: their numbers are the features."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"hashed_rows": self._n_rows}
+
+
+def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex":
+    """Whichever index was saved."""
+    return HashedIndex(data["hashed_rows"]) if "hashed_rows" in data else FeatureIndex.from_dict(data)
 
 
 def _pack(numbers: NDArray[np.int32]) -> bytes:

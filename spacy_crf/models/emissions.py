@@ -1,10 +1,12 @@
 """Emissions: from Docs to the scores of tags at tokens.
 
-``SparseEmissions`` sums weights of features, ``Tok2VecEmissions`` puts a linear layer on a neural encoder. Both are
-thinc models whose output is ``Emissions``.
+``SparseEmissions`` sums weights of features that were counted, ``HashedEmissions`` of features that share a fixed number of rows,
+``Tok2VecEmissions`` puts a linear layer on a neural encoder. All are thinc models whose output is ``Emissions``.
 """
 
+import logging
 import threading
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
@@ -21,10 +23,13 @@ from thinc.types import Floats2d
 from ..errors import Errors
 from ..features.columns import TokenColumns, doc_bounds, read_attributes, sequence_starts
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
+from ..features.feature_index import CountingTable, HashedIndex
 from ..features.gazetteers import Gazetteer
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..types import Clamp, Floats, TokenFeatures
 from .sparse_rows import LexemeScores, SparseRows
+
+announcements = logging.getLogger("spacy.spacy_crf.training")  # shown by `spacy train`
 
 # Memory for the scores of lexemes that prediction keeps
 _LEXEME_SCORES_BYTES = 256 << 20
@@ -72,6 +77,7 @@ class SparseFeatures:
         self.n_tags = n_tags
         self.states = SparseRows.empty(n_tags)
         self.transitions = SparseRows.empty(n_tags * n_tags)
+        self._check: Optional[int] = None
         self._compiled: Optional[tuple[CompiledTemplates, CompiledTemplates]] = None
         self._scorer: Optional[SparseScorer] = None
         self._lock = threading.Lock()
@@ -97,6 +103,17 @@ class SparseFeatures:
         self.feature_set.reader(gazetteers)
         self.gazetteers = gazetteers
         self._compiled = self._scorer = None
+
+    @property
+    def check(self) -> int:
+        """The same for features whose weights mean the same."""
+        if self._check is None:
+            check = 0
+            for rows in (self.states, self.transitions):
+                for array in (rows.index.keys, rows.pair_starts, rows.pair_columns):
+                    check = zlib.crc32(np.ascontiguousarray(array), check)
+            self._check = check
+        return self._check
 
     def prepare(self, docs: list[Doc]) -> Prepared:
         states, transitions = self.compiled
@@ -181,6 +198,27 @@ def SparseEmissions(
             "possible_states": possible_states,
             "resize": _resize_sparse,
         },
+    )
+
+
+def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc], Emissions]:
+    """Sums of the weights of each token's features, in a fixed number of rows that the features share by their hashes: for
+    corpora that are streamed (``max_epochs = -1``), whose features nobody has counted. Every row has a weight for each tag.
+
+    features (FeatureSet): The templates, none of transitions.
+    rows (int): A power of two, about as large as the number of features or larger.
+    """
+    if rows < 1 or rows & (rows - 1) or rows > 1 << 30:
+        raise ValueError(Errors.CRF115.format(parameter="rows", value=rows, allowed="a power of two, at most 2 ** 30"))
+    if features.transitions:
+        allowed = "hashed emissions have no templates of transitions"
+        raise ValueError(Errors.CRF115.format(parameter="transitions", value=features.transitions, allowed=allowed))
+    return Model(
+        "hashed_emissions",
+        _sparse_forward,
+        init=_hashed_init,
+        params={"states": None, "transitions": None},
+        attrs={"features": SparseFeatures(features), "rows": rows, "resize": _resize_sparse},
     )
 
 
@@ -290,6 +328,43 @@ def _sparse_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Voc
     model.attrs["features"] = features
 
 
+def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int]] = None) -> None:
+    """Makes room for all pairs, and tells how many features of the corpus share their row. Weights that are there stay.
+
+    X (Corpus): None to leave everything as it is. Y: The vocab, and the number of tags.
+    """
+    if X is None or Y is None:
+        return
+    _, n_tags = Y
+    old: SparseFeatures = model.attrs["features"]
+    if len(old.states.index) == model.attrs["rows"]:
+        resize_emissions(model, n_tags)
+    else:
+        features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
+        features.states = SparseRows.full(HashedIndex(model.attrs["rows"]), n_tags)
+        features.transitions = SparseRows.empty(n_tags * n_tags)
+        model.set_param("states", np.zeros(features.states.n_weights, dtype=np.float32))
+        model.set_param("transitions", np.zeros(0, dtype=np.float32))
+        model.attrs["features"] = features
+    _report_collisions(model.attrs["features"], X)
+
+
+def _report_collisions(features: SparseFeatures, corpus: Corpus) -> None:
+    met = CountingTable()
+    for batch in corpus():
+        hashes = features.compiled[0].hash(features.reader.read(batch.docs))
+        met.add(hashes.hashes.ravel())
+        met.add(hashes.item_hashes)
+    users = np.bincount(features.states.index.rows(met.keys), minlength=1)
+    announcements.info(
+        "Hashed features: of %d features that the initialization saw, %d share their row with others; %d of %d rows are used",
+        len(met),
+        users[users > 1].sum(),
+        np.count_nonzero(users),
+        len(features.states.index),
+    )
+
+
 class _PairCounter:
     """Counts features, and marks the pairs of feature and column that meet."""
 
@@ -325,8 +400,7 @@ class _PairCounter:
         keep[: len(self._known.index)] = True
         index = self._builder.freeze(keep, vocab)
         if possible:
-            starts = np.arange(len(index) + 1, dtype=np.int64) * n_columns
-            return SparseRows(index, starts, np.tile(np.arange(n_columns, dtype=np.int32), len(index)), n_columns)
+            return SparseRows.full(index, n_columns)
         return SparseRows(index, *list_pairs(seen[keep], n_columns), n_columns)
 
 

@@ -46,11 +46,7 @@ class ChainWeights:
     @property
     def layout(self) -> tuple[int, ...]:
         """Equal for vectors that mean the same weights."""
-        features = self._features
-        check = zlib.crc32(np.ascontiguousarray(self._observed))
-        for rows in (features.states, features.transitions):
-            for array in (rows.index.keys, rows.pair_starts, rows.pair_columns):
-                check = zlib.crc32(np.ascontiguousarray(array), check)
+        check = zlib.crc32(np.ascontiguousarray(self._observed), self._features.check)
         return (int(self._bounds[-1]), int(self._observed.sum()), check)
 
     def weights(self) -> Floats:

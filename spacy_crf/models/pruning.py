@@ -30,11 +30,12 @@ def prune(model: Model) -> Pruned:
             kept = weights != 0
             widths = np.bincount(rows.rows_of_pairs()[kept], minlength=len(rows.index))
             has_weight = widths > 0
-            starts = np.append(0, np.cumsum(widths[has_weight])).astype(np.int64)
             index = rows.index.keep(has_weight)
+            kept_widths = widths if len(index) == len(rows.index) else widths[has_weight]
+            starts = np.append(0, np.cumsum(kept_widths)).astype(np.int64)
             setattr(smaller, name, SparseRows(index, starts, rows.pair_columns[kept], rows.n_columns))
             node.set_param(name, weights[kept])
             n_weights += int((~kept).sum())
-            n_features += int((~has_weight).sum())
+            n_features += len(rows.index) - len(index)
         node.attrs["features"] = smaller
     return Pruned(pruned, n_weights, n_features)

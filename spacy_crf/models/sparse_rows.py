@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..features.columns import LexemeTable, TokenColumns
 from ..features.extractor import CompiledTemplates
-from ..features.feature_index import FeatureIndex
+from ..features.feature_index import FeatureIndex, HashedIndex, index_from_dict
 from ..features.kinds import KindFeatures, cut_sequences
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import (
@@ -39,12 +39,12 @@ class SlotLayout(NamedTuple):
 class SparseRows:
     """Which pairs have a weight, and the two ways through them: weights to scores, gradient of scores to weights.
 
-    index (FeatureIndex): The F features.
+    index (FeatureIndex or HashedIndex): The F features.
     pair_starts (int64[F + 1]), pair_columns (int32[W]): Columns of each feature's weights, in rising order.
     n_columns (int): C.
     """
 
-    def __init__(self, index: FeatureIndex, pair_starts: NDArray, pair_columns: NDArray, n_columns: int):
+    def __init__(self, index: FeatureIndex | HashedIndex, pair_starts: NDArray, pair_columns: NDArray, n_columns: int):
         self.index = index
         self.pair_starts = pair_starts
         self.pair_columns = pair_columns
@@ -62,6 +62,12 @@ class SparseRows:
     @classmethod
     def empty(cls, n_columns: int = 1) -> "SparseRows":
         return cls(FeatureIndex.empty(), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32), n_columns)
+
+    @classmethod
+    def full(cls, index: FeatureIndex | HashedIndex, n_columns: int) -> "SparseRows":
+        """A weight for every pair."""
+        starts = np.arange(len(index) + 1, dtype=np.int64) * n_columns
+        return cls(index, starts, np.tile(np.arange(n_columns, dtype=np.int32), len(index)), n_columns)
 
     @property
     def n_weights(self) -> int:
@@ -170,7 +176,7 @@ class SparseRows:
         widths = np.frombuffer(data["widths"], dtype="<u2" if n_columns < 1 << 16 else "<u4")
         columns = np.frombuffer(data["columns"], dtype=_column_type(n_columns)).astype(np.int32)
         pair_starts = np.append(0, np.cumsum(widths, dtype=np.int64))
-        return cls(FeatureIndex.from_dict(data["index"]), pair_starts, columns, n_columns)
+        return cls(index_from_dict(data["index"]), pair_starts, columns, n_columns)
 
 
 def _column_type(n_columns: int) -> str:

@@ -8,6 +8,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -22,7 +23,7 @@ from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
-from ..errors import Errors
+from ..errors import Errors, Warnings
 from ..features.columns import ANNOTATION, doc_bounds, read_attributes, sequence_starts
 from ..features.gazetteers import read_gazetteer
 from ..losses.clamped import ClampedLoss
@@ -246,6 +247,7 @@ class CRFPipe(TrainablePipe):
         labels: Optional[Iterable[str]] = None,
         gazetteers: Optional[dict[str, Union[str, Path]]] = None,
         start_from: Optional[Union[str, Path]] = None,
+        corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
     ) -> None:
         """Find the labels, count the features, and set the weights to zero.
 
@@ -255,8 +257,14 @@ class CRFPipe(TrainablePipe):
         gazetteers (dict[str, Path]): Files of the gazetteers that templates name.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
             weights are kept, and new ones are added.
+        corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
+            where the corpus is streamed (max_epochs = -1). It is read block by block, never held in memory.
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read.
         """
+        if corpus is not None:
+            get_examples = partial(corpus, nlp)
+        elif nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1:
+            logger.warning(Warnings.CRF401.format(name=self.name))
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
         if nlp is not None and self.optimizer is None:
             self._check_fit(_configured_optimizer(nlp))
@@ -279,7 +287,7 @@ class CRFPipe(TrainablePipe):
         read = self._token_attributes()
         annotate = EarlierAnnotation(nlp, self.name, [name for name in read if name not in self.writes])
 
-        def corpus() -> Iterator[AnnotatedDocs]:
+        def annotated() -> Iterator[AnnotatedDocs]:
             says_something = False
             for examples in self._blocks(get_examples()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
@@ -292,7 +300,7 @@ class CRFPipe(TrainablePipe):
 
         self._corpus = None
         self._batch = []
-        self.model.initialize(X=_reported_once(corpus, report, self.name), Y=(self.vocab, len(self.tags())))
+        self.model.initialize(X=_reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
 
     def _token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
