@@ -6,7 +6,6 @@ already present allow, and how tags are written to a Doc.
 
 import logging
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ENT_IOB, ENT_TYPE, SENT_START, TAG
+from spacy.attrs import SENT_START
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc
@@ -24,7 +23,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from ..errors import Errors, Warnings
-from ..features.columns import ANNOTATION, doc_bounds, read_attributes, sequence_starts
+from ..features.columns import doc_bounds, read_attributes, sequence_starts
 from ..features.gazetteers import read_gazetteer
 from ..losses.clamped import ClampedLoss
 from ..models.emissions import AnnotatedDocs, SparseFeatures
@@ -35,6 +34,8 @@ from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from . import saving, supervision
 from .earlier_annotation import EarlierAnnotation
+from .gold_report import GoldReport, reported_once
+from .prepared_corpus import PreparedCorpus
 
 logger = logging.getLogger("spacy.spacy_crf")
 announcements = logging.getLogger("spacy.spacy_crf.training")  # shown by `spacy train`
@@ -55,23 +56,6 @@ class Prediction(NamedTuple):
     doc_starts: NDArray[np.int64]  # [D + 1]
     preset: Optional[NDArray[np.uint64]]  # what `read_preset` gave
     probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
-
-
-class GoldReport:
-    """Collects what of the gold annotation could not be used, to say it once."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, list[str]] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, problem: str, place: str) -> None:
-        self._counts[problem] = self._counts.get(problem, 0) + 1
-        if self._counts[problem] <= 3:
-            self._places.setdefault(problem, []).append(place)
-
-    def log(self, name: str) -> None:
-        for problem, count in self._counts.items():
-            logger.warning("%s: %d %s. First: %s", name, count, problem, "; ".join(self._places[problem]))
 
 
 class CRFPipe(TrainablePipe):
@@ -106,7 +90,7 @@ class CRFPipe(TrainablePipe):
         self.scorer = scorer
         self.cfg: dict[str, Any] = {"labels": [], **settings}
         self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
-        self._corpus: Optional[_PreparedCorpus] = None
+        self._corpus: Optional[PreparedCorpus] = None
         self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
         self._wants_objective: Optional[bool] = None if optimizer is None else _takes_objective(optimizer)
@@ -300,7 +284,7 @@ class CRFPipe(TrainablePipe):
 
         self._corpus = None
         self._batch = []
-        self.model.initialize(X=_reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
+        self.model.initialize(X=reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
 
     def _token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
@@ -442,7 +426,7 @@ class CRFPipe(TrainablePipe):
         examples = [example for part in batch for example in part.examples]
         kind = "sequences" if optimizer.wants_sequences else "objective"
         if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
-            self._corpus = _PreparedCorpus(self, examples, kind)
+            self._corpus = PreparedCorpus(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
         self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
         losses = batch[-1].losses
@@ -503,39 +487,6 @@ class _TrainingBatch(NamedTuple):
     losses: dict[str, float]
 
 
-class _PreparedCorpus:
-    """The objective of a batch, kept from step to step while it is made of the same examples with the same annotation.
-
-    `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
-    """
-
-    def __init__(self, pipe: CRFPipe, examples: list[Example], kind: str = "objective"):
-        self._pipe = pipe
-        self.kind = kind  # which of the model's views of a corpus: "objective" or "sequences"
-        self._place = {id(example.reference): n for n, example in enumerate(examples)}
-        self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
-        self._check = self._fingerprint(examples)
-        corpus = (pipe._annotated(block) for block in pipe._blocks(examples))
-        self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
-
-    def holds(self, examples: list[Example]) -> bool:
-        """Is this the same batch, in any order?"""
-        places = {self._place.get(id(example.reference), -1) for example in examples}
-        if len(examples) != len(self._references) or places != set(range(len(self._references))):
-            return False
-        features = self._pipe._sparse_features
-        if features.reader.item_sources or self.objective.model_features is not features:
-            return False
-        return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
-
-    def _fingerprint(self, examples: list[Example]) -> int:
-        predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
-        gold = read_attributes([example.reference for example in examples], [ENT_IOB, ENT_TYPE, TAG])
-        settings = (self._pipe.cfg.get(name) for name in ("alternatives_spans_key", "incorrect_spans_key"))
-        spans = supervision.fingerprint(examples, [key for key in settings if key])
-        return zlib.crc32(gold, zlib.crc32(predicted, spans))
-
-
 def _minibatch_by_tokens(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
     """Batches of at most so many Docs, each ended by the Doc that makes it large enough."""
     batch_size = min(batch_size, _PREDICTED_DOCS)
@@ -573,17 +524,3 @@ def _takes_objective(optimizer: Optimizer) -> bool:
 
 def _sequence_starts(docs: list[Doc]) -> NDArray[np.int64]:
     return sequence_starts(read_attributes(docs, [SENT_START])[:, 0], doc_bounds(docs))
-
-
-def _reported_once(corpus: Callable, report: GoldReport, name: str) -> Callable:
-    """The corpus, whose problems are logged when it was read for the first time."""
-    told = False
-
-    def read() -> Iterator[AnnotatedDocs]:
-        nonlocal told
-        yield from corpus()
-        if not told:
-            report.log(name)
-            told = True
-
-    return read

@@ -1,0 +1,39 @@
+"""What of the gold annotation could not be used: collected while it is read, and said once."""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from ..models.emissions import AnnotatedDocs
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+class GoldReport:
+    """Collects what of the gold annotation could not be used, to say it once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, problem: str, place: str) -> None:
+        self._counts[problem] = self._counts.get(problem, 0) + 1
+        if self._counts[problem] <= 3:
+            self._places.setdefault(problem, []).append(place)
+
+    def log(self, name: str) -> None:
+        for problem, count in self._counts.items():
+            logger.warning("%s: %d %s. First: %s", name, count, problem, "; ".join(self._places[problem]))
+
+
+def reported_once(corpus: Callable, report: GoldReport, name: str) -> Callable:
+    """The corpus, whose problems are logged when it was read for the first time."""
+    told = False
+
+    def read() -> Iterator[AnnotatedDocs]:
+        nonlocal told
+        yield from corpus()
+        if not told:
+            report.log(name)
+            told = True
+
+    return read

@@ -1,0 +1,46 @@
+"""The training data of a component with its features looked up, kept from step to step."""
+
+import zlib
+from typing import TYPE_CHECKING
+
+from spacy.attrs import ENT_IOB, ENT_TYPE, TAG
+from spacy.training import Example
+
+from ..features.columns import ANNOTATION, read_attributes
+from . import supervision
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
+
+
+class PreparedCorpus:
+    """The objective of a batch, kept from step to step while it is made of the same examples with the same annotation.
+
+    `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
+    """
+
+    def __init__(self, pipe: "CRFPipe", examples: list[Example], kind: str = "objective"):
+        self._pipe = pipe
+        self.kind = kind  # which of the model's views of a corpus: "objective" or "sequences"
+        self._place = {id(example.reference): n for n, example in enumerate(examples)}
+        self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
+        self._check = self._fingerprint(examples)
+        corpus = (pipe._annotated(block) for block in pipe._blocks(examples))
+        self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
+
+    def holds(self, examples: list[Example]) -> bool:
+        """Is this the same batch, in any order?"""
+        places = {self._place.get(id(example.reference), -1) for example in examples}
+        if len(examples) != len(self._references) or places != set(range(len(self._references))):
+            return False
+        features = self._pipe._sparse_features
+        if features.reader.item_sources or self.objective.model_features is not features:
+            return False
+        return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
+
+    def _fingerprint(self, examples: list[Example]) -> int:
+        predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
+        gold = read_attributes([example.reference for example in examples], [ENT_IOB, ENT_TYPE, TAG])
+        settings = (self._pipe.cfg.get(name) for name in ("alternatives_spans_key", "incorrect_spans_key"))
+        spans = supervision.fingerprint(examples, [key for key in settings if key])
+        return zlib.crc32(gold, zlib.crc32(predicted, spans))
