@@ -7,17 +7,17 @@ broken by little it is done at once. What no automaton holds, or only too large 
 it is broken.
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..inference.linear_chain import LinearChain
 from ..inference.spans import SpanStates, segments_of
-from ..inference.state_graph import join_sequences
-from ..types import ChainScores, Clamp
-from .rule_set import Facts, RuleSet, _ends
-from .rules import Match
+from ..inference.state_graph import Joined, join_sequences
+from ..types import ChainScores, Clamp, Floats
+from .rule_set import CompiledRules, Facts, RuleSet, ends
+from .rules import Match, Rule
 
 
 class Decoded(NamedTuple):
@@ -61,27 +61,22 @@ def decode(
     """
     path = LinearChain().viterbi(rules.apply(scores, facts), clamp=clamp)
     tags, n_docs = path.states, len(doc_starts) - 1
-    opening, _ = _ends(scores, len(tags))
-    first_sequence = np.searchsorted(scores.starts, doc_starts, side="left")
-    impossible = np.zeros(n_docs, dtype=bool)
-    for b in np.flatnonzero(path.scores == -np.inf):
-        impossible[np.searchsorted(doc_starts, scores.starts[b], side="right") - 1] = True
+    opening, _ = ends(scores.starts, len(tags))
     totals = rules.scores_of(np.maximum(tags, 0), opening, doc_starts)
-    broken = impossible | (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
+    broken = documents_without(path.scores, scores.starts, doc_starts)
+    broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
     decoded = Decoded(tags, {}, [], {})
 
     def document(d: int) -> tuple[Document, slice]:
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        starts = scores.starts[first_sequence[d] : first_sequence[d + 1] + 1]
-        starts = np.unique(np.clip(starts, tokens.start, tokens.stop)) - tokens.start
         of_doc = scores._replace(
             emissions=scores.emissions[tokens],
             transitions=scores.transitions[tokens] if np.ndim(scores.transitions) == 3 else scores.transitions,
-            starts=starts,
+            starts=cut_starts(scores.starts, tokens),
         )
         of_words = np.zeros(0, dtype=np.uint64) if words is None else words[tokens]
-        of_facts = {place: _cut(fact, tokens) for place, fact in facts.items()}
-        return Document(of_doc, None if clamp is None else clamp[tokens], of_facts, of_words, spans), tokens
+        of_clamp = None if clamp is None else clamp[tokens]
+        return Document(of_doc, of_clamp, cut_facts(facts, tokens), of_words, spans), tokens
 
     for d in range(n_docs):
         if doc_starts[d] == doc_starts[d + 1] or not (broken[d] or rules.global_):
@@ -89,7 +84,7 @@ def decode(
         cut, tokens = document(d)
         if not broken[d] and not _clashes(rules, cut, tags[tokens]):
             continue
-        answer = _Search(rules, cut).best()
+        answer = ChainSearch(rules, cut).best()
         tags[tokens] = answer.tags
         if answer.relaxed:
             decoded.relaxed[d] = answer.relaxed
@@ -97,6 +92,28 @@ def decode(
             decoded.unfinished.append(d)
         decoded.solved[d] = answer.added
     return decoded
+
+
+def documents_without(scores: Floats, starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Documents with a sequence that has no labelling: bool[D].
+
+    scores (float64[B]): Of the best labellings, -inf where there is none.
+    """
+    without = np.zeros(len(doc_starts) - 1, dtype=bool)
+    for b in np.flatnonzero(scores == -np.inf):
+        without[np.searchsorted(doc_starts, starts[b], side="right") - 1] = True
+    return without
+
+
+def cut_starts(starts: NDArray[np.int64], tokens: slice) -> NDArray[np.int64]:
+    """Where the sequences of a document start, empty ones left out, counted from its first token."""
+    first, last = np.searchsorted(starts, [tokens.start, tokens.stop], side="left")
+    return np.unique(np.clip(starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
+
+
+def cut_facts(facts: Facts, tokens: slice) -> Facts:
+    """What patterns and functions say of some tokens."""
+    return {place: _cut(fact, tokens) for place, fact in facts.items()}
 
 
 def _cut(fact, tokens: slice):
@@ -110,38 +127,64 @@ def _sentences(scores: ChainScores) -> NDArray[np.int64]:
 def _clashes(rules: RuleSet, document: Document, tags: NDArray[np.int32]):
     if not rules.global_:
         return []
-    opening, _ = _ends(document.scores, len(tags))
+    opening, _ = ends(document.scores.starts, len(tags))
     segments = segments_of(tags, document.spans, opening)
     return rules.clashes(segments, document.words, _sentences(document.scores))
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     tags: NDArray[np.int32]
     relaxed: list[str]
     finished: bool
     added: list[str]
 
 
-class _Search:
-    """The search for the best labelling of one document."""
+class Search:
+    """The search for the best labelling of one document: base for all structures.
 
-    def __init__(self, rules: RuleSet, document: Document):
+    rules (CompiledRules): The rules.
+    """
+
+    def __init__(self, rules: CompiledRules):
         self._rules = rules
-        self._document = document
         self._finished = True
         self._added: list[str] = []
 
-    def best(self) -> _Answer:
+    # What a structure adds
+
+    def _masked(self, kept: set[int]) -> Any:
+        """The document under the masks of some rules: what `_decode` is about."""
+        raise NotImplementedError
+
+    def _decode(self, masked: Any, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
+        """The best labelling under some automata in which some texts have one label, None if there is none."""
+        raise NotImplementedError
+
+    def _totals(self, tags: NDArray[np.int32]) -> Floats:
+        """What each automaton says of a labelling: float64[N]."""
+        raise NotImplementedError
+
+    def _clashing(self, tags: NDArray[np.int32]) -> list[tuple[Rule, Any]]:
+        """Rules about texts that a labelling breaks, each with a text."""
+        return []
+
+    def _lift_clamp(self) -> None:
+        """Goes on without the clamp."""
+        raise NotImplementedError
+
+    # What they share
+
+    def best(self) -> Answer:
         """Where no labelling keeps all rules, the hard ones are taken up one by one, in their order, as long as there
         is one."""
         rules = self._rules.rules
         tags = self._solve([rule.place for rule in rules])
         if tags is not None:
-            return _Answer(tags, [], self._finished, self._added)
+            return Answer(tags, [], self._finished, self._added)
         kept = [rule.place for rule in rules if not rule.hard]
         tags, relaxed = self._solve(kept), []
         if tags is None:  # the clamp alone is too much: whoever made it has looked at it, so only the scheme is left
-            self._document = self._document._replace(clamp=None)
+            self._lift_clamp()
             tags = self._solve(kept)
         for rule in rules:
             if rule.hard:
@@ -151,32 +194,23 @@ class _Search:
                 else:
                     tags = with_rule
                     kept.append(rule.place)
-        return _Answer(tags, relaxed, self._finished, self._added)
+        return Answer(tags, relaxed, self._finished, self._added)
 
     def _solve(self, kept: list[int]) -> Optional[NDArray[np.int32]]:
         """The best labelling under some rules, None if there is none."""
-        rules, document = self._rules, self._document
-        joined = join_sequences(rules.apply(document.scores, document.facts, set(kept)), document.clamp)
-        opening, _ = _ends(document.scores, len(document.scores.emissions))
-        whole = np.array([0, len(opening)])
+        rules = self._rules
+        masked = self._masked(set(kept))
         relevant = {n for n, (rule, _) in enumerate(rules.automata) if rule.place in kept}
         active = set(rules.rewards & relevant)
         texts: list = []  # (rule, text) of the texts that must have one label
         self._added = []
         while True:
-            tags = self._decode(joined, frozenset(active), texts)
+            tags = self._decode(masked, frozenset(active), texts)
             if tags is None:
                 return None
-            tags = tags[joined.tokens]
-            totals = rules.scores_of(tags, opening, whole)[0]
+            totals = self._totals(tags)
             broken = {n for n in relevant - active if totals[n] < 0.0}
-            clashing = [
-                (clash.rule, text)
-                for clash in _clashes(rules, document, tags)
-                if clash.rule.place in kept
-                for text in clash.texts
-                if (clash.rule, text) not in texts
-            ]
+            clashing = [item for item in self._clashing(tags) if item[0].place in kept and item not in texts]
             if not broken and not clashing:
                 return tags
             active |= broken
@@ -185,7 +219,33 @@ class _Search:
                 if rule.name not in self._added:
                     self._added.append(rule.name)
 
-    def _decode(self, joined, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
+
+class ChainSearch(Search):
+    """The search for the best labelling of a document that is a chain."""
+
+    def __init__(self, rules: RuleSet, document: Document):
+        super().__init__(rules)
+        self._document = document
+
+    def _masked(self, kept: set[int]) -> Joined:
+        document = self._document
+        return join_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
+
+    def _totals(self, tags: NDArray[np.int32]) -> Floats:
+        opening, _ = ends(self._document.scores.starts, len(tags))
+        return self._rules.scores_of(tags, opening, np.array([0, len(tags)]))[0]
+
+    def _clashing(self, tags: NDArray[np.int32]) -> list[tuple[Rule, Any]]:
+        return [(clash.rule, text) for clash in _clashes(self._rules, self._document, tags) for text in clash.texts]
+
+    def _lift_clamp(self) -> None:
+        self._document = self._document._replace(clamp=None)
+
+    def _decode(self, masked: Joined, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
+        tags = self._decode_joined(masked, active, texts)
+        return None if tags is None else tags[masked.tokens]
+
+    def _decode_joined(self, joined: Joined, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
         if not texts:
             if active and not active & self._rules.rewards:
                 found, tags = self._rules.best_first(joined, active)

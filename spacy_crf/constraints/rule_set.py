@@ -12,7 +12,7 @@ from ..inference.state_graph import GraphChain, Joined
 from ..kernels.automata import run_automata
 from ..kernels.best_first import best_first
 from ..schemes import TransitionMask
-from ..types import ChainScores, Floats
+from ..types import ChainScores, Floats, StateGraph
 from .automaton import Automaton, SpanTags, make_automaton, minimised, product
 from .rules import Broken, Constraints, Rule
 from .state_graph import rule_graph
@@ -38,8 +38,8 @@ class Clash(NamedTuple):
     texts: list[tuple[int, ...]]  # the words of each such text
 
 
-class RuleSet:
-    """Rules that are enforced together.
+class CompiledRules:
+    """Rules that are enforced together, whatever the structure: base of `RuleSet` (chains) and `SegmentRules`.
 
     constraints (Constraints): The rules, and how they are enforced.
     tags (SpanTags): The tags of the component.
@@ -55,16 +55,19 @@ class RuleSet:
                 if label not in tags.labels:
                     known = ", ".join(tags.labels)
                     raise ValueError(Errors.CRF609.format(name=rule.name, label=label, known=known))
-        self.local = [rule for rule in self.rules if rule.local]
+        self.local = [rule for rule in self.rules if self.is_local(rule)]
         self.global_ = [rule for rule in self.rules if rule.global_]
         self.automata = [
-            RuleAutomaton(rule, minimised(automaton)) for rule in self.rules for automaton in rule.automata(tags)
+            RuleAutomaton(rule, minimised(automaton))
+            for rule in self.rules
+            if rule not in self.local
+            for automaton in rule.automata(tags)
         ]
         nothing = np.zeros(0, dtype=bool)
         self._static = {
             rule.place: rule.broken(tags, None, nothing, nothing)
             for rule in self.local
-            if not (rule.reads_pattern or rule.reads_tags)
+            if rule.local and not (rule.reads_pattern or rule.reads_tags)
         }
         size = len(tags.label_of)
         self.allowed = np.ones((size + 1, size + 1), dtype=bool)
@@ -72,8 +75,7 @@ class RuleSet:
         self.allowed[size, :size] = mask.first
         self.allowed[:size, size] = mask.last
         self.allowed[size, size] = False
-        self._stacks: dict[frozenset[int], tuple] = {}
-        self._graphs: dict[frozenset[int], Optional[GraphChain]] = {}
+        self._graphs: dict[frozenset[int], Any] = {}
         self._stack = _stacked([automaton for _, automaton in self.automata], tags.n_events)
         self._fitting: Optional[tuple[frozenset[int], list[Rule]]] = None
         self.told = False  # whether it was said which rules probabilities leave out
@@ -101,39 +103,15 @@ class RuleSet:
             reason = "what they ask for is not among the neighbours they allow"
             raise ValueError(Errors.CRF613.format(name=self.rules[-1].name, reason=reason))
 
-    # ------------------------------------------------------------------------------------------------------- masks
+    @staticmethod
+    def is_local(rule: Rule) -> bool:
+        """Whether a mask holds the rule."""
+        return rule.local
 
-    def apply(self, scores: ChainScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> ChainScores:
-        """Scores with the rules about tokens and neighbours: -inf where a hard one is broken, less where a soft one is.
-
-        scores (ChainScores): Potentials of B sequences; they stay as they are.
-        facts (Facts): What patterns and functions say of the tokens.
-        kept (Iterable[int]): Places of the rules that hold, all of them by default.
-        """
-        rules = [rule for rule in self.local if kept is None or rule.place in kept]
-        if not rules:
-            return scores
-        emissions, transitions, first = scores.emissions, scores.transitions, scores.first
-        if any(rule.place in facts for rule in rules):
-            opening, closing = _ends(scores, len(emissions))
-        for rule in rules:
-            if rule.place in self._static:
-                broken = self._static[rule.place]
-            else:
-                broken = rule.broken(self.tags, facts[rule.place], opening, closing)
-            if broken.emissions is not None and broken.emissions.any():
-                if emissions is scores.emissions:
-                    emissions = emissions.copy()
-                emissions[broken.emissions] += rule.price
-            if broken.transitions is not None:
-                transitions = transitions + np.where(broken.transitions, rule.price, 0.0)
-            if broken.first is not None:
-                first = first + np.where(broken.first, rule.price, 0.0)
-            for tokens, pairs in broken.steps:
-                if np.ndim(transitions) == 2:
-                    transitions = np.repeat(transitions[None], len(emissions), axis=0)
-                transitions = transitions + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
-        return scores._replace(emissions=emissions, transitions=transitions, first=first)
+    def _broken(self, rule: Rule, facts: Facts, opening: NDArray[np.bool_], closing: NDArray[np.bool_]) -> Broken:
+        if rule.place in self._static:
+            return self._static[rule.place]
+        return rule.broken(self.tags, facts[rule.place], opening, closing)
 
     # ---------------------------------------------------------------------------------------------------- automata
 
@@ -164,16 +142,99 @@ class RuleSet:
         """Automata that may add to a score, and so can't be left out until they are broken."""
         return frozenset(n for n, (_, automaton) in enumerate(self.automata) if not automaton.is_lazy)
 
-    def graph(self, automata: frozenset[int]) -> Optional[GraphChain]:
+    def graph(self, automata: frozenset[int]) -> Any:
         """Inference under some of the automata, None if their product has more than max_states states."""
         if automata not in self._graphs:
             if len(self._graphs) >= 256:
                 self._graphs.clear()
             together = self._product(sorted(automata))
-            self._graphs[automata] = (
-                None if together is None else GraphChain(rule_graph(self.tags, together, self.allowed))
-            )
+            graph = None if together is None else rule_graph(self.tags, together, self.allowed)
+            self._graphs[automata] = None if graph is None else self._inference(graph)
         return self._graphs[automata]
+
+    def _inference(self, graph: StateGraph) -> Any:
+        """What answers questions about the paths of a graph."""
+        raise NotImplementedError
+
+    def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
+        together = make_automaton(1, self.tags.n_events, [])
+        for n in automata:
+            # The product may be much larger before it is minimised.
+            larger = product(together, self.automata[n].automaton, max_states=8 * self.constraints.max_states)
+            if larger is None:
+                return None
+            together = minimised(larger)
+            if together.n_states > self.constraints.max_states:
+                return None
+        return together
+
+    def fitting(self) -> tuple[frozenset[int], list[Rule]]:
+        """As many automata as fit into max_states together, in the order of the rules, and the rules of the others."""
+        if self._fitting is not None:
+            return self._fitting
+        fitting, left_out = frozenset(), []
+        for n, (rule, _) in enumerate(self.automata):
+            if rule not in left_out and self._product(sorted(fitting | {n})) is not None:
+                fitting |= {n}
+            elif rule not in left_out:
+                left_out.append(rule)
+        self._fitting = fitting, left_out
+        return self._fitting
+
+    def enforcement(self) -> list[tuple[Rule, str]]:
+        """How each rule is enforced, in words."""
+        said = []
+        for rule in self.rules:
+            automata = [automaton for owner, automaton in self.automata if owner is rule]
+            if rule in self.local:
+                said.append((rule, "mask"))
+            elif rule.global_:
+                said.append((rule, "program, where it is broken"))
+            elif len(automata) == 1:
+                said.append((rule, f"automaton of {automata[0].n_states} states"))
+            else:
+                sizes = sorted({automaton.n_states for automaton in automata})
+                span = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+                said.append((rule, f"{len(automata)} automata of {span} states"))
+        return said
+
+
+class RuleSet(CompiledRules):
+    """The rules of a chain, see `CompiledRules`."""
+
+    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
+        self._stacks: dict[frozenset[int], tuple] = {}
+        super().__init__(constraints, tags, mask)
+
+    # ------------------------------------------------------------------------------------------------------- masks
+
+    def apply(self, scores: ChainScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> ChainScores:
+        """Scores with the rules about tokens and neighbours: -inf where a hard one is broken, less where a soft one is.
+
+        scores (ChainScores): Potentials of B sequences; they stay as they are.
+        facts (Facts): What patterns and functions say of the tokens.
+        kept (Iterable[int]): Places of the rules that hold, all of them by default.
+        """
+        rules = [rule for rule in self.local if kept is None or rule.place in kept]
+        if not rules:
+            return scores
+        emissions, transitions, first = scores.emissions, scores.transitions, scores.first
+        opening, closing = ends(scores.starts, len(emissions))
+        for rule in rules:
+            broken = self._broken(rule, facts, opening, closing)
+            if broken.emissions is not None and broken.emissions.any():
+                if emissions is scores.emissions:
+                    emissions = emissions.copy()
+                emissions[broken.emissions] += rule.price
+            if broken.transitions is not None:
+                transitions = transitions + np.where(broken.transitions, rule.price, 0.0)
+            if broken.first is not None:
+                first = first + np.where(broken.first, rule.price, 0.0)
+            for tokens, pairs in broken.steps:
+                if np.ndim(transitions) == 2:
+                    transitions = np.repeat(transitions[None], len(emissions), axis=0)
+                transitions = transitions + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
+        return scores._replace(emissions=emissions, transitions=transitions, first=first)
 
     def best_first(self, joined: Joined, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
         """Best labelling of a joined chain under automata that never reward.
@@ -205,30 +266,8 @@ class RuleSet:
                 return True, tags if found > 0 else None
         return False, None
 
-    def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
-        together = make_automaton(1, self.tags.n_events, [])
-        for n in automata:
-            # The product may be much larger before it is minimised.
-            larger = product(together, self.automata[n].automaton, max_states=8 * self.constraints.max_states)
-            if larger is None:
-                return None
-            together = minimised(larger)
-            if together.n_states > self.constraints.max_states:
-                return None
-        return together
-
-    def fitting(self) -> tuple[frozenset[int], list[Rule]]:
-        """As many automata as fit into max_states together, in the order of the rules, and the rules of the others."""
-        if self._fitting is not None:
-            return self._fitting
-        fitting, left_out = frozenset(), []
-        for n, (rule, _) in enumerate(self.automata):
-            if rule not in left_out and self._product(sorted(fitting | {n})) is not None:
-                fitting |= {n}
-            elif rule not in left_out:
-                left_out.append(rule)
-        self._fitting = fitting, left_out
-        return self._fitting
+    def _inference(self, graph: StateGraph) -> GraphChain:
+        return GraphChain(graph)
 
     # ------------------------------------------------------------------------------------------------------- texts
 
@@ -250,27 +289,10 @@ class RuleSet:
                 found.append(Clash(rule, texts))
         return found
 
-    def enforcement(self) -> list[tuple[Rule, str]]:
-        """How each rule is enforced, in words."""
-        said = []
-        for rule in self.rules:
-            automata = [automaton for owner, automaton in self.automata if owner is rule]
-            if rule.local:
-                said.append((rule, "mask"))
-            elif rule.global_:
-                said.append((rule, "program, where it is broken"))
-            elif len(automata) == 1:
-                said.append((rule, f"automaton of {automata[0].n_states} states"))
-            else:
-                sizes = sorted({automaton.n_states for automaton in automata})
-                span = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-                said.append((rule, f"{len(automata)} automata of {span} states"))
-        return said
 
-
-def _ends(scores: ChainScores, tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def ends(starts: Optional[NDArray[np.int64]], tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """First and last tokens of sequences: bool[T] each."""
-    starts = np.array([0, tokens]) if scores.starts is None else scores.starts
+    starts = np.array([0, tokens]) if starts is None else starts
     filled = starts[:-1] < starts[1:]
     opening, closing = np.zeros((2, tokens), dtype=bool)
     opening[starts[:-1][filled]] = True

@@ -95,6 +95,9 @@ class Rule:
     reads_tags: ClassVar[bool] = False  # needs what a registered function allows: bool[T, S]
     local: ClassVar[bool] = False  # forbids tokens and steps, without a memory
     global_: ClassVar[bool] = False  # no small automaton holds it
+    place_in_segment: ClassVar[str] = (
+        "tokens"  # which tokens of a segment break it: all, those where it begins, or "ends"
+    )
 
     def broken(self, tags: SpanTags, found: Any, opening: NDArray[np.bool_], closing: NDArray[np.bool_]) -> Broken:
         """What breaks the rule (for local rules).
@@ -107,6 +110,10 @@ class Rule:
     def automata(self, tags: SpanTags) -> list[Automaton]:
         """Automata that together accept what keeps the rule (for rules with a memory)."""
         return []
+
+    def broken_lengths(self, tags: SpanTags, longest: int) -> Optional[NDArray[np.bool_]]:
+        """Lengths of segments that break the rule, bool[longest, S]; None if it says nothing about lengths."""
+        return None
 
     def labels(self, tags: SpanTags, argument: str = "label") -> list[int]:
         value = self.arguments[argument]
@@ -298,7 +305,7 @@ class NeverOn(_OnPattern):
 class StartsWith(_OnPattern):
     """A span of the label begins where a match begins."""
 
-    kind = "starts_with"
+    kind, place_in_segment = "starts_with", "begins"
 
     def broken(self, tags, found, opening, closing):
         wrong, label = ~found.begins, self._tags(tags)
@@ -311,7 +318,7 @@ class StartsWith(_OnPattern):
 class EndsWith(_OnPattern):
     """A span of the label ends where a match ends."""
 
-    kind = "ends_with"
+    kind, place_in_segment = "ends_with", "ends"
 
     def broken(self, tags, found, opening, closing):
         wrong, label = ~found.ends, self._tags(tags)
@@ -465,6 +472,11 @@ class Length(Rule):
 
     def automata(self, tags):
         return [self._measure(tags, tags.begins(label), tags.inside(label)) for label in self.labels(tags)]
+
+    def broken_lengths(self, tags, longest):
+        length = np.arange(1, longest + 1)
+        wrong = (length < self.min) | (length > (longest if self.max is None else self.max))
+        return wrong[:, None] & np.isin(tags.label_of, self.labels(tags))
 
     def _measure(self, tags, begins, inside):
         # State: tokens of the span so far, 0 outside; the last one stands for all lengths that need no distinction.
