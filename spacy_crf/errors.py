@@ -210,6 +210,14 @@ class Errors(metaclass=_Coded):
         "Rule '{name}' needs the solver HiGHS, which comes with scipy, which is not installed. Install it: "
         "pip install 'spacy-crf[ilp]'."
     )
+    CRF617 = (
+        "Rule '{name}' can't be kept by segments: {reason}. Leave it out, raise max_states in the constraints where that is the "
+        "reason, or use crf_ner, which has a solver for such rules."
+    )
+    CRF618 = (
+        "Rules don't hold in the training of segments: set in_training = false in the constraints, or use crf_ner. They hold in "
+        "prediction and for probabilities."
+    )
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."

@@ -1,0 +1,168 @@
+"""Rules about segments: masks on tokens, ends, lengths and neighbours, and automata that read one event per segment.
+
+Every segment begins a new span, so none ever continues; what the automata have to know is multiplied into the states of the
+semi-Markov chain (`inference.segment_graph`). The best labelling is found lazily, as for chains.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from ..inference.segment_graph import JoinedSegments, cut_segments, expand, join_segment_sequences
+from ..inference.semi_markov import SemiMarkov
+from ..schemes import SEGMENTS
+from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores, StateGraph
+from .automaton import SpanTags
+from .decoding import Decoded, Search, cut_facts, cut_starts, documents_without
+from .rule_set import CompiledRules, Facts, ends
+from .rules import Constraints, Rule
+
+
+class SegmentRules(CompiledRules):
+    """The rules of a component whose states are ``O`` and the labels, see `CompiledRules`.
+
+    constraints (Constraints): The rules, and how they are enforced.
+    labels (list[str]): The labels.
+    RAISES (ValueError): CRF617 if segments can't keep a rule.
+    """
+
+    def __init__(self, constraints: Constraints, labels: list[str]):
+        check_segment_rules(constraints)
+        size = 1 + len(labels)
+        tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), dtype=bool))
+        super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)))
+        _, left_out = self.fitting()
+        if left_out:
+            reason = f"it makes the automaton of all rules larger than max_states = {constraints.max_states} states"
+            raise ValueError(Errors.CRF617.format(name=left_out[0].name, reason=reason))
+
+    @staticmethod
+    def is_local(rule: Rule) -> bool:
+        return rule.local or rule.kind == "length"
+
+    def _inference(self, graph: StateGraph) -> StateGraph:
+        return graph
+
+    def apply(self, scores: SegmentScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> SegmentScores:
+        """Scores with the rules without a memory: -inf where a hard one is broken, less where a soft one is.
+
+        scores (SegmentScores): Potentials of B sequences; they stay as they are.
+        facts (Facts): What patterns and functions say of the tokens.
+        kept (Iterable[int]): Places of the rules that hold, all of them by default.
+        """
+        opening, closing = ends(scores.starts, len(scores.tokens))
+        for rule in self.local:
+            if kept is not None and rule.place not in kept:
+                continue
+            lengths = rule.broken_lengths(self.tags, len(scores.lengths))
+            if lengths is not None:
+                scores = _priced(scores, "lengths", lengths, rule)
+                continue
+            broken = self._broken(rule, facts, opening, closing)
+            scores = _priced(scores, rule.place_in_segment, broken.emissions, rule)
+            scores = _priced(scores, "transitions", broken.transitions, rule)
+            scores = _priced(scores, "first", broken.first, rule)
+        return scores
+
+    def scores_of_path(
+        self, states: NDArray[np.int32], opening: NDArray[np.bool_], doc_starts: NDArray[np.int64]
+    ) -> Floats:
+        """What each automaton says of each document's segmentation: float64[D, N].
+
+        states (int32[T]): The path; where there is none it counts as ``O``.
+        opening (bool[T]): First tokens of sequences.
+        """
+        begins = states != GOES_ON
+        starts = np.append(0, np.cumsum(begins))[doc_starts]
+        return self.scores_of(np.maximum(states[begins], 0), opening[begins], starts)
+
+
+def check_segment_rules(constraints: Constraints) -> None:
+    """RAISES (ValueError): CRF617 or CRF618 with what segments can't keep, whatever the labels are."""
+    for rule in constraints.rules:
+        if rule.global_:
+            raise ValueError(Errors.CRF617.format(name=rule.name, reason=f"no automaton holds '{rule.kind}'"))
+    if constraints.in_training:
+        raise ValueError(Errors.CRF618)
+
+
+def _priced(scores: SegmentScores, part: str, broken: Optional[NDArray[np.bool_]], rule: Rule) -> SegmentScores:
+    if broken is None or not broken.any():
+        return scores
+    return scores._replace(**{part: getattr(scores, part) + np.where(broken, rule.price, 0.0)})
+
+
+class SegmentDocument(NamedTuple):
+    """One document of a batch: scores without the rules, and what the rules need to know."""
+
+    scores: SegmentScores
+    clamp: Optional[SegmentClamp]
+    facts: Facts
+
+
+def decode(
+    rules: SegmentRules,
+    scores: SegmentScores,
+    doc_starts: NDArray[np.int64],
+    facts: Facts,
+    *,
+    clamp: Optional[SegmentClamp] = None,
+) -> Decoded:
+    """Best segmentations of D documents.
+
+    scores (SegmentScores): Potentials, without the rules.
+    doc_starts (int64[D + 1]): Where the documents start; each begins a sequence.
+    facts (Facts): What patterns and functions say of the tokens.
+    clamp (SegmentClamp): Segments still allowed, or None.
+    RETURNS (Decoded): Its tags are paths of segments.
+    """
+    path = SemiMarkov().viterbi(rules.apply(scores, facts), clamp=clamp)
+    opening, _ = ends(scores.starts, len(path.states))
+    totals = rules.scores_of_path(path.states, opening, doc_starts)
+    broken = documents_without(path.scores, scores.starts, doc_starts)
+    broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
+    decoded = Decoded(path.states, {}, [], {})
+    for d in np.flatnonzero(broken & (np.diff(doc_starts) > 0)).tolist():
+        tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
+        of_doc, of_clamp = cut_segments(scores, clamp, tokens, cut_starts(scores.starts, tokens))
+        answer = SegmentSearch(rules, SegmentDocument(of_doc, of_clamp, cut_facts(facts, tokens))).best()
+        decoded.tags[tokens] = answer.tags
+        if answer.relaxed:
+            decoded.relaxed[d] = answer.relaxed
+        decoded.solved[d] = answer.added
+    return decoded
+
+
+class SegmentSearch(Search):
+    """The search for the best segmentation of a document."""
+
+    def __init__(self, rules: SegmentRules, document: SegmentDocument):
+        super().__init__(rules)
+        self._document = document
+
+    def _masked(self, kept: set[int]) -> JoinedSegments:
+        document = self._document
+        return join_segment_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
+
+    def _decode(self, masked: JoinedSegments, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
+        graph = self._rules.graph(active)
+        expanded = expand(masked, graph)
+        path = SemiMarkov().viterbi(expanded.scores, clamp=expanded.clamp)
+        if path.scores[0] == -np.inf:
+            return None
+        return labels_of(path.states, graph.tag_of)[masked.tokens]
+
+    def _totals(self, tags: NDArray[np.int32]) -> Floats:
+        opening, _ = ends(self._document.scores.starts, len(tags))
+        return self._rules.scores_of_path(tags, opening, np.array([0, len(tags)]))[0]
+
+    def _lift_clamp(self) -> None:
+        self._document = self._document._replace(clamp=None)
+
+
+def labels_of(states: NDArray[np.int32], state_of: NDArray[np.int32]) -> NDArray[np.int32]:
+    """A path of the states of a graph as a path of those it was made for; GOES_ON and -1 stay."""
+    return np.where(states >= 0, state_of[states], states).astype(np.int32)

@@ -1,0 +1,134 @@
+"""Segments under a state graph: a chain of segments whose states are those of the graph.
+
+Rules are paths in a graph whose states know their label. A semi-Markov chain over these states is a semi-Markov chain like
+any other, so `SemiMarkov` answers all its questions; what it says of states is then added up by label.
+"""
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Floats, SegmentClamp, SegmentScores, SpanList, StateGraph
+
+
+class JoinedSegments(NamedTuple):
+    """The sequences of a document as a single one: between two of them stands a break, a segment with a state of its own."""
+
+    scores: SegmentScores  # of S + 1 states
+    clamp: Optional[SegmentClamp]
+    tokens: NDArray[np.int64]  # [T] places of the tokens in the sequence
+
+
+def join_segment_sequences(scores: SegmentScores, clamp: Optional[SegmentClamp] = None) -> JoinedSegments:
+    """The sequence whose segmentations are those of all sequences of a document together, with the same scores.
+
+    What `first` and `last` say of sequences becomes the transitions from and to the break, state S, which no token has and
+    no segment goes across.
+    """
+    n_tokens, size = scores.tokens.shape
+    starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
+    opening = np.unique(starts[1:-1])
+    opening = opening[(opening > 0) & (opening < n_tokens)]
+    places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
+    breaks = opening + np.arange(len(opening))
+    length = n_tokens + len(breaks)
+
+    tokens = np.full((length, size + 1), -np.inf)
+    tokens[places, :size] = scores.tokens
+    tokens[breaks, size] = 0.0
+    begins, ends = np.zeros((2, length, size + 1))
+    begins[places, :size] = scores.begins
+    ends[places, :size] = scores.ends
+    of_break = np.full(len(scores.lengths), -np.inf)
+    of_break[0] = 0.0
+    before = np.asarray(scores.transitions)
+    per_position = before.ndim == 3
+    transitions = np.full(((length,) if per_position else ()) + (size + 1, size + 1), -np.inf)
+    if per_position:
+        transitions[places, :size, :size] = before
+    else:
+        transitions[:size, :size] = before
+    transitions[..., :size, size] = scores.last
+    transitions[..., size, :size] = scores.first
+    listed = scores.listed
+    if listed is not None:
+        counts = np.zeros(length, dtype=np.int64)
+        counts[places] = np.diff(listed.starts)
+        listed = SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths)
+    joined = SegmentScores(
+        tokens,
+        begins,
+        ends,
+        np.column_stack([scores.lengths, of_break]),
+        np.pad(scores.spans, ((0, 0), (0, 1))),
+        transitions,
+        np.append(scores.first, -np.inf),
+        np.append(scores.last, -np.inf),
+        listed,
+        np.array([0, length], dtype=np.int64),
+    )
+    return JoinedSegments(joined, _join_clamp(clamp, length, places, breaks), places)
+
+
+def _join_clamp(clamp, length, places, breaks) -> Optional[SegmentClamp]:
+    if clamp is None:
+        return None
+    states = np.zeros((length, clamp.states.shape[1] + 1), dtype=bool)
+    states[places, :-1] = clamp.states
+    states[breaks, -1] = True
+    may_begin, must_begin = np.ones(length, dtype=bool), np.ones(length, dtype=bool)
+    may_begin[places] = clamp.may_begin
+    must_begin[places] = clamp.must_begin
+    may_begin[breaks + 1] = True  # as wherever a sequence begins
+    return SegmentClamp(states, may_begin, must_begin)
+
+
+def expand(joined: JoinedSegments, graph: StateGraph) -> JoinedSegments:
+    """The same segments with the states of a graph (``graph.tag_of`` says what they were)."""
+    scores, state_of = joined.scores, graph.tag_of
+    size = len(state_of)
+    before = scores.transitions
+    transitions = np.full((*before.shape[:-2], size, size), -np.inf)
+    arcs = state_of[graph.source], state_of[graph.target]
+    transitions[..., graph.source, graph.target] = before[..., arcs[0], arcs[1]] + graph.scores
+    expanded = SegmentScores(
+        *(np.ascontiguousarray(array[:, state_of]) for array in scores[:5]),
+        transitions,
+        scores.first[state_of] + graph.first,
+        scores.last[state_of] + graph.last,
+        scores.listed,
+        scores.starts,
+    )
+    clamp = joined.clamp
+    if clamp is not None:
+        clamp = clamp._replace(states=np.ascontiguousarray(clamp.states[:, state_of]))
+    return JoinedSegments(expanded, clamp, joined.tokens)
+
+
+def cut_segments(
+    scores: SegmentScores, clamp: Optional[SegmentClamp], tokens: slice, starts: NDArray[np.int64]
+) -> tuple[SegmentScores, Optional[SegmentClamp]]:
+    """The scores and the clamp of some whole sequences.
+
+    tokens (slice): Their tokens; starts (int64[b + 1]): where they start, counted from the first of these.
+    """
+    cut, listed, spans = {}, scores.listed, scores.spans
+    for name in ("tokens", "begins", "ends"):
+        cut[name] = getattr(scores, name)[tokens]
+    if listed is not None:
+        first, last = int(listed.starts[tokens.start]), int(listed.starts[tokens.stop])
+        listed = SpanList(listed.starts[tokens.start : tokens.stop + 1] - first, listed.lengths[first:last])
+        spans = spans[first:last]
+    if np.ndim(scores.transitions) == 3:
+        cut["transitions"] = scores.transitions[tokens]
+    of_clamp = None if clamp is None else SegmentClamp(*(array[tokens] for array in clamp))
+    return scores._replace(**cut, spans=spans, listed=listed, starts=starts), of_clamp
+
+
+def by_label(columns: Floats, state_of: NDArray[np.int32], n_labels: int) -> Floats:
+    """Sums of the columns that belong to each label: float64[..., S] from float64[..., S']; other columns are left out."""
+    summed = np.zeros((*columns.shape[:-1], n_labels))
+    for label in range(n_labels):
+        summed[..., label] = columns[..., state_of == label].sum(axis=-1)
+    return summed
