@@ -103,9 +103,23 @@ class Path(NamedTuple):
     scores: Floats  # [B] total score of each sequence's labelling
 
 
+class SlotUses(NamedTuple):
+    """Which weights each of T tokens uses, as positions in a vector of slots. Most features have few columns, and what is
+    used of them are single slots; a row that has a slot for each of C columns is used whole.
+
+    Token t uses the rows that begin at ``slots[bounds[2 * t]:bounds[2 * t + 1]]``, and the single
+    ``slots[bounds[2 * t + 1]:bounds[2 * t + 2]]``.
+    """
+
+    slots: NDArray[np.integer]  # [N]
+    columns: NDArray[np.int32]  # [N] of single slots, 0 for rows
+    values: NDArray[np.float32]  # [N], empty where every value is 1
+    bounds: NDArray[np.int64]  # [2 T + 1]
+
+
 class ChainCorpus(NamedTuple):
     """A corpus of linear chains as online rules walk through it. All its weights are one vector of M slots, see
-    ``kernels/online.py``; positions of slots count from the start of that vector."""
+    ``kernels/online.py``."""
 
     n_states: int  # S
     starts: NDArray[np.int64]  # [B + 1]
@@ -113,17 +127,8 @@ class ChainCorpus(NamedTuple):
     gold: NDArray[np.int32]  # [T] the state that the annotation names, -1 where it allows several
     is_known: NDArray[np.bool_]  # [B] is every token's state named?
     clamp: Clamp  # [T, S], or [0, S] if all are known
-    rows: NDArray[np.int32]  # the features of states, as in TokenFeatures
-    values: NDArray[np.float32]  # empty where every value is 1
-    row_starts: NDArray[np.int64]  # [T + 1]
-    slot_starts: NDArray[np.int64]  # [F + 1]
-    slot_columns: NDArray[np.int32]
-    pair_rows: NDArray[np.int32]  # the features of pairs of states
-    pair_values: NDArray[np.float32]
-    pair_row_starts: NDArray[np.int64]  # [T + 1]
-    pair_slot_starts: NDArray[np.int64]
-    pair_slot_columns: NDArray[np.int32]
-    pair_start: int  # first slot of the features of pairs
+    states: SlotUses  # the features of states, S columns
+    pairs: Optional[SlotUses]  # the features of pairs of states, S * S columns
     chain_start: int  # first slot of transitions, firsts and lasts
     learned: NDArray[np.bool_]  # [M] which slots are weights
     slot_of_weight: NDArray[np.int64]  # [n] where each of the objective's weights is

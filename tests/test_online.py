@@ -81,6 +81,16 @@ def objectives(pipe, examples):
     ]
 
 
+def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=None, state=(0.0, 1.0, 0.0)):
+    """Calls the kernel of the rules."""
+    costs, memory = (np.zeros((0, 0)) if costs is None else costs), (np.zeros(0) if memory is None else memory)
+    settings = (*settings, 0.0, 0.0, 0.0, 0.0)[:4]
+    room = kernels.workspace(corpus, maximum=maximum)
+    return kernels.walk(
+        corpus, *room, order, costs, slots, rule, settings, np.array(state), memory, np.zeros_like(memory)
+    )
+
+
 LOSSES = [
     LogLikelihood(),
     SoftmaxMargin(),
@@ -105,13 +115,14 @@ def test_kernels_agree_with_the_batch_objective(loss, partial, pairs, size):
     slots[corpus.forbidden] = -np.inf
     order = np.arange(len(corpus.starts) - 1)
     costs = loss.bind(pipe.tag_labels()).costs(corpus.n_states)
-    assert_allclose(kernels.loss_of(corpus, order, loss.maximum, costs, slots), value, rtol=1e-9, atol=1e-9)
+    given = {"maximum": loss.maximum, "costs": costs}
+    assert_allclose(walk(kernels.NOTHING, corpus, order, slots, **given)[0], value, rtol=1e-9, atol=1e-9)
     # A tiny step of each sequence from the same weights: together the gradient
     moved = np.zeros_like(weights)
     eta = 1e-7
     for b in order:
         after = slots.copy()
-        kernels.sgd(corpus, order[b : b + 1], loss.maximum, costs, after, 1.0, 0.0, eta, 1.0, 0.0)
+        walk(kernels.SGD, corpus, order[b : b + 1], after, 0.0, eta, 1.0, **given)
         moved += (after[corpus.slot_of_weight] - weights) / -eta
         assert_array_equal(after[~corpus.learned], slots[~corpus.learned])
     assert_allclose(moved, gradient, atol=2e-6 * size)
@@ -240,7 +251,7 @@ def test_passive_aggressive_is_crammers_rule(kind):
             tau = {0: loss / square, 1: min(c, loss / square), 2: loss / (square + 0.5 / c)}[kind]
             weights = weights - tau * difference
         drift = np.zeros_like(slots)
-        kernels.passive_aggressive(corpus, np.array([b]), np.zeros((0, 0)), slots, drift, 1.0, kind, c, False)
+        walk(kernels.PASSIVE_AGGRESSIVE, corpus, np.array([b]), slots, float(kind), c, 0.0, memory=drift)
         assert_allclose(slots[corpus.slot_of_weight], weights, atol=1e-12)
 
 
@@ -262,7 +273,7 @@ def test_arow_is_the_papers_rule():
             alpha = (loss + n_wrong) / (variance @ difference**2 + 0.5)
             weights = weights - alpha * variance * difference
             variance = 1.0 / (1.0 / variance + difference**2 / 0.5)
-        kernels.arow(corpus, np.array([b]), np.zeros((0, 0)), slots, variances, 0.5)
+        walk(kernels.AROW, corpus, np.array([b]), slots, 0.5, memory=variances)
         assert_allclose(slots[corpus.slot_of_weight], weights, atol=1e-6)
         assert_allclose(variances[corpus.slot_of_weight], variance, atol=1e-6)
 
@@ -274,7 +285,8 @@ def test_adagrad_catches_up_as_if_it_had_regularized_every_weight_at_every_step(
     for steps in range(1, 120):
         expected = max(0.0, expected - rate * l1) / (1.0 + 2.0 * rate * l2)
         one = np.array([weight])
-        kernels.catch_up_all(np.ones(1, bool), one, np.array([square]), np.zeros(1, np.int64), eta, 1e-6, l1, l2, steps)
+        settings = (eta, 1e-6, l1, l2)
+        kernels.catch_up_all(np.ones(1, bool), one, settings, float(steps), np.zeros(1), np.array([square]))
         assert one[0] == pytest.approx(expected, abs=1e-12)
     assert expected == 0.0
 

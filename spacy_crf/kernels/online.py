@@ -4,248 +4,435 @@ All weights are one vector of M slots: those of the features of states, of the f
 [S + 2, S] of transitions, firsts and lasts, -inf where forbidden. Rows of features with many states own a slot for every
 state, so not every slot is a weight (``learned``). A rule touches the slots of a sequence's features and nothing else.
 
-Shapes: n tokens of a sequence, S states, P = S rounded up to a multiple of LANES, the added columns forbidden.
-Every kernel takes the sequences in the order given and answers with the sum of their losses and with the place in
-that order where a loss was not a finite number, -1 if none was. It stops there.
+Shapes: n tokens of a sequence, S states, P = S rounded up to a multiple of LANES, the added states forbidden.
 """
 
-from typing import NamedTuple
+import math
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..types import ChainCorpus, Floats
+from ..types import ChainCorpus, Floats, SlotUses
 
 LANES = 4
 LINEAR = {"reassoc", "contract"}
 TINY = 1e-100
 SPREAD = 300.0
 
-# Helpers are called by kernels only. Ways in for Python would take most of the time to compile, with so many arrays.
+# Rules of `walk`
+NOTHING = 0
+PERCEPTRON = 1
+VOTED_PERCEPTRON = 2
+PASSIVE_AGGRESSIVE = 3
+AROW = 4
+SGD = 5
+SGD_L1 = 6
+ADAGRAD = 7
+
+# Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
+# as a part of its callers, so calls are not nested deeply. ``pairs`` and ``sums`` are None where they are not needed, and
+# what is done with them is then not compiled.
 HELPER = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-class SequenceWork(NamedTuple):
-    """Room for one sequence after the other."""
+class Workspace(NamedTuple):
+    """Room for one sequence after the other. Derivatives are those of its loss with respect to each score."""
 
-    size: int  # S
-    emissions: Floats  # [n, P]
-    chain: Floats  # [S + 2, S] scores of transitions, firsts, lasts
-    pair_scores: Floats  # [n, S * S], where there are features of pairs
-    d_emissions: Floats  # [n, P]
-    d_chain: Floats  # [S + 2, S]
-    d_pairs: Floats  # [n, S * S]
-    transitions: Floats  # [P, P]
-    alpha: Floats  # [n, P]
-    beta: Floats  # [2, P]
-    scaled: Floats  # [n, P]
+    nodes: Floats  # [n, P] scores of states
+    chain: Floats  # [at least S + 2, P] scores of transitions, firsts, lasts
+    d_nodes: Floats
+    d_chain: Floats
     kept: Floats  # [n, P]
-    sums: Floats  # [P, P]
+    forward: Floats  # [n, P]
+    matrix: Floats  # [P, P]
     path: NDArray[np.int32]  # [n]
-    gradient: Floats  # [M] of the sequence, 0 between two sequences
-    marked: NDArray[np.bool_]  # [M]
-    touched: NDArray[np.int64]  # slots whose gradient may not be 0
+    gradient: Floats  # [M] sums while they are collected, otherwise 0
+    slots: NDArray[np.int64]  # what was collected: the gradient at these slots
+    amounts: Floats
+
+
+class PairWork(NamedTuple):
+    """The features of pairs of states."""
+
+    uses: SlotUses
+    scores: Floats  # [n, S * S] added to the transitions into each token
+    d_scores: Floats
+
+
+class SumWork(NamedTuple):
+    """For the log partition. Without it the best labelling is meant."""
+
+    exp_nodes: Floats  # [n, P]
+    sums: Floats  # [P, P]
+    rows: Floats  # [2, P]
+
+
+def workspace(corpus: ChainCorpus, *, maximum: bool) -> tuple[Workspace, Optional[PairWork], Optional[SumWork]]:
+    size = corpus.n_states
+    width = -(-size // LANES) * LANES
+    longest = int(np.diff(corpus.starts).max(initial=1))
+    height = max(size + 2, width)
+    work = Workspace(
+        nodes=np.full((longest, width), -np.inf),
+        chain=np.full((height, width), -np.inf),
+        d_nodes=np.zeros((longest, width)),
+        d_chain=np.zeros((height, width)),
+        kept=np.zeros((longest, width)),
+        forward=np.zeros((longest, width)),
+        matrix=np.zeros((width, width)),
+        path=np.zeros(longest, dtype=np.int32),
+        gradient=np.zeros(len(corpus.learned)),
+        slots=np.zeros(corpus.most_slots, dtype=np.int64),
+        amounts=np.zeros(corpus.most_slots),
+    )
+    pairs = sums = None
+    if corpus.pairs is not None:
+        pairs = PairWork(corpus.pairs, np.zeros((longest, size * size)), np.zeros((longest, size * size)))
+    if not maximum:
+        sums = SumWork(np.zeros((longest, width)), np.zeros((width, width)), np.zeros((2, width)))
+    return work, pairs, sums
+
+
+# ---------------------------------------------------------------------------------------------- ways through a corpus
+
+
+@njit(cache=True, nogil=True)
+def walk(
+    corpus: ChainCorpus, work: Workspace, pairs, sums, order, costs, weights, rule, settings, state, memory, squares
+):
+    """Applies a rule to the sequences in the order given. One kernel, since most of it is the same for all rules.
+
+    pairs (Optional[PairWork]), sums (Optional[SumWork]): See there.
+    costs (float64[S, S] or [0, 0]): Added to the score of each state where the annotation says another one.
+    settings (four floats): Of the rule; memory (float64[M] or [0]): What it remembers of each slot: see below.
+    state (float64[3]): How many sequences came before; the scale of the weights, w = scale · weights, and what any weight
+        could have been charged so far, both of SGD.
+    squares (float64[M] or [0]): Of AdaGrad.
+    RETURNS: The sum of losses, and -1; or a loss that is not a finite number, and its place in the order. It stops there.
+    """
+    total = 0.0
+    n_updates = 0
+    for k in range(len(order)):
+        b = order[k]
+        if rule == ADAGRAD:
+            _catch_up_sequence(corpus, pairs, b, weights, settings, state[0], memory, squares)
+        loss, moves = _differentiate(corpus, work, pairs, sums, b, costs, weights, state[1])
+        if not math.isfinite(loss):
+            return loss, k
+        if rule == SGD:
+            rate = settings[1] / (settings[2] + state[0])
+            state[1] *= 1.0 - rate * settings[0]
+            if moves:
+                _descend(corpus, work, pairs, b, rate / state[1], weights)
+        elif rule != NOTHING:
+            n_slots = _collect(corpus, work, pairs, b) if moves else 0
+            slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+            if rule == PERCEPTRON:
+                _perceptron(slots, amounts, weights, state[0], memory)
+            elif rule == VOTED_PERCEPTRON:
+                n_updates += n_slots > 0
+                for n in range(n_slots):
+                    memory[slots[n]] -= amounts[n]
+            elif rule == SGD_L1:
+                _sgd_l1(slots, amounts, weights, settings, state, memory)
+            elif rule == ADAGRAD:
+                _adagrad(slots, amounts, weights, settings, squares)
+            elif n_slots > 0:
+                factor = corpus.weights[b]
+                wrong = _n_wrong(corpus, b, work.path)
+                if rule == PASSIVE_AGGRESSIVE:
+                    loss = _passive_aggressive(
+                        slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, state[0], memory
+                    )
+                else:
+                    loss = _arow(slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, memory)
+        total += loss
+        state[0] += 1.0
+        if state[1] < 1e-9:
+            for slot in range(len(weights)):
+                weights[slot] *= state[1]
+            state[1] = 1.0
+    if n_updates > 0:
+        for slot in range(len(memory)):
+            memory[slot] /= n_updates
+    return total, -1
+
+
+@njit(cache=True, nogil=True)
+def frank_wolfe(corpus: ChainCorpus, work: Workspace, order, costs, weights, nodes, edges, dual, l2):
+    """Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3: each sequence keeps the mean of the labellings that
+    it met, and moves it towards its most violating labelling by the best step.
+
+    nodes (float64[T, S]), edges (float64[B, S + 2, S]): The mean uses of each score, less the annotation's.
+    dual (float64[B]): The mean cost of each sequence's labellings.
+    RETURNS: As `walk`.
+    """
+    starts = corpus.starts
+    d_nodes, d_chain = work.d_nodes, work.d_chain
+    total = 0.0
+    for k in range(len(order)):
+        b = order[k]
+        begin, end = starts[b], starts[b + 1]
+        loss, _ = _differentiate(corpus, work, None, None, b, costs, weights, 1.0)
+        if not math.isfinite(loss):
+            return loss, k
+        total += loss
+        cost = 0.0
+        for t in range(begin, end):
+            cost += corpus.weights[b] * costs[corpus.gold[t], work.path[t - begin]]
+        _add(d_nodes, d_chain, -1.0, nodes[begin:end], edges[b])  # where to go, less where it is
+        n_slots = _collect(corpus, work, None, b)
+        slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+        slope, square = _along(slots, amounts, weights)
+        # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
+        gap = slope + cost - dual[b]
+        square /= 2.0 * l2
+        step = 1.0 if square <= 0.0 else min(1.0, gap / square)
+        if not step > 0.0 or (square <= 0.0 and not gap > 0.0):
+            step = 0.0
+        for n in range(n_slots):
+            weights[slots[n]] -= step * amounts[n] / (2.0 * l2)
+        dual[b] += step * (cost - dual[b])
+        _add(nodes[begin:end], edges[b], step, d_nodes, d_chain)
+    return total, -1
+
+
+@njit(cache=True, nogil=True)
+def exponentiated_gradient(
+    corpus: ChainCorpus,
+    work: Workspace,
+    sums: SumWork,
+    order,
+    costs,
+    weights,
+    nodes,
+    edges,
+    dual,
+    theta_nodes,
+    theta_edges,
+    rates,
+    first,
+    l2,
+):
+    """Bartlett, Collins, Taskar & McAllester 2004, figure 2: the distribution over a sequence's labellings is that of a
+    chain with scores theta, and the step adds rate · (score + cost) to them. The rate of each sequence is halved until the
+    dual grows, and grows by a twentieth when it did (Collins et al. 2008, section 6).
+
+    nodes, edges, dual: As in `frank_wolfe`, of the distribution. theta_nodes (float64[T, S]), theta_edges
+    (float64[B, S + 2, S]): Its scores, -inf where forbidden. rates (float64[B]).
+    first (bool): Nothing is known of the distributions yet: they replace the annotation, whatever the dual says.
+    RETURNS: As `walk`.
+    """
+    starts = corpus.starts
+    gold = corpus.gold
+    size = corpus.n_states
+    node_scores, chain = work.nodes, work.chain
+    d_nodes, d_chain = work.d_nodes, work.d_chain
+    ascent_nodes, ascent_chain = np.zeros(node_scores.shape), np.zeros(chain.shape)
+    total = 0.0
+    for k in range(len(order)):
+        b = order[k]
+        begin, end = starts[b], starts[b + 1]
+        weight = corpus.weights[b]
+        if begin == end or weight == 0.0:
+            continue
+        loss, _ = _differentiate(corpus, work, None, None, b, costs, weights, 1.0)
+        if not math.isfinite(loss):
+            return loss, k
+        total += loss
+        ascent_nodes[:] = node_scores  # with the cost
+        ascent_chain[:] = chain
+        for _ in range(20):
+            for t in range(end - begin):
+                for j in range(size):
+                    node_scores[t, j] = theta_nodes[begin + t, j] + rates[b] * ascent_nodes[t, j]
+            for i in range(size + 2):
+                for j in range(size):
+                    chain[i, j] = theta_edges[b, i, j] + rates[b] * ascent_chain[i, j]
+            _clear(d_nodes, end - begin)
+            _clear(d_chain, len(d_chain))
+            log_z = _infer(work, None, sums, end - begin, size, 1.0)
+            if not math.isfinite(log_z):
+                return log_z, k
+            cost = 0.0
+            for t in range(end - begin):
+                for j in range(size):
+                    cost += weight * d_nodes[t, j] * costs[gold[begin + t], j]
+                    d_nodes[t, j] *= weight
+            for i in range(size + 2):
+                for j in range(size):
+                    d_chain[i, j] *= weight
+            _use_path(work, None, gold[begin:end], size, -weight)
+            _add(d_nodes, d_chain, -1.0, nodes[begin:end], edges[b])
+            n_slots = _collect(corpus, work, None, b)
+            slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+            slope, square = _along(slots, amounts, weights)
+            growth = cost - dual[b] + slope - square / (4.0 * l2)
+            if growth >= 0.0 or first:
+                for n in range(n_slots):
+                    weights[slots[n]] -= amounts[n] / (2.0 * l2)
+                dual[b] = cost
+                _add(nodes[begin:end], edges[b], 1.0, d_nodes, d_chain)
+                for t in range(end - begin):
+                    # Only differences within a row matter, so the scores may stay small.
+                    largest = -np.inf
+                    for j in range(size):
+                        largest = max(largest, node_scores[t, j])
+                    for j in range(size):
+                        theta_nodes[begin + t, j] = max(node_scores[t, j] - largest, -1e4)
+                for i in range(size + 2):
+                    for j in range(size):
+                        theta_edges[b, i, j] = chain[i, j]
+                rates[b] *= 1.05
+                break
+            rates[b] *= 0.5
+    return total, -1
+
+
+@njit(**HELPER)
+def _add(nodes, chain, amount, other_nodes, other_chain):
+    """Uses of nodes and edges, with and without room for added states: the first += amount · the second."""
+    for t in range(min(len(nodes), len(other_nodes))):
+        for j in range(min(nodes.shape[1], other_nodes.shape[1])):
+            nodes[t, j] += amount * other_nodes[t, j]
+    for i in range(min(len(chain), len(other_chain))):
+        for j in range(min(chain.shape[1], other_chain.shape[1])):
+            chain[i, j] += amount * other_chain[i, j]
+
+
+@njit(**HELPER)
+def _along(slots, amounts, weights):
+    """RETURNS: weights · gradient, and |gradient|²."""
+    slope = square = 0.0
+    for n in range(len(slots)):
+        slope += weights[slots[n]] * amounts[n]
+        square += amounts[n] ** 2
+    return slope, square
 
 
 # ----------------------------------------------------------------------------------------------------------- the rules
 
+# The gradient of a sequence's loss is ``amounts`` at ``slots``, ``seen`` is how many sequences came before it.
 
-@njit(cache=True, nogil=True)
-def perceptron(corpus: ChainCorpus, order, costs, weights, drift, count):
+
+@njit(**HELPER)
+def _perceptron(slots, amounts, weights, seen, drift):
     """Collins 2002, figure 1: w += features(annotation) - features(best labelling).
 
-    drift (float64[M]): Sum of all updates, each times the updates before it: the average is weights - drift / count.
-    count (int): How many sequences came before.
+    drift (float64[M]): Sum of all updates, each times the weight vectors before it, of which the zeros at the start are one:
+        the average is weights - drift / vectors.
     """
-    work = _workspace(corpus)
-    touched = work.touched
-    gradient = work.gradient
-    total = 0.0
-    for k in range(len(order)):
-        loss = _gradient(corpus, order[k], weights, 1.0, True, costs, work)
-        if not np.isfinite(loss):
-            return total, k
-        total += loss
-        for n in range(_collect(corpus, order[k], work)):
-            slot = touched[n]
-            update = gradient[slot]
-            weights[slot] -= update
-            drift[slot] -= (count + k) * update
-            gradient[slot] = 0.0
-    return total, -1
+    for n in range(len(slots)):
+        weights[slots[n]] -= amounts[n]
+        drift[slots[n]] -= (seen + 1.0) * amounts[n]
 
 
-@njit(cache=True, nogil=True)
-def voted_perceptron(corpus: ChainCorpus, order, costs, weights, updates):
-    """The weights stay as they are; all updates are added up.
-
-    updates (float64[M]): Receives their mean over the sequences that ask for one.
-    """
-    work = _workspace(corpus)
-    touched = work.touched
-    gradient = work.gradient
-    total = 0.0
-    n_updates = 0
-    for k in range(len(order)):
-        loss = _gradient(corpus, order[k], weights, 1.0, True, costs, work)
-        if not np.isfinite(loss):
-            return total, k
-        total += loss
-        n_touched = _collect(corpus, order[k], work)
-        n_updates += n_touched > 0
-        for n in range(n_touched):
-            slot = touched[n]
-            updates[slot] -= gradient[slot]
-            gradient[slot] = 0.0
-    if n_updates > 0:
-        updates /= n_updates
-    return total, -1
-
-
-@njit(cache=True, nogil=True)
-def passive_aggressive(corpus: ChainCorpus, order, costs, weights, drift, count, kind, c, sensitive):
+@njit(**HELPER)
+def _passive_aggressive(slots, amounts, loss, factor, wrong, has_costs, weights, settings, seen, drift):
     """Crammer et al. 2006: the smallest change after which the annotation wins by a margin.
 
-    kind (int): 0 for PA (eq. 6: tau = loss / |d|²), 1 for PA-I (at most c), 2 for PA-II (|d|² + 1 / 2c).
-    sensitive (bool): The margin is the root of the number of wrong tokens instead of 1; costs are a margin already.
-    drift, count: As in `perceptron`.
+    loss (float): With the factor of the sequence. wrong (int): Tokens at which the best labelling is wrong.
+    settings: kind, 0 for PA (eq. 6: tau = loss / |d|²), 1 for PA-I (at most c), 2 for PA-II (|d|² + 1 / 2c); c; whether
+        the margin is the root of the number of wrong tokens instead of 1. Costs are a margin already.
+    drift: As in `_perceptron`.
+    RETURNS: The loss with its margin.
     """
-    factors = corpus.weights
-    work = _workspace(corpus)
-    gradient = work.gradient
-    touched = work.touched
-    total = 0.0
-    for k in range(len(order)):
-        b = order[k]
-        weight = factors[b]
-        loss = _gradient(corpus, b, weights, 1.0, True, costs, work)
-        if not np.isfinite(loss):
-            return total, k
-        n_touched = _collect(corpus, b, work)
-        if n_touched == 0 or weight == 0.0:
-            continue
-        loss /= weight
-        if len(costs) == 0:
-            loss += np.sqrt(_n_wrong(corpus, b, work)) if sensitive else 1.0
-        square = 0.0
-        for n in range(n_touched):
-            square += (gradient[touched[n]] / weight) ** 2
-        if kind == 2:
-            tau = loss / (square + 0.5 / (c * weight))
-        else:
-            tau = loss / square if square > 0.0 else 0.0
-            if kind == 1:
-                tau = min(tau, c * weight)
-        total += weight * max(0.0, loss)
-        tau = max(0.0, tau) / weight
-        for n in range(n_touched):
-            slot = touched[n]
-            update = tau * gradient[slot]
-            weights[slot] -= update
-            drift[slot] -= (count + k) * update
-            gradient[slot] = 0.0
-    return total, -1
+    kind, c, sensitive = settings[0], settings[1] * factor, settings[2] > 0.0
+    margin = 0.0 if has_costs else math.sqrt(wrong) if sensitive else 1.0
+    loss = max(0.0, loss / factor + margin)
+    square = 0.0
+    for n in range(len(slots)):
+        square += (amounts[n] / factor) ** 2
+    if kind == 2.0:
+        tau = loss / (square + 0.5 / c)
+    else:
+        tau = loss / square if square > 0.0 else 0.0
+        if kind == 1.0:
+            tau = min(tau, c)
+    for n in range(len(slots)):
+        update = tau / factor * amounts[n]
+        weights[slots[n]] -= update
+        drift[slots[n]] -= (seen + 1.0) * update
+    return factor * loss
 
 
-@njit(cache=True, nogil=True)
-def arow(corpus: ChainCorpus, order, costs, weights, variance, gamma):
+@njit(**HELPER)
+def _arow(slots, amounts, loss, factor, wrong, has_costs, weights, settings, variance):
     """Crammer, Kulesza & Dredze 2009, figure 1, with a diagonal covariance.
 
-    variance (float64[M]): How unsure each weight is. It only falls.
-    gamma (float): r of the paper. The margin is the number of wrong tokens; costs are a margin already.
+    loss (float): With the factor of the sequence. wrong (int): The margin, tokens at which the best labelling is wrong.
+        Costs are a margin already.
+    settings: gamma, r of the paper. variance (float64[M]): How unsure each weight is. It only falls.
+    RETURNS: The loss with its margin.
     """
-    factors = corpus.weights
-    work = _workspace(corpus)
-    touched = work.touched
-    gradient = work.gradient
-    total = 0.0
-    for k in range(len(order)):
-        b = order[k]
-        weight = factors[b]
-        loss = _gradient(corpus, b, weights, 1.0, True, costs, work)
-        if not np.isfinite(loss):
-            return total, k
-        n_touched = _collect(corpus, b, work)
-        if n_touched == 0 or weight == 0.0:
-            continue
-        loss /= weight
-        if len(costs) == 0:
-            loss += _n_wrong(corpus, b, work)
-        confidence = 0.0
-        for n in range(n_touched):
-            slot = touched[n]
-            gradient[slot] /= weight
-            confidence += variance[slot] * gradient[slot] ** 2
-        noise = gamma / weight
-        alpha = max(0.0, loss) / (confidence + noise)
-        total += weight * max(0.0, loss)
-        for n in range(n_touched):
-            slot = touched[n]
-            difference = gradient[slot]
-            weights[slot] -= alpha * variance[slot] * difference
-            variance[slot] = 1.0 / (1.0 / variance[slot] + difference**2 / noise)
-            gradient[slot] = 0.0
-    return total, -1
+    noise = settings[0] / factor
+    loss = max(0.0, loss / factor + (0.0 if has_costs else wrong))
+    confidence = 0.0
+    for n in range(len(slots)):
+        confidence += variance[slots[n]] * (amounts[n] / factor) ** 2
+    alpha = loss / (confidence + noise)
+    for n in range(len(slots)):
+        slot, difference = slots[n], amounts[n] / factor
+        weights[slot] -= alpha * variance[slot] * difference
+        variance[slot] = 1.0 / (1.0 / variance[slot] + difference**2 / noise)
+    return factor * loss
 
 
-@njit(cache=True, nogil=True)
-def sgd(corpus: ChainCorpus, order, maximum, costs, weights, scale, decay, rate, offset, count):
-    """Stochastic gradient descent on loss / B + decay / 2 · w²; w = scale · weights, so that shrinking all weights is one
-    product (Shalev-Shwartz, Singer & Srebro 2007, section 2.3).
+@njit(fastmath=LINEAR, **HELPER)
+def _descend(corpus, work, pairs, b, rate, weights):
+    """Stochastic gradient descent on loss / B + decay / 2 · w², where most states of most tokens have a derivative. Shrinking
+    all weights is one product (Shalev-Shwartz, Singer & Srebro 2007, section 2.3).
 
-    rate (float): Numerator of the learning rate rate / (offset + steps).
-    RETURNS: the scale too.
+    settings of SGD: decay, then the learning rate's numerator and offset: rate / (offset + steps).
     """
-    work = _workspace(corpus)
-    total = 0.0
-    for k in range(len(order)):
-        b = order[k]
-        eta = rate / (offset + count + k)
-        loss = _gradient(corpus, b, weights, scale, maximum, costs, work)
-        if not np.isfinite(loss):
-            return total, k, scale
-        total += loss
-        scale *= 1.0 - eta * decay
-        _descend(corpus, b, eta / scale, weights, work)
-        if scale < 1e-9:
-            for slot in range(len(weights)):
-                weights[slot] *= scale
-            scale = 1.0
-    return total, -1, scale
+    size = corpus.n_states
+    learned = corpus.learned
+    d_chain = work.d_chain
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    _descend_uses(corpus.states, begin, end, size, work.d_nodes, rate, learned, weights)
+    if pairs is not None:
+        _descend_uses(pairs.uses, begin, end, size * size, pairs.d_scores, rate, learned, weights)
+    slot = corpus.chain_start
+    for i in range(size + 2):
+        for j in range(size):
+            if learned[slot]:
+                weights[slot] -= rate * d_chain[i, j]
+            slot += 1
 
 
-@njit(cache=True, nogil=True)
-def sgd_l1(corpus: ChainCorpus, order, maximum, costs, weights, scale, decay, rate, offset, count, l1, due, paid):
-    """`sgd` with the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009, figure 2.
+@njit(fastmath=LINEAR, **HELPER)
+def _descend_uses(uses, begin, end, size, d_scores, rate, learned, weights):
+    slots, columns, values, bounds = uses
+    for t in range(begin, end):
+        d_token = d_scores[t - begin]
+        for j in range(size):
+            d_token[j] *= rate
+        for n in range(bounds[2 * t], bounds[2 * t + 1]):
+            value = np.float64(values[n]) if len(values) > 0 else 1.0
+            at = slots[n]
+            for j in range(size):
+                weights[at + j] -= value * d_token[j] * learned[at + j]
+        for n in range(bounds[2 * t + 1], bounds[2 * t + 2]):
+            value = np.float64(values[n]) if len(values) > 0 else 1.0
+            weights[slots[n]] -= value * d_token[columns[n]]
 
-    l1 (float): Weight of |w| per sequence.
-    due (float): u, what any weight could have been charged so far. paid (float64[M]): q, what each was.
-    RETURNS: the scale and what is due too.
+
+@njit(**HELPER)
+def _sgd_l1(slots, amounts, weights, settings, state, paid):
+    """`_descend` with the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009, figure 2.
+
+    settings: As of SGD, and the weight of |w| per sequence. paid (float64[M]): q, what each weight was charged.
     """
-    work = _workspace(corpus)
-    touched = work.touched
-    gradient = work.gradient
-    total = 0.0
-    for k in range(len(order)):
-        b = order[k]
-        eta = rate / (offset + count + k)
-        loss = _gradient(corpus, b, weights, scale, maximum, costs, work)
-        if not np.isfinite(loss):
-            return total, k, scale, due
-        total += loss
-        scale *= 1.0 - eta * decay
-        due += eta * l1
-        for n in range(_collect(corpus, b, work)):
-            slot = touched[n]
-            weights[slot] -= eta / scale * gradient[slot]
-            gradient[slot] = 0.0
-            weights[slot] = _charge(weights[slot] * scale, due, paid, slot) / scale
-        if scale < 1e-9:
-            for slot in range(len(weights)):
-                weights[slot] *= scale
-            scale = 1.0
-    return total, -1, scale, due
+    decay, rate, offset, l1 = settings
+    rate /= offset + state[0]
+    state[1] *= 1.0 - rate * decay
+    state[2] += rate * l1
+    for n in range(len(slots)):
+        slot = slots[n]
+        weights[slot] -= rate / state[1] * amounts[n]
+        weights[slot] = _charge(weights[slot] * state[1], state[2], paid, slot) / state[1]
 
 
 @njit(**HELPER)
@@ -267,322 +454,121 @@ def charge_all(learned, weights, scale, due, paid):
             weights[slot] = _charge(weights[slot] * scale, due, paid, slot) / scale
 
 
-@njit(cache=True, nogil=True)
-def adagrad(corpus: ChainCorpus, order, maximum, costs, weights, squares, seen, rate, epsilon, l1, l2, count):
+@njit(**HELPER)
+def _adagrad(slots, amounts, weights, settings, squares):
     """Duchi, Hazan & Singer 2011, section 5.1 (composite mirror descent), each weight catching up when it is used.
 
-    squares (float64[M]): Sums of the squared gradients. seen (int64[M]): Up to which step a weight is regularized.
-    l1, l2 (float): Weights of |w| and w² per sequence.
+    settings: The learning rates' numerator, and what is added to their denominators; weights of |w| and w² per sequence.
+    squares (float64[M]): Sums of the squared gradients.
     """
-    work = _workspace(corpus)
-    touched = work.touched
-    gradient = work.gradient
-    regularized = l1 > 0.0 or l2 > 0.0
-    total = 0.0
-    for k in range(len(order)):
-        b = order[k]
-        if regularized:
-            _catch_up_sequence(corpus, b, weights, squares, seen, rate, epsilon, l1, l2, count + k)
-        loss = _gradient(corpus, b, weights, 1.0, maximum, costs, work)
-        if not np.isfinite(loss):
-            return total, k
-        total += loss
-        for n in range(_collect(corpus, b, work)):
-            slot = touched[n]
-            squares[slot] += gradient[slot] ** 2
-            weights[slot] -= rate / (epsilon + np.sqrt(squares[slot])) * gradient[slot]
-            gradient[slot] = 0.0
-    return total, -1
+    for n in range(len(slots)):
+        squares[slots[n]] += amounts[n] ** 2
+        weights[slots[n]] -= settings[0] / (settings[1] + math.sqrt(squares[slots[n]])) * amounts[n]
 
 
 @njit(**HELPER)
-def _catch_up(weight, square, steps, rate, epsilon, l1, l2):
-    """So many proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) without a gradient in between, as one."""
-    if square == 0.0 or steps == 0 or weight == 0.0:
-        return weight
-    eta = rate / (epsilon + np.sqrt(square))
+def _catch_up(slot, weights, settings, seen, regularized, squares):
+    """So many proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) without a gradient in between, as one.
+
+    regularized (float64[M]): Up to which step each weight is.
+    """
+    rate, epsilon, l1, l2 = settings
+    steps = seen - regularized[slot]
+    regularized[slot] = seen
+    if squares[slot] == 0.0 or steps <= 0.0 or weights[slot] == 0.0:
+        return
+    eta = rate / (epsilon + math.sqrt(squares[slot]))
     shrink = 1.0 / (1.0 + 2.0 * eta * l2)
     power = shrink**steps
     charged = steps if l2 == 0.0 else shrink * (1.0 - power) / (1.0 - shrink)
-    size = abs(weight) * power - eta * l1 * charged
-    return np.sign(weight) * max(0.0, size)
+    size = abs(weights[slot]) * power - eta * l1 * charged
+    weights[slot] = np.sign(weights[slot]) * max(0.0, size)
 
 
 @njit(**HELPER)
-def _catch_up_sequence(corpus, b, weights, squares, seen, rate, epsilon, l1, l2, now):
-    starts = corpus.starts
-    row_starts = corpus.row_starts
-    slot_starts = corpus.slot_starts
-    rows = corpus.rows
-    pair_row_starts = corpus.pair_row_starts
-    pair_slot_starts = corpus.pair_slot_starts
-    pair_rows = corpus.pair_rows
-    chain_start = corpus.chain_start
-    learned = corpus.learned
-    for t in range(starts[b], starts[b + 1]):
-        for n in range(row_starts[t], row_starts[t + 1]):
-            for slot in range(slot_starts[rows[n]], slot_starts[rows[n] + 1]):
-                if seen[slot] < now:
-                    weights[slot] = _catch_up(weights[slot], squares[slot], now - seen[slot], rate, epsilon, l1, l2)
-                    seen[slot] = now
-        for n in range(pair_row_starts[t], pair_row_starts[t + 1]):
-            for slot in range(pair_slot_starts[pair_rows[n]], pair_slot_starts[pair_rows[n] + 1]):
-                if seen[slot] < now:
-                    weights[slot] = _catch_up(weights[slot], squares[slot], now - seen[slot], rate, epsilon, l1, l2)
-                    seen[slot] = now
-    for slot in range(chain_start, len(weights)):
-        if learned[slot] and seen[slot] < now:
-            weights[slot] = _catch_up(weights[slot], squares[slot], now - seen[slot], rate, epsilon, l1, l2)
-            seen[slot] = now
+def _catch_up_sequence(corpus, pairs, b, weights, settings, seen, regularized, squares):
+    if settings[2] == 0.0 and settings[3] == 0.0:
+        return
+    size = corpus.n_states
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    _catch_up_uses(corpus.states, begin, end, size, weights, settings, seen, regularized, squares)
+    if pairs is not None:
+        _catch_up_uses(pairs.uses, begin, end, size * size, weights, settings, seen, regularized, squares)
+    for slot in range(corpus.chain_start, len(weights)):
+        if corpus.learned[slot]:
+            _catch_up(slot, weights, settings, seen, regularized, squares)
+
+
+@njit(**HELPER)
+def _catch_up_uses(uses, begin, end, size, weights, settings, seen, regularized, squares):
+    slots, _, _, bounds = uses
+    for side in range(2 * begin, 2 * end):
+        for n in range(bounds[side], bounds[side + 1]):
+            for slot in range(slots[n], slots[n] + (size if side % 2 == 0 else 1)):
+                _catch_up(slot, weights, settings, seen, regularized, squares)
 
 
 @njit(cache=True, nogil=True)
-def catch_up_all(learned, weights, squares, seen, rate, epsilon, l1, l2, now):
+def catch_up_all(learned, weights, settings, seen, regularized, squares):
     """Brings every weight up to date with the regularizer."""
     for slot in range(len(weights)):
         if learned[slot]:
-            weights[slot] = _catch_up(weights[slot], squares[slot], now - seen[slot], rate, epsilon, l1, l2)
-        seen[slot] = now
-
-
-@njit(cache=True, nogil=True)
-def frank_wolfe(corpus: ChainCorpus, order, costs, weights, nodes, edges, dual, l2):
-    """Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3: each sequence keeps the mean of the labellings that
-    it met, and moves it towards its most violating labelling by the best step.
-
-    nodes (float64[T, S]), edges (float64[B, S + 2, S]): The mean uses of each score, less the annotation's.
-    dual (float64[B]): The mean cost of each sequence's labellings.
-    """
-    starts = corpus.starts
-    factors = corpus.weights
-    work = _workspace(corpus)
-    size = work.size
-    d_emissions = work.d_emissions
-    d_chain = work.d_chain
-    touched = work.touched
-    gradient = work.gradient
-    total = 0.0
-    for k in range(len(order)):
-        b = order[k]
-        begin, end = starts[b], starts[b + 1]
-        loss = _gradient(corpus, b, weights, 1.0, True, costs, work)
-        if not np.isfinite(loss):
-            return total, k
-        total += loss
-        cost = factors[b] * _cost_of_best(corpus, b, costs, work)
-        for t in range(end - begin):  # where to go, less where it is
-            for j in range(size):
-                d_emissions[t, j] -= nodes[begin + t, j]
-        for i in range(size + 2):
-            for j in range(size):
-                d_chain[i, j] -= edges[b, i, j]
-        n_touched = _collect(corpus, b, work)
-        slope, square = _along(work, n_touched, weights)
-        # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
-        gap = slope + cost - dual[b]
-        square /= 2.0 * l2
-        step = 1.0 if square <= 0.0 else min(1.0, gap / square)
-        if not step > 0.0 or (square <= 0.0 and not gap > 0.0):
-            step = 0.0
-        for n in range(n_touched):
-            slot = touched[n]
-            weights[slot] -= step * gradient[slot] / (2.0 * l2)
-            gradient[slot] = 0.0
-        dual[b] += step * (cost - dual[b])
-        for t in range(end - begin):
-            for j in range(size):
-                nodes[begin + t, j] += step * d_emissions[t, j]
-        for i in range(size + 2):
-            for j in range(size):
-                edges[b, i, j] += step * d_chain[i, j]
-    return total, -1
-
-
-@njit(cache=True, nogil=True)
-def exponentiated_gradient(
-    corpus: ChainCorpus, order, costs, weights, nodes, edges, dual, theta_nodes, theta_edges, rates, first, l2
-):
-    """Bartlett, Collins, Taskar & McAllester 2004, figure 2: the distribution over a sequence's labellings is that of a
-    chain with scores theta, and the step adds rate · (score + cost) to them. The rate of each sequence is halved until the
-    dual grows, and grows by a twentieth when it did (Collins et al. 2008, section 6).
-
-    nodes, edges, dual: As in `frank_wolfe`, of the distribution. theta_nodes (float64[T, S]), theta_edges
-    (float64[B, S + 2, S]): Its scores, -inf where forbidden. rates (float64[B]).
-    first (bool): Nothing is known of the distributions yet: they replace the annotation, whatever the dual says.
-    """
-    starts = corpus.starts
-    factors = corpus.weights
-    gold = corpus.gold
-    work = _workspace(corpus)
-    size = work.size
-    emissions = work.emissions
-    chain = work.chain
-    d_emissions = work.d_emissions
-    d_chain = work.d_chain
-    touched = work.touched
-    gradient = work.gradient
-    total = 0.0
-    for k in range(len(order)):
-        b = order[k]
-        begin, end = starts[b], starts[b + 1]
-        weight = factors[b]
-        if begin == end or weight == 0.0:
-            continue
-        loss = _gradient(corpus, b, weights, 1.0, True, costs, work)
-        if not np.isfinite(loss):
-            return total, k
-        total += loss
-        ascent_nodes = emissions[: end - begin, :size].copy()  # with the cost
-        ascent_edges = chain.copy()
-        for _ in range(20):
-            rate = rates[b]
-            for t in range(end - begin):
-                for j in range(size):
-                    emissions[t, j] = theta_nodes[begin + t, j] + rate * ascent_nodes[t, j]
-            for i in range(size + 2):
-                for j in range(size):
-                    chain[i, j] = theta_edges[b, i, j] + rate * ascent_edges[i, j]
-            d_emissions[: end - begin] = 0.0
-            d_chain[:] = 0.0
-            log_z = _infer(corpus, begin, end - begin, False, 1.0, work)
-            if not np.isfinite(log_z):
-                return total, k
-            cost = 0.0
-            for t in range(end - begin):
-                named = gold[begin + t]
-                for j in range(size):
-                    cost += weight * d_emissions[t, j] * costs[named, j]
-                    d_emissions[t, j] *= weight
-            d_chain *= weight
-            _use_path(corpus, begin, gold[begin:end], -weight, work)
-            for t in range(end - begin):
-                for j in range(size):
-                    d_emissions[t, j] -= nodes[begin + t, j]
-            for i in range(size + 2):
-                for j in range(size):
-                    d_chain[i, j] -= edges[b, i, j]
-            n_touched = _collect(corpus, b, work)
-            slope, square = _along(work, n_touched, weights)
-            growth = cost - dual[b] + slope - square / (4.0 * l2)
-            if growth >= 0.0 or first:
-                for n in range(n_touched):
-                    slot = touched[n]
-                    weights[slot] -= gradient[slot] / (2.0 * l2)
-                    gradient[slot] = 0.0
-                dual[b] = cost
-                for t in range(end - begin):
-                    # Only differences within a row matter, so the scores may stay small.
-                    largest = emissions[t, :size].max()
-                    for j in range(size):
-                        nodes[begin + t, j] += d_emissions[t, j]
-                        theta_nodes[begin + t, j] = max(emissions[t, j] - largest, -1e4)
-                for i in range(size + 2):
-                    for j in range(size):
-                        edges[b, i, j] += d_chain[i, j]
-                        theta_edges[b, i, j] = chain[i, j]
-                rates[b] *= 1.05
-                break
-            for n in range(n_touched):
-                gradient[touched[n]] = 0.0
-            rates[b] *= 0.5
-    return total, -1
-
-
-@njit(cache=True, nogil=True)
-def loss_of(corpus: ChainCorpus, order, maximum, costs, weights):
-    """The loss of some sequences at fixed weights."""
-    work = _workspace(corpus)
-    total = 0.0
-    for k in range(len(order)):
-        total += _gradient(corpus, order[k], weights, 1.0, maximum, costs, work)
-    return total
+            _catch_up(slot, weights, settings, seen, regularized, squares)
 
 
 # ------------------------------------------------------------------------------------------- what a sequence asks for
 
 
 @njit(**HELPER)
-def _workspace(corpus):
-    size = corpus.n_states
-    width = (size + LANES - 1) // LANES * LANES
-    longest = 1
-    for b in range(len(corpus.starts) - 1):
-        longest = max(longest, corpus.starts[b + 1] - corpus.starts[b])
-    pairs = longest if len(corpus.pair_rows) > 0 else 0
-    return SequenceWork(
-        size,
-        np.full((longest, width), -np.inf),  # emissions
-        np.zeros((size + 2, size)),  # chain
-        np.zeros((pairs, size * size)),  # pair_scores
-        np.zeros((longest, width)),  # d_emissions
-        np.zeros((size + 2, size)),  # d_chain
-        np.zeros((pairs, size * size)),  # d_pairs
-        np.full((width, width), -np.inf),  # transitions
-        np.zeros((longest, width)),  # alpha
-        np.zeros((2, width)),  # beta
-        np.zeros((longest, width)),  # scaled
-        np.zeros((longest, width)),  # kept
-        np.zeros((width, width)),  # sums
-        np.zeros(longest, dtype=np.int32),  # path
-        np.zeros(corpus.learned.shape[0]),  # gradient
-        np.zeros(corpus.learned.shape[0], dtype=np.bool_),  # marked
-        np.zeros(corpus.most_slots, dtype=np.int64),  # touched
-    )
+def _differentiate(corpus, work, pairs, sums, b, costs, weights, scale):
+    """Leaves the derivative of a sequence's loss in the work spaces.
 
-
-@njit(**HELPER)
-def _gradient(corpus, b, weights, scale, maximum, costs, work):
-    """Loss of a sequence; leaves its derivative in work.d_emissions, work.d_chain and work.d_pairs.
-
-    costs (float64[S, S] or [0, 0]): Added to the score of each state where the annotation says another one.
-    RETURNS (float): The loss, times the weight of the sequence.
+    RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
     """
-    starts = corpus.starts
-    factors = corpus.weights
-    is_known = corpus.is_known
     gold = corpus.gold
     clamp = corpus.clamp
-    d_chain = work.d_chain
-    d_emissions = work.d_emissions
-    d_pairs = work.d_pairs
-    emissions = work.emissions
-    size = work.size
-    kept = work.kept
-    begin, end = starts[b], starts[b + 1]
-    weight = factors[b]
+    size = corpus.n_states
+    nodes, chain, kept = work.nodes, work.chain, work.kept
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    factor = corpus.weights[b]
     n = end - begin
-    _clear(d_chain, size + 2)
-    _clear(d_emissions, n)
-    _clear(d_pairs, min(n, len(d_pairs)))
-    if begin == end or weight == 0.0:
-        return 0.0
-    _score(corpus, b, weights, scale, work)
+    _clear(work.d_nodes, n)
+    _clear(work.d_chain, size + 2)
+    if pairs is not None:
+        _clear(pairs.d_scores, n)
+    if n == 0 or factor == 0.0:
+        return 0.0, False
+    _add_scores(corpus.states, begin, end, size, weights, scale, nodes)
+    if pairs is not None:
+        _add_scores(pairs.uses, begin, end, size * size, weights, scale, pairs.scores)
+    for i in range(size + 2):
+        for j in range(size):
+            chain[i, j] = scale * weights[corpus.chain_start + i * size + j]
     value = reached = 0.0
     for step in range(2):  # what the annotation allows, then everything
         is_free = step == 1
-        if not is_free and is_known[b]:
-            reached = _path_score(corpus, begin, gold[begin:end], work)
-            if np.isfinite(reached):
-                _use_path(corpus, begin, gold[begin:end], -weight, work)
+        if not is_free and corpus.is_known[b]:
+            reached = _path_score(work, pairs, gold[begin:end], size)
         else:
-            if is_free:
-                if len(costs) > 0:
-                    _add_costs(corpus, b, costs, work)
-            else:
+            if is_free and len(costs) > 0:
+                _add_costs(nodes, gold, clamp, begin, end, costs)
+            if not is_free:
                 for t in range(n):
                     for j in range(size):
-                        kept[t, j] = emissions[t, j]
+                        kept[t, j] = nodes[t, j]
                         if not clamp[begin + t, j]:
-                            emissions[t, j] = -np.inf
-            value = _infer(corpus, begin, n, maximum, weight if is_free else -weight, work)
+                            nodes[t, j] = -np.inf
+            value = _infer(work, pairs, sums, n, size, factor if is_free else -factor)
             if not is_free:
                 reached = value
                 for t in range(n):
                     for j in range(size):
-                        emissions[t, j] = kept[t, j]
+                        nodes[t, j] = kept[t, j]
         if reached == -np.inf:
-            return 0.0  # the annotation is forbidden: nothing to learn
-    return weight * max(value - reached, 0.0) if np.isfinite(value) else np.nan
+            return 0.0, False  # the annotation is forbidden: nothing to learn
+    if corpus.is_known[b]:
+        _use_path(work, pairs, gold[begin:end], size, -factor)
+    return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
 
 
 @njit(**HELPER)
@@ -593,172 +579,187 @@ def _clear(rows, n):
 
 
 @njit(fastmath=LINEAR, **HELPER)
-def _score(corpus, b, weights, scale, work):
-    """Fills work.emissions, work.chain and, with features of pairs, work.pair_scores."""
-    starts = corpus.starts
-    row_starts = corpus.row_starts
-    values = corpus.values
-    slot_starts = corpus.slot_starts
-    rows = corpus.rows
-    slot_columns = corpus.slot_columns
-    pair_row_starts = corpus.pair_row_starts
-    pair_values = corpus.pair_values
-    pair_rows = corpus.pair_rows
-    pair_slot_starts = corpus.pair_slot_starts
-    pair_slot_columns = corpus.pair_slot_columns
-    pair_start = corpus.pair_start
-    chain_start = corpus.chain_start
-    size = work.size
-    emissions = work.emissions
-    pair_scores = work.pair_scores
-    chain = work.chain
-    begin, end = starts[b], starts[b + 1]
+def _add_scores(uses, begin, end, size, weights, scale, scores):
+    """scores[t, c] = scale · the weights of column c that token t uses."""
+    slots, columns, values, bounds = uses
     for t in range(begin, end):
-        target = emissions[t - begin]
+        target = scores[t - begin]
         for j in range(size):
             target[j] = 0.0
-        for n in range(row_starts[t], row_starts[t + 1]):
+        for n in range(bounds[2 * t], bounds[2 * t + 1]):
             value = np.float64(values[n]) if len(values) > 0 else 1.0
-            at, stop = slot_starts[rows[n]], slot_starts[rows[n] + 1]
-            if stop - at == size:
-                for j in range(size):
-                    target[j] += value * weights[at + j]
-            else:
-                for s in range(at, stop):
-                    target[slot_columns[s]] += value * weights[s]
+            at = slots[n]
+            for j in range(size):
+                target[j] += value * weights[at + j]
+        for n in range(bounds[2 * t + 1], bounds[2 * t + 2]):
+            value = np.float64(values[n]) if len(values) > 0 else 1.0
+            target[columns[n]] += value * weights[slots[n]]
         for j in range(size):
             target[j] *= scale
-        for n in range(pair_row_starts[t], pair_row_starts[t + 1]):
-            if n == pair_row_starts[t]:
-                pair_scores[t - begin] = 0.0
-            value = np.float64(pair_values[n]) if len(pair_values) > 0 else 1.0
-            row = pair_rows[n]
-            for s in range(pair_slot_starts[row], pair_slot_starts[row + 1]):
-                pair_scores[t - begin, pair_slot_columns[s - pair_start]] += value * scale * weights[s]
-    at = chain_start
-    for i in range(size + 2):
-        for j in range(size):
-            chain[i, j] = scale * weights[at + i * size + j]
 
 
 @njit(**HELPER)
-def _has_pairs(corpus, t):
-    pair_row_starts = corpus.pair_row_starts
-    return pair_row_starts[t + 1] > pair_row_starts[t]
-
-
-@njit(**HELPER)
-def _set_transitions(corpus, begin, t, work):
-    """The scores of the step to token t, in work.transitions [P, P]."""
-    size = work.size
-    transitions = work.transitions
-    chain = work.chain
-    pair_scores = work.pair_scores
-    for i in range(size):
-        for j in range(size):
-            transitions[i, j] = chain[i, j]
-    if _has_pairs(corpus, begin + t):
-        for i in range(size):
-            for j in range(size):
-                transitions[i, j] += pair_scores[t, i * size + j]
-
-
-@njit(**HELPER)
-def _add_costs(corpus, b, costs, work):
+def _add_costs(nodes, gold, clamp, begin, end, costs):
     """Where the annotation leaves several states, a wrong one costs what the cheapest of the mistakes costs."""
-    starts = corpus.starts
-    gold = corpus.gold
-    clamp = corpus.clamp
-    size = work.size
-    emissions = work.emissions
-    begin, end = starts[b], starts[b + 1]
     for t in range(begin, end):
-        named = gold[t]
-        if named >= 0:
-            for j in range(size):
-                emissions[t - begin, j] += costs[named, j]
-        else:
-            for j in range(size):
-                if not clamp[t, j]:
-                    least = np.inf
-                    for i in range(size):
-                        if clamp[t, i]:
-                            least = min(least, costs[i, j])
-                    emissions[t - begin, j] += least
+        for j in range(len(costs)):
+            if gold[t] >= 0:
+                nodes[t - begin, j] += costs[gold[t], j]
+            elif not clamp[t, j]:
+                least = np.inf
+                for i in range(len(costs)):
+                    if clamp[t, i]:
+                        least = min(least, costs[i, j])
+                nodes[t - begin, j] += least
 
 
 @njit(**HELPER)
-def _path_score(corpus, begin, path, work):
-    chain = work.chain
-    size = work.size
-    emissions = work.emissions
-    pair_scores = work.pair_scores
+def _n_wrong(corpus, b, path):
+    """Tokens at which a path contradicts the annotation."""
+    wrong = 0
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    for t in range(begin, end):
+        state, named = path[t - begin], corpus.gold[t]
+        wrong += state != named if named >= 0 else not corpus.clamp[t, state]
+    return wrong
+
+
+@njit(**HELPER)
+def _path_score(work, pairs, path, size):
+    nodes, chain = work.nodes, work.chain
     score = chain[size, path[0]] + chain[size + 1, path[-1]]
     for t in range(len(path)):
-        score += emissions[t, path[t]]
+        score += nodes[t, path[t]]
         if t > 0:
             score += chain[path[t - 1], path[t]]
-            if _has_pairs(corpus, begin + t):
-                score += pair_scores[t, path[t - 1] * size + path[t]]
+            if pairs is not None:
+                score += pairs.scores[t, path[t - 1] * size + path[t]]
     return score
 
 
 @njit(**HELPER)
-def _use_path(corpus, begin, path, amount, work):
+def _use_path(work, pairs, path, size, amount):
     """Adds an amount for each score that a path uses."""
-    d_chain = work.d_chain
-    size = work.size
-    d_emissions = work.d_emissions
-    d_pairs = work.d_pairs
+    d_nodes, d_chain = work.d_nodes, work.d_chain
     d_chain[size, path[0]] += amount
     d_chain[size + 1, path[-1]] += amount
     for t in range(len(path)):
-        d_emissions[t, path[t]] += amount
+        d_nodes[t, path[t]] += amount
         if t > 0:
             d_chain[path[t - 1], path[t]] += amount
-            if _has_pairs(corpus, begin + t):
-                d_pairs[t, path[t - 1] * size + path[t]] += amount
+            if pairs is not None:
+                pairs.d_scores[t, path[t - 1] * size + path[t]] += amount
 
 
 @njit(**HELPER)
-def _viterbi(corpus, begin, n, work):
+def _collect(corpus, work, pairs, b):
+    """The gradient by weight: each slot of a sequence whose sum is not 0 in work.slots, the sums in work.amounts.
+
+    RETURNS (int): How many.
+    """
+    learned, d_chain = corpus.learned, work.d_chain
+    size = corpus.n_states
+    gradient, slots, amounts = work.gradient, work.slots, work.amounts
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    found = _collect_uses(corpus.states, begin, end, size, work.d_nodes, learned, gradient, slots, 0)
+    if pairs is not None:
+        found = _collect_uses(pairs.uses, begin, end, size * size, pairs.d_scores, learned, gradient, slots, found)
+    slot = corpus.chain_start
+    for i in range(size + 2):
+        for j in range(size):
+            if d_chain[i, j] != 0.0 and learned[slot]:
+                gradient[slot] = d_chain[i, j]
+                slots[found] = slot
+                found += 1
+            slot += 1
+    n_slots = 0
+    for n in range(found):  # a slot is listed twice where its sum was 0 in between
+        slot = slots[n]
+        if gradient[slot] != 0.0:
+            slots[n_slots] = slot
+            amounts[n_slots] = gradient[slot]
+            gradient[slot] = 0.0
+            n_slots += 1
+    return n_slots
+
+
+@njit(**HELPER)
+def _collect_uses(uses, begin, end, size, d_scores, learned, gradient, touched, found):
+    slots, columns, values, bounds = uses
+    for t in range(begin, end):
+        d_token = d_scores[t - begin]
+        moves = False
+        for j in range(size):
+            moves |= d_token[j] != 0.0
+        if not moves:
+            continue
+        for side in range(2 * t, 2 * t + 2):
+            for n in range(bounds[side], bounds[side + 1]):
+                value = np.float64(values[n]) if len(values) > 0 else 1.0
+                column = columns[n]
+                for j in range(size if side == 2 * t else 1):
+                    slot = slots[n] + j
+                    if d_token[column + j] != 0.0 and learned[slot]:
+                        if gradient[slot] == 0.0:
+                            touched[found] = slot
+                            found += 1
+                        gradient[slot] += value * d_token[column + j]
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- inference
+
+
+@njit(**HELPER)
+def _infer(work, pairs, sums, n, size, amount):
+    """The score of the best labelling, or the log partition; adds the uses of each score, times an amount."""
+    if sums is None:
+        value = _viterbi(work, pairs, n, size)
+        if math.isfinite(value):
+            _use_path(work, pairs, work.path[:n], size, amount)
+    else:
+        value = np.nan
+        if pairs is None:
+            value = _expect_scaled(work, sums, n, size, amount)
+        if math.isnan(value):
+            value = _expect_in_logs(work, pairs, n, size, amount)
+    return value
+
+
+@njit(**HELPER)
+def _viterbi(work, pairs, n, size):
     """The best labelling in work.path, and its score; among equals the one with the lower last state, then the one before."""
-    pair_rows = corpus.pair_rows
-    size = work.size
-    alpha = work.alpha
-    chain = work.chain
-    emissions = work.emissions
-    path = work.path
-    delta, transitions = alpha, work.transitions
-    width = transitions.shape[0]
-    _set_transitions(corpus, begin, 0, work)
-    for t in range(n):
+    nodes, chain, delta, path = work.nodes, work.chain, work.forward, work.path
+    transitions = chain if pairs is None else work.matrix
+    width = chain.shape[1]
+    for j in range(width):
+        delta[0, j] = chain[size, j] + nodes[0, j]
+    # delta[t, j] = nodes[t, j] + max_i(delta[t-1, i] + transitions[i, j])
+    for t in range(1, n):
+        if pairs is not None:
+            _set_transitions(chain, pairs.scores, t, size, transitions)
         for j in range(width):
             delta[t, j] = -np.inf
-    for j in range(size):
-        delta[0, j] = chain[size, j] + emissions[0, j]
-    # delta[t, j] = emissions[t, j] + max_i(delta[t-1, i] + transitions[i, j])
-    for t in range(1, n):
-        if len(pair_rows) > 0:
-            _set_transitions(corpus, begin, t, work)
-        for i in range(0, width, 2):
-            a, c = delta[t - 1, i], delta[t - 1, i + 1]
+        for i in range(0, width, LANES):
+            a, c, d, e = delta[t - 1, i], delta[t - 1, i + 1], delta[t - 1, i + 2], delta[t - 1, i + 3]
             for j in range(width):
-                delta[t, j] = max(delta[t, j], max(a + transitions[i, j], c + transitions[i + 1, j]))
-        for j in range(size):
-            delta[t, j] += emissions[t, j]
+                upper = max(a + transitions[i, j], c + transitions[i + 1, j])
+                lower = max(d + transitions[i + 2, j], e + transitions[i + 3, j])
+                delta[t, j] = max(delta[t, j], max(upper, lower))
+        for j in range(width):
+            delta[t, j] += nodes[t, j]
     best, score = -1, -np.inf
     for j in range(size):
         if delta[n - 1, j] + chain[size + 1, j] > score:
             best, score = j, delta[n - 1, j] + chain[size + 1, j]
     if best == -1:
-        return np.nan if np.isnan(delta[n - 1, 0]) else -np.inf
+        return np.nan if math.isnan(delta[n - 1, 0]) else -np.inf
     total = score
     path[n - 1] = best
     for t in range(n - 1, 0, -1):
         j, score = best, -np.inf
-        if len(pair_rows) > 0:
-            _set_transitions(corpus, begin, t, work)
+        if pairs is not None:
+            _set_transitions(chain, pairs.scores, t, size, transitions)
         for i in range(size):
             if delta[t - 1, i] + transitions[i, j] > score:
                 best, score = i, delta[t - 1, i] + transitions[i, j]
@@ -766,142 +767,134 @@ def _viterbi(corpus, begin, n, work):
     return total
 
 
+@njit(**HELPER)
+def _set_transitions(chain, pairs, t, size, matrix):
+    """The scores of the step to token t, in matrix [P, P]."""
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            matrix[i, j] = chain[i, j] + pairs[t, i * size + j] if i < size and j < size else -np.inf
+
+
 @njit(fastmath=LINEAR, **HELPER)
-def _multiply(source, s, matrix, target, t):
-    """target[t] = source[s] @ matrix"""
-    width = matrix.shape[0]
-    for j in range(width):
-        target[t, j] = 0.0
-    for i in range(0, width, 4):
-        a, b, c, d = source[s, i], source[s, i + 1], source[s, i + 2], source[s, i + 3]
-        for j in range(width):
-            target[t, j] += a * matrix[i, j] + b * matrix[i + 1, j] + c * matrix[i + 2, j] + d * matrix[i + 3, j]
+def _exp(source, row, largest, target):
+    """target[row] = exp(source[row] - largest), for differences between -SPREAD and 0, and 0 where they are smaller.
+
+    exp(x) = exp(x / 1024)^1024: additions and products of whole vectors, where np.exp would be called for every number. It
+    is right to twelve digits.
+    """
+    for j in range(target.shape[1]):
+        x = (source[row, j] - largest) / 1024.0
+        y = 1.0 + x * (1.0 / 11.0)
+        for k in range(10, 0, -1):
+            y = 1.0 + y * x / k
+        for _ in range(10):
+            y *= y
+        target[row, j] = y if x >= -SPREAD / 1024.0 else 0.0
 
 
-@njit(**HELPER)
-def _infer(corpus, begin, n, maximum, amount, work):
-    """The score of the best labelling, or the log partition; adds the uses of each score, times an amount."""
-    if maximum:
-        value = _viterbi(corpus, begin, n, work)
-        if np.isfinite(value):
-            _use_path(corpus, begin, work.path[:n], amount, work)
-        return value
-    value = np.nan if len(corpus.pair_rows) > 0 else _expect_scaled(n, amount, work)
-    return _expect_in_logs(corpus, begin, n, amount, work) if np.isnan(value) else value
-
-
-@njit(**HELPER)
-def _expect_scaled(n, amount, work):
-    """Log partition; adds to work.d_emissions and d_chain the expected uses of each score, times an amount.
+@njit(fastmath=LINEAR, **HELPER)
+def _expect_scaled(work, sum_work, n, size, amount):
+    """Log partition; adds the expected uses of each score, times an amount.
 
     Scaled linear domain, as in `linear_chain`; NaN, and nothing added, where numbers could vanish.
     """
-    size = work.size
-    scaled = work.scaled
-    transitions = work.transitions
-    sums = work.sums
-    chain = work.chain
-    emissions = work.emissions
-    d_emissions = work.d_emissions
-    d_chain = work.d_chain
-    alpha, beta, exp_emissions, matrix, sums = work.alpha, work.beta, scaled, transitions, sums
+    nodes, chain, d_nodes, d_chain = work.nodes, work.chain, work.d_nodes, work.d_chain
+    alpha, matrix, exp_nodes, sums = work.forward, work.matrix, sum_work.exp_nodes, sum_work.sums
+    beta, arriving = sum_work.rows[0], sum_work.rows[1]
     width = matrix.shape[0]
-    largest = -np.inf
-    least = np.inf
+    _clear(sums, width)
+    largest, least = -np.inf, np.inf
     for i in range(size):
         for j in range(size):
             largest = max(largest, chain[i, j])
-            if chain[i, j] > -np.inf:
-                least = min(least, chain[i, j])
+            least = min(least, chain[i, j] if chain[i, j] > -np.inf else np.inf)
     if largest == -np.inf:
         largest = least = 0.0
     spread = largest - least
-    for i in range(size):
-        for j in range(size):
-            matrix[i, j] = np.exp(chain[i, j] - largest)
+    if not spread < SPREAD:
+        return np.nan
     for i in range(width):
-        for j in range(size if i < size else 0, width):
-            matrix[i, j] = 0.0
+        _exp(chain, i, largest, matrix)
+        if i >= size:  # there may be the firsts and lasts
+            for j in range(width):
+                matrix[i, j] = 0.0
     log_z = 0.0
-    # alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
+    # alpha[t, j] = nodes[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
     for t in range(n):
-        top = -np.inf
-        bottom = np.inf
+        top, bottom = -np.inf, np.inf
         for j in range(size):
-            top = max(top, emissions[t, j])
-            if emissions[t, j] > -np.inf:
-                bottom = min(bottom, emissions[t, j])
+            top = max(top, nodes[t, j])
+            bottom = min(bottom, nodes[t, j] if nodes[t, j] > -np.inf else np.inf)
         if top == -np.inf:
             return top
         if not top - bottom + spread < SPREAD:
             return np.nan
-        for j in range(size):
-            exp_emissions[t, j] = np.exp(emissions[t, j] - top)
+        _exp(nodes, t, top, exp_nodes)
         if t == 0:
             for j in range(width):
-                alpha[t, j] = np.exp(chain[size, j]) if j < size else 0.0
+                alpha[t, j] = math.exp(chain[size, j])
             log_z += top
         else:
-            _multiply(alpha, t - 1, matrix, alpha, t)
+            for j in range(width):
+                alpha[t, j] = 0.0
+            for i in range(0, width, LANES):
+                a, c, d, e = alpha[t - 1, i], alpha[t - 1, i + 1], alpha[t - 1, i + 2], alpha[t - 1, i + 3]
+                for j in range(width):
+                    upper = a * matrix[i, j] + c * matrix[i + 1, j]
+                    alpha[t, j] += upper + d * matrix[i + 2, j] + e * matrix[i + 3, j]
             log_z += top + largest
         total = 0.0
         for j in range(width):
-            alpha[t, j] *= exp_emissions[t, j]
+            alpha[t, j] *= exp_nodes[t, j]
             total += alpha[t, j]
         if not TINY < total < 1.0 / TINY:
             return np.nan
-        log_z += np.log(total)
+        log_z += math.log(total)
         for j in range(width):
             alpha[t, j] /= total
     total = 0.0
-    for j in range(size):
-        beta[(n - 1) % 2, j] = np.exp(chain[size + 1, j])
-        total += alpha[n - 1, j] * beta[(n - 1) % 2, j]
+    for j in range(width):
+        beta[j] = math.exp(chain[size + 1, j])
+        total += alpha[n - 1, j] * beta[j]
     if not TINY < total < 1.0 / TINY:
         return np.nan
-    log_z += np.log(total)
-    sums[:] = 0.0
-    beta[:, size:] = 0.0
-    # beta[t-1, i] = logsum_j(transitions[i, j] + emissions[t, j] + beta[t, j])
+    log_z += math.log(total)
+    # beta[t-1, i] = logsum_j(transitions[i, j] + nodes[t, j] + beta[t, j])
     for t in range(n - 1, -1, -1):
-        now = t % 2
         total = 0.0
-        for j in range(size):
-            total += alpha[t, j] * beta[now, j]
+        for j in range(width):
+            total += alpha[t, j] * beta[j]
         if not total > TINY:
             return np.nan
-        for j in range(width):
-            alpha[t, j] *= amount / total  # serves the step to t + 1 no more
-            beta_j = beta[now, j]
-            beta[now, j] *= exp_emissions[t, j]
-            exp_emissions[t, j] = alpha[t, j] * beta_j
-        if t == 0:
-            break
         largest = 0.0
         for j in range(width):
-            largest = max(largest, beta[now, j])
+            alpha[t, j] *= amount / total  # serves the step to t + 1 no more
+            arriving[j] = exp_nodes[t, j] * beta[j]
+            largest = max(largest, arriving[j])
+            exp_nodes[t, j] = alpha[t, j] * beta[j]
+        if t == 0:
+            break
+        total = 0.0
         for j in range(width):
-            beta[now, j] /= largest
+            arriving[j] /= largest
         for i in range(width):
             products = 0.0
             for j in range(width):
-                products += matrix[i, j] * beta[now, j]
-            beta[1 - now, i] = products
-        total = 0.0
-        for i in range(size):
-            total += alpha[t - 1, i] * beta[1 - now, i]
+                products += matrix[i, j] * arriving[j]
+            beta[i] = products
+            total += alpha[t - 1, i] * products
         if not total > TINY:
             return np.nan
         for i in range(size):
             share = amount * alpha[t - 1, i] / total
             for j in range(width):
-                sums[i, j] += share * beta[now, j]
+                sums[i, j] += share * arriving[j]
     for t in range(n):
         for j in range(size):
-            d_emissions[t, j] += exp_emissions[t, j]
+            d_nodes[t, j] += exp_nodes[t, j]
     for j in range(size):
-        d_chain[size, j] += exp_emissions[0, j]
-        d_chain[size + 1, j] += exp_emissions[n - 1, j]
+        d_chain[size, j] += exp_nodes[0, j]
+        d_chain[size + 1, j] += exp_nodes[n - 1, j]
     for i in range(size):
         for j in range(size):
             d_chain[i, j] += sums[i, j] * matrix[i, j]
@@ -917,237 +910,50 @@ def _log_sum(terms):
         return largest
     total = 0.0
     for term in terms:
-        total += np.exp(term - largest)
-    return largest + np.log(total)
+        total += math.exp(term - largest)
+    return largest + math.log(total)
 
 
 @njit(**HELPER)
-def _expect_in_logs(corpus, begin, n, amount, work):
-    """Textbook forward and backward."""
-    pair_rows = corpus.pair_rows
-    size = work.size
-    transitions = work.transitions
-    chain = work.chain
-    emissions = work.emissions
-    d_emissions = work.d_emissions
-    d_chain = work.d_chain
-    d_pairs = work.d_pairs
-    alpha, transitions = work.alpha, transitions
-    terms, beta, arriving = np.empty(size), chain[size + 1].copy(), np.empty(size)
-    _set_transitions(corpus, begin, 0, work)
+def _expect_in_logs(work, pairs, n, size, amount):
+    """Textbook forward and backward, where the scaled ones give up or transitions depend on the token."""
+    nodes, chain, d_nodes, d_chain, alpha = work.nodes, work.chain, work.d_nodes, work.d_chain, work.forward
+    terms, arriving, beta = np.empty(size), np.empty(size), np.empty(size)
     for t in range(n):
-        if t > 0 and len(pair_rows) > 0:
-            _set_transitions(corpus, begin, t, work)
         for j in range(size):
             if t == 0:
-                alpha[t, j] = chain[size, j] + emissions[t, j]
-            else:
-                for i in range(size):
-                    terms[i] = alpha[t - 1, i] + transitions[i, j]
-                alpha[t, j] = emissions[t, j] + _log_sum(terms)
+                alpha[t, j] = nodes[t, j] + chain[size, j]
+                continue
+            for i in range(size):
+                terms[i] = alpha[t - 1, i] + chain[i, j]
+                if pairs is not None:
+                    terms[i] += pairs.scores[t, i * size + j]
+            alpha[t, j] = nodes[t, j] + _log_sum(terms)
     for j in range(size):
+        beta[j] = chain[size + 1, j]
         terms[j] = alpha[n - 1, j] + beta[j]
     log_z = _log_sum(terms)
-    if not np.isfinite(log_z):
+    if not math.isfinite(log_z):
         return log_z
     for t in range(n - 1, -1, -1):
         for j in range(size):
-            expected = amount * np.exp(alpha[t, j] + beta[j] - log_z)
-            d_emissions[t, j] += expected
+            expected = amount * math.exp(alpha[t, j] + beta[j] - log_z)
+            d_nodes[t, j] += expected
             if t == 0:
                 d_chain[size, j] += expected
             if t == n - 1:
                 d_chain[size + 1, j] += expected
-            arriving[j] = emissions[t, j] + beta[j]
+            arriving[j] = nodes[t, j] + beta[j]
         if t == 0:
             break
-        if len(pair_rows) > 0:
-            _set_transitions(corpus, begin, t, work)
         for i in range(size):
             for j in range(size):
-                terms[j] = transitions[i, j] + arriving[j]
-                expected = amount * np.exp(alpha[t - 1, i] + terms[j] - log_z)
+                terms[j] = chain[i, j] + arriving[j]
+                if pairs is not None:
+                    terms[j] += pairs.scores[t, i * size + j]
+                expected = amount * math.exp(alpha[t - 1, i] + terms[j] - log_z)
                 d_chain[i, j] += expected
-                if _has_pairs(corpus, begin + t):
-                    d_pairs[t, i * size + j] += expected
+                if pairs is not None:
+                    pairs.d_scores[t, i * size + j] += expected
             beta[i] = _log_sum(terms)
     return log_z
-
-
-@njit(**HELPER)
-def _is_wrong(corpus, token, state):
-    gold = corpus.gold
-    clamp = corpus.clamp
-    named = gold[token]
-    return state != named if named >= 0 else not clamp[token, state]
-
-
-@njit(**HELPER)
-def _n_wrong(corpus, b, work):
-    """Tokens at which work.path contradicts the annotation."""
-    starts = corpus.starts
-    path = work.path
-    wrong = 0
-    for t in range(starts[b], starts[b + 1]):
-        wrong += _is_wrong(corpus, t, path[t - starts[b]])
-    return wrong
-
-
-@njit(**HELPER)
-def _cost_of_best(corpus, b, costs, work):
-    """What `_add_costs` has added to the score of work.path."""
-    starts = corpus.starts
-    clamp = corpus.clamp
-    path = work.path
-    size = work.size
-    total = 0.0
-    if len(costs) > 0:
-        for t in range(starts[b], starts[b + 1]):
-            state, named = path[t - starts[b]], corpus.gold[t]
-            if named >= 0:
-                total += costs[named, state]
-            elif not clamp[t, state]:
-                least = np.inf
-                for i in range(size):
-                    if clamp[t, i]:
-                        least = min(least, costs[i, state])
-                total += least
-    return total
-
-
-# --------------------------------------------------------------------------------------------- from scores to weights
-
-
-@njit(fastmath=LINEAR, **HELPER)
-def _descend(corpus, b, rate, weights, work):
-    """weights -= rate · gradient, where most states of most tokens have a derivative."""
-    starts = corpus.starts
-    row_starts = corpus.row_starts
-    values = corpus.values
-    slot_starts = corpus.slot_starts
-    rows = corpus.rows
-    learned = corpus.learned
-    slot_columns = corpus.slot_columns
-    pair_row_starts = corpus.pair_row_starts
-    pair_values = corpus.pair_values
-    pair_rows = corpus.pair_rows
-    pair_slot_starts = corpus.pair_slot_starts
-    pair_slot_columns = corpus.pair_slot_columns
-    pair_start = corpus.pair_start
-    chain_start = corpus.chain_start
-    size = work.size
-    d_emissions = work.d_emissions
-    d_pairs = work.d_pairs
-    d_chain = work.d_chain
-    begin, end = starts[b], starts[b + 1]
-    for t in range(begin, end):
-        d_scores = d_emissions[t - begin]
-        moves = False
-        for j in range(size):
-            d_scores[j] *= rate
-            moves |= d_scores[j] != 0.0
-        if moves:
-            for n in range(row_starts[t], row_starts[t + 1]):
-                value = np.float64(values[n]) if len(values) > 0 else 1.0
-                at, stop = slot_starts[rows[n]], slot_starts[rows[n] + 1]
-                if stop - at == size:
-                    for j in range(size):
-                        weights[at + j] -= value * d_scores[j] * learned[at + j]
-                else:
-                    for s in range(at, stop):
-                        weights[s] -= value * d_scores[slot_columns[s]]
-        for n in range(pair_row_starts[t], pair_row_starts[t + 1]):
-            value = np.float64(pair_values[n]) if len(pair_values) > 0 else 1.0
-            row = pair_rows[n]
-            for s in range(pair_slot_starts[row], pair_slot_starts[row + 1]):
-                if learned[s]:
-                    column = pair_slot_columns[s - pair_start]
-                    weights[s] -= value * rate * d_pairs[t - begin, column]
-    for i in range(size + 2):
-        for j in range(size):
-            slot = chain_start + i * size + j
-            if learned[slot]:
-                weights[slot] -= rate * d_chain[i, j]
-
-
-@njit(**HELPER)
-def _collect(corpus, b, work):
-    """The gradient of a sequence by weight: sums in work.gradient, whose slots are listed in work.touched.
-
-    RETURNS (int): How many slots. Who reads a sum sets it back to 0.
-    """
-    starts = corpus.starts
-    row_starts = corpus.row_starts
-    values = corpus.values
-    slot_starts = corpus.slot_starts
-    rows = corpus.rows
-    slot_columns = corpus.slot_columns
-    learned = corpus.learned
-    pair_row_starts = corpus.pair_row_starts
-    pair_values = corpus.pair_values
-    pair_rows = corpus.pair_rows
-    pair_slot_starts = corpus.pair_slot_starts
-    pair_slot_columns = corpus.pair_slot_columns
-    pair_start = corpus.pair_start
-    chain_start = corpus.chain_start
-    size = work.size
-    d_emissions = work.d_emissions
-    d_pairs = work.d_pairs
-    d_chain = work.d_chain
-    marked = work.marked
-    touched = work.touched
-    begin, end = starts[b], starts[b + 1]
-    found = 0
-    for t in range(begin, end):
-        d_scores = d_emissions[t - begin]
-        moves = False
-        for j in range(size):
-            moves |= d_scores[j] != 0.0
-        if moves:
-            for n in range(row_starts[t], row_starts[t + 1]):
-                value = np.float64(values[n]) if len(values) > 0 else 1.0
-                for s in range(slot_starts[rows[n]], slot_starts[rows[n] + 1]):
-                    d_score = d_scores[slot_columns[s]]
-                    if d_score != 0.0 and learned[s]:
-                        found = _note(work, s, value * d_score, found)
-        for n in range(pair_row_starts[t], pair_row_starts[t + 1]):
-            value = np.float64(pair_values[n]) if len(pair_values) > 0 else 1.0
-            row = pair_rows[n]
-            for s in range(pair_slot_starts[row], pair_slot_starts[row + 1]):
-                d_score = d_pairs[t - begin, pair_slot_columns[s - pair_start]]
-                if d_score != 0.0 and learned[s]:
-                    found = _note(work, s, value * d_score, found)
-    for i in range(size + 2):
-        for j in range(size):
-            slot = chain_start + i * size + j
-            if d_chain[i, j] != 0.0 and learned[slot]:
-                found = _note(work, slot, d_chain[i, j], found)
-    for n in range(found):
-        marked[touched[n]] = False
-    return found
-
-
-@njit(**HELPER)
-def _note(work, slot, amount, found):
-    marked = work.marked
-    touched = work.touched
-    gradient = work.gradient
-    if not marked[slot]:
-        marked[slot] = True
-        touched[found] = slot
-        found += 1
-    gradient[slot] += amount
-    return found
-
-
-@njit(**HELPER)
-def _along(work, n_touched, weights):
-    """RETURNS: weights · gradient, and |gradient|²."""
-    touched = work.touched
-    gradient = work.gradient
-    slope = square = 0.0
-    for n in range(n_touched):
-        slot = touched[n]
-        slope += weights[slot] * gradient[slot]
-        square += gradient[slot] ** 2
-    return slope, square

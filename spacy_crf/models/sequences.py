@@ -1,7 +1,7 @@
 """A corpus of linear chains laid out for optimizers that learn from one sequence after the other."""
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
 import numpy as np
@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..losses.clamped import ClampedLoss
-from ..types import ChainCorpus
+from ..types import ChainCorpus, SlotUses, TokenFeatures
 from .emissions import AnnotatedDocs
 from .objective import ChainWeights
+from .sparse_rows import SlotLayout
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 
@@ -36,9 +37,17 @@ class SequencesObjective(ChainWeights):
         super().__init__(model)
         self.loss = loss
         self._describe = describe
+        states, pairs = self._features.states, self._features.transitions
+        # Layout, columns and first slot of the features of states, and of pairs of states
+        self._slots = (
+            (states.layout, states.n_columns, 0),
+            (pairs.layout, pairs.n_columns, len(states.layout.columns)),
+        )
         self.corpus = self._lay_out(list(map(self._look_up, corpus)))
         check = zlib.crc32(repr(loss).encode("utf8"))
-        for array in (self.corpus.rows, self.corpus.starts, self.corpus.gold, self.corpus.weights, self.corpus.clamp):
+        laid_out = self.corpus
+        uses = laid_out.states
+        for array in (uses.slots, uses.bounds, laid_out.starts, laid_out.gold, laid_out.weights, laid_out.clamp):
             check = zlib.crc32(np.ascontiguousarray(array), check)
         self.signature = (*self.layout, check)
 
@@ -50,30 +59,36 @@ class SequencesObjective(ChainWeights):
         known = batch.allowed.sum(axis=1) == 1
         gold = np.where(known, batch.allowed.argmax(axis=1), -1).astype(np.int32)
         weights = np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights
-        return prepared, gold, batch.allowed if not known.all() else None, weights
+        uses = [
+            _find_slots(token_features, *of_rows, len(gold))
+            for token_features, of_rows in zip((prepared.states, prepared.transitions), self._slots)
+        ]
+        return prepared.starts, *uses, gold, batch.allowed if not known.all() else None, weights
 
     def _lay_out(self, batches: list) -> ChainCorpus:
-        features, n_tags = self._features, self._features.n_tags
-        starts = _join_starts([prepared.starts for prepared, *_ in batches])
-        gold = np.concatenate([np.zeros(0, dtype=np.int32), *(gold for _, gold, *_ in batches)])
+        n_tags = self._features.n_tags
+        empty = np.zeros(0, dtype=np.int64), *[_find_slots(None, *of_rows, 0) for of_rows in self._slots]
+        starts, states, pairs, golds, clamps, weights = zip(
+            (*empty, np.zeros(0, dtype=np.int32), None, np.zeros(0)), *batches
+        )
+        starts, gold = _join_starts(starts), np.concatenate(golds)
         clamp = np.zeros((0, n_tags), dtype=bool)
-        if any(allowed is not None for _, _, allowed, _ in batches):
+        if any(allowed is not None for allowed in clamps):
             clamp = np.zeros((len(gold), n_tags), dtype=bool)
             clamp[np.flatnonzero(gold >= 0), gold[gold >= 0]] = True
             at = 0
-            for _, of_batch, allowed, _ in batches:
+            for of_batch, allowed in zip(golds, clamps):
                 if allowed is not None:
                     clamp[at : at + len(of_batch)] = allowed
                 at += len(of_batch)
         unknown = np.append(0, np.cumsum(gold < 0))
-        states, pairs = features.states.layout, features.transitions.layout
-        pair_start = len(states.columns)
-        chain_start = pair_start + len(pairs.columns)
+        (of_states, _, _), (of_pairs, _, pair_start) = self._slots
+        chain_start = pair_start + len(of_pairs.columns)
         n_slots = chain_start + self._observed.size
         slot_of_weight = np.concatenate(
             [
-                states.slot_of_pair,
-                pair_start + pairs.slot_of_pair,
+                of_states.slot_of_pair,
+                pair_start + of_pairs.slot_of_pair,
                 chain_start + np.flatnonzero(self._observed.ravel()),
             ]
         )
@@ -81,54 +96,70 @@ class SequencesObjective(ChainWeights):
         learned[slot_of_weight] = True
         allowed = self._model.attrs["allowed"]
         possible = np.vstack([allowed.transitions, allowed.first, allowed.last])
-        state_rows = _join_rows([prepared.states for prepared, *_ in batches])
-        pair_rows = _join_rows([prepared.transitions for prepared, *_ in batches], n_tokens=len(gold))
-        touched = _slots_of_tokens(state_rows, states.starts) + _slots_of_tokens(pair_rows, pairs.starts)
-        per_sequence = np.diff(touched[starts])
+        states = _join_uses(states)
+        pairs = _join_uses(pairs) if self._features.feature_set.transitions else None
+        touched = _count_slots(states, n_tags)
+        if pairs is not None:
+            touched += _count_slots(pairs, n_tags * n_tags)
         return ChainCorpus(
             n_states=n_tags,
             starts=starts,
-            weights=np.concatenate([np.zeros(0), *(weights for *_, weights in batches)]),
+            weights=np.concatenate(weights),
             gold=gold,
             is_known=np.diff(unknown[starts]) == 0,
             clamp=clamp,
-            rows=state_rows[0],
-            values=state_rows[1],
-            row_starts=state_rows[2],
-            slot_starts=states.starts,
-            slot_columns=states.columns,
-            pair_rows=pair_rows[0],
-            pair_values=pair_rows[1],
-            pair_row_starts=pair_rows[2],
-            pair_slot_starts=pair_start + pairs.starts,
-            pair_slot_columns=pairs.columns,
-            pair_start=pair_start,
+            states=states,
+            pairs=pairs,
             chain_start=chain_start,
             learned=learned,
             slot_of_weight=slot_of_weight,
             forbidden=chain_start + np.flatnonzero(~possible.ravel()),
-            most_slots=int(per_sequence.max(initial=0)) + self._observed.size,
+            most_slots=int(np.diff(touched[starts]).max(initial=0)) + self._observed.size,
         )
 
 
-def _join_starts(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _find_slots(
+    features: Optional[TokenFeatures], layout: SlotLayout, n_columns: int, start: int, n_tokens: int
+) -> SlotUses:
+    """What each token's features use of a vector of slots, where they have those from number ``start`` on."""
+    if features is None:
+        features = TokenFeatures(np.zeros(0, dtype=np.int32), None, np.zeros(n_tokens + 1, dtype=np.int64))
+    # The features of each token, those whose row is whole first
+    widths = np.diff(layout.starts)[features.rows]
+    is_whole = widths == n_columns
+    tokens = np.repeat(np.arange(n_tokens), np.diff(features.starts))
+    order = np.argsort(2 * tokens + ~is_whole, kind="stable")
+    n_slots = np.where(is_whole, 1, widths)[order]
+    after = np.append(0, np.cumsum(n_slots))
+    first_slots = layout.starts[features.rows[order]]
+    slots = np.arange(after[-1]) + np.repeat(first_slots - after[:-1], n_slots)
+    n_whole = np.append(0, np.cumsum(is_whole))[features.starts]
+    bounds = np.empty(2 * n_tokens + 1, dtype=np.int64)
+    bounds[0::2] = after[features.starts]
+    bounds[1::2] = bounds[:-1:2] + np.diff(n_whole)
+    return SlotUses(
+        slots=(start + slots).astype(np.int32 if start + len(layout.columns) <= np.iinfo(np.int32).max else np.int64),
+        columns=layout.columns[slots],
+        values=_NO_VALUES if features.values is None else np.repeat(features.values[order], n_slots),
+        bounds=bounds,
+    )
+
+
+def _join_uses(parts: Sequence[SlotUses]) -> SlotUses:
+    slots, columns, values, bounds = zip(*parts)
+    if any(map(len, values)):
+        ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
+        values = [of_part if len(of_part) else one for of_part, one in zip(values, ones)]
+    return SlotUses(np.concatenate(slots), np.concatenate(columns), np.concatenate(values), _join_starts(bounds))
+
+
+def _count_slots(uses: SlotUses, n_columns: int) -> NDArray[np.int64]:
+    """How many slots the tokens before each token use: int64[T + 1]."""
+    sizes = np.diff(uses.bounds)
+    sizes[0::2] *= n_columns
+    return np.append(0, np.cumsum(sizes))[0::2]
+
+
+def _join_starts(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     lengths = [np.diff(part) for part in parts]
-    return np.append(0, np.cumsum(np.concatenate([np.zeros(0, dtype=np.int64), *lengths]))).astype(np.int64)
-
-
-def _join_rows(parts: list, n_tokens: int = 0):
-    """Rows, values (empty if all are 1) and starts of several TokenFeatures laid end to end; of none, so many empty rows."""
-    parts = [part for part in parts if part is not None]
-    if not parts:
-        return np.zeros(0, dtype=np.int32), _NO_VALUES, np.zeros(n_tokens + 1, dtype=np.int64)
-    values = _NO_VALUES
-    if any(part.values is not None for part in parts):
-        values = np.concatenate(
-            [np.ones(len(p.rows), dtype=np.float32) if p.values is None else p.values for p in parts]
-        )
-    return np.concatenate([part.rows for part in parts]), values, _join_starts([part.starts for part in parts])
-
-
-def _slots_of_tokens(rows, slot_starts) -> NDArray[np.int64]:
-    """How many slots the features before each token own: int64[T + 1]."""
-    return np.append(0, np.cumsum(np.diff(slot_starts)[rows[0]]))[rows[2]]
+    return np.append(0, np.cumsum(np.concatenate(lengths))).astype(np.int64)

@@ -30,6 +30,4 @@ class AROW(OnlineOptimizer):
         run.arrays["variance"] = np.full_like(run.slots, self.variance)
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
-        return kernels.arow(
-            pass_.corpus, pass_.order, pass_.costs, run.slots, run.arrays["variance"], float(self.gamma)
-        )
+        return self.apply(kernels.AROW, pass_, run, self.gamma, memory=run.arrays["variance"])

@@ -44,9 +44,9 @@ class DualOptimizer(OnlineOptimizer):
         primal, dual = self._last[key]
         return primal - dual
 
-    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
-        corpus = objective.corpus
-        if len(corpus.pair_rows):
+    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
+        corpus = pass_.corpus
+        if corpus.pairs is not None:
             raise ValueError(Errors.CRF207.format(key=key, optimizer=type(self).__name__))
         partial = int((~corpus.is_known).sum())
         if partial:
@@ -77,7 +77,7 @@ class DualOptimizer(OnlineOptimizer):
         run.numbers["first"] = False
         if place >= 0:
             return 0.0, place
-        loss = float(kernels.loss_of(pass_.corpus, np.sort(pass_.order), True, pass_.costs, run.slots))
+        loss, _ = self.apply(kernels.NOTHING, pass_._replace(order=np.sort(pass_.order)), run)
         square = self.l2 * float(np.sum(run.slots[pass_.corpus.slot_of_weight] ** 2))
         primal, dual = loss + square, float(run.arrays["dual"].sum()) - square
         run.numbers.update(loss=loss, primal=primal, dual=dual)
@@ -117,7 +117,8 @@ class FrankWolfe(DualOptimizer):
 
     def ascend(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         arrays = (run.arrays["nodes"], run.arrays["edges"], run.arrays["dual"])
-        return kernels.frank_wolfe(pass_.corpus, pass_.order, pass_.costs, run.slots, *arrays, float(self.l2))
+        work, _, _ = pass_.room
+        return kernels.frank_wolfe(pass_.corpus, work, pass_.order, pass_.costs, run.slots, *arrays, float(self.l2))
 
 
 class ExponentiatedGradient(DualOptimizer):
@@ -158,6 +159,7 @@ class ExponentiatedGradient(DualOptimizer):
         names = ("nodes", "edges", "dual", "theta_nodes", "theta_edges", "rates")
         arrays = [run.arrays[name] for name in names]
         first = bool(run.numbers["first"])
+        work, _, sums = kernels.workspace(pass_.corpus, maximum=False)
         return kernels.exponentiated_gradient(
-            pass_.corpus, pass_.order, pass_.costs, run.slots, *arrays, first, float(self.l2)
+            pass_.corpus, work, sums, pass_.order, pass_.costs, run.slots, *arrays, first, float(self.l2)
         )

@@ -7,18 +7,21 @@ gradient. Weights are kept in float64 from step to step; the same seed gives the
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import srsly
 from numpy.typing import NDArray
 
 from ..errors import Errors
+from ..kernels import online as kernels
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats
 from .objective import CRFOptimizer, SequenceObjective, check_count
 
 logger = logging.getLogger("spacy.spacy_crf")
+
+_NOTHING = np.zeros(0)
 
 
 class Pass(NamedTuple):
@@ -28,6 +31,7 @@ class Pass(NamedTuple):
     order: NDArray[np.int64]  # [B] the sequences
     loss: ClampedLoss
     costs: Floats  # [S, S], or [0, 0] without costs
+    room: tuple  # what `kernels.workspace` gives
 
 
 @dataclass
@@ -76,6 +80,25 @@ class OnlineOptimizer(CRFOptimizer):
         """RETURNS (tuple[float, int]): The loss, and the place in the order where it was not finite, -1 if nowhere."""
         raise NotImplementedError
 
+    def apply(
+        self,
+        rule: int,
+        pass_: Pass,
+        run: OnlineRun,
+        *settings: float,
+        memory: Floats = _NOTHING,
+        squares: Floats = _NOTHING,
+    ) -> tuple[float, int]:
+        """Walks by a rule of the kernel, which gets its settings and what it remembers of each slot."""
+        numbers = run.numbers
+        state = np.array([run.count, numbers.get("scale", 1.0), numbers.get("due", 0.0)])
+        padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
+        given = (pass_.corpus, *pass_.room, pass_.order, pass_.costs, run.slots)
+        loss, place = kernels.walk(*given, rule, padded, state, memory, squares)
+        if "scale" in numbers:
+            numbers["scale"], numbers["due"] = state[1:].tolist()
+        return loss, place
+
     def present(self, run: OnlineRun) -> Floats:
         """The weights in slots (float64[M])."""
         return run.slots
@@ -96,16 +119,17 @@ class OnlineOptimizer(CRFOptimizer):
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         corpus = objective.corpus
         run = self._run_of(objective, key)
-        self.prepare(objective, run, key)
         costs = objective.loss.costs(corpus.n_states)
+        room = kernels.workspace(corpus, maximum=objective.loss.maximum)
+        pass_ = Pass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
+        self.prepare(objective, pass_, run, key)
         losses = 0.0
         backup = self._snapshot(run)
         for _ in range(self.epochs_per_step):
             order = np.random.default_rng((self.seed, run.epoch)).permutation(len(corpus.starts) - 1)
-            losses, place = self.walk(Pass(corpus, order, objective.loss, costs), run)
-            if place < 0 and not math.isfinite(
-                losses + float(run.slots[corpus.slot_of_weight] @ run.slots[corpus.slot_of_weight])
-            ):
+            losses, place = self.walk(pass_._replace(order=order), run)
+            n_finite = np.count_nonzero(np.isfinite(run.slots))
+            if place < 0 and not (math.isfinite(losses) and n_finite == len(run.slots) - len(corpus.forbidden)):
                 place = len(order) - 1
             if place >= 0:
                 self._runs[key] = backup
@@ -115,7 +139,8 @@ class OnlineOptimizer(CRFOptimizer):
                 )
             run.count += len(order)
             run.epoch += 1
-            backup = self._snapshot(run) if self.epochs_per_step > 1 else backup
+            if self.epochs_per_step > 1:
+                backup = self._snapshot(run, backup)
         weights = self.present(run)[corpus.slot_of_weight]
         chosen = weights
         if self.averaging:
@@ -128,7 +153,7 @@ class OnlineOptimizer(CRFOptimizer):
         logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.epoch, value)
         return value
 
-    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         """Called at the start of each step."""
 
     def _run_of(self, objective: SequenceObjective, key: str) -> OnlineRun:
@@ -147,9 +172,16 @@ class OnlineOptimizer(CRFOptimizer):
         return run
 
     @staticmethod
-    def _snapshot(run: OnlineRun) -> OnlineRun:
-        arrays = {name: array.copy() for name, array in run.arrays.items()}
-        return OnlineRun(run.layout, run.assigned, run.slots.copy(), arrays, dict(run.numbers), run.count, run.epoch)
+    def _snapshot(run: OnlineRun, earlier: Optional[OnlineRun] = None) -> OnlineRun:
+        """A copy, in the memory of an earlier one: fresh memory costs more than what is copied."""
+        if earlier is None:
+            slots, arrays = run.slots.copy(), {name: array.copy() for name, array in run.arrays.items()}
+        else:
+            slots, arrays = earlier.slots, earlier.arrays
+            np.copyto(slots, run.slots)
+            for name, array in run.arrays.items():
+                np.copyto(arrays[name], array)
+        return OnlineRun(run.layout, run.assigned, slots, arrays, dict(run.numbers), run.count, run.epoch)
 
     # ------------------------------------------------------------------------------------------------------- resuming
 

@@ -48,17 +48,8 @@ class PassiveAggressive(OnlineOptimizer):
         run.arrays["drift"] = np.zeros_like(run.slots)
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
-        return kernels.passive_aggressive(
-            pass_.corpus,
-            pass_.order,
-            pass_.costs,
-            run.slots,
-            run.arrays["drift"],
-            float(run.count + 1),
-            int(self.type),
-            float(self.c),
-            bool(self.error_sensitive),
-        )
+        settings = (self.type, self.c, self.error_sensitive)
+        return self.apply(kernels.PASSIVE_AGGRESSIVE, pass_, run, *settings, memory=run.arrays["drift"])
 
     def average(self, run: OnlineRun) -> Floats:
         return run.slots - run.arrays["drift"] / (run.count + 1)

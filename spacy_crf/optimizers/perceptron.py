@@ -27,8 +27,7 @@ class AveragedPerceptron(OnlineOptimizer):
         run.arrays["drift"] = np.zeros_like(run.slots)
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
-        count = float(run.count + 1)  # the weights before the first update take part in the average
-        return kernels.perceptron(pass_.corpus, pass_.order, pass_.costs, run.slots, run.arrays["drift"], count)
+        return self.apply(kernels.PERCEPTRON, pass_, run, memory=run.arrays["drift"])
 
     def average(self, run: OnlineRun) -> Floats:
         return run.slots - run.arrays["drift"] / (run.count + 1)
@@ -44,6 +43,6 @@ class VotedPerceptron(OnlineOptimizer):
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         updates = np.zeros_like(run.slots)
-        loss, place = kernels.voted_perceptron(pass_.corpus, pass_.order, pass_.costs, run.slots, updates)
+        loss, place = self.apply(kernels.VOTED_PERCEPTRON, pass_, run, memory=updates)
         run.slots += updates
         return loss, place

@@ -62,12 +62,12 @@ class SGD(OnlineOptimizer):
         if self.l1:
             run.arrays["paid"] = np.zeros_like(run.slots)
 
-    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         if "eta" in run.numbers:
             return
         # The number of sequences an epoch has is that of the first step: l2 belongs to the sum over all of them.
         run.numbers["sequences"] = float(max(1, len(objective.corpus.starts) - 1))
-        run.numbers["eta"] = self._calibrate(objective, run, key)
+        run.numbers["eta"] = self._calibrate(pass_, run, key)
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         return self._walk(pass_, run, run.numbers["eta"])
@@ -78,16 +78,12 @@ class SGD(OnlineOptimizer):
         # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay as if l2 were 1
         slower = decay if decay > 0.0 else 2.0 / sequences
         rate, offset = 1.0 / slower, 1.0 / (slower * eta)
-        arguments = (pass_.corpus, pass_.order, bool(pass_.loss.maximum), pass_.costs, run.slots, numbers["scale"])
-        schedule = (decay, rate, offset, float(run.count))
-        if self.l1:
-            loss, place, numbers["scale"], numbers["due"] = kernels.sgd_l1(
-                *arguments, *schedule, self.l1 / sequences, numbers["due"], run.arrays["paid"]
-            )
-            corpus = pass_.corpus
-            kernels.charge_all(corpus.learned, run.slots, numbers["scale"], numbers["due"], run.arrays["paid"])
-        else:
-            loss, place, numbers["scale"] = kernels.sgd(*arguments, *schedule)
+        schedule = (decay, rate, offset)
+        if not self.l1:
+            return self.apply(kernels.SGD, pass_, run, *schedule)
+        paid = run.arrays["paid"]
+        loss, place = self.apply(kernels.SGD_L1, pass_, run, *schedule, self.l1 / sequences, memory=paid)
+        kernels.charge_all(pass_.corpus.learned, run.slots, numbers["scale"], numbers["due"], paid)
         return loss, place
 
     def present(self, run: OnlineRun) -> Floats:
@@ -96,28 +92,24 @@ class SGD(OnlineOptimizer):
     def penalty(self, weights: Floats) -> float:
         return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
 
-    def _calibrate(self, objective: SequenceObjective, run: OnlineRun, key: str) -> float:
+    def _calibrate(self, pass_: Pass, run: OnlineRun, key: str) -> float:
         """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved."""
-        corpus = objective.corpus
-        n_sequences = len(corpus.starts) - 1
+        corpus, n_sequences = pass_.corpus, len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
-        costs = objective.loss.costs(corpus.n_states)
-        pass_ = Pass(corpus, sample, objective.loss, costs)
-        maximum = bool(objective.loss.maximum)
+        pass_ = pass_._replace(order=sample)
         share = len(sample) / n_sequences
+
+        def objective(position: OnlineRun) -> float:
+            loss, _ = self.apply(kernels.NOTHING, pass_, position)
+            return loss + share * self.penalty(self.present(position)[corpus.slot_of_weight])
 
         def try_rate(eta: float) -> float:
             trial = self._snapshot(run)
             _, place = self._walk(pass_, trial, eta)
-            if place >= 0:
-                return np.inf
-            slots = self.present(trial)
-            after = kernels.loss_of(corpus, sample, maximum, costs, slots)
-            after += share * self.penalty(slots[corpus.slot_of_weight])
+            after = objective(trial) if place < 0 else np.inf
             return after if np.isfinite(after) else np.inf
 
-        before = kernels.loss_of(corpus, sample, maximum, costs, run.slots)
-        before += share * self.penalty(run.slots[corpus.slot_of_weight])
+        before = objective(run)
         best, best_eta, factor, lower = np.inf, self.calibration_eta, self.calibration_rate, 0
         eta = self.calibration_eta
         for _ in range(4 * self.calibration_candidates):
@@ -174,28 +166,19 @@ class AdaGrad(OnlineOptimizer):
 
     def start(self, run: OnlineRun) -> None:
         run.arrays["squares"] = np.zeros_like(run.slots)
-        run.arrays["seen"] = np.zeros(len(run.slots), dtype=np.int64)
+        run.arrays["regularized"] = np.zeros_like(run.slots)
 
-    def prepare(self, objective: SequenceObjective, run: OnlineRun, key: str) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         run.numbers.setdefault("sequences", float(max(1, len(objective.corpus.starts) - 1)))
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         sequences = run.numbers["sequences"]
-        corpus, squares, seen = pass_.corpus, run.arrays["squares"], run.arrays["seen"]
+        regularized, squares = run.arrays["regularized"], run.arrays["squares"]
         settings = (float(self.rate), float(self.epsilon), self.l1 / sequences, self.l2 / sequences)
-        loss, place = kernels.adagrad(
-            corpus,
-            pass_.order,
-            bool(pass_.loss.maximum),
-            pass_.costs,
-            run.slots,
-            squares,
-            seen,
-            *settings,
-            run.count,
-        )
+        loss, place = self.apply(kernels.ADAGRAD, pass_, run, *settings, memory=regularized, squares=squares)
         if self.l1 or self.l2:
-            kernels.catch_up_all(corpus.learned, run.slots, squares, seen, *settings, run.count + len(pass_.order))
+            seen = float(run.count + len(pass_.order))
+            kernels.catch_up_all(pass_.corpus.learned, run.slots, settings, seen, regularized, squares)
         return loss, place
 
     def penalty(self, weights: Floats) -> float:
