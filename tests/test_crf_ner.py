@@ -41,6 +41,17 @@ def run(nlp, doc):
     return nlp.get_pipe("crf_ner")(doc)
 
 
+def test_memory_zones_free_words_that_the_component_still_knows(trained):
+    """What a zone adds to the vocabulary is gone after it; the component's own table of words must not mind."""
+    nlp, _ = trained
+    texts = ["Zorkwood left Paris .", "Bob left Zorkwood ."]
+    expected = [entities(nlp(text)) for text in texts]
+    for _ in range(2):
+        with nlp.memory_zone():
+            assert [entities(doc) for doc in nlp.pipe(f"{text} {'Plimth' * n}" for n, text in enumerate(texts))]
+        assert [entities(nlp(text)) for text in texts] == expected
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_learns_its_training_data(scheme):
     nlp, examples = make({"scheme": scheme})

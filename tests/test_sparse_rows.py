@@ -8,7 +8,7 @@ from spacy.tokens import Doc
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.kinds import KindBuilder
-from spacy_crf.models.sparse_rows import KindRows, LexemeScores, SparseRows
+from spacy_crf.models.sparse_rows import KindRows, LexemeScores, SparseRows, parts_for
 from spacy_crf.types import TokenFeatures
 
 TEMPLATES = ["bias", "lower[-2..2]", "tag[0]|lower[0]", "tag[1]", "lower[-1]|lower[0]", "suffix2[-1]", "fn:twice[0]"]
@@ -91,25 +91,28 @@ def by_kinds(corpus, threads):
     rows, index = corpus.rows, corpus.rows.index
     builder = KindBuilder(corpus.compiled, index)
     batches = [corpus.docs[:3], corpus.docs[3:]]
-    tokens = [builder.add(corpus.compiled.reader.read(batch)) for batch in batches]
+    read = [builder.add(corpus.compiled.reader.read(batch)) for batch in batches]
     shared = [KindRows(kinds, rows, corpus.compiled.reader.reach) for kinds in builder.finish()]
     slots, d_slots = rows.slots(corpus.weights), rows.zero_slots()
     tables, d_tables = [kinds.score(slots, threads=threads) for kinds in shared], [kinds.zeros() for kinds in shared]
     scores, gradient = np.zeros_like(corpus.d_scores), np.zeros(rows.n_weights)
     begin = 0
-    for batch in tokens:
-        part = slice(begin, begin + batch.starts[-1])
-        begin = part.stop
+    for batch in read:
+        tokens = slice(begin, begin + batch.starts[-1])
+        begin = tokens.stop
         for kinds, of_tokens, table, d_table in zip(shared, batch.kinds, tables, d_tables):
-            kinds.add_scores(of_tokens, batch.starts, table, scores[part], threads=threads)
-            kinds.scatter(of_tokens, batch.starts, corpus.d_scores[part], d_table, threads=threads)
+            kinds.add_scores(of_tokens, batch.starts, table, scores[tokens])
+            for part in parts_for(threads):
+                kinds.scatter(of_tokens, batch.starts, corpus.d_scores[tokens], d_table, part=part)
         rest = rows.first_slots(batch.rest)
-        rows.add_references(rest, slots, scores[part], threads=threads)
-        rows.scatter_references(rest, corpus.d_scores[part], d_slots, threads=threads)
-        rows.add_scores(batch.items, slots, scores[part], threads=threads)
-        rows.scatter(batch.items, corpus.d_scores[part], gradient, threads=threads)
+        rows.add_references(rest, slots, scores[tokens], threads=threads)
+        rows.add_scores(batch.items, slots, scores[tokens], threads=threads)
+        for part in parts_for(threads):
+            rows.scatter_references(rest, corpus.d_scores[tokens], d_slots, part=part)
+            rows.scatter(batch.items, corpus.d_scores[tokens], gradient, part=part)
     for kinds, d_table in zip(shared, d_tables):
-        kinds.scatter_slots(d_table, d_slots, threads=threads)
+        for part in parts_for(threads):
+            kinds.scatter_slots(d_table, d_slots, part=part)
     return scores, gradient + rows.weights_of(d_slots)
 
 

@@ -10,7 +10,6 @@ read several positions share windows if they read the same columns. Where most w
 own (pairs of words), their templates are left as they are.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -168,9 +167,3 @@ class _Windows:
             places += np.searchsorted(self._columns, seen.part_columns)
             rows.append(seen.rows_of_values(values, places.astype(np.int32), index))
         return KindFeatures(np.array(offsets, dtype=np.int64), rows)
-
-
-def cut_sequences(starts: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
-    """Ranges of sequences of about ``size`` tokens each."""
-    cuts = np.searchsorted(starts, np.arange(0, starts[-1], size))
-    return list(pairwise(np.unique(np.concatenate([[0], cuts, [len(starts) - 1]])).tolist()))

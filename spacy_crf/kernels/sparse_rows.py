@@ -141,15 +141,15 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
 
 
 @njit(cache=True, nogil=True)
-def add_kind_rows(kinds, starts, first, stop, reach, offsets, table, scores):
-    """scores[t] += sum over offsets o of table[kind at t + offsets[o], o], for tokens of the sequences first to stop.
+def add_kind_rows(kinds, starts, reach, offsets, table, scores):
+    """scores[t] += sum over offsets o of table[kind at t + offsets[o], o].
 
     kinds (int32[T + 2 * reach * B]): Of all positions, those of sequence b from ``starts[b] + 2 * reach * b`` on, of which
     the first and the last ``reach`` are outside it. starts (int64[B + 1]), offsets (int64[O]), table (float64[U, O, C])
     Position by position, so that all that a kind has lies together.
     """
     n_columns = scores.shape[1]
-    for b in range(first, stop):
+    for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):

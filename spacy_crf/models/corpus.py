@@ -7,15 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..features.kinds import KindBuilder
+from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
 from .emissions import AnnotatedDocs, Emissions, SparseFeatures
-from .sparse_rows import KindRows
+from .sparse_rows import KindRows, Part, parts_for
 
 # Tokens that one thread scores at a time, so that what it needs of them stays in its cache; fewer where transitions depend
 # on the position
 _BLOCK = 1 << 12
 # Blocks whose scores are in memory together: their derivatives are summed up after all of them
-_GROUP = 8
+_GROUP = 16
 
 
 def block_tokens(features: SparseFeatures) -> int:
@@ -99,23 +100,30 @@ class EmissionsPass:
             transitions = transitions.reshape(len(scores), features.n_tags, features.n_tags)
         return Emissions(scores, transitions, starts)
 
-    def collect(self, numbers: Iterable[int], d_scores: Iterable[Floats], d_transitions: Iterable[Floats]) -> None:
+    def collect(self, numbers: Iterable[int], d_scores: list[Floats], d_transitions: list[Floats]) -> None:
         """Derivatives with respect to the scores (float64[T, S]) and the transitions (float64[T, S, S] where templates have
         transitions) of some blocks."""
-        features, threads = self._features, self._threads
-        for number, d_block, d_pairs in zip(numbers, d_scores, d_transitions):
-            starts, kinds, rest, items, pairs = self._blocks[number]
-            for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_tables):
-                rows.scatter(of_tokens, starts, d_block, d_table, threads=threads)
-            features.states.scatter_references(rest, d_block, self._d_slots, threads=threads)
-            if len(items.rows):
-                features.states.scatter(items, d_block, self._d_states, threads=threads)
-            if pairs is not None:
-                d_pairs = d_pairs.reshape(len(d_pairs), -1)
-                features.transitions.scatter(pairs, d_pairs, self._d_transitions, threads=threads)
+        features = self._features
+        blocks = [self._blocks[number] for number in numbers]
+        d_pairs = [d.reshape(len(d), -1) for d in d_transitions]
+
+        def collect(part: Part) -> None:
+            for (starts, kinds, rest, items, pairs), d_block, d_pairs_of_block in zip(blocks, d_scores, d_pairs):
+                for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_tables):
+                    rows.scatter(of_tokens, starts, d_block, d_table, part=part)
+                features.states.scatter_references(rest, d_block, self._d_slots, part=part)
+                features.states.scatter(items, d_block, self._d_states, part=part)
+                if pairs is not None:
+                    features.transitions.scatter(pairs, d_pairs_of_block, self._d_transitions, part=part)
+
+        run_chunks(collect, parts_for(self._threads), self._threads)
 
     def gradient(self) -> tuple[Floats, Floats]:
         """Derivatives with respect to the weights of tags and of pairs of tags; call it once, at the end."""
-        for rows, d_table in zip(self._kinds, self._d_tables):
-            rows.scatter_slots(d_table, self._d_slots, threads=self._threads)
+
+        def scatter(part: Part) -> None:
+            for rows, d_table in zip(self._kinds, self._d_tables):
+                rows.scatter_slots(d_table, self._d_slots, part=part)
+
+        run_chunks(scatter, parts_for(self._threads), self._threads)
         return self._d_states + self._features.states.weights_of(self._d_slots), self._d_transitions

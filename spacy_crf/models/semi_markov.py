@@ -5,6 +5,7 @@ The model's output is ``SegmentScores``. State 0 is ``O``, whose segments have o
 
 import zlib
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import NamedTuple, Optional, Union
 
 import numpy as np
@@ -29,6 +30,7 @@ from .segments import (
     resize_segments,
     score_segments,
 )
+from .sparse_rows import Part, parts_for
 
 _PARAMS = ("transitions", "first", "last", "lengths")
 LongestSegment = Union[None, int, float, dict[str, int]]
@@ -318,6 +320,14 @@ class SemiMarkovObjective:
             scores = segment_scores(self._model, emissions.score(number), spans, *shared)
             return self._loss(self._structure, scores, block.clamp, weights=block.weights)
 
+        def scatter(numbers: range, derivatives: list[SegmentScores], part: Part) -> None:
+            for number, d_scores in zip(numbers, derivatives):
+                segments = self._blocks[number].segments
+                for place in PLACES:
+                    of_place = getattr(segments, place)
+                    rows[place].scatter(of_place, getattr(d_scores, place), d_places[place], part=part)
+                rows["tokens"].scatter(segments.repeats, d_scores.spans, d_places["tokens"], part=part)
+
         for numbers in self._corpus.groups():
             derivatives = []
             for losses, d_scores, impossible in run_chunks(differentiate, numbers, threads):
@@ -330,11 +340,6 @@ class SemiMarkovObjective:
                 d_chain[-1] += d_scores.last
                 d_lengths += d_scores.lengths
             emissions.collect(numbers, [d.tokens for d in derivatives], [d.transitions for d in derivatives])
-            for number, d_scores in zip(numbers, derivatives):
-                segments = self._blocks[number].segments
-                for place in PLACES:
-                    of_place = getattr(segments, place)
-                    rows[place].scatter(of_place, getattr(d_scores, place), d_places[place], threads=threads)
-                rows["tokens"].scatter(segments.repeats, d_scores.spans, d_places["tokens"], threads=threads)
+            run_chunks(partial(scatter, numbers, derivatives), parts_for(threads), threads)
         parts = [*emissions.gradient(), *d_places.values(), d_chain[self._observed], d_lengths[self._lengths]]
         return float(value), np.concatenate(parts)

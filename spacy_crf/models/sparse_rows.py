@@ -1,7 +1,6 @@
 """Weights of (feature, column) pairs, where a column is a tag or a pair of tags."""
 
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from ..features.columns import LexemeTable, TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..features.feature_index import FeatureIndex, HashedIndex, index_from_dict
-from ..features.kinds import KindFeatures, cut_sequences
+from ..features.kinds import KindFeatures
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import (
     add_kind_rows,
@@ -26,6 +25,22 @@ from ..types import Floats, TemplateRows, TokenFeatures
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens
+
+
+class Part(NamedTuple):
+    """Of a gradient that several threads add to: the rows whose number, masked, is that of the part."""
+
+    number: int
+    mask: int
+
+
+ALL = Part(0, 0)
+
+
+def parts_for(threads: int) -> list[Part]:
+    """As many parts as threads, or up to twice."""
+    mask = (1 << (threads - 1).bit_length()) - 1
+    return [Part(number, mask) for number in range(mask + 1)]
 
 
 class SlotLayout(NamedTuple):
@@ -121,15 +136,11 @@ class SparseRows:
         run_chunks(add, range(0, len(scores), _CHUNK), threads)
 
     def scatter_references(
-        self, first_slots: NDArray[np.integer], d_scores: Floats, d_slots: Floats, *, place: int = 0, threads: int = 1
+        self, first_slots: NDArray[np.integer], d_scores: Floats, d_slots: Floats, *, place: int = 0, part: Part = ALL
     ) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
         d_scores = d_scores.reshape(len(d_scores), -1, self.n_columns)
-
-        def scatter(part: int, mask: int) -> None:
-            scatter_references(first_slots, self._slot_columns, d_scores, place, part, mask, d_slots)
-
-        run_parts(scatter, threads)
+        scatter_references(first_slots, self._slot_columns, d_scores, place, *part, d_slots)
 
     def zero_slots(self) -> Floats:
         return np.zeros(len(self._slot_columns))
@@ -139,26 +150,21 @@ class SparseRows:
         return slots[self._slot_of_pair]
 
     def scatter(
-        self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, threads: int = 1
+        self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, part: Part = ALL
     ) -> Floats:
         """Adds the gradient of the weights to ``gradient`` (float64[W]), or to zeros, and returns it."""
         gradient = np.zeros(self.n_weights) if gradient is None else gradient
         values = _NO_VALUES if features.values is None else features.values
-
-        def scatter(part: int, mask: int) -> None:
-            scatter_gradient(
-                features.rows,
-                values,
-                features.starts,
-                d_scores,
-                self.pair_starts,
-                self.pair_columns,
-                part,
-                mask,
-                gradient,
-            )
-
-        run_parts(scatter, threads)
+        scatter_gradient(
+            features.rows,
+            values,
+            features.starts,
+            d_scores,
+            self.pair_starts,
+            self.pair_columns,
+            *part,
+            gradient,
+        )
         return gradient
 
     def to_dict(self) -> dict[str, Any]:
@@ -203,21 +209,9 @@ class KindRows:
             self._rows.add_references(first_slots, slots, table, place=place, threads=threads)
         return table
 
-    def add_scores(
-        self,
-        kinds: NDArray[np.int32],
-        starts: NDArray[np.int64],
-        table: Floats,
-        scores: Floats,
-        *,
-        threads: int = 1,
-    ) -> None:
+    def add_scores(self, kinds: NDArray[np.int32], starts: NDArray[np.int64], table: Floats, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
-
-        def add(sequences: tuple[int, int]) -> None:
-            add_kind_rows(kinds, starts, *sequences, self._reach, self._offsets, table, scores)
-
-        run_chunks(add, cut_sequences(starts, _CHUNK), threads)
+        add_kind_rows(kinds, starts, self._reach, self._offsets, table, scores)
 
     def scatter(
         self,
@@ -226,25 +220,15 @@ class KindRows:
         d_scores: Floats,
         d_table: Floats,
         *,
-        threads: int = 1,
+        part: Part = ALL,
     ) -> None:
         """Adds the gradient of the kinds' scores to ``d_table``."""
+        scatter_kind_rows(kinds, starts, self._reach, self._offsets, d_scores, *part, d_table)
 
-        def scatter(part: int, mask: int) -> None:
-            scatter_kind_rows(kinds, starts, self._reach, self._offsets, d_scores, part, mask, d_table)
-
-        run_parts(scatter, threads)
-
-    def scatter_slots(self, d_table: Floats, d_slots: Floats, *, threads: int = 1) -> None:
+    def scatter_slots(self, d_table: Floats, d_slots: Floats, *, part: Part = ALL) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
         for place, first_slots in enumerate(self._first_slots):
-            self._rows.scatter_references(first_slots, d_table, d_slots, place=place, threads=threads)
-
-
-def run_parts(function: Callable[[int, int], None], threads: int) -> None:
-    """Calls a function with each part and the mask that makes it one; there are as many parts as threads, or up to twice."""
-    mask = (1 << (threads - 1).bit_length()) - 1
-    run_chunks(lambda part: function(part, mask), range(mask + 1), threads)
+            self._rows.scatter_references(first_slots, d_table, d_slots, place=place, part=part)
 
 
 class LexemeScores:
