@@ -160,15 +160,12 @@ class Errors(metaclass=_Coded):
         "extension that is set before the pipeline is built. Extensions set: {known}."
     )
     CRF407 = "Component '{name}': '{label}' is no part of speech that token.pos can hold. Known: {known}."
-    CRF420 = (
-        "The spans {one} and {other} overlap: a labelling has at most one entity at a token. Leave one of them out."
-    )
-    CRF421 = "Component '{name}' does not know the label of the span {span}. Known labels: {known}."
     CRF431 = "Component '{name}': no token of the training data is annotated, so there is nothing to learn."
     CRF430 = "doc._.crf_weight = {weight!r} of the document '{text}...' is not possible: it must be a finite number, at least 0."
     CRF408 = "Component '{name}': {setting} = {value!r} is not possible. Known: {known}."
     CRF409 = (
-        "Component '{name}': two of the spans cover the token '{text}' of '{start}...'. A labelling has one at most."
+        "Component '{name}': the spans {one} and {other} overlap. A labelling has one at most at a token: leave one of them "
+        "out."
     )
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."

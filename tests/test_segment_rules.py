@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from spacy_crf.constraints.rules import RULES, constraints
-from spacy_crf.constraints.segments import SegmentRules, decode, labels_of
-from spacy_crf.inference.segment_graph import by_label, cut_segments, expand, join_segment_sequences
+from spacy_crf.constraints.segments import SegmentRules, decode
+from spacy_crf.inference.segment_graph import by_label, cut_segments, expand, join_segment_sequences, labels_of
 from spacy_crf.inference.semi_markov import Segments, SemiMarkov
 from spacy_crf.types import GOES_ON, SegmentClamp
 
@@ -161,7 +161,8 @@ def test_a_batch_is_decoded_document_by_document():
     together = decode(rules, scores, doc_starts, {})
     assert not together.relaxed and together.solved
     for tokens, starts in ((slice(0, 7), [0, 4, 7]), (slice(7, 14), [0, 5, 7])):
-        alone, _ = cut_segments(scores, None, tokens, np.array(starts))
+        alone, _ = cut_segments(scores, None, tokens)
+        assert alone.starts.tolist() == starts
         assert decode(rules, alone, np.array([0, 7]), {}).tags.tolist() == together.tags[tokens].tolist()
 
 

@@ -353,10 +353,9 @@ def test_labellings_that_are_not_possible(trained):
     nlp, ner, _ = trained
     doc = nlp.make_doc("Bob Lee saw New York")
     assert ner.log_probability(doc, [Span(doc, 0, 3, label="PER")]) == -np.inf  # longer than any
-    with pytest.raises(ValueError, match=r"CRF420.*'Bob Lee' \(PER, tokens 0 to 2\).*'Lee saw' \(GPE, tokens 1 to 3\)"):
+    with pytest.raises(ValueError, match=r"CRF409.*'Bob Lee' \(PER, tokens 0 to 2\).*'Lee saw' \(GPE, tokens 1 to 3\)"):
         ner.log_probability(doc, [Span(doc, 1, 3, label="GPE"), Span(doc, 0, 2, label="PER")])
-    with pytest.raises(ValueError, match=r"CRF421.*MUSIC.*GPE, ORG, PER"):
-        ner.log_probability(doc, [Span(doc, 0, 1, label="MUSIC")])
+    assert ner.log_probability(doc, [Span(doc, 0, 1, label="MUSIC")]) == -np.inf
     across = Doc(nlp.vocab, words=["In", "New", "York"], sent_starts=[True, False, True])
     assert ner.log_probability(across, [Span(across, 1, 3, label="GPE")]) == -np.inf
 

@@ -33,11 +33,11 @@ def calibrate(model: str, data: Path, *, component: Optional[str] = None) -> dic
     component (str): Only this one.
     RAISES (ValueError): If no component gives probabilities.
     """
-    from ..pipeline.chain_pipe import ChainPipe, register_extension
+    from ..pipeline.ruled_pipe import RuledPipe, register_extension
 
     nlp = spacy.load(model)
     register_extension()
-    pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, ChainPipe) and component in (None, name)]
+    pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, RuledPipe) and component in (None, name)]
     if not pipes:
         raise ValueError(Errors.CRF710.format(model=model, components=", ".join(nlp.pipe_names) or "none"))
     for pipe in pipes:

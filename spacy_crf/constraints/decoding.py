@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..inference.linear_chain import LinearChain
 from ..inference.spans import SpanStates, segments_of
-from ..inference.state_graph import Joined, join_sequences
+from ..inference.state_graph import Joined, cut_document, join_sequences
 from ..types import ChainScores, Clamp, Floats
 from .rule_set import CompiledRules, Facts, RuleSet, ends
 from .rules import Match, Rule
@@ -69,13 +69,8 @@ def decode(
 
     def document(d: int) -> tuple[Document, slice]:
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        of_doc = scores._replace(
-            emissions=scores.emissions[tokens],
-            transitions=scores.transitions[tokens] if np.ndim(scores.transitions) == 3 else scores.transitions,
-            starts=cut_starts(scores.starts, tokens),
-        )
+        of_doc, of_clamp = cut_document(scores, clamp, tokens)
         of_words = np.zeros(0, dtype=np.uint64) if words is None else words[tokens]
-        of_clamp = None if clamp is None else clamp[tokens]
         return Document(of_doc, of_clamp, cut_facts(facts, tokens), of_words, spans), tokens
 
     for d in range(n_docs):
@@ -103,12 +98,6 @@ def documents_without(scores: Floats, starts: NDArray[np.int64], doc_starts: NDA
     for b in np.flatnonzero(scores == -np.inf):
         without[np.searchsorted(doc_starts, starts[b], side="right") - 1] = True
     return without
-
-
-def cut_starts(starts: NDArray[np.int64], tokens: slice) -> NDArray[np.int64]:
-    """Where the sequences of a document start, empty ones left out, counted from its first token."""
-    first, last = np.searchsorted(starts, [tokens.start, tokens.stop], side="left")
-    return np.unique(np.clip(starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
 
 
 def cut_facts(facts: Facts, tokens: slice) -> Facts:

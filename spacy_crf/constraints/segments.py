@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..inference.segment_graph import JoinedSegments, cut_segments, expand, join_segment_sequences
+from ..inference.segment_graph import JoinedSegments, cut_segments, expand, join_segment_sequences, labels_of
 from ..inference.semi_markov import SemiMarkov
 from ..schemes import SEGMENTS
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores, StateGraph
 from .automaton import SpanTags
-from .decoding import Decoded, Search, cut_facts, cut_starts, documents_without
+from .decoding import Decoded, Search, cut_facts, documents_without
 from .rule_set import CompiledRules, Facts, ends
 from .rules import Constraints, Rule
 
@@ -127,7 +127,7 @@ def decode(
     decoded = Decoded(path.states, {}, [], {})
     for d in np.flatnonzero(broken & (np.diff(doc_starts) > 0)).tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        of_doc, of_clamp = cut_segments(scores, clamp, tokens, cut_starts(scores.starts, tokens))
+        of_doc, of_clamp = cut_segments(scores, clamp, tokens)
         answer = SegmentSearch(rules, SegmentDocument(of_doc, of_clamp, cut_facts(facts, tokens))).best()
         decoded.tags[tokens] = answer.tags
         if answer.relaxed:
@@ -161,8 +161,3 @@ class SegmentSearch(Search):
 
     def _lift_clamp(self) -> None:
         self._document = self._document._replace(clamp=None)
-
-
-def labels_of(states: NDArray[np.int32], state_of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """A path of the states of a graph as a path of those it was made for; GOES_ON and -1 stay."""
-    return np.where(states >= 0, state_of[states], states).astype(np.int32)

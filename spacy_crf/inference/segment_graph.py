@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Floats, SegmentClamp, SegmentScores, SpanList, StateGraph
+from .state_graph import cut_starts
 
 
 class JoinedSegments(NamedTuple):
@@ -107,12 +108,9 @@ def expand(joined: JoinedSegments, graph: StateGraph) -> JoinedSegments:
 
 
 def cut_segments(
-    scores: SegmentScores, clamp: Optional[SegmentClamp], tokens: slice, starts: NDArray[np.int64]
+    scores: SegmentScores, clamp: Optional[SegmentClamp], tokens: slice
 ) -> tuple[SegmentScores, Optional[SegmentClamp]]:
-    """The scores and the clamp of some whole sequences.
-
-    tokens (slice): Their tokens; starts (int64[b + 1]): where they start, counted from the first of these.
-    """
+    """The scores and the clamp of one document of a batch."""
     cut, listed, spans = {}, scores.listed, scores.spans
     for name in ("tokens", "begins", "ends"):
         cut[name] = getattr(scores, name)[tokens]
@@ -123,7 +121,13 @@ def cut_segments(
     if np.ndim(scores.transitions) == 3:
         cut["transitions"] = scores.transitions[tokens]
     of_clamp = None if clamp is None else SegmentClamp(*(array[tokens] for array in clamp))
+    starts = cut_starts(scores.starts, tokens)
     return scores._replace(**cut, spans=spans, listed=listed, starts=starts), of_clamp
+
+
+def labels_of(states: NDArray[np.int32], state_of: NDArray[np.int32]) -> NDArray[np.int32]:
+    """A path of the states of a graph as a path of those it was made for; GOES_ON and -1 stay."""
+    return np.where(states >= 0, state_of[states], states).astype(np.int32)
 
 
 def by_label(columns: Floats, state_of: NDArray[np.int32], n_labels: int) -> Floats:

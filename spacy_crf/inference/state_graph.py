@@ -333,6 +333,22 @@ def split_expectations(joined: Joined, expected: ChainScores, starts: Optional[N
     )
 
 
+def cut_document(scores: ChainScores, clamp: Optional[Clamp], tokens: slice) -> tuple[ChainScores, Optional[Clamp]]:
+    """The scores and the clamp of one document of a batch."""
+    of_doc = scores._replace(
+        emissions=scores.emissions[tokens],
+        transitions=scores.transitions[tokens] if np.ndim(scores.transitions) == 3 else scores.transitions,
+        starts=cut_starts(scores.starts, tokens),
+    )
+    return of_doc, None if clamp is None else clamp[tokens]
+
+
+def cut_starts(starts: NDArray[np.int64], tokens: slice) -> NDArray[np.int64]:
+    """Where the sequences of a document start, empty ones left out, counted from its first token."""
+    first, last = np.searchsorted(starts, [tokens.start, tokens.stop], side="left")
+    return np.unique(np.clip(starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
+
+
 def _only(states: States, size: int) -> Clamp:
     """The clamp that leaves one labelling; none where a state is negative."""
     return np.asarray(states)[:, np.newaxis] == np.arange(size)

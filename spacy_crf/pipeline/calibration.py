@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from spacy.training import Example
 
 if TYPE_CHECKING:
-    from .chain_pipe import ChainPipe
+    from .ruled_pipe import RuledPipe
 
 N_BINS = 10
 
@@ -39,7 +39,7 @@ def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) ->
     }
 
 
-def score_calibration(pipe: "ChainPipe", examples: Iterable[Example]) -> dict[str, Any]:
+def score_calibration(pipe: "RuledPipe", examples: Iterable[Example]) -> dict[str, Any]:
     """Calibration of the spans found, by their ``crf_prob``, under the names ``ents_…`` (``tags_…`` for taggers).
 
     Spans whose gold annotation is missing say nothing.

@@ -1,39 +1,27 @@
 """Named entities: labels in a tag scheme, read from and written to ``doc.ents``."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ENT_IOB, ENT_TYPE, ORTH
-from spacy.tokens import Doc
-from spacy.training import Example
 
-from ..features.columns import doc_bounds, read_attributes
 from ..inference.spans import SpanStates
-from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments, TransitionMask, get_scheme
-from ..types import Clamp
+from ..schemes import BEGIN, INSIDE, get_scheme
 from .chain_pipe import ChainPipe
-from .crf_pipe import GoldReport, Prediction
-
-_ENTITY = [ENT_IOB, ENT_TYPE]
+from .entity_pipe import EntityPipe
 
 
-class CRFEntityRecognizer(ChainPipe):
+class CRFEntityRecognizer(EntityPipe, ChainPipe):
     """Finds entities (factory ``crf_ner``).
 
     Entities that a Doc has already are kept, and the rest is decoded around them. Entities end where a sentence is known
     to end.
     """
 
-    writes = ("ent_iob", "ent_type")
-
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
         self.scheme = get_scheme(scheme)
         super().__init__(vocab, model, name, scheme=scheme, **settings)
-
-    def tags(self) -> list[str]:
-        return self.scheme.tags(list(self.labels))
 
     def tag_labels(self) -> list[str]:
         return ["O", *(label for label in self.labels for _ in self.scheme.prefixes)]
@@ -50,151 +38,5 @@ class CRFEntityRecognizer(ChainPipe):
     def telling_tokens(self, length: int) -> Iterable[int]:
         return [length - 1] if self.scheme.closes else [0]
 
-    def transition_mask(self) -> TransitionMask:
-        return self.scheme.transition_mask(len(self.labels))
-
     def span_states(self) -> SpanStates:
         return SpanStates(self.scheme.continues(len(self.labels)), 1, len(self.scheme.prefixes))
-
-    def segments_clamp(self, segments: Segments, starts: NDArray[np.int64]) -> Clamp:
-        iob, label = _annotate(segments, int(starts[-1]), MISSING)
-        return self.scheme.clamp(iob, label, starts, len(self.labels))
-
-    def segments_tags(self, segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int32]:
-        return self.scheme.encode(*_annotate(segments, int(starts[-1]), OUTSIDE), starts)
-
-    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
-        gold = {(ent.start_char, ent.end_char, ent.label_) for ent in example.reference.ents}
-        missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
-        for ent in example.predicted.ents:
-            if not any(missing[ent.start : ent.end]):
-                yield ent._.crf_prob, (ent.start_char, ent.end_char, ent.label_) in gold
-
-    def gold_labels(self, doc: Doc) -> Iterable[str]:
-        return {ent.label_ for ent in doc.ents if ent.label_}
-
-    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
-        annotation = [_aligned_entities(example, report) for example in examples]
-        iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
-        label = self.label_indices(types)
-        entity = (iob == BEGIN) | (iob == INSIDE)
-        unknown = entity & (label < 0)
-        doc_starts = doc_bounds([example.predicted for example in examples])
-
-        def place(token: int) -> str:
-            n = int(np.searchsorted(doc_starts, token, side="right")) - 1
-            doc = examples[n].predicted
-            return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
-
-        for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)):
-            report.add("gold entities have a label the component does not know, and count as outside", place(token))
-        iob = np.where(unknown, OUTSIDE, iob)
-        for token in starts[:-1][starts[:-1] < len(iob)]:
-            if iob[token] == INSIDE:
-                report.add("gold entities cross the start of a sentence, and count as missing", place(token))
-                iob = _without_entity_at(iob, int(token))
-        return self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels))
-
-    def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
-        # Most Docs have none: asking costs them a third of what reading does
-        if not any(doc.has_annotation(ENT_IOB) for doc in docs if len(doc)):
-            return None
-        entity = read_attributes(docs, _ENTITY)
-        return entity if _is_preset(entity).any() else None
-
-    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
-        iob, types = preset.T
-        label = self.label_indices(types)
-        # Entities of other labels and blocked tokens (BEGIN without a type) stay as they are: no entity of ours there.
-        iob = np.where(_is_preset(preset), np.where(label >= 0, iob, OUTSIDE), MISSING)
-        opening = starts[:-1][starts[:-1] < len(iob)]
-        iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
-        return self.scheme.clamp(_repaired(iob), np.maximum(label, 0), starts, len(self.labels))
-
-    def _labels_changed(self) -> None:
-        super()._labels_changed()
-        hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
-        self._types = hashes[self.scheme.label_of_tag(len(self.labels))]  # `ent_type` of each tag
-
-    def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
-        """Write entities to ``doc.ents``, beside those that are there.
-
-        docs (Iterable[Doc]): The Docs that were predicted.
-        prediction (Prediction): What `predict` gave.
-        """
-        annotation = np.empty((len(prediction.tags), 2), dtype=np.uint64)
-        annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
-        annotation[:, 1] = self._types[prediction.tags]
-        if prediction.preset is not None:
-            kept = _is_preset(prediction.preset)
-            annotation[kept] = prediction.preset[kept]
-        for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
-            if begin < end:
-                doc.from_array(_ENTITY, annotation[begin:end])
-        if prediction.probabilities is not None:
-            self.write_probabilities(docs, prediction)
-
-
-def _annotate(segments: Segments, tokens: int, other: int) -> tuple[NDArray, NDArray]:
-    """``ent_iob`` codes and labels (0 beside the segments) of tokens laid end to end."""
-    iob, label = np.full(tokens, other), np.zeros(tokens, dtype=np.int64)
-    for begin, end, number in zip(*segments):
-        iob[begin:end] = INSIDE
-        iob[begin] = BEGIN
-        label[begin:end] = number
-    return iob, label
-
-
-def _is_preset(entity: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which tokens are part of an entity, or blocked (uint64[T, 2] of ``ent_iob`` and ``ent_type``)."""
-    return (entity[:, 0] == BEGIN) | (entity[:, 0] == INSIDE)
-
-
-def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
-    """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
-    predicted, reference = example.predicted, example.reference
-    if len(predicted) == len(reference) and (predicted.to_array(ORTH) == reference.to_array(ORTH)).all():
-        annotation = reference.to_array(_ENTITY).reshape(len(reference), 2)
-        blocked = (annotation[:, 0] == BEGIN) & (annotation[:, 1] == 0)
-        annotation[blocked, 0] = OUTSIDE
-        return annotation
-    annotation = np.zeros((len(predicted), 2), dtype=np.uint64)
-    tags = example.get_aligned_ner()
-    for i, tag in enumerate(tags):
-        if tag is None or tag == "-":
-            continue
-        prefix, _, label = tag.partition("-")
-        annotation[i, 0] = {"B": BEGIN, "U": BEGIN, "I": INSIDE, "L": INSIDE}.get(prefix, OUTSIDE)
-        annotation[i, 1] = predicted.vocab.strings.add(label) if label else 0
-    found = sum(tag is not None and tag[0] in "BU" for tag in tags)
-    lost = len(reference.ents) - found
-    if lost > 0:
-        aligned = {(ent.start_char, ent.end_char) for ent in example.get_aligned_spans_y2x(reference.ents)}
-        for ent in reference.ents:
-            if (ent.start_char, ent.end_char) not in aligned:
-                place = f"'{ent.text}' ({ent.label_}) in '{reference.text[:40]}'"
-                report.add("gold entities do not align with the tokens, and count as missing", place)
-    return annotation
-
-
-def _without_entity_at(iob: NDArray, token: int) -> NDArray:
-    """Marks the entity around a token as missing."""
-    begin, end = token, token + 1
-    while iob[begin] == INSIDE:
-        begin -= 1
-    while end < len(iob) and iob[end] == INSIDE:
-        end += 1
-    iob = iob.copy()
-    iob[begin:end] = MISSING
-    return iob
-
-
-def _repaired(iob: NDArray) -> NDArray:
-    """An entity whose first tokens were taken out is no entity: its rest is OUTSIDE too."""
-    iob = iob.copy()
-    for token in np.flatnonzero((iob[1:] == INSIDE) & (iob[:-1] != BEGIN) & (iob[:-1] != INSIDE)) + 1:
-        end = token
-        while end < len(iob) and iob[end] == INSIDE:
-            iob[end] = OUTSIDE
-            end += 1
-    return iob

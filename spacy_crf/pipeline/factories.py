@@ -81,8 +81,8 @@ possible_states = false
 """
 
 
-# Settings of the components with one tag per token
-OF_CHAINS = {"confidence": False, "decode": "viterbi", "min_prob": 0.0, "constraints": None}
+# Settings that say how to predict
+PREDICTION = {"confidence": False, "decode": "viterbi", "min_prob": 0.0, "constraints": None}
 
 # Settings that all components have
 SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
@@ -97,7 +97,7 @@ if not Doc.has_extension("crf_weight"):
     default_config={
         "scheme": "BILUO",
         "optimizer": None,
-        **OF_CHAINS,
+        **PREDICTION,
         **SUPERVISION,
         **Config().from_str(DEFAULT_CRF_NER),
     },
@@ -144,7 +144,7 @@ def make_crf_ner(
         "attribute": "tag",
         "overwrite": False,
         "optimizer": None,
-        **OF_CHAINS,
+        **PREDICTION,
         **SUPERVISION,
         **Config().from_str(DEFAULT_CRF_TAGGER),
     },
@@ -189,7 +189,7 @@ def make_crf_tagger(
 @Language.factory(
     "semicrf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
-    default_config={"confidence": False, "optimizer": None, **Config().from_str(DEFAULT_SEMICRF_NER)},
+    default_config={"optimizer": None, **PREDICTION, **Config().from_str(DEFAULT_SEMICRF_NER)},
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
 def make_semicrf_ner(
@@ -198,11 +198,23 @@ def make_semicrf_ner(
     model: Model,
     loss: Any,
     confidence: bool,
+    decode: str,
+    min_prob: float,
+    constraints: Optional[Any],
     optimizer: Optional[Optimizer],
     scorer: Optional[Callable],
 ):
     from .semicrf_ner import SemiCRFEntityRecognizer
 
     return SemiCRFEntityRecognizer(
-        nlp.vocab, model, name, loss=loss, confidence=confidence, optimizer=optimizer, scorer=scorer
+        nlp.vocab,
+        model,
+        name,
+        loss=loss,
+        confidence=confidence,
+        decode=decode,
+        min_prob=min_prob,
+        constraints=constraints,
+        optimizer=optimizer,
+        scorer=scorer,
     )

@@ -2,15 +2,13 @@
 
 from spacy.tokens import Doc, Span
 
-from ..constraints.automaton import SpanTags
-from ..constraints.decoding import decode
-from ..constraints.rule_set import RuleSet
 from ..constraints.rules import Rule
 from ..features.columns import doc_bounds
-from .chain_pipe import ChainPipe, words_of
+from .probabilities import words_of
+from .ruled_pipe import RuledPipe
 
 
-def effects(pipe: ChainPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, list[Span]]]]:
+def effects(pipe: RuledPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, list[Span]]]]:
     """The best labelling without rules, and what it becomes as the rules are added in their order.
 
     RETURNS (List[Span], List[Tuple[Rule, List[Span]]]): The spans without rules, and for each rule that changed them the spans it
@@ -19,18 +17,17 @@ def effects(pipe: ChainPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, lis
     compiled = pipe.rules()
     scores = pipe.model.predict([doc])
     facts = compiled.matcher([doc])
-    every: RuleSet = compiled.all
-    tags: SpanTags = every.tags
+    every = compiled.all.rules
 
     def best(rules: list[Rule]) -> list[Span]:
-        some = RuleSet(pipe.constraints.only(rules.__contains__), tags, pipe.transition_mask())
-        found = decode(some, scores, doc_bounds([doc]), facts, words_of([doc]), pipe.span_states())
+        some = pipe.compile_rules(pipe.constraints.only(rules.__contains__))
+        found = pipe.decoding().decode(some, scores, doc_bounds([doc]), facts, words_of([doc]), None)
         return pipe._spans(doc, pipe.segments(found.tags, scores.starts))
 
     before = now = best([])
     changes = []
-    for n, rule in enumerate(every.rules, start=1):
-        spans = best(every.rules[:n])
+    for n, rule in enumerate(every, start=1):
+        spans = best(every[:n])
         if spans != now:
             changes.append((rule, spans))
             now = spans

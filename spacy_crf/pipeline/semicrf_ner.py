@@ -1,9 +1,8 @@
 """Named entities as segments: the semi-Markov component."""
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,31 +11,36 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from ..errors import Errors
-from ..features.columns import doc_bounds
 from ..features.gazetteers import read_gazetteer
-from ..inference.semi_markov import Segments, SemiMarkov, segments_of
+from ..inference.semi_markov import Segments as StateSegments
 from ..models.segments import SegmentFeatures, certain_segments
 from ..models.semi_markov import longest_of
-from ..schemes import SEGMENTS
-from ..types import GOES_ON, SegmentClamp, SegmentScores
-from .crf_ner import CRFEntityRecognizer
-from .crf_pipe import CRFPipe, GoldReport
+from ..schemes import SEGMENTS, Segments
+from ..types import SegmentClamp, SegmentScores
+from .entity_pipe import EntityPipe
+from .gold_report import GoldReport
+
+if TYPE_CHECKING:
+    from ..constraints.rules import Constraints
+    from ..constraints.segments import SegmentRules
+    from .segment_decoding import SegmentDecoding
 
 
-class SemiCRFEntityRecognizer(CRFEntityRecognizer):
+class SemiCRFEntityRecognizer(EntityPipe):
     """Finds entities, each scored as a whole (factory ``semicrf_ner``).
 
     Entities that a Doc has already are kept, and the rest is decoded around them. Entities end where a sentence is known
-    to end.
-
-    confidence (bool): Whether every entity found gets its exact probability, as ``span._.crf_prob``.
+    to end. Its states are ``O`` and the labels, and its clamps `SegmentClamp`; tags are BIO.
     """
 
-    def __init__(self, vocab, model, name="semicrf_ner", *, confidence: bool = False, **settings):
-        self.scheme = SEGMENTS
-        if confidence and not Span.has_extension("crf_prob"):
-            Span.set_extension("crf_prob", default=None)
-        CRFPipe.__init__(self, vocab, model, name, confidence=confidence, **settings)
+    scheme = SEGMENTS
+
+    def __init__(self, vocab, model, name="semicrf_ner", *, constraints: "Optional[Constraints]" = None, **settings):
+        if constraints is not None:
+            from ..constraints.segments import check_segment_rules
+
+            check_segment_rules(constraints)
+        super().__init__(vocab, model, name, constraints=constraints, **settings)
 
     # -------------------------------------------------------------------------------------------------- annotation
 
@@ -56,10 +60,10 @@ class SemiCRFEntityRecognizer(CRFEntityRecognizer):
         self._split(clamp, starts)
         return clamp
 
-    def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments:
+    def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSegments:
         """Cuts segments that are too long into the fewest that are allowed: every token keeps its label.
 
-        RETURNS (Segments): Those that were too long.
+        RETURNS (StateSegments): Those that were too long.
         """
         found = certain_segments(clamp, starts)
         longest = self.model.attrs["longest"][found.state]
@@ -68,7 +72,7 @@ class SemiCRFEntityRecognizer(CRFEntityRecognizer):
             cuts = np.arange(begin + step, end, step)
             clamp.may_begin[cuts] = True
             clamp.must_begin[cuts] = True
-        return Segments(found.begin[too_long], found.end[too_long], found.state[too_long])
+        return StateSegments(found.begin[too_long], found.end[too_long], found.state[too_long])
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -106,132 +110,42 @@ class SemiCRFEntityRecognizer(CRFEntityRecognizer):
 
     # -------------------------------------------------------------------------------------------------- prediction
 
-    def predict(self, docs: Iterable[Doc]) -> "SegmentPrediction":
-        """Best segmentation of a batch of Docs, around the annotation they have already.
+    def best_tags(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> NDArray[np.int32]:
+        return self.scheme.states_to_tags(self.model.attrs["structure"].viterbi(scores, clamp=clamp).states)
 
-        RETURNS (SegmentPrediction)
-        RAISES (ValueError): If the component has no labels, or was not initialized.
-        """
-        docs = list(docs)
-        scores = self._score(docs)
-        preset = self.read_preset(docs)
-        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
-        states = self._structure.viterbi(scores, clamp=clamp).states
-        probabilities = None
-        if self.cfg["confidence"]:
-            probabilities = np.ones(len(states))
-            segments = segments_of(states)
-            probabilities[segments.begin] = self._structure.segment_probabilities(scores, segments, clamp=clamp)
-        tags = self.scheme.states_to_tags(states)
-        return SegmentPrediction(tags, scores.starts, doc_bounds(docs), preset, probabilities)
+    def segments(self, tags: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
+        return self.scheme.decode(tags, starts)
 
-    def write_probabilities(self, docs: Iterable[Doc], prediction: "SegmentPrediction") -> None:
-        """Set ``span._.crf_prob`` of the entities found; those that were there before keep what they have."""
-        for doc, first in zip(docs, prediction.doc_starts.tolist()):
-            for ent in doc.ents:
-                at = first + ent.start
-                if prediction.tags[at] > 0 and (prediction.preset is None or not prediction.preset[at, 1]):
-                    ent._.crf_prob = float(prediction.probabilities[at])
+    def free_clamp(self, tokens: int) -> SegmentClamp:
+        every = np.ones(tokens, dtype=bool)
+        return SegmentClamp(np.ones((tokens, len(self.tags())), dtype=bool), every, ~every)
 
-    @property
-    def _structure(self) -> SemiMarkov:
-        return self.model.attrs["structure"]
+    def allowed_states(self, clamp: SegmentClamp) -> NDArray[np.bool_]:
+        return clamp.states
 
-    def _score(self, docs: list[Doc]) -> SegmentScores:
-        self._require_initialized()
-        return self.model.predict(docs)
+    def both_clamps(self, clamp: SegmentClamp, forced: SegmentClamp) -> SegmentClamp:
+        states = clamp.states & forced.states
+        states = np.where(states.any(axis=1)[:, None], states, forced.states)
+        # A segment that is forced begins where it says, ends where it says, and nothing begins inside of it.
+        may_begin = forced.must_begin | (clamp.may_begin & forced.may_begin)
+        return SegmentClamp(states, may_begin, forced.must_begin | (clamp.must_begin & forced.may_begin))
 
-    # ----------------------------------------------------------------------------------------------- probabilities
-    # These ask about the words: entities that the Doc has already, this component's own or others', change nothing.
+    def refused(self, span: Span) -> Optional[str]:
+        if span.label_ in self.labels:
+            longest = int(self.model.attrs["longest"][1 + self.labels.index(span.label_)])
+            if len(span) > longest:
+                return f"the longest segment of its label has {longest} tokens"
+        return super().refused(span)
 
-    def marginals(self, doc: Doc) -> tuple[NDArray[np.float64], list[str]]:
-        """Probability of each label at each token.
+    def label_of_states(self) -> NDArray[np.int64]:
+        return np.arange(1 + len(self.labels)) - 1
 
-        RETURNS (float64[T, S], list[str]): The probabilities, and the states that they belong to: ``O`` and the labels.
-        """
-        return self._structure.marginals(self._score([doc])), self.tags()
+    def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
+        from ..constraints.segments import SegmentRules
 
-    def span_probabilities(self, doc: Doc, min_prob: float = 0.01) -> list[tuple[Span, float]]:
-        """Spans that may be entities, with the exact probability that precisely these tokens are one of this label.
+        return SegmentRules(constraints, list(self.labels))
 
-        min_prob (float): Leave out those that are less probable.
-        RETURNS (list[tuple[Span, float]]): Most probable first.
-        """
-        found = self._structure.segment_marginals(self._score([doc]), min_prob=min_prob)
-        pairs = [
-            (Span(doc, begin, end, label=self.labels[state - 1]), probability)
-            for begin, end, state, probability in zip(*(array.tolist() for array in found))
-            if state > 0
-        ]
-        return sorted(pairs, key=lambda pair: -pair[1])
+    def decoding(self) -> "SegmentDecoding":
+        from .segment_decoding import SegmentDecoding
 
-    def n_best(self, doc: Doc, n: int) -> list[tuple[float, list[Span]]]:
-        """The most probable labellings of a Doc.
-
-        n (int): How many, at most.
-        RETURNS (list[tuple[float, list[Span]]]): Their probabilities and entities, best first.
-        """
-        scores = self._score([doc])
-        log_z = self._structure.log_partition(scores)
-        best: list[tuple[float, tuple]] = [(0.0, ())]
-        for paths, partition in zip(self._structure.n_best(scores, n), log_z.tolist()):
-            # the best of a Doc's sequences so far, with the best of the next one
-            joined = [(a + score - partition, (*before, states)) for a, before in best for score, states in paths]
-            best = sorted(joined, key=lambda item: -item[0])[:n]
-        empty = np.zeros(0, dtype=np.int32)
-        return [
-            (min(1.0, float(np.exp(score))), self._spans(doc, np.concatenate([empty, *parts]))) for score, parts in best
-        ]
-
-    def log_probability(self, doc: Doc, spans: Iterable[Span]) -> float:
-        """Log probability of one complete labelling.
-
-        spans (Iterable[Span]): Its entities; all other tokens are outside.
-        RETURNS (float): -inf if it is not possible, such as entities longer than the longest segment of their label.
-        RAISES (ValueError): If two spans overlap, or a label is unknown.
-        """
-        scores = self._score([doc])
-        states = np.zeros(len(doc), dtype=np.int32)
-        ordered = sorted(spans, key=lambda span: span.start)
-        for before, span in pairwise(ordered):
-            if span.start < before.end:
-                raise ValueError(Errors.CRF420.format(one=_describe(before), other=_describe(span)))
-        for span in ordered:
-            if span.label_ not in self.labels:
-                known = ", ".join(self.labels)
-                raise ValueError(Errors.CRF421.format(name=self.name, span=_describe(span), known=known))
-            states[span.start : span.end] = GOES_ON
-            states[span.start] = 1 + self.labels.index(span.label_)
-        if (states[scores.starts[:-1][scores.starts[:-1] < len(doc)]] == GOES_ON).any():
-            return -np.inf  # an entity across the start of a sentence
-        return float(self._structure.log_probability(scores, states).sum())
-
-    def sample(self, doc: Doc, n: int, seed: int) -> list[list[Span]]:
-        """Labellings drawn from the posterior.
-
-        RETURNS (list[list[Span]]): The entities of each; one seed, one answer.
-        """
-        drawn = self._structure.sample(self._score([doc]), n, seed=seed)
-        return [self._spans(doc, states) for states in drawn]
-
-    def _spans(self, doc: Doc, states: NDArray[np.int32]) -> list[Span]:
-        segments = segments_of(states)
-        return [
-            Span(doc, begin, end, label=self.labels[state - 1])
-            for begin, end, state in zip(*(array.tolist() for array in segments))
-            if state > 0
-        ]
-
-
-class SegmentPrediction(NamedTuple):
-    """Segments of the Docs of a batch, laid end to end, as BIO tags."""
-
-    tags: NDArray[np.int32]  # [T]
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
-    doc_starts: NDArray[np.int64]  # [D + 1]
-    preset: Optional[NDArray[np.uint64]]  # what `read_preset` gave
-    probabilities: Optional[NDArray[np.float64]]  # [T] of the segment that begins there
-
-
-def _describe(span: Span) -> str:
-    return f"'{span.text}' ({span.label_}, tokens {span.start} to {span.end})"
+        return SegmentDecoding()

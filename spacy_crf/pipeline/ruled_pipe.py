@@ -1,0 +1,406 @@
+"""What components share that predict under rules, and know the probabilities of what they say – whatever their structure.
+
+Without rules and probabilities prediction is one `viterbi` and nothing else; the rest is imported when it is needed.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+
+from ..errors import Errors, Warnings
+from ..features.columns import doc_bounds
+from ..schemes import Segments
+from ..types import Floats
+from .crf_pipe import CRFPipe, Prediction
+
+if TYPE_CHECKING:
+    from ..constraints.rule_set import CompiledRules
+    from ..constraints.rules import Constraints
+    from .probabilities import Decoding, Distribution
+    from .rule_matching import RuleMatcher
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+DECODERS = ("viterbi", "posterior")
+BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
+
+# Settings that say how to predict: those of the config count, not those that were saved.
+_OF_CONFIG = ("confidence", "decode", "min_prob")
+
+
+class Rules(NamedTuple):
+    """Rules compiled for the present labels."""
+
+    all: "CompiledRules"
+    hard: "CompiledRules"
+    matcher: "RuleMatcher"
+
+
+class RuledPipe(CRFPipe):
+    """Base of the components that predict under rules.
+
+    confidence (bool): Whether every span found gets its probability, as ``span._.crf_prob``.
+    decode (str): "viterbi", the most probable labelling; or "posterior", the valid one with the best expected number of
+        right tags.
+    min_prob (float): Spans with a lower probability are left out.
+    constraints (Constraints): Rules that labellings keep.
+    """
+
+    constraints: "Optional[Constraints]" = None
+    _compiled: Optional[Rules] = None
+    _own_rules = 0  # how many of the rules come from the config; the others were added
+
+    def __init__(
+        self,
+        vocab,
+        model,
+        name: str,
+        *,
+        confidence: bool = False,
+        decode: str = "viterbi",
+        min_prob: float = 0.0,
+        constraints: "Optional[Constraints]" = None,
+        **settings: Any,
+    ):
+        if decode not in DECODERS:
+            raise ValueError(Errors.CRF408.format(name=name, setting="decode", value=decode, known=", ".join(DECODERS)))
+        if isinstance(min_prob, bool) or not 0.0 <= min_prob <= 1.0:
+            known = "a number from 0 to 1"
+            raise ValueError(Errors.CRF408.format(name=name, setting="min_prob", value=min_prob, known=known))
+        if confidence:
+            register_extension()
+        self.constraints = constraints
+        self._own_rules = len(constraints.rules) if constraints is not None else 0
+        super().__init__(vocab, model, name, confidence=confidence, decode=decode, min_prob=min_prob, **settings)
+
+    # ------------------------------------------------------------------------------------ what a component adds
+
+    def segments(self, tags: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
+        """The spans that tags spell."""
+        raise NotImplementedError
+
+    def segments_tags(self, segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Tags of the labelling that consists of these spans: int32[T], -1 where a token needs a span and has none."""
+        raise NotImplementedError
+
+    def segments_clamp(self, segments: Segments, starts: NDArray[np.int64]) -> Any:
+        """The clamp that is left if these are spans, and nothing is known of the other tokens."""
+        raise NotImplementedError
+
+    def free_clamp(self, tokens: int) -> Any:
+        """The clamp that allows everything."""
+        raise NotImplementedError
+
+    def allowed_states(self, clamp: Any) -> NDArray[np.bool_]:
+        """The part of a clamp that says which states each token may have, to be changed in place: bool[T, S]."""
+        raise NotImplementedError
+
+    def both_clamps(self, clamp: Any, forced: Any) -> Any:
+        """What two clamps leave. Where that is nothing, the second one counts."""
+        raise NotImplementedError
+
+    def label_of_states(self) -> NDArray[np.int64]:
+        """Label of each state, -1 for none: int64[S]."""
+        raise NotImplementedError
+
+    def best_tags(self, scores: Any, clamp: Any) -> NDArray[np.int32]:
+        """Tags of the most probable labelling."""
+        raise NotImplementedError
+
+    def compile_rules(self, constraints: "Constraints") -> "CompiledRules":
+        """Rules for the present labels."""
+        raise NotImplementedError
+
+    def decoding(self) -> "Decoding":
+        """How the component's structure decodes under rules, and what its distributions are."""
+        raise NotImplementedError
+
+    outside = 0  # the tag of tokens that lost their span; -1 if they stay without one
+    scores_prefix = "ents"  # in the names of scores
+
+    def refused(self, span: Span) -> Optional[str]:
+        """Why a span in doc.spans["crf_forced"] can't be one of the component's, None if it can."""
+        return None if span.label_ in self.labels else "the component has no such label"
+
+    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
+        """Probability of each span found, and whether it is right."""
+        raise NotImplementedError
+
+    # ----------------------------------------------------------------------------------------------------- rules
+
+    def add_rule(self, rule: dict[str, Any]) -> None:
+        """Add a rule. It is enforced from now on, after those that are there, and saved with the component.
+
+        rule (Dict[str, Any]): Such as {"rule": "at_most", "label": "ZIP", "n": 1}.
+        RAISES (ValueError): With what is wrong about it; the rules stay as they were.
+        """
+        from ..constraints.rules import Constraints
+
+        if self.constraints is None:
+            self.constraints = Constraints([])
+        self.constraints.add(rule)
+        self._compiled = None
+        try:
+            if self.labels:
+                self.rules()
+        except ValueError:
+            self.constraints.rules.pop()
+            self._compiled = None
+            raise
+
+    def rules(self) -> Optional[Rules]:
+        """The rules, compiled against the labels; None without rules.
+
+        RAISES (ValueError): If they don't fit the labels, or contradict each other.
+        """
+        if self.constraints is None:
+            return None
+        self.constraints.require_file()
+        if not self.constraints.rules:
+            return None
+        if self._compiled is None:
+            from .rule_matching import RuleMatcher
+
+            matcher = RuleMatcher(self.vocab, self.constraints.rules, len(self.tags()))
+            every = hard = self.compile_rules(self.constraints)
+            if not all(rule.hard for rule in self.constraints.rules):
+                hard = self.compile_rules(self.constraints.only(lambda rule: rule.hard))
+            self._compiled = Rules(every, hard, matcher)
+        return self._compiled
+
+    def _labels_changed(self) -> None:
+        super()._labels_changed()
+        self._compiled = None
+
+    # ------------------------------------------------------------------------------------------------ prediction
+
+    def predict(self, docs: Iterable[Doc]) -> Prediction:
+        """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already.
+
+        RETURNS (Prediction)
+        RAISES (ValueError): If the component has no labels, or was not initialized.
+        """
+        docs = list(docs)
+        self._require_initialized()
+        scores = self.model.predict(docs)
+        preset = self.read_preset(docs)
+        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
+        if any(doc.spans for doc in docs):
+            clamp = self._spans_clamp(docs, scores.starts, clamp)
+        rules = self.rules()
+        settings = self.cfg
+        weigh = settings["confidence"] or settings["min_prob"] > 0.0
+        if rules is None and settings["decode"] == "viterbi" and not weigh:
+            return Prediction(self.best_tags(scores, clamp), scores.starts, doc_bounds(docs), preset)
+        from .probabilities import predict
+
+        tags, probabilities = predict(self, docs, scores, clamp, rules)
+        if settings["min_prob"] > 0.0:
+            tags, probabilities = self._without_unlikely(tags, probabilities, scores.starts)
+        prediction = Prediction(tags, scores.starts, doc_bounds(docs), preset)
+        return prediction._replace(probabilities=probabilities) if settings["confidence"] else prediction
+
+    def _without_unlikely(self, tags: NDArray[np.int32], probabilities: Floats, starts: NDArray[np.int64]):
+        """Tags and probabilities less the spans below min_prob: their tokens are outside, or stay without a tag."""
+        begin, end, _ = self.segments(tags, starts)
+        unlikely = probabilities < self.cfg["min_prob"]
+        covered = np.zeros(len(tags) + 1, dtype=np.int64)
+        np.add.at(covered, begin[unlikely], 1)
+        np.add.at(covered, end[unlikely], -1)
+        return np.where(np.cumsum(covered[:-1]) > 0, self.outside, tags).astype(np.int32), probabilities[~unlikely]
+
+    def write_probabilities(self, docs: Iterable[Doc], prediction: Prediction) -> None:
+        """Set ``span._.crf_prob`` of the spans found."""
+        begin, end, _ = self.segments(prediction.tags, prediction.starts)
+        bounds = prediction.doc_starts
+        of_doc = np.searchsorted(begin, bounds).tolist()
+        begin, end, probabilities = begin.tolist(), end.tolist(), prediction.probabilities.tolist()
+        for doc, shift, first, last in zip(docs, bounds.tolist(), of_doc, of_doc[1:]):
+            user_data = doc.user_data
+            for n in range(first, last):
+                # What span._.set does, without the Span.
+                last_token = doc[end[n] - shift - 1]
+                key = ("._.", "crf_prob", doc[begin[n] - shift].idx, last_token.idx + len(last_token))
+                user_data[key] = probabilities[n]
+
+    def _spans_clamp(self, docs: list[Doc], starts: NDArray[np.int64], clamp: Any) -> Any:
+        """The clamp, or None, narrowed by doc.spans["crf_blocked"] and doc.spans["crf_forced"]."""
+        bounds = doc_bounds(docs)
+        found: list[tuple[int, int, int]] = []
+        label_of = self.label_of_states()
+        for doc, shift in zip(docs, bounds.tolist()):
+            taken = np.zeros(len(doc), dtype=bool)
+            for span in doc.spans.get(FORCED, ()):
+                problem = self.refused(span)
+                crossed = (starts > shift + span.start) & (starts < shift + span.end)
+                if problem is None and taken[span.start : span.end].any():
+                    problem = "it overlaps with another one"
+                elif problem is None and crossed.any():
+                    problem = "it crosses the start of a sentence"
+                if problem:
+                    self._warn(Warnings.CRF604, doc=doc.text[:40], span=span.text, key=FORCED, reason=problem)
+                else:
+                    taken[span.start : span.end] = True
+                    found.append((shift + span.start, shift + span.end, self.labels.index(span.label_)))
+            for span in doc.spans.get(BLOCKED, ()):
+                if clamp is None:
+                    clamp = self.free_clamp(int(bounds[-1]))
+                wrong = label_of >= 0
+                if span.label_:
+                    wrong = label_of == (self.labels.index(span.label_) if span.label_ in self.labels else -2)
+                self.allowed_states(clamp)[shift + span.start : shift + span.end, wrong] = False
+        if found:
+            segments = Segments(*(np.array(column) for column in zip(*sorted(found))))
+            forced = self.segments_clamp(segments, starts)
+            clamp = forced if clamp is None else self.both_clamps(clamp, forced)
+        return clamp
+
+    def _warn(self, message: str, **values: Any) -> None:
+        logger.warning(message.format(component=self.name, **values))
+
+    # --------------------------------------------------------------------------------------------- probabilities
+
+    def marginals(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[Floats, list[str]]:
+        """Probability of each tag at each token.
+
+        doc (Doc): The text. Nothing is written to it.
+        keep_annotation (bool): Whether annotation that the Doc has already counts as certain, as it does in the pipeline; by
+            default it is left out of account.
+        RETURNS (float64[T, tags], List[str]): Rows with sum 1, and the names of the tags.
+        """
+        return self._distribution(doc, keep_annotation).marginals(), self.tags()
+
+    def span_probabilities(
+        self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False
+    ) -> list[tuple[Span, float]]:
+        """All spans of at least some probability: that of precisely this span with this label, summed over all labellings
+        that contain it.
+
+        doc (Doc): The text.
+        min_prob (float): With 0, every possible span.
+        keep_annotation (bool): See `marginals`.
+        RETURNS (List[Tuple[Span, float]]): The most probable first; spans carry their label.
+        """
+        segments, probabilities = self._distribution(doc, keep_annotation).likely_spans(min_prob)
+        spans = self._spans(doc, segments)
+        order = np.argsort(-probabilities, kind="stable").tolist()
+        return [(spans[n], float(probabilities[n])) for n in order]
+
+    def n_best(self, doc: Doc, n: int, *, keep_annotation: bool = False) -> list[tuple[float, list[Span]]]:
+        """The most probable labellings.
+
+        doc (Doc): The text.
+        n (int): How many at most.
+        keep_annotation (bool): See `marginals`.
+        RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
+        """
+        distribution = self._distribution(doc, keep_annotation)
+        return [
+            (probability, self._spans(doc, self.segments(tags, distribution.starts)))
+            for probability, tags in distribution.n_best(n)
+        ]
+
+    def log_probability(self, doc: Doc, spans: Iterable[Span], *, keep_annotation: bool = False) -> float:
+        """Log probability of one complete labelling.
+
+        doc (Doc): The text.
+        spans (Iterable[Span]): All its spans with their labels; the tokens beside them are outside.
+        keep_annotation (bool): See `marginals`.
+        RETURNS (float): -inf for a labelling that is not possible.
+        RAISES (ValueError): If spans overlap.
+        """
+        found = sorted((span.start, span.end, span.label_) for span in spans)
+        for one, other in pairwise(found):
+            if other[0] < one[1]:
+                texts = [
+                    f"'{doc[begin:end].text}' ({label}, tokens {begin} to {end})" for begin, end, label in (one, other)
+                ]
+                raise ValueError(Errors.CRF409.format(name=self.name, one=texts[0], other=texts[1]))
+        distribution = self._distribution(doc, keep_annotation)
+        inner = distribution.starts[1:-1]
+        if any(label not in self.labels or ((inner > begin) & (inner < end)).any() for begin, end, label in found):
+            return -np.inf
+        columns = zip(*((begin, end, self.labels.index(label)) for begin, end, label in found))
+        segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else _no_segments()
+        return distribution.log_probability(self.segments_tags(segments, distribution.starts))
+
+    def sample(self, doc: Doc, n: int, seed: int, *, keep_annotation: bool = False) -> list[list[Span]]:
+        """Labellings drawn from their distribution.
+
+        doc (Doc): The text.
+        n (int): How many.
+        seed (int): One seed, one answer.
+        keep_annotation (bool): See `marginals`.
+        RETURNS (List[List[Span]])
+        """
+        distribution = self._distribution(doc, keep_annotation)
+        drawn = distribution.sample(n, seed)
+        return [self._spans(doc, self.segments(tags, distribution.starts)) for tags in drawn]
+
+    def _distribution(self, doc: Doc, keep_annotation: bool) -> "Distribution":
+        from .probabilities import distribution
+
+        self._require_initialized()
+        scores = self.model.predict([doc])
+        preset = self.read_preset([doc]) if keep_annotation else None
+        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
+        if doc.spans:
+            clamp = self._spans_clamp([doc], scores.starts, clamp)
+        return distribution(self, doc, scores, clamp, self.rules())
+
+    def _spans(self, doc: Doc, segments: Segments) -> list[Span]:
+        labels = self.labels
+        return [Span(doc, b, e, label=labels[n]) for b, e, n in zip(*(column.tolist() for column in segments))]
+
+    # -------------------------------------------------------------------------------------------------- scoring
+
+    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+        """What the scorer says; with confidence, how far the probabilities can be trusted too."""
+        examples = list(examples)
+        scores = super().score(examples, **kwargs)
+        if self.cfg.get("confidence"):
+            from .calibration import score_calibration
+
+            scores.update(score_calibration(self, examples))
+        return scores
+
+    # --------------------------------------------------------------------------------------------------- saving
+
+    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
+        if self.constraints is not None:
+            tables = self.constraints.tables
+            self.cfg["rules"] = {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}
+        return super().to_bytes(exclude=exclude)
+
+    def _load(self, data: bytes, source: str) -> None:
+        before = self.cfg
+        super()._load(data, source)
+        for setting in _OF_CONFIG:
+            if setting in before:
+                self.cfg[setting] = before[setting]
+        saved = self.cfg.pop("rules", None)
+        if saved is not None and (saved["config"] or saved["added"]):
+            from ..constraints.rules import Constraints
+
+            # The config has the last word about its rules, unless it names a file that did not come along.
+            mine = self.constraints or Constraints([])
+            own = saved["config"] if mine.missing else mine.tables[: self._own_rules]
+            self.constraints = mine.replaced([*own, *saved["added"]])
+            self._own_rules = len(own)
+        self._compiled = None
+
+
+def register_extension() -> None:
+    """``span._.crf_prob``: kept with the Doc's user data, so it survives ``DocBin(store_user_data=True)``."""
+    if not Span.has_extension("crf_prob"):
+        Span.set_extension("crf_prob", default=None)
+
+
+def _no_segments() -> Segments:
+    return Segments(*np.zeros((3, 0), dtype=np.int64))
