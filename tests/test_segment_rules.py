@@ -1,21 +1,30 @@
 """Rules about segments: each against its definition over all segmentations of tiny texts, and as users of `semicrf_ner` meet
 them."""
 
+import logging
 import math
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import spacy
+from spacy.tokens import Doc, Span
 
 from spacy_crf.constraints.rules import RULES, constraints
 from spacy_crf.constraints.segments import SegmentRules, decode
 from spacy_crf.inference.segment_graph import by_label, cut_segments, expand, join_segment_sequences, labels_of
 from spacy_crf.inference.semi_markov import Segments, SemiMarkov
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import GOES_ON, SegmentClamp
 
 from . import reference
-from .test_constraints import LABELS, TABLE, A, B, Span, count, facts_of, order_broken, price
+from .test_cli_rules import run
+from .test_constraints import LABELS, TABLE, A, B, count, facts_of, order_broken, price
+from .test_constraints import Span as PlainSpan
 from .test_semi_markov import random_scores
+from .util import entities, ner_examples
 
 DOC = np.array([0, 5])
 HELD = [(table, times) for table, times in TABLE if table["rule"] != "same_text_same_label"]
@@ -41,7 +50,7 @@ def segmentations(scores, breaks, clamp=None):
             (
                 before + score,
                 (*path, *segments),
-                [*spans, *(Span(b, e, s - 1, number, b == begin) for b, e, s in segments if s > 0)],
+                [*spans, *(PlainSpan(b, e, s - 1, number, b == begin) for b, e, s in segments if s > 0)],
             )
             for before, path, spans in found
             for score, segments in reference.segment_paths(scores, begin, end, clamp)
@@ -193,3 +202,300 @@ def test_later_rules_yield():
 def test_what_segments_can_not_keep_is_refused(tables, settings, message):
     with pytest.raises(ValueError, match=message):
         make_rules(tables, **settings)
+
+
+# ------------------------------------------------------------------------------------------------------- the component
+
+
+def trained(iterations=6, **config):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("semicrf_ner", config=config)
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=LBFGS(l2=0.5, iterations_per_step=iterations))
+    return nlp
+
+
+def with_rules(rules, **settings):
+    return {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": rules, **settings}}
+
+
+def key(spans):
+    return tuple((span.start, span.end, span.label_) for span in spans)
+
+
+def all_labellings(ner, doc, **settings):
+    """Every labelling with its probability."""
+    return {key(spans): p for p, spans in ner.n_best(doc, 5000, **settings)}
+
+
+@pytest.fixture(scope="module")
+def free():
+    """Without rules. Do not change."""
+    return trained()
+
+
+ONCE = {"rule": "at_most", "label": "*", "n": 1}
+SOFT = {"rule": "requires", "if": "PER", "then": "GPE", "weight": 0.8}
+SHORT = {"rule": "length", "label": "ORG", "max": 1}
+APART = {"rule": "forbid_pair", "labels": ["PER", "PER"]}
+PER_SENTENCE = {"rule": "at_most", "label": "*", "n": 1, "per": "sentence"}
+
+
+def odds(tables, spans, starts):
+    """What some of the rules above make of a labelling: a factor of its probability."""
+    sentences = np.searchsorted(starts, [begin for begin, _, _ in spans], side="right")
+    labels = [label for *_, label in spans]
+    factor = 1.0
+    for table in tables:
+        if table is ONCE:
+            factor *= len(set(labels)) == len(labels)
+        elif table is PER_SENTENCE:
+            factor *= len(set(zip(sentences, labels))) == len(labels)
+        elif table is SHORT:
+            factor *= all(end - begin <= 1 for begin, end, label in spans if label == "ORG")
+        elif table is APART:
+            touching = [
+                (a, b) for (a, b), s in zip(pairwise(spans), pairwise(sentences)) if a[1] == b[0] and s[0] == s[1]
+            ]
+            factor *= all((a[2], b[2]) != ("PER", "PER") for a, b in touching)
+        elif table is SOFT and "PER" in labels and "GPE" not in labels:
+            factor *= math.exp(-table["weight"])
+    return factor
+
+
+@pytest.mark.parametrize("tables", [[ONCE], [SHORT, APART], [ONCE, SOFT, SHORT], [PER_SENTENCE, APART]])
+def test_all_answers_come_from_one_distribution(tables, free):
+    nlp = trained(confidence=True, **with_rules(tables))
+    ner = nlp.get_pipe("semicrf_ner")
+    doc = Doc(nlp.vocab, words=["Bob", "Acme", "left", "Ann"], sent_starts=[True, False, False, True])
+    before = all_labellings(free.get_pipe("semicrf_ner"), doc)
+    assert sum(before.values()) == pytest.approx(1.0)
+    expected = {spans: p * odds(tables, spans, [0, 3]) for spans, p in before.items()}
+    total = sum(expected.values())
+    expected = {spans: p / total for spans, p in expected.items() if p > 0.0}
+    assert all_labellings(ner, doc) == {spans: pytest.approx(p, rel=1e-6) for spans, p in expected.items()}
+
+    in_spans, in_tokens = {}, np.zeros((len(doc), 4))
+    for spans, p in expected.items():
+        in_tokens[:, 0] += p
+        for begin, end, label in spans:
+            in_spans[begin, end, label] = in_spans.get((begin, end, label), 0.0) + p
+            in_tokens[begin:end, 0] -= p
+            in_tokens[begin:end, 1 + ner.labels.index(label)] += p
+    found = {key([span])[0]: p for span, p in ner.span_probabilities(doc, 0.0)}
+    assert {span: p for span, p in found.items() if p > 0} == {
+        s: pytest.approx(p, abs=1e-9) for s, p in in_spans.items()
+    }
+    likely = {key([span])[0] for span, _ in ner.span_probabilities(doc, 0.1)}
+    assert likely == {span for span, p in in_spans.items() if p >= 0.1}
+    marginals, names = ner.marginals(doc)
+    assert names == ["O", *ner.labels]
+    np.testing.assert_allclose(marginals, in_tokens, atol=1e-6)
+    for spans in before:
+        as_spans = [Span(doc, *ends, label=label) for *ends, label in spans]
+        expected_log = math.log(expected[spans]) if spans in expected else -math.inf
+        assert ner.log_probability(doc, as_spans) == pytest.approx(expected_log, abs=1e-6)
+    drawn = [key(spans) for spans in ner.sample(doc, 2000, seed=1)]
+    best = max(expected, key=expected.get)
+    assert set(drawn) <= set(expected)
+    assert drawn.count(best) / 2000 == pytest.approx(expected[best], abs=0.05)
+    ents = ner(doc.copy()).ents
+    assert key(ents) == best
+    assert all(ent._.crf_prob == pytest.approx(in_spans[key([ent])[0]]) for ent in ents)
+
+
+def test_annotation_counts_when_asked_to(free):
+    ner = free.get_pipe("semicrf_ner")
+    doc = free.make_doc("Bob left Rome")
+    before = all_labellings(ner, doc)
+    doc.set_ents([Span(doc, 1, 2, label="ORG")], default="missing")
+    assert all_labellings(ner, doc) == before
+    kept = {spans: p for spans, p in before.items() if (1, 2, "ORG") in spans}
+    total = sum(kept.values())
+    asked = all_labellings(ner, doc, keep_annotation=True)
+    assert asked == {spans: pytest.approx(p / total, rel=1e-6) for spans, p in kept.items()}
+    certain = {key([span])[0]: p for span, p in ner.span_probabilities(doc, 0.5, keep_annotation=True)}
+    assert certain[1, 2, "ORG"] == pytest.approx(1.0)
+    marginals, names = ner.marginals(doc, keep_annotation=True)
+    assert marginals[1, names.index("ORG")] == pytest.approx(1.0)
+    for spans in before:
+        as_spans = [Span(doc, *ends, label=label) for *ends, label in spans]
+        expected = math.log(kept[spans] / total) if spans in kept else -math.inf
+        assert ner.log_probability(doc, as_spans, keep_annotation=True) == pytest.approx(expected, abs=1e-6)
+    assert all((1, 2, "ORG") in key(spans) for spans in ner.sample(doc, 20, seed=0, keep_annotation=True))
+
+
+@pytest.mark.parametrize("rules", [[], [ONCE]])
+def test_spans_can_be_blocked_and_forced(rules, caplog):
+    nlp = trained(confidence=True, **with_rules(rules))
+    ner = nlp.get_pipe("semicrf_ner")
+    doc = nlp.make_doc("Bob left Paris for Acme Corp")
+    doc.spans["crf_blocked"] = [Span(doc, 0, 1), Span(doc, 2, 3, label="GPE")]
+    doc.spans["crf_forced"] = [Span(doc, 3, 5, label="ORG")]
+    ner(doc)
+    found = entities(doc)
+    assert (3, 5, "ORG") in found and not any(start <= 0 < end for start, end, _ in found)
+    assert not any(start <= 2 < end and label == "GPE" for start, end, label in found)
+    assert next(ent for ent in doc.ents if ent.start == 3)._.crf_prob == pytest.approx(1.0)
+    doc = nlp.make_doc("Bob left Paris")
+    doc.spans["crf_forced"] = [
+        Span(doc, 0, 2, label="PER"), Span(doc, 1, 3, label="GPE"), Span(doc, 2, 3, label="X"), Span(doc, 0, 3, label="GPE")
+    ]  # fmt: skip
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        ner(doc)
+    assert (0, 2, "PER") in entities(doc)
+    told = [record.message for record in caplog.records if "CRF604" in record.message]
+    assert len(told) == 3 and "the longest segment of its label has 2 tokens" in told[2]
+
+
+def test_forced_spans_meet_annotation(free):
+    """What is forced is one segment, whatever was there before."""
+    ner = free.get_pipe("semicrf_ner")
+    words = ["Ann", "Lee", "saw", "New", "York"]
+    for start, end, forced in ((0, 2, (1, 3)), (1, 3, (0, 2)), (0, 2, (0, 2)), (2, 4, (3, 5))):
+        doc = Doc(free.vocab, words=words)
+        doc.set_ents([Span(doc, start, end, label="PER")], default="missing")
+        doc.spans["crf_forced"] = [Span(doc, *forced, label="ORG")]
+        every = all_labellings(ner, doc, keep_annotation=True)
+        assert every and all((*forced, "ORG") in spans for spans in every)
+        assert sum(every.values()) == pytest.approx(1.0)
+
+
+def test_unlikely_spans_are_dropped():
+    nlp = trained()
+    ner = nlp.get_pipe("semicrf_ner")
+    text = "Bob left Acme Corp for New York with Carla Diaz"
+    before = nlp(text)
+    probabilities = {key([span])[0]: p for span, p in ner.span_probabilities(before, 0.0)}
+    threshold = sum(sorted(probabilities[span] for span in key(before.ents))[:2]) / 2
+    ner.cfg["min_prob"] = threshold  # as `spacy find-threshold` does
+    kept = key(nlp(text).ents)
+    assert kept == tuple(span for span in key(before.ents) if probabilities[span] >= threshold)
+    assert 0 < len(kept) < len(before.ents)
+    assert ner.cfg["confidence"] is False
+
+
+@pytest.mark.parametrize("rules", [[], [ONCE]])
+def test_posterior_decoding_has_the_most_right_tokens(rules):
+    nlp = trained(decode="posterior", iterations=2, **with_rules(rules))
+    ner = nlp.get_pipe("semicrf_ner")
+    doc = nlp.make_doc("Bob Acme Rome")
+    marginals, names = ner.marginals(doc)
+
+    def expected_right(spans):
+        states = np.zeros(3, dtype=int)
+        for begin, end, label in spans:
+            states[begin:end] = names.index(label)
+        return marginals[np.arange(3), states].sum()
+
+    best = max(expected_right(spans) for spans in all_labellings(ner, doc))
+    assert expected_right(key(ner(doc).ents)) == pytest.approx(best)
+
+
+def test_patterns_and_functions():
+    @spacy.registry.misc("test_segments_not_first")
+    def allowed(doc):
+        mask = np.ones((len(doc), 4), dtype=bool)
+        mask[:1, 1:] = False
+        return mask
+
+    title, acme = [{"IS_TITLE": True}], [{"LOWER": {"IN": ["acme", "blue"]}}]
+    rules = [
+        {"rule": "only_on", "label": "PER", "pattern": title},
+        {"rule": "never_on", "label": "*", "pattern": [{"LOWER": "new"}, {"LOWER": "york"}]},
+        {"rule": "starts_with", "label": "ORG", "pattern": acme},
+        {"rule": "ends_with", "label": "GPE", "phrases": ["Rome", "York"]},
+        {"rule": "always_on", "label": ["ORG", "GPE"], "phrases": ["Diaz"]},
+        {"rule": "follows", "label": "PER", "after": ["O", "START"]},
+        {"rule": "custom", "function": "test_segments_not_first"},
+    ]
+    nlp = trained(**with_rules(rules))
+    ner = nlp.get_pipe("semicrf_ner")
+    doc = nlp.make_doc("Bob likes New York and Acme Diaz")
+    drawn = ner.sample(doc, 300, seed=2)
+    for spans in [ner(doc.copy()).ents, *drawn]:
+        for span in spans:
+            assert span.start > 0 and "York" not in span.text
+            assert span.label_ != "PER" or span.text.istitle()
+            assert span.label_ != "ORG" or span[0].lower_ == "acme"
+            assert span.label_ != "GPE" or span[-1].text in ("Rome", "York")
+            assert span.label_ != "PER" or not any(other.end == span.start for other in spans)
+        assert any(span.start <= 6 < span.end and span.label_ in ("ORG", "GPE") for span in spans)
+
+
+def test_rules_come_and_are_saved(tmp_path):
+    nlp = trained(**with_rules([ONCE], max_states=8))
+    ner = nlp.get_pipe("semicrf_ner")
+    text = "Bob Ann Carla Paris Rome"
+    ner.add_rule({"rule": "never_on", "label": "PER", "phrases": ["Ann"]})
+    assert not any("Ann" in ent.text and ent.label_ == "PER" for ent in nlp(text).ents)
+    for table, code in (
+        ({"rule": "at_most", "label": "DATE", "n": 1}, "CRF609"),
+        ({"rule": "same_text_same_label"}, "CRF617"),
+        ({"rule": "order", "labels": ["PER", "GPE"]}, "CRF617.*max_states = 8"),
+    ):
+        with pytest.raises(ValueError, match=code):
+            ner.add_rule(table)
+    assert len(ner.constraints.rules) == 2
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    assert loaded.get_pipe("semicrf_ner").constraints.tables == ner.constraints.tables
+    assert entities(loaded(text)) == entities(nlp(text))
+    again = spacy.blank("en")
+    again.add_pipe("semicrf_ner")
+    again.from_bytes(nlp.to_bytes())
+    assert entities(again(text)) == entities(nlp(text))
+
+
+@pytest.mark.parametrize(
+    "config, code",
+    [
+        (with_rules([{"rule": "same_text_same_label"}]), "CRF617"),
+        (with_rules([ONCE], in_training=True), "CRF618"),
+        ({"decode": "best"}, "CRF408"),
+        ({"min_prob": 1.5}, "CRF408"),
+    ],
+)
+def test_bad_settings_are_refused(config, code):
+    with pytest.raises(ValueError, match=code):
+        spacy.blank("en").add_pipe("semicrf_ner", config=config)
+
+
+def test_what_can_not_be_kept_is_said(caplog):
+    rules = [
+        {"rule": "at_least", "label": "PER", "n": 3, "name": "crowd"},
+        {"rule": "always_on", "label": "GPE", "phrases": ["Rome"], "name": "Rome is a place"},
+    ]
+    nlp = trained(confidence=True, **with_rules(rules))
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        docs = list(nlp.pipe(["Bob in Rome", "Bob and Ann and Carla in Rome", ""]))
+    assert [ent.label_ for ent in docs[0].ents] == ["PER"] * 3
+    assert [ent.label_ for ent in docs[1].ents].count("PER") == 3 and docs[1].ents[-1].label_ == "GPE"
+    [record] = [record.message for record in caplog.records if "CRF601" in record.message]
+    assert "Rome is a place" in record and "'Bob in Rome...'" in record
+    assert all(ent._.crf_prob > 0.0 for doc in docs for ent in doc.ents)
+
+
+def test_rules_can_be_looked_at(tmp_path):
+    nlp = trained(**with_rules([{**ONCE, "name": "once"}, {**SHORT, "name": "short"}]))
+    nlp.to_disk(tmp_path)
+    result = run("rules", tmp_path, "Bob left Ann for Acme Corp")
+    assert result.exit_code == 0, result.output
+    for text in ("automata of 2 states", "mask", "without rules: ", "once: "):
+        assert text in result.output
+
+
+def test_confidence_is_judged():
+    nlp = trained(confidence=True)
+    scores = nlp.evaluate(ner_examples(nlp))
+    assert len(scores["ents_calibration"]) == 10 and 0.0 <= scores["ents_brier"] <= 1.0
+
+
+def test_prediction_without_rules_does_not_import_them():
+    code = (
+        "import sys, spacy; nlp = spacy.blank('en'); nlp.add_pipe('semicrf_ner');"
+        "print([name for name in sys.modules if name.startswith(('spacy_crf.constraints', 'scipy.optimize'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
