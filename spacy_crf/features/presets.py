@@ -5,15 +5,13 @@ from typing import Optional
 from .columns import Source
 from .extractor import FeatureSet
 
+# What of a word is in capitals, digits and hyphens, as one feature: as four of them, L1 spread the weight over all
+_LETTERS = [f"is_title[{n}]|is_upper[{n}]|is_digit[{n}]|has_hyphen[{n}]" for n in range(-2, 3)]
 NER_TEMPLATES = [
     "bias",
     "lower[-2..2]",
     "shape[-2..2]",
-    "short_shape[-1..1]",
-    "is_title[-2..2]",
-    "is_upper[-2..2]",
-    "is_digit[-2..2]",
-    "has_hyphen[-2..2]",
+    *_LETTERS,
     "orth[0]",
     "prefix1[0]",
     "prefix2[0]",
@@ -25,6 +23,7 @@ NER_TEMPLATES = [
     "suffix4[0]",
     "lower[-1]|lower[0]",
     "lower[0]|lower[1]",
+    "lower[-1]|lower[1]",
     "shape[-1]|shape[0]|shape[1]",
 ]
 TAGGER_TEMPLATES = [
@@ -71,7 +70,7 @@ def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str
 
     extra (List[str]): More templates, such as ``in:cities[-1..1]``.
     """
-    return FeatureSet([*NER_TEMPLATES, *(extra or [])], functions=functions)
+    return FeatureSet([*NER_TEMPLATES, *(extra or [])], padding=False, functions=functions)
 
 
 def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Source]] = None) -> FeatureSet:

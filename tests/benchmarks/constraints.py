@@ -20,6 +20,7 @@ ADDRESS_RULES: list[dict[str, Any]] = [
     {"rule": "only_on", "label": "ZipCode", "pattern": [{"TEXT": {"REGEX": r"\d"}}], "name": "ZIP codes have digits"},
     {"rule": "never_on", "label": "AddressNumber", "pattern": [{"IS_ALPHA": True, "LENGTH": {">": 4}}], "weight": 4.0},
     {"rule": "follows", "label": "ZipPlus4", "after": ["ZipCode"], "name": "ZIP+4 stands behind a ZIP code"},
+    {"rule": "always_on", "label": "IntersectionSeparator", "pattern": [{"TEXT": "&"}], "weight": 2.0},
     {"rule": "at_most", "label": "*", "n": 1, "name": "each part once"},
     {"rule": "order", "labels": ["PlaceName", "StateName", "ZipCode"], "weight": 2.0, "name": "city, state, ZIP"},
     {
