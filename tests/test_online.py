@@ -85,7 +85,7 @@ def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory
     """Calls the kernel of the rules."""
     costs, memory = (np.zeros((0, 0)) if costs is None else costs), (np.zeros(0) if memory is None else memory)
     settings = (*settings, 0.0, 0.0, 0.0, 0.0)[:4]
-    room = kernels.workspace(corpus, maximum=maximum)
+    room = kernels.make_room(corpus, maximum=maximum)
     return kernels.walk(
         corpus, *room, order, costs, slots, rule, settings, np.array(state), memory, np.zeros_like(memory)
     )

@@ -32,8 +32,8 @@ SGD_L1 = 6
 ADAGRAD = 7
 
 # Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
-# as a part of its callers, so calls are not nested deeply. ``pairs`` and ``sums`` are None where they are not needed, and
-# what is done with them is then not compiled.
+# as a part of its callers, so calls are not nested deeply. ``pairs``, ``bests`` and ``sums`` are None where they are not
+# needed, and what is done with them is then not compiled.
 HELPER = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -47,7 +47,6 @@ class Workspace(NamedTuple):
     kept: Floats  # [n, P]
     forward: Floats  # [n, P]
     matrix: Floats  # [P, P]
-    path: NDArray[np.int32]  # [n]
     gradient: Floats  # [M] sums while they are collected, otherwise 0
     slots: NDArray[np.int64]  # what was collected: the gradient at these slots
     amounts: Floats
@@ -61,15 +60,30 @@ class PairWork(NamedTuple):
     d_scores: Floats
 
 
+class BestWork(NamedTuple):
+    """For losses that look at the best labelling."""
+
+    path: NDArray[np.int32]  # [n]
+
+
 class SumWork(NamedTuple):
-    """For the log partition. Without it the best labelling is meant."""
+    """For losses that look at the log partition."""
 
     exp_nodes: Floats  # [n, P]
     sums: Floats  # [P, P]
     rows: Floats  # [2, P]
 
 
-def workspace(corpus: ChainCorpus, *, maximum: bool) -> tuple[Workspace, Optional[PairWork], Optional[SumWork]]:
+class Room(NamedTuple):
+    """Work space for a pass over a corpus, with either ``bests`` or ``sums``."""
+
+    work: Workspace
+    pairs: Optional[PairWork]
+    bests: Optional[BestWork]
+    sums: Optional[SumWork]
+
+
+def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
     size = corpus.n_states
     width = -(-size // LANES) * LANES
     longest = int(np.diff(corpus.starts).max(initial=1))
@@ -82,17 +96,18 @@ def workspace(corpus: ChainCorpus, *, maximum: bool) -> tuple[Workspace, Optiona
         kept=np.zeros((longest, width)),
         forward=np.zeros((longest, width)),
         matrix=np.zeros((width, width)),
-        path=np.zeros(longest, dtype=np.int32),
         gradient=np.zeros(len(corpus.learned)),
         slots=np.zeros(corpus.most_slots, dtype=np.int64),
         amounts=np.zeros(corpus.most_slots),
     )
-    pairs = sums = None
+    pairs = bests = sums = None
     if corpus.pairs is not None:
         pairs = PairWork(corpus.pairs, np.zeros((longest, size * size)), np.zeros((longest, size * size)))
-    if not maximum:
+    if maximum:
+        bests = BestWork(np.zeros(longest, dtype=np.int32))
+    else:
         sums = SumWork(np.zeros((longest, width)), np.zeros((width, width)), np.zeros((2, width)))
-    return work, pairs, sums
+    return Room(work, pairs, bests, sums)
 
 
 # ---------------------------------------------------------------------------------------------- ways through a corpus
@@ -100,11 +115,22 @@ def workspace(corpus: ChainCorpus, *, maximum: bool) -> tuple[Workspace, Optiona
 
 @njit(cache=True, nogil=True)
 def walk(
-    corpus: ChainCorpus, work: Workspace, pairs, sums, order, costs, weights, rule, settings, state, memory, squares
+    corpus: ChainCorpus,
+    work: Workspace,
+    pairs: Optional[PairWork],
+    bests: Optional[BestWork],
+    sums: Optional[SumWork],
+    order,
+    costs,
+    weights,
+    rule,
+    settings,
+    state,
+    memory,
+    squares,
 ):
     """Applies a rule to the sequences in the order given. One kernel, since most of it is the same for all rules.
 
-    pairs (Optional[PairWork]), sums (Optional[SumWork]): See there.
     costs (float64[S, S] or [0, 0]): Added to the score of each state where the annotation says another one.
     settings (four floats): Of the rule; memory (float64[M] or [0]): What it remembers of each slot: see below.
     state (float64[3]): How many sequences came before; the scale of the weights, w = scale · weights, and what any weight
@@ -118,7 +144,7 @@ def walk(
         b = order[k]
         if rule == ADAGRAD:
             _catch_up_sequence(corpus, pairs, b, weights, settings, state[0], memory, squares)
-        loss, moves = _differentiate(corpus, work, pairs, sums, b, costs, weights, state[1])
+        loss, moves = _differentiate(corpus, work, pairs, bests, sums, b, costs, weights, state[1])
         if not math.isfinite(loss):
             return loss, k
         if rule == SGD:
@@ -129,25 +155,26 @@ def walk(
         elif rule != NOTHING:
             n_slots = _collect(corpus, work, pairs, b) if moves else 0
             slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
-            if rule == PERCEPTRON:
-                _perceptron(slots, amounts, weights, state[0], memory)
-            elif rule == VOTED_PERCEPTRON:
-                n_updates += n_slots > 0
-                for n in range(n_slots):
-                    memory[slots[n]] -= amounts[n]
-            elif rule == SGD_L1:
+            if rule == SGD_L1:
                 _sgd_l1(slots, amounts, weights, settings, state, memory)
             elif rule == ADAGRAD:
                 _adagrad(slots, amounts, weights, settings, squares)
-            elif n_slots > 0:
-                factor = corpus.weights[b]
-                wrong = _n_wrong(corpus, b, work.path)
-                if rule == PASSIVE_AGGRESSIVE:
-                    loss = _passive_aggressive(
-                        slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, state[0], memory
-                    )
+            elif bests is not None and n_slots > 0:
+                if rule == PERCEPTRON:
+                    _perceptron(slots, amounts, weights, state[0], memory)
+                elif rule == VOTED_PERCEPTRON:
+                    n_updates += 1
+                    for n in range(n_slots):
+                        memory[slots[n]] -= amounts[n]
                 else:
-                    loss = _arow(slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, memory)
+                    factor = corpus.weights[b]
+                    wrong = _n_wrong(corpus, b, bests.path)
+                    if rule == PASSIVE_AGGRESSIVE:
+                        loss = _passive_aggressive(
+                            slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, state[0], memory
+                        )
+                    else:
+                        loss = _arow(slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, memory)
         total += loss
         state[0] += 1.0
         if state[1] < 1e-9:
@@ -161,10 +188,13 @@ def walk(
 
 
 @njit(cache=True, nogil=True)
-def frank_wolfe(corpus: ChainCorpus, work: Workspace, order, costs, weights, nodes, edges, dual, l2):
+def frank_wolfe(
+    corpus: ChainCorpus, work: Workspace, bests: BestWork, order, learns, costs, weights, nodes, edges, dual, l2
+):
     """Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3: each sequence keeps the mean of the labellings that
     it met, and moves it towards its most violating labelling by the best step.
 
+    learns (bool): Or are only the losses wanted?
     nodes (float64[T, S]), edges (float64[B, S + 2, S]): The mean uses of each score, less the annotation's.
     dual (float64[B]): The mean cost of each sequence's labellings.
     RETURNS: As `walk`.
@@ -175,13 +205,15 @@ def frank_wolfe(corpus: ChainCorpus, work: Workspace, order, costs, weights, nod
     for k in range(len(order)):
         b = order[k]
         begin, end = starts[b], starts[b + 1]
-        loss, _ = _differentiate(corpus, work, None, None, b, costs, weights, 1.0)
+        loss, _ = _differentiate(corpus, work, None, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
+        if not learns:
+            continue
         cost = 0.0
         for t in range(begin, end):
-            cost += corpus.weights[b] * costs[corpus.gold[t], work.path[t - begin]]
+            cost += corpus.weights[b] * costs[corpus.gold[t], bests.path[t - begin]]
         _add(d_nodes, d_chain, -1.0, nodes[begin:end], edges[b])  # where to go, less where it is
         n_slots = _collect(corpus, work, None, b)
         slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
@@ -203,8 +235,10 @@ def frank_wolfe(corpus: ChainCorpus, work: Workspace, order, costs, weights, nod
 def exponentiated_gradient(
     corpus: ChainCorpus,
     work: Workspace,
+    bests: BestWork,
     sums: SumWork,
     order,
+    learns,
     costs,
     weights,
     nodes,
@@ -220,7 +254,7 @@ def exponentiated_gradient(
     chain with scores theta, and the step adds rate · (score + cost) to them. The rate of each sequence is halved until the
     dual grows, and grows by a twentieth when it did (Collins et al. 2008, section 6).
 
-    nodes, edges, dual: As in `frank_wolfe`, of the distribution. theta_nodes (float64[T, S]), theta_edges
+    learns, nodes, edges, dual: As in `frank_wolfe`, of the distribution. theta_nodes (float64[T, S]), theta_edges
     (float64[B, S + 2, S]): Its scores, -inf where forbidden. rates (float64[B]).
     first (bool): Nothing is known of the distributions yet: they replace the annotation, whatever the dual says.
     RETURNS: As `walk`.
@@ -238,12 +272,18 @@ def exponentiated_gradient(
         weight = corpus.weights[b]
         if begin == end or weight == 0.0:
             continue
-        loss, _ = _differentiate(corpus, work, None, None, b, costs, weights, 1.0)
+        loss, _ = _differentiate(corpus, work, None, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
-        ascent_nodes[:] = node_scores  # with the cost
-        ascent_chain[:] = chain
+        if not learns:
+            continue
+        for t in range(end - begin):
+            for j in range(size):
+                ascent_nodes[t, j] = node_scores[t, j]  # with the cost
+        for i in range(size + 2):
+            for j in range(size):
+                ascent_chain[i, j] = chain[i, j]
         for _ in range(20):
             for t in range(end - begin):
                 for j in range(size):
@@ -253,7 +293,9 @@ def exponentiated_gradient(
                     chain[i, j] = theta_edges[b, i, j] + rates[b] * ascent_chain[i, j]
             _clear(d_nodes, end - begin)
             _clear(d_chain, len(d_chain))
-            log_z = _infer(work, None, sums, end - begin, size, 1.0)
+            log_z = _expect_scaled(work, sums, end - begin, size, 1.0)
+            if math.isnan(log_z):
+                log_z = _expect_in_logs(work, None, end - begin, size, 1.0)
             if not math.isfinite(log_z):
                 return log_z, k
             cost = 0.0
@@ -520,7 +562,7 @@ def catch_up_all(learned, weights, settings, seen, regularized, squares):
 
 
 @njit(**HELPER)
-def _differentiate(corpus, work, pairs, sums, b, costs, weights, scale):
+def _differentiate(corpus, work, pairs, bests, sums, b, costs, weights, scale):
     """Leaves the derivative of a sequence's loss in the work spaces.
 
     RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
@@ -558,7 +600,17 @@ def _differentiate(corpus, work, pairs, sums, b, costs, weights, scale):
                         kept[t, j] = nodes[t, j]
                         if not clamp[begin + t, j]:
                             nodes[t, j] = -np.inf
-            value = _infer(work, pairs, sums, n, size, factor if is_free else -factor)
+            amount = factor if is_free else -factor
+            if bests is not None:
+                value = _viterbi(work, pairs, bests.path, n, size)
+                if math.isfinite(value):
+                    _use_path(work, pairs, bests.path[:n], size, amount)
+            if sums is not None:
+                value = np.nan
+                if pairs is None:
+                    value = _expect_scaled(work, sums, n, size, amount)
+                if math.isnan(value):
+                    value = _expect_in_logs(work, pairs, n, size, amount)
             if not is_free:
                 reached = value
                 for t in range(n):
@@ -711,25 +763,9 @@ def _collect_uses(uses, begin, end, size, d_scores, learned, gradient, touched, 
 
 
 @njit(**HELPER)
-def _infer(work, pairs, sums, n, size, amount):
-    """The score of the best labelling, or the log partition; adds the uses of each score, times an amount."""
-    if sums is None:
-        value = _viterbi(work, pairs, n, size)
-        if math.isfinite(value):
-            _use_path(work, pairs, work.path[:n], size, amount)
-    else:
-        value = np.nan
-        if pairs is None:
-            value = _expect_scaled(work, sums, n, size, amount)
-        if math.isnan(value):
-            value = _expect_in_logs(work, pairs, n, size, amount)
-    return value
-
-
-@njit(**HELPER)
-def _viterbi(work, pairs, n, size):
-    """The best labelling in work.path, and its score; among equals the one with the lower last state, then the one before."""
-    nodes, chain, delta, path = work.nodes, work.chain, work.forward, work.path
+def _viterbi(work, pairs, path, n, size):
+    """The best labelling in ``path``, and its score; among equals the one with the lower last state, then the one before."""
+    nodes, chain, delta = work.nodes, work.chain, work.forward
     transitions = chain if pairs is None else work.matrix
     width = chain.shape[1]
     for j in range(width):
@@ -779,14 +815,22 @@ def _set_transitions(chain, pairs, t, size, matrix):
 def _exp(source, row, largest, target):
     """target[row] = exp(source[row] - largest), for differences between -SPREAD and 0, and 0 where they are smaller.
 
-    exp(x) = exp(x / 1024)^1024: additions and products of whole vectors, where np.exp would be called for every number. It
-    is right to twelve digits.
+    exp(x) = exp(x / 1024)^1024: additions and products of whole vectors, where math.exp would be called for every number.
+    It is right to twelve digits.
     """
     for j in range(target.shape[1]):
-        x = (source[row, j] - largest) / 1024.0
-        y = 1.0 + x * (1.0 / 11.0)
-        for k in range(10, 0, -1):
-            y = 1.0 + y * x / k
+        x = (source[row, j] - largest) * (1.0 / 1024.0)
+        y = 1.0 + x * (1.0 / 11.0)  # the first twelve terms of the series
+        y = 1.0 + x * (1.0 / 10.0) * y
+        y = 1.0 + x * (1.0 / 9.0) * y
+        y = 1.0 + x * (1.0 / 8.0) * y
+        y = 1.0 + x * (1.0 / 7.0) * y
+        y = 1.0 + x * (1.0 / 6.0) * y
+        y = 1.0 + x * (1.0 / 5.0) * y
+        y = 1.0 + x * (1.0 / 4.0) * y
+        y = 1.0 + x * (1.0 / 3.0) * y
+        y = 1.0 + x * (1.0 / 2.0) * y
+        y = 1.0 + x * y
         for _ in range(10):
             y *= y
         target[row, j] = y if x >= -SPREAD / 1024.0 else 0.0

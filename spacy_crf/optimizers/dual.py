@@ -73,18 +73,19 @@ class DualOptimizer(OnlineOptimizer):
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         if run.numbers.get("done"):
             return run.numbers["loss"], -1
-        _, place = self.ascend(pass_, run)
+        _, place = self.ascend(pass_, run, learns=True)
         run.numbers["first"] = False
         if place >= 0:
             return 0.0, place
-        loss, _ = self.apply(kernels.NOTHING, pass_._replace(order=np.sort(pass_.order)), run)
+        loss, _ = self.ascend(pass_._replace(order=np.sort(pass_.order)), run, learns=False)
         square = self.l2 * float(np.sum(run.slots[pass_.corpus.slot_of_weight] ** 2))
         primal, dual = loss + square, float(run.arrays["dual"].sum()) - square
         run.numbers.update(loss=loss, primal=primal, dual=dual)
         run.numbers["done"] = primal - dual <= self.gap_tolerance * abs(primal)
         return loss, -1
 
-    def ascend(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
+        """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
         raise NotImplementedError
 
     def penalty(self, weights: Floats) -> float:
@@ -115,10 +116,12 @@ class FrankWolfe(DualOptimizer):
     ) -> None:
         super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
 
-    def ascend(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         arrays = (run.arrays["nodes"], run.arrays["edges"], run.arrays["dual"])
-        work, _, _ = pass_.room
-        return kernels.frank_wolfe(pass_.corpus, work, pass_.order, pass_.costs, run.slots, *arrays, float(self.l2))
+        work, _, bests, _ = pass_.room
+        return kernels.frank_wolfe(
+            pass_.corpus, work, bests, pass_.order, learns, pass_.costs, run.slots, *arrays, float(self.l2)
+        )
 
 
 class ExponentiatedGradient(DualOptimizer):
@@ -155,11 +158,12 @@ class ExponentiatedGradient(DualOptimizer):
         run.arrays["theta_edges"] = np.zeros(run.arrays["edges"].shape)
         run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))
 
-    def ascend(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         names = ("nodes", "edges", "dual", "theta_nodes", "theta_edges", "rates")
         arrays = [run.arrays[name] for name in names]
         first = bool(run.numbers["first"])
-        work, _, sums = kernels.workspace(pass_.corpus, maximum=False)
+        work, _, bests, _ = pass_.room
+        sums = kernels.make_room(pass_.corpus, maximum=False).sums
         return kernels.exponentiated_gradient(
-            pass_.corpus, work, sums, pass_.order, pass_.costs, run.slots, *arrays, first, float(self.l2)
+            pass_.corpus, work, bests, sums, pass_.order, learns, pass_.costs, run.slots, *arrays, first, float(self.l2)
         )

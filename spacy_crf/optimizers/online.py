@@ -31,7 +31,7 @@ class Pass(NamedTuple):
     order: NDArray[np.int64]  # [B] the sequences
     loss: ClampedLoss
     costs: Floats  # [S, S], or [0, 0] without costs
-    room: tuple  # what `kernels.workspace` gives
+    room: kernels.Room
 
 
 @dataclass
@@ -120,7 +120,7 @@ class OnlineOptimizer(CRFOptimizer):
         corpus = objective.corpus
         run = self._run_of(objective, key)
         costs = objective.loss.costs(corpus.n_states)
-        room = kernels.workspace(corpus, maximum=objective.loss.maximum)
+        room = kernels.make_room(corpus, maximum=objective.loss.maximum)
         pass_ = Pass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
         self.prepare(objective, pass_, run, key)
         losses = 0.0
