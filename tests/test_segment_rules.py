@@ -69,12 +69,11 @@ def as_path(segments, tokens):
 def assert_the_same_distribution(rules, scores, facts, expected, clamp=None):
     """Sums, marginals, n best and samples of the expanded chain against a list of all segmentations."""
     semi, size, tokens = SemiMarkov(), scores.tokens.shape[1], len(scores.tokens)
-    graph = rules.graph(rules.fitting()[0])
-    chain = expand(join_segment_sequences(rules.apply(scores, facts), clamp), graph)
+    chain = expand(join_segment_sequences(rules.apply(scores, facts), clamp), rules.graph(rules.fitting()[0]))
     log_z = reference.log_sum([score for score, _, _ in expected])
     assert semi.log_partition(chain.scores, clamp=chain.clamp)[0] == pytest.approx(log_z, abs=1e-9)
     [best] = semi.n_best(chain.scores, 4, clamp=chain.clamp)
-    folded = [labels_of(path, graph.tag_of)[chain.tokens].tolist() for _, path in best]
+    folded = [labels_of(path, chain.state_of)[chain.tokens].tolist() for _, path in best]
     assert folded == [as_path(segments, tokens) for _, segments, _ in expected[:4]]
     in_tokens, in_segments = np.zeros((tokens, size)), {}
     for score, segments, _ in expected:
@@ -84,13 +83,13 @@ def assert_the_same_distribution(rules, scores, facts, expected, clamp=None):
             in_tokens[begin:end, state] += p
             in_segments[segment] = in_segments.get(segment, 0.0) + p
     marginals = semi.marginals(chain.scores, clamp=chain.clamp)[chain.tokens]
-    np.testing.assert_allclose(by_label(marginals, graph.tag_of, size), in_tokens, atol=1e-9)
+    np.testing.assert_allclose(by_label(marginals, chain.state_of, size), in_tokens, atol=1e-9)
     for (begin, end, state), p in in_segments.items():
-        states = np.flatnonzero(graph.tag_of == state)
+        states = np.flatnonzero(chain.state_of == state)
         begins, ends = np.full(len(states), chain.tokens[begin]), np.full(len(states), chain.tokens[end - 1] + 1)
         found = semi.segment_probabilities(chain.scores, Segments(begins, ends, states), clamp=chain.clamp)
         assert found.sum() == pytest.approx(p, abs=1e-9)
-    drawn = labels_of(semi.sample(chain.scores, 300, seed=1, clamp=chain.clamp), graph.tag_of)[:, chain.tokens]
+    drawn = labels_of(semi.sample(chain.scores, 300, seed=1, clamp=chain.clamp), chain.state_of)[:, chain.tokens]
     possible = {tuple(as_path(segments, tokens)) for _, segments, _ in expected}
     assert {tuple(path) for path in drawn.tolist()} <= possible
 
@@ -132,9 +131,9 @@ TOGETHER = [
 ]
 
 
-def together_broken(rules):
+def together_broken(rules, lengths):
     def breaks(path, spans):
-        after_a = sum((c[2], d[2]) == (1, 0) and d[0] != 2 for c, d in pairwise(path))
+        after_a = sum((c[2], d[2]) == (1, 0) and d[0] not in np.cumsum(lengths) for c, d in pairwise(path))
         times = [
             sum(max(0, count(spans, label) - 1) for label in (A, B)),
             int(count(spans, B) > 0 and count(spans, A) == 0),
@@ -147,16 +146,17 @@ def together_broken(rules):
     return breaks
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_rules_together_and_a_clamp(seed):
+@pytest.mark.parametrize("lengths", [[2, 3], [5], [1, 0, 3, 1]], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_rules_together_and_a_clamp(seed, lengths):
     rules = make_rules(TOGETHER)
-    scores = make_scores([2, 3], seed)
+    scores = make_scores(lengths, seed)
     rng = np.random.default_rng(seed)
     clamp = SegmentClamp(rng.random((5, 3)) < 0.9, rng.random(5) < 0.9, rng.random(5) < 0.1) if seed % 2 else None
     if clamp is not None:
         clamp.states[:, 0] = True
         clamp.may_begin[clamp.must_begin] = True
-    expected = segmentations(scores, together_broken(rules), clamp)
+    expected = segmentations(scores, together_broken(rules, lengths), clamp)
     decoded = decode(rules, scores, DOC, {}, clamp=clamp)
     assert not decoded.relaxed and expected
     assert decoded.tags.tolist() == as_path(expected[0][1], 5)

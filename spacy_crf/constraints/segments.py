@@ -148,12 +148,11 @@ class SegmentSearch(Search):
         return join_segment_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
 
     def _decode(self, masked: JoinedSegments, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
-        graph = self._rules.graph(active)
-        expanded = expand(masked, graph)
+        expanded = expand(masked, self._rules.graph(active))
         path = SemiMarkov().viterbi(expanded.scores, clamp=expanded.clamp)
         if path.scores[0] == -np.inf:
             return None
-        return labels_of(path.states, graph.tag_of)[masked.tokens]
+        return labels_of(path.states, expanded.state_of)[masked.tokens]
 
     def _totals(self, tags: NDArray[np.int32]) -> Floats:
         opening, _ = ends(self._document.scores.starts, len(tags))

@@ -85,9 +85,22 @@ def _join_clamp(clamp, length, places, breaks) -> Optional[SegmentClamp]:
     return SegmentClamp(states, may_begin, must_begin)
 
 
-def expand(joined: JoinedSegments, graph: StateGraph) -> JoinedSegments:
+class ExpandedSegments(NamedTuple):
+    """Joined sequences with the states of a graph."""
+
+    scores: SegmentScores  # of S' states
+    clamp: Optional[SegmentClamp]
+    tokens: NDArray[np.int64]  # [T] places of the tokens in the sequence
+    state_of: NDArray[np.int32]  # [S'] what each state was before, S for the break
+
+
+def expand(joined: JoinedSegments, graph: StateGraph) -> ExpandedSegments:
     """The same segments with the states of a graph (``graph.tag_of`` says what they were)."""
-    scores, state_of = joined.scores, graph.tag_of
+    scores = joined.scores
+    if len(joined.tokens) == len(scores.tokens):
+        # Without breaks their states would only be forbidden everywhere, and so keep the sums from the linear domain.
+        graph = _part(graph, graph.tag_of < scores.tokens.shape[1] - 1)
+    state_of = graph.tag_of
     size = len(state_of)
     before = scores.transitions
     transitions = np.full((*before.shape[:-2], size, size), -np.inf)
@@ -104,7 +117,15 @@ def expand(joined: JoinedSegments, graph: StateGraph) -> JoinedSegments:
     clamp = joined.clamp
     if clamp is not None:
         clamp = clamp._replace(states=np.ascontiguousarray(clamp.states[:, state_of]))
-    return JoinedSegments(expanded, clamp, joined.tokens)
+    return ExpandedSegments(expanded, clamp, joined.tokens, state_of)
+
+
+def _part(graph: StateGraph, kept: NDArray[np.bool_]) -> StateGraph:
+    """The graph of some of its states (bool[S'])."""
+    number = np.cumsum(kept) - 1
+    arcs = kept[graph.source] & kept[graph.target]
+    source, target = (number[ends[arcs]].astype(np.int32) for ends in (graph.source, graph.target))
+    return StateGraph(source, target, graph.scores[arcs], graph.first[kept], graph.last[kept], graph.tag_of[kept])
 
 
 def cut_segments(

@@ -47,7 +47,7 @@ class SegmentDecoding:
             every, state_of = np.arange(n_tokens), np.arange(size, dtype=np.int32)
             return SegmentDistribution(scores, clamp, state_of, size, every, starts)
         expanded = expand(join_segment_sequences(scores, clamp), graph)
-        return SegmentDistribution(expanded.scores, expanded.clamp, graph.tag_of, size, expanded.tokens, starts)
+        return SegmentDistribution(expanded.scores, expanded.clamp, expanded.state_of, size, expanded.tokens, starts)
 
     def batch(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> "SegmentDistribution":
         return self.distribution(scores, clamp, None)
