@@ -70,8 +70,10 @@ class SumWork(NamedTuple):
     """For losses that look at the log partition."""
 
     exp_nodes: Floats  # [n, P]
+    arriving: Floats  # [n, P]
+    beta: Floats  # [P]
+    transposed: Floats  # [P, P]
     sums: Floats  # [P, P]
-    rows: Floats  # [2, P]
 
 
 class Room(NamedTuple):
@@ -106,7 +108,13 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
     if maximum:
         bests = BestWork(np.zeros(longest, dtype=np.int32))
     else:
-        sums = SumWork(np.zeros((longest, width)), np.zeros((width, width)), np.zeros((2, width)))
+        sums = SumWork(
+            exp_nodes=np.zeros((longest, width)),
+            arriving=np.zeros((longest, width)),
+            beta=np.zeros(width),
+            transposed=np.zeros((width, width)),
+            sums=np.zeros((width, width)),
+        )
     return Room(work, pairs, bests, sums)
 
 
@@ -833,7 +841,7 @@ def _exp(source, row, largest, target):
         y = 1.0 + x * y
         for _ in range(10):
             y *= y
-        target[row, j] = y if x >= -SPREAD / 1024.0 else 0.0
+        target[row, j] = 0.0 if x < -SPREAD / 1024.0 else y  # NaN stays NaN
 
 
 @njit(fastmath=LINEAR, **HELPER)
@@ -843,8 +851,8 @@ def _expect_scaled(work, sum_work, n, size, amount):
     Scaled linear domain, as in `linear_chain`; NaN, and nothing added, where numbers could vanish.
     """
     nodes, chain, d_nodes, d_chain = work.nodes, work.chain, work.d_nodes, work.d_chain
-    alpha, matrix, exp_nodes, sums = work.forward, work.matrix, sum_work.exp_nodes, sum_work.sums
-    beta, arriving = sum_work.rows[0], sum_work.rows[1]
+    alpha, matrix = work.forward, work.matrix
+    exp_nodes, arriving, beta, transposed, sums = sum_work
     width = matrix.shape[0]
     _clear(sums, width)
     largest, least = -np.inf, np.inf
@@ -862,16 +870,22 @@ def _expect_scaled(work, sum_work, n, size, amount):
         if i >= size:  # there may be the firsts and lasts
             for j in range(width):
                 matrix[i, j] = 0.0
+        for j in range(width):
+            transposed[j, i] = matrix[i, j]
     log_z = 0.0
     # alpha[t, j] = nodes[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
     for t in range(n):
-        top, bottom = -np.inf, np.inf
-        for j in range(size):
-            top = max(top, nodes[t, j])
-            bottom = min(bottom, nodes[t, j] if nodes[t, j] > -np.inf else np.inf)
+        a = c = d = e = -np.inf
+        for j in range(0, width, LANES):  # four maxima that don't wait for one another
+            a, c = max(a, nodes[t, j]), max(c, nodes[t, j + 1])
+            d, e = max(d, nodes[t, j + 2]), max(e, nodes[t, j + 3])
+        top = max(max(a, c), max(d, e))
         if top == -np.inf:
             return top
-        if not top - bottom + spread < SPREAD:
+        n_small = 0
+        for j in range(width):
+            n_small += (nodes[t, j] <= top + spread - SPREAD) & (nodes[t, j] > -np.inf)
+        if n_small > 0:
             return np.nan
         _exp(nodes, t, top, exp_nodes)
         if t == 0:
@@ -894,8 +908,9 @@ def _expect_scaled(work, sum_work, n, size, amount):
         if not TINY < total < 1.0 / TINY:
             return np.nan
         log_z += math.log(total)
+        share = 1.0 / total
         for j in range(width):
-            alpha[t, j] /= total
+            alpha[t, j] *= share
     total = 0.0
     for j in range(width):
         beta[j] = math.exp(chain[size + 1, j])
@@ -910,29 +925,36 @@ def _expect_scaled(work, sum_work, n, size, amount):
             total += alpha[t, j] * beta[j]
         if not total > TINY:
             return np.nan
-        largest = 0.0
+        share = amount / total
+        total = 0.0
         for j in range(width):
-            alpha[t, j] *= amount / total  # serves the step to t + 1 no more
-            arriving[j] = exp_nodes[t, j] * beta[j]
-            largest = max(largest, arriving[j])
+            alpha[t, j] *= share
+            arriving[t, j] = exp_nodes[t, j] * beta[j]
+            total += arriving[t, j]
             exp_nodes[t, j] = alpha[t, j] * beta[j]
         if t == 0:
             break
-        total = 0.0
+        share = 1.0 / total
         for j in range(width):
-            arriving[j] /= largest
-        for i in range(width):
-            products = 0.0
+            arriving[t, j] *= share
+            beta[j] = 0.0
+        for i in range(0, width, LANES):
+            a, c, d, e = arriving[t, i], arriving[t, i + 1], arriving[t, i + 2], arriving[t, i + 3]
             for j in range(width):
-                products += matrix[i, j] * arriving[j]
-            beta[i] = products
-            total += alpha[t - 1, i] * products
-        if not total > TINY:
-            return np.nan
+                upper = a * transposed[i, j] + c * transposed[i + 1, j]
+                beta[j] += upper + d * transposed[i + 2, j] + e * transposed[i + 3, j]
+    # The step from i at t - 1 to j at t is expected alpha[t-1, i] · matrix[i, j] · arriving[t, j] times; four at once
+    for t in range(1, n, 4):
         for i in range(size):
-            share = amount * alpha[t - 1, i] / total
-            for j in range(width):
-                sums[i, j] += share * arriving[j]
+            if t + 3 < n:
+                a, c, d, e = alpha[t - 1, i], alpha[t, i], alpha[t + 1, i], alpha[t + 2, i]
+                for j in range(width):
+                    upper = a * arriving[t, j] + c * arriving[t + 1, j]
+                    sums[i, j] += upper + d * arriving[t + 2, j] + e * arriving[t + 3, j]
+            else:
+                for u in range(t, n):
+                    for j in range(width):
+                        sums[i, j] += alpha[u - 1, i] * arriving[u, j]
     for t in range(n):
         for j in range(size):
             d_nodes[t, j] += exp_nodes[t, j]
