@@ -462,6 +462,14 @@ def test_bad_settings_are_refused(config, code):
         spacy.blank("en").add_pipe("semicrf_ner", config=config)
 
 
+def test_rules_that_no_segments_keep_are_refused_before_there_are_labels():
+    ner = spacy.blank("en").add_pipe("semicrf_ner")
+    with pytest.raises(ValueError, match="CRF617"):
+        ner.add_rule({"rule": "same_text_same_label"})
+    ner.add_rule(ONCE)
+    assert ner.constraints.tables == [ONCE]
+
+
 def test_what_can_not_be_kept_is_said(caplog):
     rules = [
         {"rule": "at_least", "label": "PER", "n": 3, "name": "crowd"},

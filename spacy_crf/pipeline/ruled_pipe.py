@@ -75,6 +75,8 @@ class RuledPipe(CRFPipe):
             raise ValueError(Errors.CRF408.format(name=name, setting="min_prob", value=min_prob, known=known))
         if confidence:
             register_extension()
+        if constraints is not None:
+            self.check_rules(constraints)
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0
         super().__init__(vocab, model, name, confidence=confidence, decode=decode, min_prob=min_prob, **settings)
@@ -113,6 +115,9 @@ class RuledPipe(CRFPipe):
         """Tags of the most probable labelling."""
         raise NotImplementedError
 
+    def check_rules(self, constraints: "Constraints") -> None:
+        """RAISES (ValueError): If the component can't keep such rules, whatever its labels are."""
+
     def compile_rules(self, constraints: "Constraints") -> "CompiledRules":
         """Rules for the present labels."""
         raise NotImplementedError
@@ -147,6 +152,7 @@ class RuledPipe(CRFPipe):
         self.constraints.add(rule)
         self._compiled = None
         try:
+            self.check_rules(self.constraints)
             if self.labels:
                 self.rules()
         except ValueError:

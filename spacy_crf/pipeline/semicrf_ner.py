@@ -35,12 +35,8 @@ class SemiCRFEntityRecognizer(EntityPipe):
 
     scheme = SEGMENTS
 
-    def __init__(self, vocab, model, name="semicrf_ner", *, constraints: "Optional[Constraints]" = None, **settings):
-        if constraints is not None:
-            from ..constraints.segments import check_segment_rules
-
-            check_segment_rules(constraints)
-        super().__init__(vocab, model, name, constraints=constraints, **settings)
+    def __init__(self, vocab, model, name="semicrf_ner", **settings):
+        super().__init__(vocab, model, name, **settings)
 
     # -------------------------------------------------------------------------------------------------- annotation
 
@@ -139,6 +135,11 @@ class SemiCRFEntityRecognizer(EntityPipe):
 
     def label_of_states(self) -> NDArray[np.int64]:
         return np.arange(1 + len(self.labels)) - 1
+
+    def check_rules(self, constraints: "Constraints") -> None:
+        from ..constraints.segments import check_segment_rules
+
+        check_segment_rules(constraints)
 
     def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
         from ..constraints.segments import SegmentRules
