@@ -65,6 +65,9 @@ PAIRS = {
     "SGD": Pair("SGD", {"l2": 1.0}, "LogLikelihood", "l2sgd", {"c2": 1.0}),
     "OWL-QN": Pair("LBFGS", {"l1": 0.1, "l2": 0.1}, "LogLikelihood", "lbfgs", {"c1": 0.1, "c2": 0.1}),
 }
+# OWL-QN's number of weights is compared, which takes long to settle. From here on CRFsuite's falls by less than 1 % in thirty
+# iterations, though it does not stop within a quarter of an hour.
+SPARSE_ITERATIONS = 250
 
 
 class Trained(NamedTuple):
@@ -76,10 +79,10 @@ class Trained(NamedTuple):
 
 
 def algorithm(name: str, passes: int) -> list[Line]:
-    """Ours against CRFsuite's, with as many passes; OWL-QN, whose number of weights is compared, until it has converged."""
+    """Ours against CRFsuite's, with as many passes."""
     pair = PAIRS[name]
     sparse = "l1" in pair.settings
-    limit = None if sparse else passes
+    limit = SPARSE_ITERATIONS if sparse else passes
     theirs = in_own_process(train_crfsuite, pair, limit)
     ours = in_own_process(train_ours, pair, limit)
     a, b = ours.result, theirs.result
@@ -92,7 +95,7 @@ def algorithm(name: str, passes: int) -> list[Line]:
     ]
 
 
-def train_ours(pair: Pair, passes: Optional[int]) -> Trained:
+def train_ours(pair: Pair, passes: int) -> Trained:
     nlp = spacy.blank("en")
     loss = {"@losses": f"spacy_crf.{pair.loss}.v1"}
     pipe = nlp.add_pipe("crf_tagger", config={"model": EXAMPLE_MODEL, "overwrite": True, "loss": loss})
@@ -102,11 +105,8 @@ def train_ours(pair: Pair, passes: Optional[int]) -> Trained:
     warm_up = make(**pair.settings)
     pipe.update(examples[:20], sgd=warm_up)  # compiles
     nlp.initialize(lambda: examples)
-    if pair.optimizer == "LBFGS":
-        steps = {"max_iterations": passes, "iterations_per_step": passes or 1_000_000}
-    else:
-        steps = {"epochs_per_step": passes}
-    optimizer = make(**pair.settings, **steps)
+    steps = {"max_iterations": passes, "iterations_per_step": passes} if pair.optimizer == "LBFGS" else {}
+    optimizer = make(**pair.settings, **(steps or {"epochs_per_step": passes}))
     seconds: list[float] = []
     step = optimizer.step
 
@@ -126,12 +126,12 @@ def train_ours(pair: Pair, passes: Optional[int]) -> Trained:
     return Trained(entity_f1([s.tags for s in test], predicted), seconds[-1], non_zero)
 
 
-def train_crfsuite(pair: Pair, passes: Optional[int]) -> Trained:
+def train_crfsuite(pair: Pair, passes: int) -> Trained:
     vocab = spacy.blank("en").vocab
     sentences = read_sentences("conll2000", "train")
     rival = CRFsuite(example_features, {})
     rival.trainer.select(pair.algorithm)
-    rival.trainer.set_params({**pair.params, **({"max_iterations": passes} if passes else {})})
+    rival.trainer.set_params({"max_iterations": passes, **pair.params})
     rival.read((make_doc(vocab, s) for s in sentences), [s.tags for s in sentences])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.crfsuite"
@@ -329,7 +329,9 @@ def main(
     os.environ["SPACY_CRF_THREADS"] = "1"
     lines = [line for name in names for line in BENCHMARKS[name](passes)]
     header = ("training", "spacy_crf", "other", "ratio", "must", "")
-    note = f"CoNLL-2000 against CRFsuite: {passes} passes of the online algorithms. Seconds are those of the optimizer."
+    note = (
+        f"CoNLL-2000 against CRFsuite: {passes} passes, OWL-QN {SPARSE_ITERATIONS}. Seconds are those of the optimizer."
+    )
     show("Training", header, [line.cells() for line in lines], note=note)
 
 
