@@ -95,9 +95,8 @@ class Rule:
     reads_tags: ClassVar[bool] = False  # needs what a registered function allows: bool[T, S]
     local: ClassVar[bool] = False  # forbids tokens and steps, without a memory
     global_: ClassVar[bool] = False  # no small automaton holds it
-    place_in_segment: ClassVar[str] = (
-        "tokens"  # which tokens of a segment break it: all, those where it begins, or "ends"
-    )
+    segment_scores: ClassVar[str] = "tokens"  # what its mask is for, of a segment: "tokens", "begins" or "ends"
+    bounds_length: ClassVar[bool] = False  # forbids some lengths of segments, see `broken_lengths`
 
     def broken(self, tags: SpanTags, found: Any, opening: NDArray[np.bool_], closing: NDArray[np.bool_]) -> Broken:
         """What breaks the rule (for local rules).
@@ -111,9 +110,9 @@ class Rule:
         """Automata that together accept what keeps the rule (for rules with a memory)."""
         return []
 
-    def broken_lengths(self, tags: SpanTags, longest: int) -> Optional[NDArray[np.bool_]]:
-        """Lengths of segments that break the rule, bool[longest, S]; None if it says nothing about lengths."""
-        return None
+    def broken_lengths(self, tags: SpanTags, longest: int) -> NDArray[np.bool_]:
+        """Lengths of segments that break the rule (for rules that bound it): bool[longest, S]."""
+        raise NotImplementedError
 
     def labels(self, tags: SpanTags, argument: str = "label") -> list[int]:
         value = self.arguments[argument]
@@ -305,7 +304,7 @@ class NeverOn(_OnPattern):
 class StartsWith(_OnPattern):
     """A span of the label begins where a match begins."""
 
-    kind, place_in_segment = "starts_with", "begins"
+    kind, segment_scores = "starts_with", "begins"
 
     def broken(self, tags, found, opening, closing):
         wrong, label = ~found.begins, self._tags(tags)
@@ -318,7 +317,7 @@ class StartsWith(_OnPattern):
 class EndsWith(_OnPattern):
     """A span of the label ends where a match ends."""
 
-    kind, place_in_segment = "ends_with", "ends"
+    kind, segment_scores = "ends_with", "ends"
 
     def broken(self, tags, found, opening, closing):
         wrong, label = ~found.ends, self._tags(tags)
@@ -461,7 +460,7 @@ class Excludes(_Implication):
 class Length(Rule):
     """Spans of the label have so many tokens."""
 
-    kind = "length"
+    kind, bounds_length = "length", True
     required: ClassVar = {"label": _labels}
     optional: ClassVar = {"min": (_count, 1), "max": (_count, None)}
 

@@ -41,7 +41,7 @@ class SegmentRules(CompiledRules):
 
     @staticmethod
     def is_local(rule: Rule) -> bool:
-        return rule.local or rule.kind == "length"
+        return rule.local or rule.bounds_length
 
     def _inference(self, graph: StateGraph) -> StateGraph:
         return graph
@@ -57,12 +57,11 @@ class SegmentRules(CompiledRules):
         for rule in self.local:
             if kept is not None and rule.place not in kept:
                 continue
-            lengths = rule.broken_lengths(self.tags, len(scores.lengths))
-            if lengths is not None:
-                scores = _priced(scores, "lengths", lengths, rule)
+            if rule.bounds_length:
+                scores = _priced(scores, "lengths", rule.broken_lengths(self.tags, len(scores.lengths)), rule)
                 continue
             broken = self._broken(rule, facts, opening, closing)
-            scores = _priced(scores, rule.place_in_segment, broken.emissions, rule)
+            scores = _priced(scores, rule.segment_scores, broken.emissions, rule)
             scores = _priced(scores, "transitions", broken.transitions, rule)
             scores = _priced(scores, "first", broken.first, rule)
         return scores
