@@ -41,6 +41,23 @@ def run(nlp, doc):
     return nlp.get_pipe("crf_ner")(doc)
 
 
+def test_an_optimizer_that_the_config_does_not_name_gets_its_gradients(trained):
+    """The config promises one that asks for the objective, and another one comes."""
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner")
+    nlp.config["training"]["optimizer"] = {"@optimizers": "spacy_crf.LBFGS.v1"}
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    adam = registry.get("optimizers", "Adam.v1")(0.1)
+    first = nlp.update(examples, sgd=False)["crf_ner"]
+    assert first == 0.0  # nothing was computed that L-BFGS would throw away
+    ner.finish_update(adam)
+    before = ner.model.get_ref("emissions").get_param("states").copy()
+    assert (before != 0).any()
+    losses = [nlp.update(examples, sgd=adam)["crf_ner"] for _ in range(20)]
+    assert losses[-1] < losses[0]
+
+
 def test_memory_zones_free_words_that_the_component_still_knows(trained):
     """What a zone adds to the vocabulary is gone after it; the component's own table of words must not mind."""
     nlp, _ = trained

@@ -91,7 +91,10 @@ def test_new_labels_find_room():
 @pytest.mark.parametrize(
     "emissions", [{"name": "HashedEmissions", "rows": 1 << 12}, {"name": "SparseEmissions"}], ids=lambda e: e["name"]
 )
-@pytest.mark.parametrize("name, settings", [("AveragedPerceptron", {}), ("SGD", {"l2": 0.001})])
+@pytest.mark.parametrize(
+    "name, settings",
+    [("AveragedPerceptron", {}), ("SGD", {"l2": 0.01, "sequences": 6}), ("AdaGrad", {"l2": 0.01, "sequences": 6})],
+)
 def test_batch_after_batch_without_ever_seeing_them_together(emissions, name, settings):
     nlp = make(dict(emissions), "Perceptron" if name == "AveragedPerceptron" else "LogLikelihood")
     examples = ner_examples(nlp)

@@ -5,6 +5,7 @@ The objective is ``loss + l1·|w| + l2·w²``; each iteration of a smooth object
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ logger = logging.getLogger("spacy.spacy_crf")
 announcements = logging.getLogger("spacy.spacy_crf.training")
 if announcements.level == logging.NOTSET:
     announcements.setLevel(logging.INFO)
+# Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
+SILENCE = 10.0
 PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
 
 
@@ -130,6 +133,7 @@ class BatchOptimizer(CRFOptimizer):
         self.on_iteration: Optional[Callable[[Progress], None]] = None
         self._runs: dict[str, Run] = {}
         self._warned: set[str] = set()
+        self._last_said = 0.0
 
     def new_memory(self) -> Memory:
         raise NotImplementedError
@@ -147,6 +151,7 @@ class BatchOptimizer(CRFOptimizer):
             run = self._runs[key] = self._start(objective, key)
         if run.stop_reason is None:
             try:
+                self._last_said = time.monotonic()
                 for _ in range(self.iterations_per_step):
                     self._iterate(objective, run, key)
                     if run.stop_reason is not None:
@@ -188,7 +193,10 @@ class BatchOptimizer(CRFOptimizer):
         run.values.append(point.value)
         self._judge(run, key)
         progress = Progress(key, run.iteration, point.value, run.gradient_norm, point.step, evaluations)
-        logger.debug("%s: iteration %d objective %.6f gradient norm %.4g step %.4g evaluations %d", *progress)
+        say, now = logger.debug, time.monotonic()
+        if now - self._last_said >= SILENCE:
+            say, self._last_said = announcements.info, now
+        say("%s: iteration %d objective %.6f gradient norm %.4g step %.4g evaluations %d", *progress)
         if self.on_iteration is not None:
             self.on_iteration(progress)
 

@@ -1,6 +1,7 @@
 """Stochastic (sub)gradients of one sequence at a time, for ``loss + l1·|w| + l2·w²``."""
 
 import logging
+from typing import Optional
 
 import numpy as np
 
@@ -24,12 +25,14 @@ class SGD(OnlineOptimizer):
     calibration_rate (float): Factor between two rates to try.
     calibration_samples (int): How many sequences to try them on.
     calibration_candidates (int): How many rates that lower the loss to look for.
+    sequences (Optional[int]): How many sequences l1 and l2 belong to: those of the corpus, where it is streamed. None for those
+        of the first step.
     epochs_per_step (int): Passes over the batch in one step.
     seed (int): For the order of the sequences.
     """
 
     losses = (ClampedLoss,)
-    identity = ("seed", "l1", "l2")
+    identity = ("seed", "l1", "l2", "sequences")
 
     def __init__(
         self,
@@ -40,10 +43,13 @@ class SGD(OnlineOptimizer):
         calibration_rate: float = 2.0,
         calibration_samples: int = 1000,
         calibration_candidates: int = 10,
+        sequences: Optional[int] = None,
         epochs_per_step: int = 1,
         seed: int = 0,
     ) -> None:
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        if sequences is not None:
+            check_count("SGD", "sequences", sequences)
         check_number("SGD", "l1", l1)
         check_number("SGD", "l2", l2)
         check_number("SGD", "calibration_eta", calibration_eta, open=True)
@@ -52,6 +58,7 @@ class SGD(OnlineOptimizer):
         check_count("SGD", "calibration_candidates", calibration_candidates)
         self.l1 = l1
         self.l2 = l2
+        self.sequences = sequences
         self.calibration_eta = calibration_eta
         self.calibration_rate = calibration_rate
         self.calibration_samples = calibration_samples
@@ -65,8 +72,8 @@ class SGD(OnlineOptimizer):
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         if "eta" in run.numbers:
             return
-        # The number of sequences an epoch has is that of the first step: l2 belongs to the sum over all of them.
-        run.numbers["sequences"] = float(max(1, len(objective.corpus.starts) - 1))
+        # l2 belongs to the sum over all sequences
+        run.numbers["sequences"] = float(self.sequences or max(1, len(objective.corpus.starts) - 1))
         run.numbers["eta"] = self._calibrate(pass_, run, key)
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
@@ -137,12 +144,14 @@ class AdaGrad(OnlineOptimizer):
     l2 (float): Weight of w², without a factor 1/2.
     learn_rate (float): Numerator of the learning rates.
     epsilon (float): Added to their denominators.
+    sequences (Optional[int]): How many sequences l1 and l2 belong to: those of the corpus, where it is streamed. None for those
+        of the first step.
     epochs_per_step (int): Passes over the batch in one step.
     seed (int): For the order of the sequences.
     """
 
     losses = (ClampedLoss,)
-    identity = ("seed", "l1", "l2", "rate", "epsilon")
+    identity = ("seed", "l1", "l2", "sequences", "rate", "epsilon")
 
     def __init__(
         self,
@@ -151,16 +160,20 @@ class AdaGrad(OnlineOptimizer):
         l2: float = 1.0,
         learn_rate: float = 0.3,
         epsilon: float = 1e-6,
+        sequences: Optional[int] = None,
         epochs_per_step: int = 1,
         seed: int = 0,
     ) -> None:
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        if sequences is not None:
+            check_count("AdaGrad", "sequences", sequences)
         check_number("AdaGrad", "l1", l1)
         check_number("AdaGrad", "l2", l2)
         check_number("AdaGrad", "learn_rate", learn_rate, open=True)
         check_number("AdaGrad", "epsilon", epsilon, open=True)
         self.l1 = l1
         self.l2 = l2
+        self.sequences = sequences
         self.rate = learn_rate  # thinc's optimizers have a learn_rate that schedules set
         self.epsilon = epsilon
 
@@ -169,7 +182,7 @@ class AdaGrad(OnlineOptimizer):
         run.arrays["regularized"] = np.zeros_like(run.slots)
 
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
-        run.numbers.setdefault("sequences", float(max(1, len(objective.corpus.starts) - 1)))
+        run.numbers.setdefault("sequences", float(self.sequences or max(1, len(objective.corpus.starts) - 1)))
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         sequences = run.numbers["sequences"]

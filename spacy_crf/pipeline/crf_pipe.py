@@ -251,7 +251,10 @@ class CRFPipe(TrainablePipe):
             logger.warning(Warnings.CRF401.format(name=self.name))
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
         if nlp is not None and self.optimizer is None:
-            self._check_fit(_configured_optimizer(nlp))
+            configured = _configured_optimizer(nlp)
+            self._check_fit(configured)
+            # One that wants the objective needs no gradients: those of a whole corpus at once take much memory
+            self._wants_objective = True if _takes_objective(configured) else None
         if start_from is not None:
             folder = Path(start_from)
             self.from_disk(folder / self.name if (folder / self.name).is_dir() else folder)
@@ -285,6 +288,10 @@ class CRFPipe(TrainablePipe):
         self._corpus = None
         self._batch = []
         self.model.initialize(X=reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
+        if self._sparse_features is not None:
+            known = self._sparse_features.states
+            text = "%s: %d labels, %d features of tokens with %d weights"
+            announcements.info(text, self.name, len(self.labels), len(known.index), known.n_weights)
 
     def _token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
@@ -375,19 +382,29 @@ class CRFPipe(TrainablePipe):
         self._require_initialized()
         if not any(len(example.predicted) for example in examples):
             return losses
-        if self._sparse_features is not None and self._wants_objective is not False:
-            self._batch.append(_TrainingBatch(examples, losses))
-        if self._wants_objective is not True:
-            set_dropout_rate(self.model, drop)
-            scores, backprop = self.model.begin_update([example.predicted for example in examples])
-            loss, d_scores = self.get_loss(examples, scores)
-            if not math.isfinite(loss):
-                raise ValueError(Errors.CRF314.format(name=self.name, text=examples[0].predicted.text[:40]))
-            backprop(d_scores)
-            losses[self.name] += loss
+        wants_objective = self._wants_objective
+        if self.optimizer is None and sgd not in (None, False):
+            wants_objective = _takes_objective(sgd)
+        if self._sparse_features is None:
+            wants_objective = False
+        batch = _TrainingBatch(examples, losses, drop, has_gradient=wants_objective is not True)
+        if wants_objective is not False:
+            self._batch.append(batch)
+        if batch.has_gradient:
+            self._add_gradient(batch)
         if sgd not in (None, False):
             self.finish_update(sgd)
         return losses
+
+    def _add_gradient(self, batch: "_TrainingBatch") -> None:
+        """For optimizers that take a gradient."""
+        set_dropout_rate(self.model, batch.drop)
+        scores, backprop = self.model.begin_update([example.predicted for example in batch.examples])
+        loss, d_scores = self.get_loss(batch.examples, scores)
+        if not math.isfinite(loss):
+            raise ValueError(Errors.CRF314.format(name=self.name, text=batch.examples[0].predicted.text[:40]))
+        backprop(d_scores)
+        batch.losses[self.name] += loss
 
     def get_loss(self, examples: Iterable[Example], scores: ChainScores) -> tuple[float, ChainScores]:
         """Loss of a batch and its derivative.
@@ -414,6 +431,9 @@ class CRFPipe(TrainablePipe):
         self._check_fit(optimizer)
         batch, self._batch = self._batch, []
         if not self._wants_objective:
+            for part in batch:
+                if not part.has_gradient:  # the config names another optimizer
+                    self._add_gradient(part)
             self.model.finish_update(optimizer)
             if self._sparse_features is not None:
                 self._sparse_features.forget_scores()
@@ -485,6 +505,8 @@ class CRFPipe(TrainablePipe):
 class _TrainingBatch(NamedTuple):
     examples: list[Example]
     losses: dict[str, float]
+    drop: float
+    has_gradient: bool
 
 
 def _minibatch_by_tokens(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
