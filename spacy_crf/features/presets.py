@@ -11,7 +11,6 @@ NER_TEMPLATES = [
     "bias",
     "lower[-2..2]",
     "shape[-2..2]",
-    *_LETTERS,
     "orth[0]",
     "prefix1[0]",
     "prefix2[0]",
@@ -23,8 +22,9 @@ NER_TEMPLATES = [
     "suffix4[0]",
     "lower[-1]|lower[0]",
     "lower[0]|lower[1]",
-    "lower[-1]|lower[1]",
     "shape[-1]|shape[0]|shape[1]",
+    *_LETTERS,
+    "lower[-1]|lower[1]",
 ]
 TAGGER_TEMPLATES = [
     "bias",
