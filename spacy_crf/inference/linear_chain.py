@@ -13,9 +13,9 @@ from ..kernels import linear_chain as kernels
 from ..types import ChainScores, Clamp, Floats, Path
 from .threads import run_chunks
 
-# Sequences are done in chunks of about this many tokens. Small enough for the work space of one to stay in the cache,
-# and fixed, so that sums over chunks are the same bits with any number of threads.
-CHUNK_TOKENS = 2048
+# Sequences are done in chunks of about this many tokens: enough for a kernel to take longer than its call, and fixed, so that
+# sums over chunks are the same bits with any number of threads.
+CHUNK_TOKENS = 8192
 
 # What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
 # is faster than the whole matrix from about this share of its entries on.

@@ -12,11 +12,10 @@ from ..types import Floats, TokenFeatures
 from .emissions import AnnotatedDocs, Emissions, SparseFeatures
 from .sparse_rows import KindRows, Part, parts_for
 
-# Tokens that one thread scores at a time, so that what it needs of them stays in its cache; fewer where transitions depend
-# on the position
-_BLOCK = 1 << 12
+# Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer where transitions depend on the position
+_BLOCK = 1 << 13
 # Blocks whose scores are in memory together: their derivatives are summed up after all of them
-_GROUP = 16
+_GROUP = 8
 
 
 def block_tokens(features: SparseFeatures) -> int:
