@@ -5,16 +5,17 @@ Without rules and probabilities prediction is one `viterbi` and nothing else; th
 
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.attrs import LENGTH, SPACY
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from ..errors import Errors, Warnings
-from ..features.columns import doc_bounds
+from ..features.columns import doc_bounds, read_attributes
 from ..schemes import Segments
 from ..types import Floats
 from .crf_pipe import CRFPipe, Prediction
@@ -223,17 +224,20 @@ class RuledPipe(CRFPipe):
 
     def write_probabilities(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Set ``span._.crf_prob`` of the spans found."""
+        docs, bounds = list(docs), prediction.doc_starts
         begin, end, _ = self.segments(prediction.tags, prediction.starts)
-        bounds = prediction.doc_starts
-        of_doc = np.searchsorted(begin, bounds).tolist()
-        begin, end, probabilities = begin.tolist(), end.tolist(), prediction.probabilities.tolist()
-        for doc, shift, first, last in zip(docs, bounds.tolist(), of_doc, of_doc[1:]):
-            user_data = doc.user_data
-            for n in range(first, last):
-                # What span._.set does, without the Span.
-                last_token = doc[end[n] - shift - 1]
-                key = ("._.", "crf_prob", doc[begin[n] - shift].idx, last_token.idx + len(last_token))
-                user_data[key] = probabilities[n]
+        # What span._.set does, without Spans and Tokens, which took longer than all inference: characters are counted here.
+        length, space = read_attributes(docs, [LENGTH, SPACY]).astype(np.int64).T
+        next_starts = np.cumsum(length + space)
+        of_doc = np.searchsorted(begin, bounds)
+        doc_opens = np.append(0, next_starts)[np.repeat(bounds[:-1], np.diff(of_doc))]
+        first = ((next_starts - length - space)[begin] - doc_opens).tolist()
+        last = ((next_starts - space)[end - 1] - doc_opens).tolist()
+        keys = (("._.", "crf_prob", *place) for place in zip(first, last))
+        found = zip(keys, prediction.probabilities.tolist())
+        for doc, n_spans in zip(docs, np.diff(of_doc).tolist()):
+            if n_spans:
+                doc.user_data.update(islice(found, n_spans))
 
     def _spans_clamp(self, docs: list[Doc], starts: NDArray[np.int64], clamp: Any) -> Any:
         """The clamp, or None, narrowed by doc.spans["crf_blocked"] and doc.spans["crf_forced"]."""
