@@ -103,8 +103,7 @@ def test_batch_after_batch_without_ever_seeing_them_together(emissions, name, se
     for _ in range(60):
         for begin in range(0, len(examples), 2):
             nlp.update(examples[begin : begin + 2], sgd=sgd)
-    with nlp.use_params(sgd.averages or {}):
-        assert found(nlp, examples) == [entities(example.reference) for example in examples]
+    assert found(nlp, examples) == [entities(example.reference) for example in examples]
 
 
 def test_labels_and_features_of_the_whole_corpus_are_counted():

@@ -539,6 +539,8 @@ def _configured_optimizer(nlp: Language) -> Optional[Optimizer]:
 
 
 def _takes_objective(optimizer: Optimizer) -> bool:
+    if not hasattr(optimizer, "fits"):
+        return False  # one of thinc's: no need to import ours, without which prediction starts sooner
     from ..optimizers.objective import CRFOptimizer  # prediction does without
 
     return isinstance(optimizer, CRFOptimizer)
