@@ -1,5 +1,13 @@
 """Every message of the package, under a code. 0xx scores, 1xx features, 2xx optimizers, 3xx losses and models,
-4xx components, 5xx saving, 6xx constraints, 7xx command line."""
+4xx components, 5xx saving, 6xx constraints, 7xx command line. And the logger of the few that every user shall read."""
+
+import logging
+
+# `spacy train` leaves spaCy's logger at WARNING, yet every user shall read how many features there are, how far training is and
+# why it stopped. A level of its own lets these few lines through to spaCy's handler, and nothing else that is logged at INFO.
+announcements = logging.getLogger("spacy.spacy_crf.training")
+if announcements.level == logging.NOTSET:
+    announcements.setLevel(logging.INFO)
 
 
 class _Coded(type):

@@ -266,11 +266,6 @@ class ColumnReader:
             return vocab.strings[int(value)]
         return str(np.int64(value))
 
-    @property
-    def needs_annotation(self) -> bool:
-        """Do the columns depend on more than the words?"""
-        return bool(self.token_attributes or self.gazetteers or self.item_sources)
-
     def read(self, docs: list[Doc]) -> TokenColumns:
         doc_starts = doc_bounds(docs)
         attributes = read_attributes(docs, self._attribute_ids)  # [T, 2 + C]

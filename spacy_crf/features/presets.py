@@ -5,7 +5,7 @@ from typing import Optional
 from .columns import Source
 from .extractor import FeatureSet
 
-# What of a word is in capitals, digits and hyphens, as one feature: as four of them, L1 spread the weight over all
+# Capitals, digits and hyphens as one feature, not four: usaddress, snips and ingredients gain 0.2 to 0.4 F1, mit and wnut17 lose
 _LETTERS = [f"is_title[{n}]|is_upper[{n}]|is_digit[{n}]|has_hyphen[{n}]" for n in range(-2, 3)]
 NER_TEMPLATES = [
     "bias",

@@ -1,7 +1,7 @@
 """Emissions of a fixed corpus, scored many times: the part of a training objective that all structures share."""
 
 from collections.abc import Iterable
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,3 +126,24 @@ class EmissionsPass:
 
         run_chunks(scatter, parts_for(self._threads), self._threads)
         return self._d_states + self._features.states.weights_of(self._d_slots), self._d_transitions
+
+
+class ChainSums:
+    """What a pass adds up beside the emissions: the value, and the derivatives of what all blocks share.
+
+    shape (tuple[int, int]): S + 2 and S: transitions, firsts and lasts.
+    """
+
+    def __init__(self, shape: tuple[int, int]):
+        self.value = 0.0
+        self.n_impossible = 0
+        self.d_chain = np.zeros(shape)
+
+    def add(self, losses: Floats, d_scores: Any, impossible: NDArray[np.bool_]) -> None:
+        """Adds what the loss said of a block."""
+        self.value += float(losses.sum())
+        self.n_impossible += int(impossible.sum())
+        d_pairs = d_scores.transitions
+        self.d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
+        self.d_chain[-2] += d_scores.first
+        self.d_chain[-1] += d_scores.last

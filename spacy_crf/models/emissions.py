@@ -4,7 +4,6 @@
 ``Tok2VecEmissions`` puts a linear layer on a neural encoder. All are thinc models whose output is ``Emissions``.
 """
 
-import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from thinc.api import Linear, Model
 from thinc.model import deserialize_attr, serialize_attr
 from thinc.types import Floats2d
 
-from ..errors import Errors
+from ..errors import Errors, announcements
 from ..features.columns import TokenColumns, doc_bounds, read_attributes, sequence_starts
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
@@ -28,8 +27,6 @@ from ..features.gazetteers import Gazetteer
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..types import Clamp, Floats, TokenFeatures
 from .sparse_rows import LexemeScores, SparseRows
-
-announcements = logging.getLogger("spacy.spacy_crf.training")  # shown by `spacy train`
 
 # Memory for the scores of lexemes that prediction keeps
 _LEXEME_SCORES_BYTES = 256 << 20

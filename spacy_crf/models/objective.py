@@ -12,7 +12,7 @@ from ..inference.linear_chain import LinearChain
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Clamp, Floats
-from .corpus import CorpusEmissions
+from .corpus import ChainSums, CorpusEmissions
 from .corpus import block_tokens as block_tokens  # for components
 from .emissions import AnnotatedDocs, SparseFeatures
 from .linear_chain import chain_scores
@@ -107,10 +107,8 @@ class LinearChainObjective(ChainWeights):
         states, transitions, observed = np.split(weights, self._bounds[1:])
         chain = np.zeros(self._observed.shape)
         chain[self._observed] = observed
-        value, d_chain = 0.0, np.zeros(chain.shape)
-        threads = self._structure.threads
+        threads, sums = self._structure.threads, ChainSums(chain.shape)
         emissions = self._corpus.at(states, transitions, threads=threads)
-        self.n_impossible = 0
 
         def differentiate(number: int):
             clamp, sequence_weights, structure = self._annotation[number]
@@ -120,12 +118,8 @@ class LinearChainObjective(ChainWeights):
         for numbers in self._corpus.groups():
             derivatives = []
             for losses, d_scores, impossible in run_chunks(differentiate, numbers, threads):
+                sums.add(losses, d_scores, impossible)
                 derivatives.append(d_scores)
-                value += losses.sum()
-                self.n_impossible += int(impossible.sum())
-                d_pairs = d_scores.transitions
-                d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
-                d_chain[-2] += d_scores.first
-                d_chain[-1] += d_scores.last
             emissions.collect(numbers, [d.emissions for d in derivatives], [d.transitions for d in derivatives])
-        return float(value), np.concatenate([*emissions.gradient(), d_chain[self._observed]])
+        self.n_impossible = sums.n_impossible
+        return sums.value, np.concatenate([*emissions.gradient(), sums.d_chain[self._observed]])

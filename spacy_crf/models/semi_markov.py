@@ -19,7 +19,7 @@ from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Floats, SegmentClamp, SegmentScores
-from .corpus import CorpusEmissions
+from .corpus import ChainSums, CorpusEmissions
 from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, resize_emissions
 from .segments import (
     PLACES,
@@ -308,10 +308,9 @@ class SemiMarkovObjective:
         chain, lengths = np.zeros(self._observed.shape), np.zeros(self._lengths.shape)
         chain[self._observed] = observed
         lengths[self._lengths] = known_lengths
-        value, d_chain, d_lengths = 0.0, np.zeros(chain.shape), np.zeros(lengths.shape)
+        sums, d_lengths = ChainSums(chain.shape), np.zeros(lengths.shape)
         d_places = {place: np.zeros(len(of_place)) for place, of_place in zip(PLACES, places)}
         emissions = self._corpus.at(states, transitions, threads=threads)
-        self.n_impossible = 0
         shared = (chain[:-2], chain[-2], chain[-1], lengths)
 
         def differentiate(number: int):
@@ -331,15 +330,11 @@ class SemiMarkovObjective:
         for numbers in self._corpus.groups():
             derivatives = []
             for losses, d_scores, impossible in run_chunks(differentiate, numbers, threads):
-                derivatives.append(d_scores)
-                value += losses.sum()
-                self.n_impossible += int(impossible.sum())
-                d_pairs = d_scores.transitions
-                d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
-                d_chain[-2] += d_scores.first
-                d_chain[-1] += d_scores.last
+                sums.add(losses, d_scores, impossible)
                 d_lengths += d_scores.lengths
+                derivatives.append(d_scores)
             emissions.collect(numbers, [d.tokens for d in derivatives], [d.transitions for d in derivatives])
             run_chunks(partial(scatter, numbers, derivatives), parts_for(threads), threads)
-        parts = [*emissions.gradient(), *d_places.values(), d_chain[self._observed], d_lengths[self._lengths]]
-        return float(value), np.concatenate(parts)
+        self.n_impossible = sums.n_impossible
+        parts = [*emissions.gradient(), *d_places.values(), sums.d_chain[self._observed], d_lengths[self._lengths]]
+        return sums.value, np.concatenate(parts)

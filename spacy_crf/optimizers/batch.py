@@ -14,18 +14,13 @@ from typing import Any, NamedTuple, Optional, Protocol
 import numpy as np
 import srsly
 
-from ..errors import Errors, Warnings
+from ..errors import Errors, Warnings, announcements
 from ..types import Floats
 from .line_search import Point, strong_wolfe
 from .objective import CRFOptimizer, Objective, check_count, check_number
 from .vectors import add_scaled, dot, norm
 
 logger = logging.getLogger("spacy.spacy_crf")
-# `spacy train` leaves spaCy's logger at WARNING, yet every user shall read why training stopped. A level of its own
-# lets these few lines through to spaCy's handler, and nothing else that is logged at INFO.
-announcements = logging.getLogger("spacy.spacy_crf.training")
-if announcements.level == logging.NOTSET:
-    announcements.setLevel(logging.INFO)
 # Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
 SILENCE = 10.0
 PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all

@@ -22,7 +22,7 @@ from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
-from ..errors import Errors, Warnings
+from ..errors import Errors, Warnings, announcements
 from ..features.columns import doc_bounds, read_attributes, sequence_starts
 from ..features.gazetteers import read_gazetteer
 from ..losses.clamped import ClampedLoss
@@ -38,7 +38,6 @@ from .gold_report import GoldReport, reported_once
 from .prepared_corpus import PreparedCorpus
 
 logger = logging.getLogger("spacy.spacy_crf")
-announcements = logging.getLogger("spacy.spacy_crf.training")  # shown by `spacy train`
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
