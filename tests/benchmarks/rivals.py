@@ -25,7 +25,7 @@ FeatureFunction = Callable[[Doc], Features]
 
 # Settings of L-BFGS: with the features of the example, and with the strong set.
 EXAMPLE_PARAMS = {"c1": 0.0, "c2": 1.0}
-STRONG_PARAMS = {"c1": 0.05, "c2": 0.05, "max_iterations": 150, "feature.possible_transitions": True}
+STRONG_PARAMS = {"c1": 0.05, "c2": 0.05, "feature.possible_transitions": True}
 
 
 # The features of CRFsuite's chunking example: offsets whose words or tags stand together in one feature.
