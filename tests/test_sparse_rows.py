@@ -11,7 +11,16 @@ from spacy_crf.features.kinds import KindBuilder
 from spacy_crf.models.sparse_rows import KindRows, LexemeScores, SparseRows, parts_for
 from spacy_crf.types import TokenFeatures
 
-TEMPLATES = ["bias", "lower[-2..2]", "tag[0]|lower[0]", "tag[1]", "lower[-1]|lower[0]", "suffix2[-1]", "fn:twice[0]"]
+TEMPLATES = [
+    "bias",
+    "lower[-2..2]",
+    "tag[0]|lower[0]",
+    "tag[1]",
+    "lower[-1]|lower[0]",
+    "suffix2[-1]",
+    "suffix2[4]",
+    "fn:twice[0]",
+]
 # Windows of tags: narrow ones inside wide ones, one that no wide one reaches, and the same parts in another order
 TEMPLATES += ["tag[-2]|tag[-1]|tag[0]", "tag[0]|tag[-1]", "tag[-1]|tag[0]", "tag[1]|tag[2]", "is_title[-1]|is_title[1]"]
 FEATURES = {"functions": {"twice": lambda doc: [[2.0 * token.i, 1.0] for token in doc]}}

@@ -141,53 +141,59 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
 
 
 @njit(cache=True, nogil=True)
-def add_kind_rows(kinds, starts, reach, offsets, table, scores):
-    """scores[t] += sum over offsets o of table[kind at t + offsets[o], o].
+def add_kind_rows(kinds, starts, reach, first, table, scores):
+    """scores[position + first + o] += table[kind at position, o], for all positions and the O tokens that each is seen from.
 
     kinds (int32[T + 2 * reach * B]): Of all positions, those of sequence b from ``starts[b] + 2 * reach * b`` on, of which
-    the first and the last ``reach`` are outside it. starts (int64[B + 1]), offsets (int64[O]), table (float64[U, O, C])
-    Position by position, so that all that a kind has lies together.
+    the first and the last ``reach`` are outside it. starts (int64[B + 1]), table (float64[U, O, C]), scores (float64[T, C])
+    All tokens that see a position are one run of rows, and one loop: row by row it took twice as long.
     """
     n_columns = scores.shape[1]
+    width = table.shape[1]
+    sums, rows = scores.reshape(-1), table.reshape(-1)
     for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
-            kind = kinds[position + shift]
-            for o in range(len(offsets)):
-                t = position - offsets[o]
-                if begin <= t < end:
-                    source, target = table[kind, o], scores[t]
-                    for c in range(n_columns):
-                        target[c] += source[c]
+            low, high = max(position + first, begin), min(position + first + width, end)
+            if low < high:
+                at = (np.int64(kinds[position + shift]) * width + low - position - first) * n_columns
+                target = sums[low * n_columns : high * n_columns]
+                source = rows[at : at + len(target)]
+                for c in range(len(target)):
+                    target[c] += source[c]
 
 
 @njit(cache=True, nogil=True)
-def scatter_kind_rows(kinds, starts, reach, offsets, d_scores, part, mask, d_table):
-    """The gradient of ``add_kind_rows`` for kinds of one part: d_table[kind at t + offsets[o], o] += d_scores[t]."""
+def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table):
+    """The gradient of ``add_kind_rows`` for kinds of one part: d_table[kind at position, o] += d_scores[position + first + o]."""
     n_columns = d_scores.shape[1]
+    width = d_table.shape[1]
+    rows, sums = d_scores.reshape(-1), d_table.reshape(-1)
     for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
-            kind = kinds[position + shift]
-            if kind & mask == part:
-                for o in range(len(offsets)):
-                    t = position - offsets[o]
-                    if begin <= t < end:
-                        source, target = d_scores[t], d_table[kind, o]
-                        for c in range(n_columns):
-                            target[c] += source[c]
+            kind = np.int64(kinds[position + shift])
+            low, high = max(position + first, begin), min(position + first + width, end)
+            if kind & mask == part and low < high:
+                at = (kind * width + low - position - first) * n_columns
+                source = rows[low * n_columns : high * n_columns]
+                target = sums[at : at + len(source)]
+                for c in range(len(source)):
+                    target[c] += source[c]
 
 
 @njit(cache=True, nogil=True)
-def add_lexeme_rows(lexemes, starts, reach, offsets, table, scores):
-    """scores[t] += sum over offsets o of table[lexeme at t + offsets[o], o], as ``add_kind_rows`` for prediction.
+def add_lexeme_rows(lexemes, starts, reach, first, table, scores):
+    """scores[position + first + o] += table[lexeme at position, o], as ``add_kind_rows`` for prediction.
 
-    lexemes (int32[T]), starts (int64[B + 1]), offsets (int64[O]), table (float32[U, O, C]); positions outside a sequence
-    have the first ``2 * reach`` numbers, as in ``hashing``.
+    lexemes (int32[T]), starts (int64[B + 1]), table (float32[U, O, C]); positions outside a sequence have the first
+    ``2 * reach`` numbers, as in ``hashing``.
     """
     n_columns = scores.shape[1]
+    width = table.shape[1]
+    sums, rows = scores.reshape(-1), table.reshape(-1)
     for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
         for position in range(begin - reach, end + reach):
@@ -196,10 +202,11 @@ def add_lexeme_rows(lexemes, starts, reach, offsets, table, scores):
             elif position >= end:
                 lexeme = reach + position - end
             else:
-                lexeme = lexemes[position]
-            for o in range(len(offsets)):
-                t = position - offsets[o]
-                if begin <= t < end:
-                    source, target = table[lexeme, o], scores[t]
-                    for c in range(n_columns):
-                        target[c] += source[c]
+                lexeme = np.int64(lexemes[position])
+            low, high = max(position + first, begin), min(position + first + width, end)
+            if low < high:
+                at = (lexeme * width + low - position - first) * n_columns
+                target = sums[low * n_columns : high * n_columns]
+                source = rows[at : at + len(target)]
+                for c in range(len(target)):
+                    target[c] += source[c]

@@ -275,8 +275,8 @@ class SparseScorer:
         single = compiled.reads_one_lexeme
         self._lexeme_scores = LexemeScores(compiled, single, features.states, self._slots)
         self._rest = compiled.only(~single)
-        bytes_per_lexeme = 4 * len(self._lexeme_scores.offsets) * features.n_tags
-        features.reader.max_lexemes = min(500_000, _LEXEME_SCORES_BYTES // max(1, bytes_per_lexeme))
+        bytes_per_lexeme = max(1, self._lexeme_scores.bytes_per_lexeme)
+        features.reader.max_lexemes = min(500_000, _LEXEME_SCORES_BYTES // bytes_per_lexeme)
 
     def __call__(self, docs: list[Doc]) -> Emissions:
         features = self._features

@@ -1,5 +1,6 @@
 """Weights of (feature, column) pairs, where a column is a tag or a pair of tags."""
 
+import math
 import threading
 from typing import Any, NamedTuple, Optional
 
@@ -189,29 +190,47 @@ def _column_type(n_columns: int) -> str:
     return "<u1" if n_columns <= 1 << 8 else "<u2" if n_columns <= 1 << 16 else "<i4"
 
 
+class Sight(NamedTuple):
+    """The tokens that see a position, as one run: a template at offset o is read by the token at -o. Where there is no template
+    at an offset in between, the scores for that token are 0."""
+
+    first: int  # the first such token, relative to the position
+    width: int  # how many there are
+
+    @classmethod
+    def of(cls, offsets: NDArray[np.int64]) -> "Sight":
+        if not len(offsets):
+            return cls(0, 0)
+        return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
+
+    def place(self, offset: int) -> int:
+        """Where in the run the token is that reads at an offset."""
+        return -int(offset) - self.first
+
+
 class KindRows:
     """Weights to scores and back over a fixed corpus whose windows are of few kinds (``features.kinds``)."""
 
     def __init__(self, kinds: KindFeatures, rows: SparseRows, reach: int):
-        self._offsets = kinds.offsets
-        self._first_slots = list(map(rows.first_slots, kinds.rows))
+        self._sight = Sight.of(kinds.offsets)
+        self._first_slots = {self._sight.place(o): rows.first_slots(of_o) for o, of_o in zip(kinds.offsets, kinds.rows)}
         self._rows = rows
         self._reach = reach
-        self._shape = (kinds.rows[0].shape[1], len(kinds.offsets), rows.n_columns)
+        self._shape = (kinds.rows[0].shape[1], self._sight.width, rows.n_columns)
 
     def zeros(self) -> Floats:
         return np.zeros(self._shape)
 
     def score(self, slots: Floats, *, threads: int = 1) -> Floats:
-        """Scores of each kind at each offset: float64[U, O, C]."""
+        """Scores of each kind for each token that sees it: float64[U, O, C]."""
         table = self.zeros()
-        for place, first_slots in enumerate(self._first_slots):
+        for place, first_slots in self._first_slots.items():
             self._rows.add_references(first_slots, slots, table, place=place, threads=threads)
         return table
 
     def add_scores(self, kinds: NDArray[np.int32], starts: NDArray[np.int64], table: Floats, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
-        add_kind_rows(kinds, starts, self._reach, self._offsets, table, scores)
+        add_kind_rows(kinds, starts, self._reach, self._sight.first, table, scores)
 
     def scatter(
         self,
@@ -223,38 +242,45 @@ class KindRows:
         part: Part = ALL,
     ) -> None:
         """Adds the gradient of the kinds' scores to ``d_table``."""
-        scatter_kind_rows(kinds, starts, self._reach, self._offsets, d_scores, *part, d_table)
+        scatter_kind_rows(kinds, starts, self._reach, self._sight.first, d_scores, *part, d_table)
 
     def scatter_slots(self, d_table: Floats, d_slots: Floats, *, part: Part = ALL) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
-        for place, first_slots in enumerate(self._first_slots):
+        for place, first_slots in self._first_slots.items():
             self._rows.scatter_references(first_slots, d_table, d_slots, place=place, part=part)
 
 
 class LexemeScores:
-    """Scores of all templates that read attributes of one lexeme, summed per lexeme and offset.
+    """Scores of all templates that read attributes of one lexeme, summed for each token that sees the lexeme.
 
-    They are the same wherever the word stands, so a window of -2..2 costs five row additions per token, whatever the
-    number of templates. Filled as lexemes are met; safe to use from several threads.
+    They are the same wherever the word stands, so a window of -2..2 costs the addition of one run of five rows per word,
+    whatever the number of templates. Filled as lexemes are met; safe to use from several threads.
     """
 
     def __init__(self, compiled: CompiledTemplates, single: NDArray[np.bool_], rows: SparseRows, slots: Floats):
         self._rows = rows
         self._slots = slots
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]
-        self.offsets = np.unique(offsets[single])
-        self._templates = [compiled.only(single & (offsets == offset), items=False) for offset in self.offsets]
+        self._sight = Sight.of(offsets[single])
+        self._templates = {
+            self._sight.place(offset): compiled.only(single & (offsets == offset), items=False)
+            for offset in np.unique(offsets[single])
+        }
         self._reach = compiled.reader.reach
         self._lock = threading.Lock()
         self._table: Optional[LexemeTable] = None
-        self._scores = np.zeros((0, len(self.offsets), rows.n_columns), dtype=np.float32)
+        self._scores = np.zeros((0, self._sight.width, rows.n_columns), dtype=np.float32)
         self._filled = 0
+
+    @property
+    def bytes_per_lexeme(self) -> int:
+        return self._scores.itemsize * math.prod(self._scores.shape[1:])
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
-        if len(self.offsets):
+        if self._templates:
             table = self._up_to_date(columns.table)
-            add_lexeme_rows(columns.lexemes, columns.starts, self._reach, self.offsets, table, scores)
+            add_lexeme_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
 
     def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
         with self._lock:
@@ -273,9 +299,9 @@ class LexemeScores:
             return self._scores
 
     def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
-        scores = np.zeros((len(lexemes), len(self.offsets), self._rows.n_columns))
+        scores = np.zeros((len(lexemes), *self._scores.shape[1:]))
         values = table.columns[lexemes]
-        for place, compiled in enumerate(self._templates):
+        for place, compiled in self._templates.items():
             rows = compiled.rows_of_values(values, compiled.part_columns, self._rows.index)
             self._rows.add_references(self._rows.first_slots(rows), self._slots, scores, place=place)
         self._scores[lexemes[0] : lexemes[-1] + 1] = scores
