@@ -215,10 +215,6 @@ class Errors(metaclass=_Coded):
         "Rule '{name}' needs the solver HiGHS, which comes with scipy, which is not installed. Install it: "
         "pip install 'spacy-crf[ilp]'."
     )
-    CRF617 = (
-        "Rule '{name}' can't be kept by segments: {reason}. Leave it out, raise max_states in the constraints where that is the "
-        "reason, or use crf_ner, which has a solver for such rules."
-    )
     CRF618 = (
         "Rules don't hold in the training of segments: set in_training = false in the constraints, or use crf_ner. They hold in "
         "prediction and for probabilities."
@@ -255,6 +251,10 @@ class Warnings(metaclass=_Coded):
         "{name}: the corpus is streamed (max_epochs = -1), so labels and features are those of the first hundred examples only. "
         "Name the corpus in [initialize.components.{name}.corpus] to have all of them counted in a first pass, or let "
         'features share a fixed number of rows: @architectures = "spacy_crf.HashedEmissions.v1".'
+    )
+    CRF402 = (
+        "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them: only "
+        "single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 can."
     )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (

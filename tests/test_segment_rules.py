@@ -12,6 +12,8 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 
+from spacy_crf.constraints import rule_set
+from spacy_crf.constraints import segments as segment_rules
 from spacy_crf.constraints.rules import RULES, constraints
 from spacy_crf.constraints.segments import SegmentRules, decode
 from spacy_crf.inference.segment_graph import by_label, cut_segments, expand, join_segment_sequences, labels_of
@@ -21,13 +23,12 @@ from spacy_crf.types import GOES_ON, SegmentClamp
 
 from . import reference
 from .test_cli_rules import run
-from .test_constraints import LABELS, TABLE, A, B, count, facts_of, order_broken, price
+from .test_constraints import LABELS, TABLE, WORDS, A, B, count, facts_of, order_broken, price
 from .test_constraints import Span as PlainSpan
 from .test_semi_markov import random_scores
 from .util import entities, ner_examples
 
 DOC = np.array([0, 5])
-HELD = [(table, times) for table, times in TABLE if table["rule"] != "same_text_same_label"]
 
 
 def make_rules(tables, labels=LABELS, **settings):
@@ -94,10 +95,13 @@ def assert_the_same_distribution(rules, scores, facts, expected, clamp=None):
     assert {tuple(path) for path in drawn.tolist()} <= possible
 
 
-@pytest.mark.parametrize("number", range(len(HELD)))
+@pytest.mark.parametrize("number", range(len(TABLE)))
 def test_rules_mean_what_they_say(number):
-    table, times = HELD[number]
-    for weight in (None,) if table["rule"] == "custom" else (None, 0.7, -0.4):
+    table, times = TABLE[number]
+    same_text = table["rule"] == "same_text_same_label"
+    if same_text:
+        pytest.importorskip("scipy")
+    for weight in (None,) if same_text or table["rule"] == "custom" else (None, 0.7, -0.4):
         rules = make_rules([table if weight is None else {**table, "weight": weight}])
         [rule] = rules.rules
         scores = make_scores([2, 3], seed=number, per_position=number % 2 == 1)
@@ -109,17 +113,18 @@ def test_rules_mean_what_they_say(number):
             return price(rule, times(spans))
 
         expected = segmentations(scores, breaks)
-        decoded = decode(rules, scores, DOC, facts)
+        decoded = decode(rules, scores, DOC, facts, WORDS)
         if not expected:
             assert decoded.relaxed == {0: [rule.name]}
             continue
         assert not decoded.relaxed
         assert decoded.tags.tolist() == as_path(expected[0][1], 5)
-        assert_the_same_distribution(rules, scores, facts, expected)
+        if not same_text:
+            assert_the_same_distribution(rules, scores, facts, expected)
 
 
-def test_every_rule_but_one_is_held():
-    assert {table["rule"] for table, _ in HELD} == set(RULES) - {"same_text_same_label"}
+def test_every_rule_is_in_the_table():
+    assert {table["rule"] for table, _ in TABLE} == set(RULES)
 
 
 TOGETHER = [
@@ -146,11 +151,16 @@ def together_broken(rules, lengths):
     return breaks
 
 
+@pytest.mark.parametrize("way", ["search", "automata", "solver"])
 @pytest.mark.parametrize("lengths", [[2, 3], [5], [1, 0, 3, 1]], ids=str)
 @pytest.mark.parametrize("seed", range(4))
-def test_rules_together_and_a_clamp(seed, lengths):
-    rules = make_rules(TOGETHER)
-    scores = make_scores(lengths, seed)
+def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
+    rules = make_rules(TOGETHER, max_states=1 if way == "solver" else 200)
+    if way != "search":
+        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", (1,))
+    if way == "solver":
+        pytest.importorskip("scipy")
+    scores = make_scores(lengths, seed, per_position=seed > 1)
     rng = np.random.default_rng(seed)
     clamp = SegmentClamp(rng.random((5, 3)) < 0.9, rng.random(5) < 0.9, rng.random(5) < 0.1) if seed % 2 else None
     if clamp is not None:
@@ -160,7 +170,43 @@ def test_rules_together_and_a_clamp(seed, lengths):
     decoded = decode(rules, scores, DOC, {}, clamp=clamp)
     assert not decoded.relaxed and expected
     assert decoded.tags.tolist() == as_path(expected[0][1], 5)
-    assert_the_same_distribution(rules, scores, {}, expected, clamp)
+    if way == "automata":
+        assert_the_same_distribution(rules, scores, {}, expected, clamp)
+
+
+@pytest.mark.parametrize("way", ["search", "solver"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_of_29_labels_once(seed, way, monkeypatch):
+    """The product of these automata has 2^29 states; the first of the n best that keeps the rules is the answer."""
+    labels = [f"L{n}" for n in range(29)]
+    rules = make_rules([{"rule": "at_most", "label": label, "n": 1} for label in labels], labels)
+    if way == "solver":
+        pytest.importorskip("scipy")
+        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", (1,))
+        monkeypatch.setattr(segment_rules, "_MOST_TRANSITIONS", 0)
+    scores = random_scores([6, 5], 30, seed=seed, spread=1.5)
+    scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
+    scores.lengths[1:, 0] = -np.inf
+    decoded = decode(rules, scores, np.array([0, 11]), {})
+    assert len(decoded.solved[0]) >= 2
+    joined = join_segment_sequences(scores)
+    [best] = SemiMarkov().n_best(joined.scores, 4000)
+    paths = (path[joined.tokens] for _, path in best)
+    expected = next(path for path in paths if np.bincount(path[path > 0]).max(initial=0) <= 1)
+    assert decoded.tags.tolist() == expected.tolist()
+
+
+def test_texts_in_a_batch():
+    pytest.importorskip("scipy")
+    rules = make_rules([{"rule": "at_most", "label": "*", "n": 2}, {"rule": "same_text_same_label"}])
+    lengths = [4, 3, 0, 5, 2]
+    scores, words = make_scores(lengths, 4), np.arange(14, dtype=np.uint64) % 3
+    together = decode(rules, scores, np.array([0, 7, 7, 14]), {}, words)
+    assert any("same_text_same_label" in name for names in together.solved.values() for name in names)
+    for tokens in (slice(0, 7), slice(7, 14)):
+        alone, _ = cut_segments(scores, None, tokens)
+        found = decode(rules, alone, np.array([0, 7]), {}, words[tokens])
+        assert found.tags.tolist() == together.tags[tokens].tolist()
 
 
 def test_a_batch_is_decoded_document_by_document():
@@ -189,12 +235,6 @@ def test_later_rules_yield():
 @pytest.mark.parametrize(
     "tables, settings, message",
     [
-        ([{"rule": "same_text_same_label"}], {}, "CRF617.*same_text_same_label"),
-        (
-            [{"rule": "at_most", "label": "*", "n": 3, "name": "few"}],
-            {"max_states": 5},
-            "CRF617.*'few'.*max_states = 5",
-        ),
         ([{"rule": "at_most", "label": "A", "n": 1}], {"in_training": True}, "CRF618"),
         ([{"rule": "at_most", "label": "DATE", "n": 1}], {}, "CRF609"),
     ],
@@ -432,8 +472,7 @@ def test_rules_come_and_are_saved(tmp_path):
     assert not any("Ann" in ent.text and ent.label_ == "PER" for ent in nlp(text).ents)
     for table, code in (
         ({"rule": "at_most", "label": "DATE", "n": 1}, "CRF609"),
-        ({"rule": "same_text_same_label"}, "CRF617"),
-        ({"rule": "order", "labels": ["PER", "GPE"]}, "CRF617.*max_states = 8"),
+        ({"rule": "at_most", "label": "*", "n": 0, "name": "none", "max": 1}, "CRF603"),
     ):
         with pytest.raises(ValueError, match=code):
             ner.add_rule(table)
@@ -451,7 +490,6 @@ def test_rules_come_and_are_saved(tmp_path):
 @pytest.mark.parametrize(
     "config, code",
     [
-        (with_rules([{"rule": "same_text_same_label"}]), "CRF617"),
         (with_rules([ONCE], in_training=True), "CRF618"),
         ({"decode": "best"}, "CRF408"),
         ({"min_prob": 1.5}, "CRF408"),
@@ -462,12 +500,17 @@ def test_bad_settings_are_refused(config, code):
         spacy.blank("en").add_pipe("semicrf_ner", config=config)
 
 
-def test_rules_that_no_segments_keep_are_refused_before_there_are_labels():
-    ner = spacy.blank("en").add_pipe("semicrf_ner")
-    with pytest.raises(ValueError, match="CRF617"):
-        ner.add_rule({"rule": "same_text_same_label"})
-    ner.add_rule(ONCE)
-    assert ner.constraints.tables == [ONCE]
+def test_probabilities_say_which_rule_they_leave_out(caplog):
+    pytest.importorskip("scipy")
+    rules = [ONCE, {"rule": "order", "labels": ["PER", "GPE"], "name": "order"}, {"rule": "same_text_same_label"}]
+    nlp = trained(confidence=True, **with_rules(rules, max_states=8))
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        doc = nlp("Bob Ann Rome Bob Carla Paris Rome")
+        nlp("Bob")
+    told = [record.message for record in caplog.records if "CRF603" in record.message]
+    assert len(told) == 2 and "order" in told[0] and "max_states = 8" in told[0] and "same_text" in told[1]
+    labels = [ent.label_ for ent in doc.ents]
+    assert len(set(labels)) == len(labels) and labels.index("PER") < labels.index("GPE")
 
 
 def test_what_can_not_be_kept_is_said(caplog):

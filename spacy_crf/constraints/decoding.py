@@ -7,6 +7,7 @@ broken by little it is done at once. What no automaton holds, or only too large 
 it is broken.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -14,8 +15,11 @@ from numpy.typing import NDArray
 
 from ..inference.linear_chain import LinearChain
 from ..inference.spans import SpanStates, segments_of
-from ..inference.state_graph import Joined, cut_document, join_sequences
+from ..inference.state_graph import GraphChain, Joined, cut_document, join_sequences
+from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
+from .automaton import Automaton
+from .integer_program import Solution, solve
 from .rule_set import CompiledRules, Facts, RuleSet, ends
 from .rules import Match, Rule
 
@@ -60,26 +64,42 @@ def decode(
     RETURNS (Decoded)
     """
     path = LinearChain().viterbi(rules.apply(scores, facts), clamp=clamp)
-    tags, n_docs = path.states, len(doc_starts) - 1
+    tags = path.states
     opening, _ = ends(scores.starts, len(tags))
     totals = rules.scores_of(np.maximum(tags, 0), opening, doc_starts)
     broken = documents_without(path.scores, scores.starts, doc_starts)
     broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
-    decoded = Decoded(tags, {}, [], {})
 
-    def document(d: int) -> tuple[Document, slice]:
-        tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
+    def search(tokens: slice) -> ChainSearch:
         of_doc, of_clamp = cut_document(scores, clamp, tokens)
-        of_words = np.zeros(0, dtype=np.uint64) if words is None else words[tokens]
-        return Document(of_doc, of_clamp, cut_facts(facts, tokens), of_words, spans), tokens
+        document = Document(of_doc, of_clamp, cut_facts(facts, tokens), cut_words(words, tokens), spans)
+        return ChainSearch(rules, document)
 
-    for d in range(n_docs):
-        if doc_starts[d] == doc_starts[d + 1] or not (broken[d] or rules.global_):
+    return search_where_broken(rules, tags, doc_starts, broken, search)
+
+
+def search_where_broken(
+    rules: CompiledRules,
+    tags: NDArray[np.int32],
+    doc_starts: NDArray[np.int64],
+    broken: NDArray[np.bool_],
+    search: "Callable[[slice], Search]",
+) -> Decoded:
+    """The labellings of D documents, those that break a rule replaced by the best that keep all.
+
+    tags (int32[T]): The labellings; they are changed in place.
+    broken (bool[D]): Documents that break a rule other than those about texts.
+    search (Callable): The search for the document that has these tokens.
+    """
+    decoded = Decoded(tags, {}, [], {})
+    for d in range(len(doc_starts) - 1):
+        tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
+        if tokens.start == tokens.stop or not (broken[d] or rules.global_):
             continue
-        cut, tokens = document(d)
-        if not broken[d] and not _clashes(rules, cut, tags[tokens]):
+        of_doc = search(tokens)
+        if not broken[d] and not of_doc.clashing(tags[tokens]):
             continue
-        answer = ChainSearch(rules, cut).best()
+        answer = of_doc.best()
         tags[tokens] = answer.tags
         if answer.relaxed:
             decoded.relaxed[d] = answer.relaxed
@@ -109,16 +129,8 @@ def _cut(fact, tokens: slice):
     return Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]
 
 
-def _sentences(scores: ChainScores) -> NDArray[np.int64]:
-    return np.repeat(np.arange(len(scores.starts) - 1), np.diff(scores.starts))
-
-
-def _clashes(rules: RuleSet, document: Document, tags: NDArray[np.int32]):
-    if not rules.global_:
-        return []
-    opening, _ = ends(document.scores.starts, len(tags))
-    segments = segments_of(tags, document.spans, opening)
-    return rules.clashes(segments, document.words, _sentences(document.scores))
+def cut_words(words: Optional[NDArray[np.uint64]], tokens: slice) -> NDArray[np.uint64]:
+    return np.zeros(0, dtype=np.uint64) if words is None else words[tokens]
 
 
 class Answer(NamedTuple):
@@ -132,33 +144,35 @@ class Search:
     """The search for the best labelling of one document: base for all structures.
 
     rules (CompiledRules): The rules.
+    document: Its scores, clamp, facts and words.
     """
 
-    def __init__(self, rules: CompiledRules):
+    def __init__(self, rules: CompiledRules, document: Any):
         self._rules = rules
+        self._document = document
         self._finished = True
         self._added: list[str] = []
 
     # What a structure adds
 
     def _masked(self, kept: set[int]) -> Any:
-        """The document under the masks of some rules: what `_decode` is about."""
+        """The document as a single sequence under the masks of some rules: scores, clamp and the places of its tokens."""
         raise NotImplementedError
 
-    def _decode(self, masked: Any, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
-        """The best labelling under some automata in which some texts have one label, None if there is none."""
+    def _viterbi(self, masked: Any, graph: Any) -> Optional[tuple[NDArray[np.int32], float]]:
+        """The best labelling under the graph of some automata (None for none) and its score, None if it is too large."""
+        raise NotImplementedError
+
+    def _program(self, masked: Any, automata: list[Automaton], occurrences: list[list[tuple[int, int]]]) -> Solution:
+        """The best labelling under automata, in which those spans of a list of occurrences that are taken have one label."""
         raise NotImplementedError
 
     def _totals(self, tags: NDArray[np.int32]) -> Floats:
         """What each automaton says of a labelling: float64[N]."""
         raise NotImplementedError
 
-    def _clashing(self, tags: NDArray[np.int32]) -> list[tuple[Rule, Any]]:
-        """Rules about texts that a labelling breaks, each with a text."""
-        return []
-
-    def _lift_clamp(self) -> None:
-        """Goes on without the clamp."""
+    def _segments(self, tags: NDArray[np.int32]) -> Segments:
+        """The spans of a labelling."""
         raise NotImplementedError
 
     # What they share
@@ -199,7 +213,7 @@ class Search:
                 return None
             totals = self._totals(tags)
             broken = {n for n in relevant - active if totals[n] < 0.0}
-            clashing = [item for item in self._clashing(tags) if item[0].place in kept and item not in texts]
+            clashing = [item for item in self.clashing(tags) if item[0].place in kept and item not in texts]
             if not broken and not clashing:
                 return tags
             active |= broken
@@ -208,54 +222,47 @@ class Search:
                 if rule.name not in self._added:
                     self._added.append(rule.name)
 
-
-class ChainSearch(Search):
-    """The search for the best labelling of a document that is a chain."""
-
-    def __init__(self, rules: RuleSet, document: Document):
-        super().__init__(rules)
-        self._document = document
-
-    def _masked(self, kept: set[int]) -> Joined:
-        document = self._document
-        return join_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
-
-    def _totals(self, tags: NDArray[np.int32]) -> Floats:
-        opening, _ = ends(self._document.scores.starts, len(tags))
-        return self._rules.scores_of(tags, opening, np.array([0, len(tags)]))[0]
-
-    def _clashing(self, tags: NDArray[np.int32]) -> list[tuple[Rule, Any]]:
-        return [(clash.rule, text) for clash in _clashes(self._rules, self._document, tags) for text in clash.texts]
-
-    def _lift_clamp(self) -> None:
-        self._document = self._document._replace(clamp=None)
-
-    def _decode(self, masked: Joined, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
+    def _decode(self, masked: Any, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
+        """The best labelling under some automata in which some texts have one label, None if there is none."""
         tags = self._decode_joined(masked, active, texts)
         return None if tags is None else tags[masked.tokens]
 
-    def _decode_joined(self, joined: Joined, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
+    def _decode_joined(self, masked: Any, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
         if not texts:
             if active and not active & self._rules.rewards:
-                found, tags = self._rules.best_first(joined, active)
+                found, tags = self._rules.best_first(masked, active)
                 if found:
                     return tags
-            chain = self._rules.graph(active) if active else LinearChain()
-            if chain is not None:
-                path = chain.viterbi(joined.scores, clamp=joined.clamp)
-                return path.states if path.scores[0] > -np.inf else None
-        from .integer_program import solve  # scipy
-
+            graph = self._rules.graph(active) if active else None
+            best = self._viterbi(masked, graph) if graph is not None or not active else None
+            if best is not None:
+                tags, score = best
+                return tags if score > -np.inf else None
         automata = [self._rules.automata[n].automaton for n in sorted(active)]
-        groups = [self._occurrences(rule, text, joined.tokens) for rule, text in texts]
-        solution = solve(joined, self._rules.tags, automata, groups, time_limit=self._rules.constraints.time_limit)
+        solution = self._program(masked, automata, [self._occurrences(*text, masked.tokens) for text in texts])
         self._finished &= solution.finished
         return solution.tags
 
-    def _occurrences(self, rule, text, places) -> list[tuple[int, int]]:
-        """Where a text stands, as tokens of the joined chain."""
+    def _lift_clamp(self) -> None:
+        """Goes on without the clamp."""
+        self._document = self._document._replace(clamp=None)
+
+    def clashing(self, tags: NDArray[np.int32]) -> list[tuple[Rule, tuple[int, ...]]]:
+        """Rules about texts that a labelling breaks, each with a text."""
+        if not self._rules.global_:
+            return []
+        clashes = self._rules.clashes(self._segments(tags), self._document.words, self._sentences)
+        return [(clash.rule, text) for clash in clashes for text in clash.texts]
+
+    @property
+    def _sentences(self) -> NDArray[np.int64]:
+        starts = self._document.scores.starts
+        return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+
+    def _occurrences(self, rule: Rule, text: tuple[int, ...], places: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Where a text stands, as tokens of the joined sequence."""
         scope, words = text[0], np.array(text[1:], dtype=np.uint64)
-        of_document, sentences = self._document.words, _sentences(self._document.scores)
+        of_document, sentences = self._document.words, self._sentences
         found = []
         for begin in range(len(of_document) - len(words) + 1):
             end = begin + len(words)
@@ -263,3 +270,28 @@ class ChainSearch(Search):
             if same and scope in (-1, sentences[begin]):
                 found.append((int(places[begin]), int(places[end - 1]) + 1))
         return found
+
+
+class ChainSearch(Search):
+    """The search for the best labelling of a document that is a chain."""
+
+    def _masked(self, kept: set[int]) -> Joined:
+        document = self._document
+        return join_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
+
+    def _viterbi(self, masked: Joined, graph: Optional[GraphChain]) -> tuple[NDArray[np.int32], float]:
+        path = (graph or LinearChain()).viterbi(masked.scores, clamp=masked.clamp)
+        return path.states, float(path.scores[0])
+
+    def _program(self, masked: Joined, automata, occurrences) -> Solution:
+        return solve(
+            masked, self._rules.tags, automata, occurrences, time_limit=self._rules.constraints.time_limit
+        )  # fmt: skip
+
+    def _totals(self, tags: NDArray[np.int32]) -> Floats:
+        opening, _ = ends(self._document.scores.starts, len(tags))
+        return self._rules.scores_of(tags, opening, np.array([0, len(tags)]))[0]
+
+    def _segments(self, tags: NDArray[np.int32]) -> Segments:
+        opening, _ = ends(self._document.scores.starts, len(tags))
+        return segments_of(tags, self._document.spans, opening)

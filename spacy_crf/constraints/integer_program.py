@@ -8,8 +8,8 @@ one that is known to keep them is left out. That one is found by trying with few
 """
 
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,16 +59,30 @@ def solve(
     RAISES (ValueError): CRF615 if scipy is not installed.
     """
     trellis = _trellis(joined)
-    if not len(trellis.t):
+
+    def optimise(chosen: NDArray[np.bool_], seconds: float):
+        return _optimise(_Trellis(*(c[chosen] for c in trellis)), tags, automata, texts, seconds)
+
+    return solve_with_few(trellis.best, automata, optimise, time_limit)
+
+
+def solve_with_few(best: Floats, automata: Sequence[Automaton], optimise: Callable, time_limit: float) -> Solution:
+    """Solves a program with the variables that can be part of a solution.
+
+    best (float64[N]): For each variable the score of the best labelling that uses it, without the rules.
+    optimise (Callable): From the variables chosen (bool[N]) and seconds to the labelling or None, its score, and whether the
+        solver finished.
+    """
+    if not len(best):
         return Solution(None, True)
-    limit = trellis.best.max()
+    limit = best.max()
     # Automata that reward may lift a labelling above what its steps promise.
     margin = _FIRST_MARGIN if all(automaton.is_lazy for automaton in automata) else np.inf
     until = time.perf_counter() + time_limit
     while True:
-        chosen = trellis.best >= limit - margin - _SLACK
+        chosen = best >= limit - margin - _SLACK
         left = max(until - time.perf_counter(), 0.1 * time_limit)
-        answer, value, in_time = _optimise(_Trellis(*(c[chosen] for c in trellis)), tags, automata, texts, left)
+        answer, value, in_time = optimise(chosen, left)
         if chosen.all() or (in_time and answer is not None and limit - value <= margin):
             return Solution(answer, in_time)
         if time.perf_counter() > until:  # what was found is the best among few steps
@@ -107,108 +121,132 @@ def _trellis(joined: Joined) -> _Trellis:
     return _Trellis(*(np.concatenate(column) for column in zip(*columns)))
 
 
-class _Rows:
-    """Rows of a sparse matrix of linear conditions, collected one after the other."""
+class Program:
+    """A linear program, built row by row. Its first variables are those that say what a labelling is.
 
-    def __init__(self) -> None:
-        self.columns: list[NDArray] = []
-        self.rows: list[NDArray] = []
-        self.values: list[NDArray] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
+    scores (float64[N]): What these are worth.
+    """
 
-    def add(self, columns: Sequence[int], values: Sequence[float], low: float, high: float) -> None:
-        self.columns.append(np.asarray(columns, dtype=np.int64))
-        self.rows.append(np.full(len(columns), len(self.low)))
-        self.values.append(np.broadcast_to(np.asarray(values, dtype=float), len(columns)))
-        self.low.append(low)
-        self.high.append(high)
+    def __init__(self, scores: Floats):
+        self.n_integral = self.n_variables = len(scores)
+        self._costs = [-scores]
+        self._columns: list[NDArray] = []
+        self._rows: list[NDArray] = []
+        self._values: list[NDArray] = []
+        self._low: list[float] = []
+        self._high: list[float] = []
+
+    def add_variable(self, score: float = 0.0) -> int:
+        """RETURNS (int): The number of a variable between 0 and 1."""
+        self._costs.append(np.array([-score]))
+        self.n_variables += 1
+        return self.n_variables - 1
+
+    def add_row(self, columns: Sequence[int], values: Union[float, Sequence[float]], low: float, high: float) -> None:
+        """A condition: low <= values · variables <= high."""
+        self._columns.append(np.asarray(columns, dtype=np.int64))
+        self._rows.append(np.full(len(columns), len(self._low)))
+        self._values.append(np.broadcast_to(np.asarray(values, dtype=float), len(columns)))
+        self._low.append(low)
+        self._high.append(high)
+
+    def conserve(self, into: Sequence[int], out_of: Sequence[int]) -> None:
+        """What flows into a place flows out of it."""
+        self.add_row([*into, *out_of], [1.0] * len(into) + [-1.0] * len(out_of), 0.0, 0.0)
+
+    def add_automaton(self, automaton: Automaton, events: NDArray[np.int32], at: list, *, rests: bool = False) -> None:
+        """A unit of flow through the automaton, one step per token, of the kind that the labelling takes there.
+
+        events (int32[N]): What each of the first variables means to automata.
+        at (list): For each token the variables one of which is taken there.
+        rests (bool): Or none of them: then the automaton stays where it is.
+        """
+        # Events that the automaton does not tell apart are one kind.
+        _, kinds = np.unique(np.concatenate([automaton.next, automaton.scores]), axis=1, return_inverse=True)
+        kinds = kinds.reshape(-1)
+        event_of_kind = np.zeros(kinds.max() + 1, dtype=np.int64)
+        event_of_kind[kinds] = np.arange(len(kinds))
+        arriving: dict[int, list[int]] = {0: []}  # variables that lead to each state; the start has none
+        for t, of_token in enumerate(at):
+            of_kind: dict[int, list[int]] = {int(kind): [] for kind in np.unique(kinds[events[of_token]])}
+            following: dict[int, list[int]] = {}
+            is_last = t == len(at) - 1
+            for state, into in arriving.items():
+                steps = []
+                for kind, taken in of_kind.items():
+                    event = event_of_kind[kind]
+                    steps.append((int(automaton.next[state, event]), automaton.scores[state, event], taken))
+                if rests and t > 0:
+                    steps.append((state, 0.0, []))
+                leaving = []
+                for to, score, taken in steps:
+                    if is_last and to >= 0:
+                        score = score + automaton.last[to]
+                    if to < 0 or score == -np.inf:
+                        continue
+                    variable = self.add_variable(score)
+                    taken.append(variable)
+                    leaving.append(variable)
+                    following.setdefault(to, []).append(variable)
+                if t == 0:
+                    self.add_row(leaving, 1.0, 1.0, 1.0)
+                else:
+                    self.conserve(into, leaving)
+            for kind, taken in of_kind.items():
+                self.conserve(taken, of_token[kinds[events[of_token]] == kind])
+            arriving = following
+
+    def run(self, time_limit: float) -> tuple[Optional[NDArray[np.int64]], float, bool]:
+        """RETURNS: Which of the first variables are 1, None if there is no solution; its score; and whether the solver
+        finished."""
+        try:
+            from scipy.optimize import Bounds, LinearConstraint, milp
+            from scipy.sparse import coo_array
+        except ImportError as error:
+            raise ValueError(Errors.CRF615.format(name="the rules of this document")) from error
+        matrix = coo_array(
+            (np.concatenate(self._values), (np.concatenate(self._rows), np.concatenate(self._columns))),
+            shape=(len(self._low), self.n_variables),
+        )
+        integral = np.zeros(self.n_variables)
+        integral[: self.n_integral] = 1
+        found = milp(
+            np.concatenate(self._costs),
+            integrality=integral,
+            bounds=Bounds(0.0, 1.0),
+            constraints=LinearConstraint(matrix.tocsr(), self._low, self._high),
+            options={"time_limit": time_limit},
+        )
+        in_time = found.status != 1
+        if found.x is None:
+            return None, -np.inf, in_time
+        return np.flatnonzero(found.x[: self.n_integral] > 0.5), -float(found.fun), in_time
 
 
 def _optimise(steps: _Trellis, tags, automata, texts, time_limit):
     """RETURNS: The tags or None, their score, and whether the solver finished."""
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import coo_array
-    except ImportError as error:
-        raise ValueError(Errors.CRF615.format(name="the rules of this document")) from error
     n_steps, tokens = len(steps.t), int(steps.t.max()) + 1 if len(steps.t) else 0
     numbers = np.arange(n_steps)
     at = [numbers[steps.t == t] for t in range(tokens)]
     if not n_steps or any(len(of_token) == 0 for of_token in at):
         return None, -np.inf, True
-    rows, costs = _Rows(), [-steps.scores]
-    n_variables = n_steps
-    rows.add(at[0], 1.0, 1.0, 1.0)
-    for t in range(tokens - 1):  # what flows into a tag flows out of it
+    program = Program(steps.scores)
+    program.add_row(at[0], 1.0, 1.0, 1.0)
+    for t in range(tokens - 1):
         for tag in np.unique(np.concatenate([steps.after[at[t]], steps.before[at[t + 1]]])):
-            into, out_of = at[t][steps.after[at[t]] == tag], at[t + 1][steps.before[at[t + 1]] == tag]
-            rows.add([*into, *out_of], [1.0] * len(into) + [-1.0] * len(out_of), 0.0, 0.0)
+            program.conserve(at[t][steps.after[at[t]] == tag], at[t + 1][steps.before[at[t + 1]] == tag])
     events = tags.events[steps.before, steps.after]
     for automaton in automata:
-        n_variables = _add_automaton(rows, costs, n_variables, automaton, events, at)
+        program.add_automaton(automaton, events, at)
     for occurrences in texts:
-        n_variables = _add_text(rows, costs, n_variables, occurrences, tags, steps, at)
-    matrix = coo_array(
-        (np.concatenate(rows.values), (np.concatenate(rows.rows), np.concatenate(rows.columns))),
-        shape=(len(rows.low), n_variables),
-    )
-    integral = np.zeros(n_variables)
-    integral[:n_steps] = 1
-    found = milp(
-        np.concatenate(costs),
-        integrality=integral,
-        bounds=Bounds(0.0, 1.0),
-        constraints=LinearConstraint(matrix.tocsr(), rows.low, rows.high),
-        options={"time_limit": time_limit},
-    )
-    in_time = found.status != 1
-    if found.x is None:
-        return None, -np.inf, in_time
-    [taken] = np.nonzero(found.x[:n_steps] > 0.5)
-    taken = taken[np.argsort(steps.t[taken])]
-    return steps.after[taken].astype(np.int32), -float(found.fun), in_time
+        _add_text(program, occurrences, tags, steps, at)
+    taken, value, in_time = program.run(time_limit)
+    if taken is None:
+        return None, value, in_time
+    return steps.after[taken[np.argsort(steps.t[taken])]].astype(np.int32), value, in_time
 
 
-def _add_automaton(rows: _Rows, costs: list, n_variables: int, automaton: Automaton, events, at) -> int:
-    """A unit of flow through the automaton, one step per token, of the kind that the chain takes there."""
-    # Events that the automaton does not tell apart are one kind.
-    _, kinds = np.unique(np.concatenate([automaton.next, automaton.scores]), axis=1, return_inverse=True)
-    kinds = kinds.reshape(-1)
-    event_of_kind = np.zeros(kinds.max() + 1, dtype=np.int64)
-    event_of_kind[kinds] = np.arange(len(kinds))
-    arriving: dict[int, list[int]] = {0: []}  # variables that lead to each state; the start has none
-    for t, of_token in enumerate(at):
-        of_kind: dict[int, list[int]] = {int(kind): [] for kind in np.unique(kinds[events[of_token]])}
-        following: dict[int, list[int]] = {}
-        new_costs = []
-        for state, into in arriving.items():
-            leaving = []
-            for kind, taken in of_kind.items():
-                event = event_of_kind[kind]
-                to, score = int(automaton.next[state, event]), automaton.scores[state, event]
-                if t == len(at) - 1 and to >= 0:
-                    score = score + automaton.last[to]
-                if to < 0 or score == -np.inf:
-                    continue
-                taken.append(n_variables)
-                leaving.append(n_variables)
-                following.setdefault(to, []).append(n_variables)
-                new_costs.append(-score)
-                n_variables += 1
-            if t == 0:
-                rows.add(leaving, 1.0, 1.0, 1.0)
-            else:
-                rows.add([*into, *leaving], [1.0] * len(into) + [-1.0] * len(leaving), 0.0, 0.0)
-        for kind, taken in of_kind.items():
-            steps = of_token[kinds[events[of_token]] == kind]
-            rows.add([*taken, *steps], [1.0] * len(taken) + [-1.0] * len(steps), 0.0, 0.0)
-        costs.append(np.array(new_costs))
-        arriving = following
-    return n_variables
-
-
-def _add_text(rows: _Rows, costs: list, n_variables: int, occurrences, tags: SpanTags, steps: _Trellis, at) -> int:
+def _add_text(program: Program, occurrences, tags: SpanTags, steps: _Trellis, at) -> None:
     """One variable for each label that an occurrence may have; at most one of them is 1."""
     label_of = np.append(tags.label_of, -1)  # of the break
     goes_on = np.pad(tags.continues, (0, 1))
@@ -224,12 +262,9 @@ def _add_text(rows: _Rows, costs: list, n_variables: int, occurrences, tags: Spa
             if end < len(at):
                 inside.append(at[end][~continuing[at[end]] & (label_of[steps.before[at[end]]] == label)])
             if label not in variable:
-                variable[label] = n_variables
-                n_variables += 1
-                costs.append(np.zeros(1))
+                variable[label] = program.add_variable()
             # Only a span of exactly these tokens takes all of these steps.
             columns = np.concatenate([*inside, [variable[label]]])
-            rows.add(columns, [1.0] * (len(columns) - 1) + [-1.0], -np.inf, len(inside) - 1.0)
+            program.add_row(columns, [1.0] * (len(columns) - 1) + [-1.0], -np.inf, len(inside) - 1.0)
     if variable:
-        rows.add(list(variable.values()), 1.0, -np.inf, 1.0)
-    return n_variables
+        program.add_row(list(variable.values()), 1.0, -np.inf, 1.0)

@@ -76,6 +76,7 @@ class CompiledRules:
         self.allowed[:size, size] = mask.last
         self.allowed[size, size] = False
         self._graphs: dict[frozenset[int], Any] = {}
+        self._stacks: dict[frozenset[int], tuple] = {}
         self._stack = _stacked([automaton for _, automaton in self.automata], tags.n_events)
         self._fitting: Optional[tuple[frozenset[int], list[Rule]]] = None
         self.told = False  # whether it was said which rules probabilities leave out
@@ -156,6 +157,27 @@ class CompiledRules:
         """What answers questions about the paths of a graph."""
         raise NotImplementedError
 
+    def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
+        """Best labelling of a joined document under automata that never reward.
+
+        RETURNS (bool, int32[T] or None): Whether the search came to an end, and the labelling, None if there is none.
+        """
+        if automata not in self._stacks:
+            if len(self._stacks) >= 4096:
+                self._stacks.clear()
+            chosen = [self.automata[n].automaton for n in sorted(automata)]
+            self._stacks[automata] = _stacked(chosen, self.tags.n_events)
+        for most in _MOST_PREFIXES:
+            found, path = self._search(joined, self._stacks[automata], most)
+            if found >= 0:
+                return True, path if found > 0 else None
+        return False, None
+
+    def _search(self, joined: Any, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
+        """RETURNS (int, int32[T]): 1 if a best-first search of so many prefixes found a labelling, 0 if there is none, -1 if
+        they were too few; and the labelling."""
+        raise NotImplementedError
+
     def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
         together = make_automaton(1, self.tags.n_events, [])
         for n in automata:
@@ -198,15 +220,29 @@ class CompiledRules:
                 said.append((rule, f"{len(automata)} automata of {span} states"))
         return said
 
+    # ------------------------------------------------------------------------------------------------------- texts
+
+    def clashes(self, segments, words: NDArray[np.uint64], sentence_of: NDArray[np.int64]) -> list[Clash]:
+        """Rules about texts that a document's labelling breaks.
+
+        segments (Segments): Its spans.
+        words (uint64[T]): Its words.
+        sentence_of (int64[T]): The number of each token's sequence.
+        """
+        found = []
+        for rule in self.global_:
+            labels: dict[tuple, set[int]] = {}
+            for begin, end, label in zip(*(column.tolist() for column in segments)):
+                scope = int(sentence_of[begin]) if rule.per == "sentence" else -1
+                labels.setdefault((scope, *words[begin:end].tolist()), set()).add(label)
+            texts = [text for text, of_text in labels.items() if len(of_text) > 1]
+            if texts:
+                found.append(Clash(rule, texts))
+        return found
+
 
 class RuleSet(CompiledRules):
     """The rules of a chain, see `CompiledRules`."""
-
-    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
-        self._stacks: dict[frozenset[int], tuple] = {}
-        super().__init__(constraints, tags, mask)
-
-    # ------------------------------------------------------------------------------------------------------- masks
 
     def apply(self, scores: ChainScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> ChainScores:
         """Scores with the rules about tokens and neighbours: -inf where a hard one is broken, less where a soft one is.
@@ -236,58 +272,25 @@ class RuleSet(CompiledRules):
                 transitions = transitions + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
         return scores._replace(emissions=emissions, transitions=transitions, first=first)
 
-    def best_first(self, joined: Joined, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
-        """Best labelling of a joined chain under automata that never reward.
-
-        RETURNS (bool, int32[T] or None): Whether the search came to an end, and the tags, None if there are none.
-        """
-        if automata not in self._stacks:
-            if len(self._stacks) >= 4096:
-                self._stacks.clear()
-            chosen = [self.automata[n].automaton for n in sorted(automata)]
-            self._stacks[automata] = _stacked(chosen, self.tags.n_events)
-        emissions = joined.scores.emissions
+    def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
+        emissions, transitions = joined.scores.emissions, joined.scores.transitions
         if joined.clamp is not None:
             emissions = np.where(joined.clamp, emissions, -np.inf)
-        transitions = joined.scores.transitions
         tags = np.empty(len(emissions), dtype=np.int32)
-        for most in _MOST_PREFIXES:
-            found = best_first(
-                emissions,
-                transitions if transitions.ndim == 3 else transitions[np.newaxis],
-                joined.scores.first,
-                joined.scores.last,
-                self.tags.events,
-                *self._stacks[automata],
-                most,
-                tags,
-            )
-            if found >= 0:
-                return True, tags if found > 0 else None
-        return False, None
+        found = best_first(
+            emissions,
+            transitions if transitions.ndim == 3 else transitions[np.newaxis],
+            joined.scores.first,
+            joined.scores.last,
+            self.tags.events,
+            *stack,
+            most,
+            tags,
+        )
+        return found, tags
 
     def _inference(self, graph: StateGraph) -> GraphChain:
         return GraphChain(graph)
-
-    # ------------------------------------------------------------------------------------------------------- texts
-
-    def clashes(self, segments, words: NDArray[np.uint64], sentence_of: NDArray[np.int64]) -> list[Clash]:
-        """Rules about texts that a document's labelling breaks.
-
-        segments (Segments): Its spans.
-        words (uint64[T]): Its words.
-        sentence_of (int64[T]): The number of each token's sequence.
-        """
-        found = []
-        for rule in self.global_:
-            labels: dict[tuple, set[int]] = {}
-            for begin, end, label in zip(*(column.tolist() for column in segments)):
-                scope = int(sentence_of[begin]) if rule.per == "sentence" else -1
-                labels.setdefault((scope, *words[begin:end].tolist()), set()).add(label)
-            texts = [text for text, of_text in labels.items() if len(of_text) > 1]
-            if texts:
-                found.append(Clash(rule, texts))
-        return found
 
 
 def ends(starts: Optional[NDArray[np.int64]], tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

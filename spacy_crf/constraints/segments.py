@@ -11,14 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..inference.segment_graph import JoinedSegments, cut_segments, expand, join_segment_sequences, labels_of
-from ..inference.semi_markov import SemiMarkov
-from ..schemes import SEGMENTS
+from ..inference.segment_graph import (
+    JoinedSegments,
+    best_first,
+    cut_segments,
+    expand,
+    join_segment_sequences,
+    labels_of,
+)
+from ..inference.semi_markov import SemiMarkov, segments_of
+from ..schemes import SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores, StateGraph
 from .automaton import SpanTags
-from .decoding import Decoded, Search, cut_facts, documents_without
+from .decoding import Decoded, Search, cut_facts, cut_words, documents_without, search_where_broken
+from .integer_program import Solution
 from .rule_set import CompiledRules, Facts, ends
 from .rules import Constraints, Rule
+from .segment_program import solve_segments
+
+# Transitions between the states of a graph that may be written out (128 MiB); beyond, the solver is faster
+_MOST_TRANSITIONS = 1 << 24
 
 
 class SegmentRules(CompiledRules):
@@ -26,7 +38,7 @@ class SegmentRules(CompiledRules):
 
     constraints (Constraints): The rules, and how they are enforced.
     labels (list[str]): The labels.
-    RAISES (ValueError): CRF617 if segments can't keep a rule.
+    RAISES (ValueError): CRF618 if they hold in training.
     """
 
     def __init__(self, constraints: Constraints, labels: list[str]):
@@ -34,10 +46,6 @@ class SegmentRules(CompiledRules):
         size = 1 + len(labels)
         tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), dtype=bool))
         super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)))
-        _, left_out = self.fitting()
-        if left_out:
-            reason = f"it makes the automaton of all rules larger than max_states = {constraints.max_states} states"
-            raise ValueError(Errors.CRF617.format(name=left_out[0].name, reason=reason))
 
     @staticmethod
     def is_local(rule: Rule) -> bool:
@@ -45,6 +53,9 @@ class SegmentRules(CompiledRules):
 
     def _inference(self, graph: StateGraph) -> StateGraph:
         return graph
+
+    def _search(self, joined: JoinedSegments, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
+        return best_first(joined, self.tags.events, stack, most)
 
     def apply(self, scores: SegmentScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> SegmentScores:
         """Scores with the rules without a memory: -inf where a hard one is broken, less where a soft one is.
@@ -80,10 +91,7 @@ class SegmentRules(CompiledRules):
 
 
 def check_segment_rules(constraints: Constraints) -> None:
-    """RAISES (ValueError): CRF617 or CRF618 with what segments can't keep, whatever the labels are."""
-    for rule in constraints.rules:
-        if rule.global_:
-            raise ValueError(Errors.CRF617.format(name=rule.name, reason=f"no automaton holds '{rule.kind}'"))
+    """RAISES (ValueError): CRF618 with what segments can't keep, whatever the labels are."""
     if constraints.in_training:
         raise ValueError(Errors.CRF618)
 
@@ -100,6 +108,7 @@ class SegmentDocument(NamedTuple):
     scores: SegmentScores
     clamp: Optional[SegmentClamp]
     facts: Facts
+    words: NDArray[np.uint64]  # [T]
 
 
 def decode(
@@ -107,6 +116,7 @@ def decode(
     scores: SegmentScores,
     doc_starts: NDArray[np.int64],
     facts: Facts,
+    words: Optional[NDArray[np.uint64]] = None,
     *,
     clamp: Optional[SegmentClamp] = None,
 ) -> Decoded:
@@ -115,6 +125,7 @@ def decode(
     scores (SegmentScores): Potentials, without the rules.
     doc_starts (int64[D + 1]): Where the documents start; each begins a sequence.
     facts (Facts): What patterns and functions say of the tokens.
+    words (uint64[T]): The words, for rules about texts.
     clamp (SegmentClamp): Segments still allowed, or None.
     RETURNS (Decoded): Its tags are paths of segments.
     """
@@ -123,39 +134,44 @@ def decode(
     totals = rules.scores_of_path(path.states, opening, doc_starts)
     broken = documents_without(path.scores, scores.starts, doc_starts)
     broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
-    decoded = Decoded(path.states, {}, [], {})
-    for d in np.flatnonzero(broken & (np.diff(doc_starts) > 0)).tolist():
-        tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
+
+    def search(tokens: slice) -> SegmentSearch:
         of_doc, of_clamp = cut_segments(scores, clamp, tokens)
-        answer = SegmentSearch(rules, SegmentDocument(of_doc, of_clamp, cut_facts(facts, tokens))).best()
-        decoded.tags[tokens] = answer.tags
-        if answer.relaxed:
-            decoded.relaxed[d] = answer.relaxed
-        decoded.solved[d] = answer.added
-    return decoded
+        document = SegmentDocument(of_doc, of_clamp, cut_facts(facts, tokens), cut_words(words, tokens))
+        return SegmentSearch(rules, document)
+
+    return search_where_broken(rules, path.states, doc_starts, broken, search)
 
 
 class SegmentSearch(Search):
     """The search for the best segmentation of a document."""
 
-    def __init__(self, rules: SegmentRules, document: SegmentDocument):
-        super().__init__(rules)
-        self._document = document
-
     def _masked(self, kept: set[int]) -> JoinedSegments:
         document = self._document
         return join_segment_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
 
-    def _decode(self, masked: JoinedSegments, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
-        expanded = expand(masked, self._rules.graph(active))
-        path = SemiMarkov().viterbi(expanded.scores, clamp=expanded.clamp)
-        if path.scores[0] == -np.inf:
+    def _viterbi(
+        self, masked: JoinedSegments, graph: Optional[StateGraph]
+    ) -> Optional[tuple[NDArray[np.int32], float]]:
+        if graph is None:
+            path = SemiMarkov().viterbi(masked.scores, clamp=masked.clamp)
+            return path.states, float(path.scores[0])
+        matrices = len(masked.scores.tokens) if masked.scores.transitions.ndim == 3 else 1
+        if matrices * len(graph.tag_of) ** 2 > _MOST_TRANSITIONS:
             return None
-        return labels_of(path.states, expanded.state_of)[masked.tokens]
+        expanded = expand(masked, graph)
+        path = SemiMarkov().viterbi(expanded.scores, clamp=expanded.clamp)
+        return labels_of(path.states, expanded.state_of), float(path.scores[0])
+
+    def _program(self, masked: JoinedSegments, automata, occurrences) -> Solution:
+        limit = self._rules.constraints.time_limit
+        return solve_segments(masked, self._rules.tags, automata, occurrences, time_limit=limit)
 
     def _totals(self, tags: NDArray[np.int32]) -> Floats:
         opening, _ = ends(self._document.scores.starts, len(tags))
         return self._rules.scores_of_path(tags, opening, np.array([0, len(tags)]))[0]
 
-    def _lift_clamp(self) -> None:
-        self._document = self._document._replace(clamp=None)
+    def _segments(self, tags: NDArray[np.int32]) -> Segments:
+        begin, end, state = segments_of(tags)
+        named = state > 0
+        return Segments(begin[named], end[named], state[named].astype(np.int64) - 1)

@@ -9,7 +9,9 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels import best_first as kernels
 from ..types import Floats, SegmentClamp, SegmentScores, SpanList, StateGraph
+from . import semi_markov
 from .state_graph import cut_starts
 
 
@@ -126,6 +128,78 @@ def _part(graph: StateGraph, kept: NDArray[np.bool_]) -> StateGraph:
     arcs = kept[graph.source] & kept[graph.target]
     source, target = (number[ends[arcs]].astype(np.int32) for ends in (graph.source, graph.target))
     return StateGraph(source, target, graph.scores[arcs], graph.first[kept], graph.last[kept], graph.tag_of[kept])
+
+
+def best_first(
+    joined: JoinedSegments, events: NDArray[np.int32], automata: tuple, max_nodes: int
+) -> tuple[int, NDArray[np.int32]]:
+    """Best segmentation of joined sequences that a set of automata accepts, by best-first search.
+
+    events (int32[S + 1, S + 1]): Event of each state after each state.
+    automata (tuple): One below the other, and max_nodes (int): as in `kernels.best_first`.
+    RETURNS (int, int32[T]): 1 if it was found, 0 if there is none, -1 if there were too many prefixes; and the path.
+    """
+    part = _part_of(joined)
+    path = np.empty(len(part.tokens), dtype=np.int32)
+    listed = part.listed.starts, part.listed.lengths
+    found = kernels.best_first_segments(*part.potentials, *listed, part.reach, events, *automata, max_nodes, path)
+    return found, path
+
+
+class SegmentSteps(NamedTuple):
+    """What the segmentations of joined sequences are made of: steps into segments, and segments."""
+
+    begin: NDArray[np.int64]  # [N] first token of the segment
+    end: NDArray[np.int64]  # [N] the token behind the segment, -1 for steps
+    before: NDArray[np.int64]  # [N] state of the segment that a step leaves, at the start the break; -1 for segments
+    state: NDArray[np.int64]  # [N]
+    scores: Floats  # [N]
+    best: Floats  # [N] score of the best segmentation with it
+
+
+def possible_steps(joined: JoinedSegments) -> SegmentSteps:
+    """All steps and segments that are part of some segmentation, in the order of their first token."""
+    part = _part_of(joined)
+    lengths, starts = part.lengths, part.listed.starts
+    tokens, size = part.tokens.shape
+    longest = len(lengths)
+    leave, out = np.empty((tokens, size)), np.empty((tokens, size))
+    listed = starts, part.listed.lengths
+    kernels.best_segment_suffixes(
+        part.opening, part.closing, lengths, part.spans, part.transitions, part.last, *listed, part.reach, leave, out
+    )
+    left = np.full((tokens, size), -np.inf)  # the best prefixes that end with a segment of this state
+    found = []
+    for t in range(tokens):
+        # left[t-1, i] + transitions[i, j] + out[t, j]
+        if t == 0:
+            step, prefix = part.first[np.newaxis], np.zeros((1, 1))
+        else:
+            step, prefix = part.transitions[t if part.per_position else 0], left[t - 1][:, np.newaxis]
+        best = prefix + step + out[t]
+        before, state = np.nonzero(best > -np.inf)
+        leaves = np.full(len(state), size - 1) if t == 0 else before
+        found.append(
+            (np.full(len(state), t), np.full(len(state), -1), leaves, state, step[before, state], best[before, state])
+        )
+        # entered[t, j] + opening[t, j] + lengths[k, j] + spans[.., j] + closing[t+k, j] + leave[t+k, j]
+        entered = (prefix + step).max(axis=0)
+        ends = np.arange(t, min(t + longest, tokens))
+        score = part.opening[t] + lengths[: len(ends)] + part.closing[ends]
+        score[part.listed.lengths[starts[t] : starts[t + 1]] - 1] += part.spans[starts[t] : starts[t + 1]]
+        score[part.reach[ends] > t] = -np.inf
+        left[ends] = np.maximum(left[ends], entered + score)
+        best = entered + score + leave[ends]
+        last, state = np.nonzero(best > -np.inf)
+        value = score[last, state] + np.where(ends[last] == tokens - 1, part.last[state], 0.0)
+        none = np.full(len(state), -1)
+        found.append((np.full(len(state), t), ends[last] + 1, none, state, value, best[last, state]))
+    return SegmentSteps(*(np.concatenate(column) for column in zip(*found)))
+
+
+def _part_of(joined: JoinedSegments):
+    batch = semi_markov._check(joined.scores, joined.clamp)
+    return batch.cut(batch.chunk(0, 1))
 
 
 def cut_segments(

@@ -23,7 +23,7 @@ class SegmentDecoding:
     ) -> "Decoded":
         from ..constraints.segments import decode
 
-        decoded = decode(rules, scores, doc_starts, facts, clamp=clamp)
+        decoded = decode(rules, scores, doc_starts, facts, words, clamp=clamp)
         return decoded._replace(tags=SEGMENTS.states_to_tags(decoded.tags))
 
     def expected(self, scores: SegmentScores, marginals: Floats) -> SegmentScores:
