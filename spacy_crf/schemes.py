@@ -33,6 +33,9 @@ class Segments(NamedTuple):
     label: NDArray[np.int64]  # [N] indices of labels
 
 
+NO_SEGMENTS = Segments(*np.zeros((3, 0), dtype=np.int64))
+
+
 @dataclass(frozen=True)
 class Scheme:
     """One way to write labelled spans as one tag per token.

@@ -8,8 +8,10 @@ import spacy
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
+from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
+from spacy_crf.types import ChainScores
 
 from .util import NER_TEXTS, ner_examples, tag_examples
 
@@ -48,16 +50,93 @@ def test_alternatives_stand_beside_annotation():
     assert clamp_of(pipe, Example(unset(nlp, ["May", "left"]), gold)) == [{"O", "U-PER"}, {"O"}]
 
 
-@pytest.mark.parametrize("scheme,forbidden", [("BILUO", {2: "L-PER"}), ("BIO", {1: "B-PER"}), ("IO", {1: "I-PER"})])
-def test_incorrect_spans_narrow_what_is_open(scheme, forbidden):
+def narrowed(scheme, wrong, ents=()):
+    """How many labellings of four words the annotation allows, how many there are, and what the loss is given."""
     nlp, pipe = make(scheme, incorrect_spans_key="wrong")
-    pipe.add_label("PER")
-    words = ["in", "New", "York"]
+    for label in ("PER", "GPE"):
+        pipe.add_label(label)
+    words = ["in", "New", "York", "City"]
     gold = unset(nlp, words)
-    gold.spans["wrong"] = [Span(gold, 1, 3, "PER")]
-    allowed = clamp_of(pipe, Example(unset(nlp, words), gold))
-    for token, tags in enumerate(allowed):
-        assert set(pipe.tags()) - tags == {forbidden[token]} if token in forbidden else not set(pipe.tags()) - tags
+    gold.set_ents([Span(gold, *ent) for ent in ents], default="missing")
+    gold.spans["wrong"] = [Span(gold, *span) for span in wrong]
+    annotated = pipe._annotated([Example(unset(nlp, words), gold)])
+    mask = pipe.transition_mask()
+    zeros = (np.where(allowed, 0.0, -np.inf) for allowed in mask)
+    scores = ChainScores(np.zeros((4, len(mask.first))), *zeros, annotated.starts)
+    structure = annotated.structure or LinearChain()
+    n_allowed = np.exp(structure.expectations(scores, clamp=annotated.allowed)[0])
+    return round(float(n_allowed[0])), round(float(np.exp(LinearChain().log_partition(scores)[0]))), annotated
+
+
+@pytest.mark.parametrize("scheme", ["BILUO", "BIO", "IO", "IOB1"])
+def test_incorrect_spans_take_what_has_precisely_them(scheme):
+    left, every, _ = narrowed(scheme, [(1, 3, "PER")])
+    # What is taken: New York is PER, and the token on each side O, PER or GPE – with IO, PER there would be the same span
+    assert every - left == (4 if scheme == "IO" else 9)
+    left, every, annotated = narrowed(scheme, [(1, 2, "PER")])
+    assert left < every
+    assert (annotated.structure is None) == (scheme == "BILUO")  # U-PER says it
+
+
+def test_incorrect_spans_beside_annotation():
+    left, _, annotated = narrowed("BILUO", [(1, 3, "PER")], ents=[(1, 3, "PER")])
+    assert annotated.structure is None and left == 9  # the annotation holds
+    left, _, annotated = narrowed("BILUO", [(1, 3, "PER"), (0, 2, "PER")], ents=[(1, 3, "GPE")])
+    assert annotated.structure is None and left == 9  # nothing to say
+    left, _, _ = narrowed("BIO", [(1, 3, "PER")], ents=[(3, 4, "GPE")])
+    assert left == narrowed("BIO", [], ents=[(3, 4, "GPE")])[0] - 3
+
+
+def test_incorrect_spans_of_no_label_or_another_components_say_nothing():
+    left, every, _ = narrowed("BILUO", [(1, 3, ""), (1, 3, "DATE")])
+    assert left == every
+
+
+@pytest.mark.parametrize(
+    "settings, optimizer, who",
+    [
+        ({"loss": {"@losses": "spacy_crf.Perceptron.v1"}}, AveragedPerceptron(epochs_per_step=1), "Optimizers that"),
+        ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, LBFGS(iterations_per_step=1), "PseudoLikelihood"),
+    ],
+)
+def test_who_can_not_use_incorrect_spans_says_so_once(settings, optimizer, who, caplog):
+    nlp, _pipe = make(incorrect_spans_key="wrong", **settings)
+    examples = ner_examples(nlp)
+    gold = unset(nlp, ["Carla", "Diaz", "likes", "Bob"])
+    gold.spans["wrong"] = [Span(gold, 0, 2, "PER")]
+    examples.append(Example(unset(nlp, ["Carla", "Diaz", "likes", "Bob"]), gold))
+    nlp.initialize(lambda: examples)
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        for _n in range(2):
+            nlp.update(examples, sgd=optimizer)
+    [message] = [record.message for record in caplog.records if "CRF402" in record.message]
+    assert who in message and "doc.spans['wrong']" in message
+
+
+RULES = [{"rule": "at_most", "label": "ORG", "n": 1}]
+IN_TRAINING = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": RULES, "in_training": True}}
+
+
+@pytest.mark.parametrize("scheme", ["BILUO", "BIO"])
+@pytest.mark.parametrize("settings", [{}, IN_TRAINING], ids=["alone", "with rules"])
+def test_a_wrong_span_leaves_the_longer_one(scheme, settings):
+    """As in spaCy's `ner`: the whole span with its label is wrong, not what begins or ends as it does."""
+    nlp, pipe = make(scheme, incorrect_spans_key="wrong", **settings)
+    examples = ner_examples(
+        nlp, [*NER_TEXTS, "In [Salt Lake City](GPE) it snows .", "In [Mexico City](GPE) it rains ."]
+    )
+    words = ["In", "New", "York", "City", "it", "rains", "."]
+    for _n in range(3):
+        gold = unset(nlp, words)
+        gold.spans["wrong"] = [Span(gold, *ends, "GPE") for ends in ((1, 3), (1, 2), (2, 4))]
+        examples.append(Example(unset(nlp, words), gold))
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=LBFGS(l2=0.01, iterations_per_step=80))
+    likely = pipe.span_probabilities(unset(nlp, words), 0.0)
+    probability = {(span.start, span.end): p for span, p in likely if span.label_ == "GPE"}
+    assert max(probability[ends] for ends in ((1, 3), (1, 2), (2, 4))) < 0.05
+    assert probability[1, 4] > 0.5
+    assert next(ent.text for ent in nlp(examples[4].reference.copy()).ents) == "New York"
 
 
 def test_incorrect_spans_are_not_predicted_after_training():

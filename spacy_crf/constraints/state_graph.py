@@ -48,6 +48,32 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     )
 
 
+def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
+    """The same graph for states that are copies of tags: each of its states for each copy of its tag.
+
+    tag_of (int[C]): The tag of each copy, for all tags of the graph.
+    """
+    of_state, copy = np.nonzero(graph.tag_of[:, None] == tag_of)
+    counts = np.bincount(of_state, minlength=len(graph.tag_of))
+    before = np.cumsum(counts) - counts
+    # Every arc between every two copies of its states
+    sizes = counts[graph.source] * counts[graph.target]
+    arc = np.repeat(np.arange(len(sizes)), sizes)
+    pair = np.arange(len(arc)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    width = counts[graph.target[arc]]
+    source = before[graph.source[arc]] + pair // width
+    target = before[graph.target[arc]] + pair % width
+    order = np.lexsort((target, source))
+    return StateGraph(
+        source[order].astype(np.int32),
+        target[order].astype(np.int32),
+        np.ascontiguousarray(graph.scores[arc[order]]),
+        graph.first[of_state],
+        graph.last[of_state],
+        copy.astype(np.int32),
+    )
+
+
 def _reachable(source, target, start):
     reached = start
     while True:

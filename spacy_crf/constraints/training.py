@@ -1,4 +1,4 @@
-"""The rules in training: the sums and maxima of a batch whose labellings keep them.
+"""The rules in training, and the spans known to be wrong: the sums and maxima of a batch whose labellings keep them.
 
 A sequence whose own annotation breaks a rule is trained without that rule, since nothing could be learned from it otherwise.
 """
@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..inference.linear_chain import LinearChain
-from ..inference.state_graph import join_sequences, split_expectations
+from ..inference.state_graph import GraphChain, join_sequences, split_expectations
+from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, Path
+from .incorrect_spans import Copies, copy_tags
 from .rule_set import Facts, RuleSet
 from .rules import Match, Rule
+from .state_graph import copied
 
 States = NDArray[np.int32]
 
@@ -29,16 +32,20 @@ class _Group(NamedTuple):
     kept: frozenset[int]  # places of the rules
     automata: frozenset[int]
     facts: Facts
+    copies: Optional[Copies] = None  # of tags, for a document with spans known to be wrong
 
 
 class RuledChain:
     """Answers what losses ask of a `Structure`, under the rules. Values of a document whose sequences a rule ties together are
     those of its first sequence; the others have 0.
 
-    rules (RuleSet): The rules.
+    What is asked with a clamp – what the annotation allows – leaves out the labellings with a wrong span too.
+
+    rules (RuleSet): The rules; there may be none.
     facts (Facts): What patterns and functions say of the tokens.
     clamp (bool[T, S]): Tags that the annotation allows.
     starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
+    wrong (Segments): Spans known to be wrong, by their first token; none crosses the start of a sequence.
     RAISES (ValueError): CRF614 if the automata of all rules are too large together.
     """
 
@@ -50,6 +57,7 @@ class RuledChain:
         starts: NDArray[np.int64],
         doc_starts: NDArray[np.int64],
         *,
+        wrong: Segments = NO_SEGMENTS,
         threads: int = 1,
     ):
         fitting, left_out = rules.fitting()
@@ -69,21 +77,23 @@ class RuledChain:
                 for d in self._breaking(rule, whole, nothing, clamp):
                     lifted[d].add(rule.place)
                     self.broken.append((rule, int(d)))
-        groups: dict[frozenset[int], list[int]] = {}
+        # Documents under the same rules are done together; copies of tags differ, so a document with a wrong span is alone.
+        self._wrong = wrong
+        of_doc = np.searchsorted(self._wrong.start, doc_starts)
+        groups: dict[tuple[frozenset[int], int], list[int]] = {}
         for d in range(n_docs):
             if doc_starts[d] < doc_starts[d + 1]:
-                groups.setdefault(frozenset(rule.place for rule in rules.rules) - lifted[d], []).append(d)
-        self._groups = [
-            self._group(
-                np.array(docs),
-                kept,
-                frozenset(n for n in fitting if rules.automata[n].rule.place in kept),
-                facts,
-                starts,
-                doc_starts,
-            )
-            for kept, docs in groups.items()
-        ]
+                kept = frozenset(rule.place for rule in rules.rules) - lifted[d]
+                groups.setdefault((kept, d if of_doc[d] < of_doc[d + 1] else -1), []).append(d)
+        self._groups = []
+        for (kept, d), docs in groups.items():
+            automata = frozenset(n for n in fitting if rules.automata[n].rule.place in kept)
+            group = self._group(np.array(docs), kept, automata, facts, starts, doc_starts)
+            if d >= 0:
+                begin, end, label = (column[of_doc[d] : of_doc[d + 1]] for column in self._wrong)
+                of_document = Segments(begin - doc_starts[d], end - doc_starts[d], label)
+                group = group._replace(copies=copy_tags(rules.tags, of_document, group.starts))
+            self._groups.append(group)
 
     def _breaking(self, rule: Rule, whole: _Group, nothing: ChainScores, clamp: Clamp) -> NDArray[np.int64]:
         """Documents none of whose annotated labellings keeps a rule, but that have one without it."""
@@ -120,8 +130,8 @@ class RuledChain:
 
     @property
     def signature(self) -> bytes:
-        """Equal for the same rules."""
-        return repr(self._rules.constraints.tables).encode("utf8")
+        """Equal for the same rules and wrong spans."""
+        return repr(self._rules.constraints.tables).encode("utf8") + np.concatenate(self._wrong).tobytes()
 
     # ------------------------------------------------------------------------------------- what losses ask for
 
@@ -152,8 +162,13 @@ class RuledChain:
             part = self._group_scores(group, scores)
             of_clamp = None if clamp is None else clamp[group.tokens]
             of_weights = weights[group.sequences]
+            copies = None if clamp is None else group.copies
+            if copies is not None:
+                part, of_clamp = copies.widen(part, of_clamp)
             if group.automata:
                 chain = self._rules.graph(group.automata)
+                if copies is not None:
+                    chain = GraphChain(copied(chain.graph, np.append(copies.tag_of, len(scores.first))))
                 joined = join_sequences(part, of_clamp, group.doc_starts)
                 value, expected = getattr(chain, question)(
                     joined.scores, clamp=joined.clamp, weights=of_weights[group.firsts]
@@ -163,6 +178,8 @@ class RuledChain:
             else:
                 value, expected = getattr(self._chain, question)(part, clamp=of_clamp, weights=of_weights)
                 values[group.sequences] = value
+            if copies is not None:
+                expected = copies.narrow(expected, len(scores.first), per_position=total.transitions.ndim == 3)
             total.emissions[group.tokens] = expected.emissions
             if total.transitions.ndim == 3:
                 total.transitions[group.tokens] = expected.transitions

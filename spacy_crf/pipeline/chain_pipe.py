@@ -70,16 +70,21 @@ class ChainPipe(RuledPipe):
 
     # ---------------------------------------------------------------------------------------------------- training
 
-    def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64]) -> Any:
-        """The sums and maxima under the rules, if they hold in training."""
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        return self.span_states().continues[tag]
+
+    def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
+        """The sums and maxima under the rules, if they hold in training, and without the spans known to be wrong."""
         rules = self.rules() if self.constraints is not None and self.constraints.in_training else None
-        if rules is None:
+        if rules is None and not len(wrong.start):
             return None
+        from ..constraints.rules import Constraints
         from ..constraints.training import RuledChain
         from ..inference.threads import default_threads
 
-        facts, bounds = rules.matcher(docs), doc_bounds(docs)
-        chain = RuledChain(rules.all, facts, clamp, starts, bounds, threads=default_threads())
+        rule_set = self.compile_rules(Constraints([])) if rules is None else rules.all
+        facts = {} if rules is None else rules.matcher(docs)
+        chain = RuledChain(rule_set, facts, clamp, starts, doc_bounds(docs), wrong=wrong, threads=default_threads())
         report = GoldReport()
         for rule, d in chain.broken:
             problem = f"gold annotations break the rule '{rule.name}', and are trained without it"

@@ -1,6 +1,5 @@
 """Named entities: labels in a tag scheme, read from and written to ``doc.ents``."""
 
-from collections.abc import Iterable
 from typing import Optional
 
 import numpy as np
@@ -35,8 +34,8 @@ class CRFEntityRecognizer(EntityPipe, ChainPipe):
         labels = np.full(length, self.labels.index(label))
         return self.scheme.encode(iob, labels, np.array([0, length])).astype(np.int64)
 
-    def telling_tokens(self, length: int) -> Iterable[int]:
-        return [length - 1] if self.scheme.closes else [0]
+    def tells_alone(self, length: int) -> bool:
+        return length == 1 and bool(self.scheme.closes)  # U-PER
 
     def span_states(self) -> SpanStates:
         return SpanStates(self.scheme.continues(len(self.labels)), 1, len(self.scheme.prefixes))

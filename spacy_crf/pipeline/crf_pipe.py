@@ -30,7 +30,7 @@ from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
 from ..models.objective import block_tokens
 from ..models.pruning import prune
-from ..schemes import TransitionMask
+from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from . import saving, supervision
 from .earlier_annotation import EarlierAnnotation
@@ -90,6 +90,7 @@ class CRFPipe(TrainablePipe):
         self.cfg: dict[str, Any] = {"labels": [], **settings}
         self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._corpus: Optional[PreparedCorpus] = None
+        self._told_unused = False  # whether it was said that wrong spans say nothing
         self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
         self._wants_objective: Optional[bool] = None if optimizer is None else _takes_objective(optimizer)
@@ -124,8 +125,12 @@ class CRFPipe(TrainablePipe):
         """Tags of a span, see `supervision.SpanTags`."""
         raise NotImplementedError
 
-    def telling_tokens(self, length: int) -> Iterable[int]:
-        """Tokens at which a span's tags tell it from others, see `supervision.SpanTags`."""
+    def tells_alone(self, length: int) -> bool:
+        """Whether a span's tags say all by themselves, see `supervision.SpanTags`."""
+        raise NotImplementedError
+
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        """Tags that go on with the span of a tag, see `supervision.SpanTags`."""
         raise NotImplementedError
 
     def measure(self, get_examples: Callable[[], Iterable[Example]]) -> None:
@@ -278,8 +283,8 @@ class CRFPipe(TrainablePipe):
             for examples in self._blocks(get_examples()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
                 starts = _sequence_starts(docs)
-                clamp = self._supervise(examples, starts, report)
-                says_something |= _says_something(clamp)
+                clamp, wrong = self._supervise(examples, starts, report)
+                says_something |= _says_something(clamp) or len(wrong.start) > 0
                 yield AnnotatedDocs(docs, clamp, starts)
             if not says_something:
                 raise ValueError(Errors.CRF431.format(name=self.name))
@@ -311,27 +316,54 @@ class CRFPipe(TrainablePipe):
             tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(self.vocab, words=text.split())
             features.set_gazetteers({name: read_gazetteer(name, path, tokenizer) for name, path in files.items()})
 
-    def _annotated(self, examples: list[Example]) -> AnnotatedDocs:
+    def _annotated(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
+        """Training data.
+
+        kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
+        """
         docs = [example.predicted for example in examples]
         starts = _sequence_starts(docs)
-        clamp = self._supervise(examples, starts, GoldReport())
-        structure = self.training_structure(docs, clamp, starts)
+        clamp, wrong = self._supervise(examples, starts, GoldReport())
+        if len(wrong.start) and kind == "sequences":
+            self._tell_unused(wrong, "Optimizers that learn from one sequence after the other")
+            wrong = NO_SEGMENTS
+        structure = self._structure_for(docs, clamp, starts, wrong)
         return AnnotatedDocs(docs, clamp, starts, supervision.sequence_weights(examples, starts), structure)
 
-    def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64]) -> Any:
-        """What answers the loss in place of the model's structure; None for that one."""
+    def _structure_for(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
+        """What answers the loss, see `training_structure`."""
+        if len(wrong.start) and not isinstance(self.loss, ClampedLoss):
+            self._tell_unused(wrong, f"The loss {type(self.loss).__name__}")
+            wrong = NO_SEGMENTS
+        return self.training_structure(docs, clamp, starts, wrong)
+
+    def _tell_unused(self, wrong: Segments, who: str) -> None:
+        """Once: wrong spans that only the tags of several tokens together tell say nothing here."""
+        if not self._told_unused:
+            self._told_unused = True
+            key = self.cfg["incorrect_spans_key"]
+            logger.warning(Warnings.CRF402.format(name=self.name, n=len(wrong.start), key=key, who=who))
+
+    def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
+        """What answers the loss in place of the model's structure; None for that one.
+
+        wrong (Segments): Spans that no labelling has, beside what the clamp leaves out.
+        """
         return None
 
-    def _supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
-        """Tags that the gold annotation allows, with the alternatives and the incorrect spans."""
-        clamp = self.gold_clamp(examples, starts, report)
-        for setting, apply in (
-            ("alternatives_spans_key", supervision.allow_alternatives),
-            ("incorrect_spans_key", supervision.forbid_incorrect),
-        ):
-            if self.cfg.get(setting):
-                apply(clamp, self, examples, self.cfg[setting], report)
-        return clamp
+    def _supervise(
+        self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    ) -> tuple[Clamp, Segments]:
+        """Tags that the gold annotation allows, with the alternatives and the incorrect spans; and those of the latter that no
+        clamp leaves out."""
+        clamp, wrong = self.gold_clamp(examples, starts, report), NO_SEGMENTS
+        key = self.cfg.get("alternatives_spans_key")
+        if key:
+            supervision.allow_alternatives(clamp, self, examples, key, report)
+        key = self.cfg.get("incorrect_spans_key")
+        if key:
+            wrong = supervision.forbid_incorrect(clamp, self, examples, key, report, starts)
+        return clamp, wrong
 
     def _check_fit(self, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF209 or CRF210 if the optimizer can't train this loss or this model."""
@@ -413,9 +445,9 @@ class CRFPipe(TrainablePipe):
         RETURNS (tuple[float, ChainScores])
         """
         examples = list(examples)
-        clamp = self._supervise(examples, scores.starts, GoldReport())
+        clamp, wrong = self._supervise(examples, scores.starts, GoldReport())
         weights = supervision.sequence_weights(examples, scores.starts)
-        structure = self.training_structure([example.predicted for example in examples], clamp, scores.starts)
+        structure = self._structure_for([example.predicted for example in examples], clamp, scores.starts, wrong)
         structure = structure or self.model.attrs["structure"]
         losses, d_scores, _ = self.loss(structure, scores, clamp, weights=weights)
         return float(losses.sum()), d_scores

@@ -45,8 +45,8 @@ class CRFTagger(ChainPipe):
     def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
         return np.full(length, self.labels.index(label)) if label in self.labels else None
 
-    def telling_tokens(self, length: int) -> Iterable[int]:
-        return range(length)
+    def tells_alone(self, length: int) -> bool:
+        return True
 
     def transition_mask(self) -> TransitionMask:
         size = len(self.labels)

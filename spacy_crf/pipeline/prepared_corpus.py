@@ -25,7 +25,7 @@ class PreparedCorpus:
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
         self._check = self._fingerprint(examples)
-        corpus = (pipe._annotated(block) for block in pipe._blocks(examples))
+        corpus = (pipe._annotated(block, kind) for block in pipe._blocks(examples))
         self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
 
     def holds(self, examples: list[Example]) -> bool:

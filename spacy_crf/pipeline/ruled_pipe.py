@@ -16,7 +16,7 @@ from spacy.training import Example
 
 from ..errors import Errors, Warnings
 from ..features.columns import doc_bounds, read_attributes
-from ..schemes import Segments
+from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .crf_pipe import CRFPipe, Prediction
 
@@ -337,7 +337,7 @@ class RuledPipe(CRFPipe):
         if any(label not in self.labels or ((inner > begin) & (inner < end)).any() for begin, end, label in found):
             return -np.inf
         columns = zip(*((begin, end, self.labels.index(label)) for begin, end, label in found))
-        segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else _no_segments()
+        segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
         return distribution.log_probability(self.segments_tags(segments, distribution.starts))
 
     def sample(self, doc: Doc, n: int, seed: int, *, keep_annotation: bool = False) -> list[list[Span]]:
@@ -410,7 +410,3 @@ def register_extension() -> None:
     """``span._.crf_prob``: kept with the Doc's user data, so it survives ``DocBin(store_user_data=True)``."""
     if not Span.has_extension("crf_prob"):
         Span.set_extension("crf_prob", default=None)
-
-
-def _no_segments() -> Segments:
-    return Segments(*np.zeros((3, 0), dtype=np.int64))

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from numbers import Real
 from typing import Optional, Protocol
 
@@ -14,6 +14,7 @@ from spacy.training import Example
 
 from ..errors import Errors
 from ..features.columns import doc_bounds
+from ..schemes import Segments
 from ..types import Clamp, Floats
 
 WEIGHT = "crf_weight"  # the Doc extension
@@ -22,12 +23,18 @@ WEIGHT = "crf_weight"  # the Doc extension
 class SpanTags(Protocol):
     """How a component writes a span as tags."""
 
+    labels: tuple[str, ...]
+
     def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
         """RETURNS (int64[length]): The tags of a span with this label, "" and "O" for none; None for an unknown label."""
         ...
 
-    def telling_tokens(self, length: int) -> Iterable[int]:
-        """Tokens of a span at which its tags tell it from others, as far as the tag of one token can."""
+    def tells_alone(self, length: int) -> bool:
+        """Whether each tag of a span, by itself, says all there is to say of its token."""
+        ...
+
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        """Tags that, behind this one, go on with its span: bool[S]."""
         ...
 
 
@@ -48,20 +55,40 @@ def allow_alternatives(allowed: Clamp, component: SpanTags, examples: list[Examp
         allowed[tokens, tags] = True
 
 
-def forbid_incorrect(allowed: Clamp, component: SpanTags, examples: list[Example], key: str, report) -> None:
-    """Takes from a clamp (bool[T, S]) what the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it
-    open. A clamp speaks of single tokens: with BILUO, a wrong span of several tokens means that no span of its label and of
-    several tokens ends there; with other schemes, that none of its label begins there."""
+def forbid_incorrect(
+    allowed: Clamp, component: SpanTags, examples: list[Example], key: str, report, starts: NDArray[np.int64]
+) -> Segments:
+    """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
+    this label, as in spaCy's `ner`. Takes from the clamp (bool[T, S]) the tags that say so by themselves: of single tokens with
+    BILUO, and of taggers.
+
+    RETURNS (Segments): The other spans, which no clamp can leave out.
+    """
+    found = set()
+    opening = set(starts.tolist())
     for begin, span in _aligned_spans(examples, key):
-        tags = component.span_tags(span.label_, len(span))
+        tags = component.span_tags(span.label_, len(span)) if span.label_ in component.labels else None
         if tags is None:
+            if not span.label:
+                report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", _place(span))
             continue
-        for offset in component.telling_tokens(len(span)):
-            row = allowed[begin + span.start + offset]
-            if row.sum() > 1:
-                row[tags[offset]] = False
-            elif row[tags[offset]]:
-                report.add(f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds", _place(span))
+        tokens = np.arange(begin + span.start, begin + span.end)
+        known = allowed[tokens].sum(axis=1) == 1
+        if component.tells_alone(len(span)):
+            is_annotated = (known & allowed[tokens, tags]).any()
+            allowed[tokens[~known], tags[~known]] = False
+        elif not opening.isdisjoint(tokens[1:].tolist()) or not allowed[tokens, tags].all():
+            continue  # no labelling has it anyway
+        else:
+            after = int(tokens[-1]) + 1
+            goes_on = after not in opening and allowed[after, component.continuing_tags(int(tags[-1]))].any()
+            is_annotated = known.all() and not goes_on
+            if not is_annotated:
+                found.add((int(tokens[0]), after, component.labels.index(span.label_)))
+        if is_annotated:
+            report.add(f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds", _place(span))
+    columns = zip(*sorted(found)) if found else np.zeros((3, 0))
+    return Segments(*(np.array(column, dtype=np.int64) for column in columns))
 
 
 def sequence_weights(examples: list[Example], starts: NDArray[np.int64]) -> Optional[Floats]:

@@ -1,0 +1,103 @@
+"""Spans known to be wrong, in training.
+
+"These tokens are no PER" excludes the labellings with precisely that span and label, and no others: a longer, a shorter or
+another span of PER stays possible. No mask of single tokens says that, so tags get a memory: a span of PER that begins where
+a wrong one begins is written in copies of the tags of PER, from which it can't end where the wrong one ends. Each labelling
+is still one path, with the same score.
+
+    tokens          in  New  York  City
+    New York        O   B'   L'    ✗       nothing may follow L' here
+    New York City   O   B'   I'    L       behind the end of the wrong span the copy is left
+    York City       O   O    B     L       nothing wrong begins at York
+"""
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..schemes import Segments
+from ..types import ChainScores, Clamp
+from .automaton import SpanTags
+
+
+class Copies(NamedTuple):
+    """The S tags of some sequences and C copies of tags, as S + C states."""
+
+    tag_of: NDArray[np.int64]  # [S + C]
+    copy_of: NDArray[np.int64]  # [S + C] number of the copy, 0 for the tags themselves
+    goes_on: NDArray[np.bool_]  # [S + C, S + C] whether the second state goes on with the span of the first one
+    opened: NDArray[np.int64]  # [T, S + C] on which copy a span of the state's label is that begins here
+    kept: NDArray[np.int64]  # [T, S + C] on which copy a span is here that was in this state before
+    may_end: NDArray[np.bool_]  # [T + 1, S + C] whether a span in this state may end in front of this token
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+
+    def widen(self, scores: ChainScores, clamp: Optional[Clamp]) -> tuple[ChainScores, Clamp]:
+        """Scores and clamp of tags, as those of the states."""
+        tags = self.tag_of
+        allowed = np.where(
+            self.goes_on,
+            self.kept[:, :, None] == self.copy_of,
+            (self.opened == self.copy_of)[:, None, :] & self.may_end[:-1, :, None],
+        )  # [T, S + C, S + C]
+        widened = ChainScores(
+            np.ascontiguousarray(scores.emissions[:, tags]),
+            np.where(allowed, np.asarray(scores.transitions)[..., tags[:, None], tags], -np.inf),
+            scores.first[tags],
+            scores.last[tags],
+            scores.starts,
+        )
+        starts = self.starts[np.append(True, self.starts[1:] > self.starts[:-1])]  # without empty sequences
+        possible = np.ones(self.opened.shape, dtype=bool)
+        possible[starts[:-1]] &= (self.opened == self.copy_of)[starts[:-1]]
+        possible[starts[1:] - 1] &= self.may_end[starts[1:]]
+        return widened, possible if clamp is None else possible & clamp[:, tags]
+
+    def narrow(self, expected: ChainScores, n_tags: int, *, per_position: bool) -> ChainScores:
+        """Derivatives with respect to scores of the states, as those of the tags."""
+        of_tag = (self.tag_of[:, None] == np.arange(n_tags)).astype(np.float64)  # [S + C, S]
+        transitions = expected.transitions if per_position else expected.transitions.sum(axis=0)
+        return ChainScores(
+            expected.emissions @ of_tag,
+            of_tag.T @ transitions @ of_tag,
+            expected.first @ of_tag,
+            expected.last @ of_tag,
+            expected.starts,
+        )
+
+
+def copy_tags(tags: SpanTags, wrong: Segments, starts: NDArray[np.int64]) -> Copies:
+    """The copies that the wrong spans of some sequences need.
+
+    tags (SpanTags): What tags say about spans.
+    wrong (Segments): The spans; none crosses the start of a sequence.
+    starts (int64[B + 1]): Where the sequences start.
+    """
+    ends: dict[tuple[int, int], list[int]] = {}  # of the wrong spans, by first token and label
+    for begin, end, label in zip(*(column.tolist() for column in wrong)):
+        ends.setdefault((begin, label), []).append(end)
+    # Spans of one label that begin at different tokens and overlap need a copy each; others share it.
+    free_at: dict[int, list[int]] = {}  # by label, where each of its copies is free again
+    numbers: dict[tuple[int, int], int] = {}
+    for (begin, label), of_span in sorted(ends.items()):
+        until = free_at.setdefault(label, [])
+        copy = next((n for n, end in enumerate(until) if end <= begin), len(until))
+        until[copy : copy + 1] = [max(of_span)]
+        numbers[begin, label] = copy + 1
+    tag_of, copy_of = [np.arange(len(tags.label_of))], [np.zeros(len(tags.label_of), dtype=np.int64)]
+    for label, until in free_at.items():
+        of_label = np.flatnonzero(tags.label_of == label)
+        for copy in range(1, len(until) + 1):
+            tag_of.append(of_label)
+            copy_of.append(np.full(len(of_label), copy))
+    tag_of, copy_of = np.concatenate(tag_of), np.concatenate(copy_of)
+    label_of, tokens = tags.label_of[tag_of], int(starts[-1])
+    opened, kept = np.zeros((2, tokens, len(tag_of)), dtype=np.int64)
+    may_end = np.ones((tokens + 1, len(tag_of)), dtype=bool)
+    for (begin, label), of_span in ends.items():
+        copy = numbers[begin, label]
+        on_copy = (label_of == label) & (copy_of == copy)
+        opened[begin, label_of == label] = copy
+        kept[begin + 1 : max(of_span), on_copy] = copy
+        may_end[np.ix_(of_span, on_copy)] = False
+    return Copies(tag_of, copy_of, tags.continues[np.ix_(tag_of, tag_of)], opened, kept, may_end, starts)

@@ -1,0 +1,102 @@
+"""Spans known to be wrong: what is left are exactly the labellings without them, alone and beside rules."""
+
+import numpy as np
+import pytest
+
+from spacy_crf.constraints.training import RuledChain
+from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.schemes import SCHEMES, Segments
+
+from . import reference
+from .test_constraints import TOGETHER, labellings, make_rules
+from .test_rules_in_training import breaks_of
+from .test_spans import scheme_scores
+
+DOC = np.array([0, 5])  # one document of two sentences, of 2 and 3 tokens
+WRONG = {
+    "one token": [(3, 4, 0)],
+    "two tokens": [(0, 2, 1)],
+    "to the end": [(3, 5, 0), (4, 5, 1)],
+    "whole sentences": [(0, 2, 1), (2, 5, 1)],
+    "one beginning": [(2, 3, 0), (2, 4, 0)],
+    "one end": [(2, 5, 1), (3, 5, 1), (4, 5, 1)],
+    "labels on one span": [(2, 4, 0), (2, 4, 1)],
+    "one after the other": [(2, 3, 1), (3, 4, 1), (4, 5, 1)],
+    "everything": [(b, e, x) for b in range(5) for e in range(b + 1, 6) for x in (0, 1) if e <= 2 or b >= 2],
+}
+
+
+def segments(spans):
+    return Segments(*(np.array(column, dtype=np.int64) for column in zip(*sorted(spans))))
+
+
+def partial(scores):
+    """An annotation that leaves nearly all open."""
+    clamp = np.ones(scores.emissions.shape, dtype=bool)
+    clamp[0, 1] = False
+    return clamp
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize("tables", [[], TOGETHER], ids=["alone", "with rules"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_is_left_are_the_labellings_without_them(name, tables, wrong):
+    scheme, per_position = SCHEMES[name], len(wrong) % 2 == 0
+    rules = make_rules(tables, scheme)
+    scores, _ = scheme_scores(scheme, 2, [2, 3], seed=len(wrong), spread=1.0, per_position=per_position)
+    clamp = partial(scores)
+    every = labellings(scores, scheme, breaks_of(rules) if tables else lambda tags, found: 0.0, clamp=clamp)
+    left = [
+        (score, tags) for score, tags, found in every if not {(s.begin, s.end, s.label) for s in found} & set(wrong)
+    ]
+    assert 0 < len(left) < len(every)
+    chain = RuledChain(rules, {}, clamp, scores.starts, DOC, wrong=segments(wrong))
+    log_z, expected = chain.expectations(scores, clamp=clamp)
+    total = reference.log_sum([score for score, _ in left])
+    assert log_z.sum() == pytest.approx(total, abs=1e-9)
+    marginals = np.zeros_like(scores.emissions)
+    for score, tags in left:
+        marginals[np.arange(5), tags] += np.exp(score - total)
+    np.testing.assert_allclose(expected.emissions, marginals, atol=1e-9)
+    best, used = chain.viterbi_counts(scores, clamp=clamp)
+    assert best.sum() == pytest.approx(left[0][0])
+    assert tuple(used.emissions.argmax(axis=1).tolist()) == left[0][1]
+    # Without a clamp nothing is said of the annotation.
+    free = labellings(scores, scheme, breaks_of(rules) if tables else lambda tags, found: 0.0)
+    assert chain.expectations(scores)[0].sum() == pytest.approx(reference.log_sum([score for score, _, _ in free]))
+
+
+@pytest.mark.parametrize("loss", [LogLikelihood, Perceptron, MaxMargin, SoftmaxMargin])
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("tables", [[], TOGETHER], ids=["alone", "with rules"])
+def test_gradients_match_finite_differences(loss, per_position, tables):
+    scheme = SCHEMES["BILUO"]
+    rules = make_rules(tables, scheme)
+    scores, _ = scheme_scores(scheme, 2, [2, 3, 4], seed=3, per_position=per_position)
+    clamp = partial(scores)
+    doc_starts = np.array([0, 5, 9])  # nothing is wrong in the second document
+    chain = RuledChain(rules, {}, clamp, scores.starts, doc_starts, wrong=segments(WRONG["one end"]))
+    weights = np.array([2.0, 2.0, 0.5])
+    _, gradient, impossible = loss()(chain, scores, clamp, weights=weights)
+    assert not impossible.any()
+    rng = np.random.default_rng(0)
+    for key in ("emissions", "transitions", "first", "last"):
+        direction = rng.normal(size=getattr(scores, key).shape)
+
+        def value(step, key=key, direction=direction):
+            moved = scores._replace(**{key: getattr(scores, key) + step * direction})
+            return loss()(chain, moved, clamp, weights=weights)[0].sum()
+
+        slope = (value(1e-6) - value(-1e-6)) / 2e-6
+        assert (getattr(gradient, key) * direction).sum() == pytest.approx(slope, abs=1e-5)
+
+
+def test_many_spans_of_one_label_share_copies():
+    scheme = SCHEMES["BILUO"]
+    rules = make_rules([], scheme)
+    scores, _ = scheme_scores(scheme, 2, [40], seed=0)
+    clamp = np.ones(scores.emissions.shape, dtype=bool)
+    spans = [(t, t + 3, 0) for t in range(0, 36, 3)]
+    chain = RuledChain(rules, {}, clamp, scores.starts, np.array([0, 40]), wrong=segments(spans))
+    [group] = chain._groups
+    assert len(group.copies.tag_of) == scores.emissions.shape[1] + 4
