@@ -239,6 +239,10 @@ class Errors(metaclass=_Coded):
         "Tuning needs one component that scores sparse features: name it with --component. Components of the config: "
         "{components}."
     )
+    CRF722 = (
+        "[training.score_weights] gives no weight to any score of the component '{name}', so there is nothing to tune it for. "
+        "Its scores: {scores}."
+    )
 
 
 class Warnings(metaclass=_Coded):

@@ -9,6 +9,7 @@ from spacy.tokens import DocBin
 from spacy.util import load_config
 from typer.testing import CliRunner
 
+from spacy_crf.cli import tune as tune_command
 from spacy_crf.cli.tune import tune
 
 from .util import NER_TEXTS, ner_doc
@@ -28,7 +29,9 @@ def paths(tmp_path):
 def test_trials_in_the_order_of_the_values(paths, folds):
     calls = []
     config = load_config(CONFIG, overrides=paths, interpolate=True)
-    trials = tune(config, [0.0, 2.0], [0.01, 10.0], folds=folds, iterations=30, on_training=lambda: calls.append(1))
+    tuned = tune(config, [0.0, 2.0], [0.01, 10.0], folds=folds, iterations=30, on_training=lambda: calls.append(1))
+    assert tuned.component == "crf_ner"
+    trials = tuned.trials
     assert [trial[:2] for trial in trials] == [(0.0, 0.01), (0.0, 10.0), (2.0, 0.01), (2.0, 10.0)]
     assert len(calls) == 4 * folds
     assert trials[3].n_weights < trials[0].n_weights
@@ -55,6 +58,101 @@ def test_the_command_writes_the_best_config(paths, tmp_path):
     assert result.exit_code == 0, result.output
     assert "score" in result.output
     assert load_config(best)["training"]["optimizer"]["l2"] == 0.05
+
+
+def test_folds_know_nothing_of_what_they_hold_out(paths, monkeypatch):
+    walk, folds = tune_command._walk, []
+
+    def observed(pipe, learned, held_out, *args):
+        names = set(pipe._sparse_features.states.index.names())
+        folds.append((names, *[{token.lower_ for eg in part for token in eg.x} for part in (learned, held_out)]))
+        yield from walk(pipe, learned, held_out, *args)
+        assert set(pipe._sparse_features.states.index.names()) == names  # counted once
+
+    monkeypatch.setattr(tune_command, "_walk", observed)
+    config = load_config(CONFIG, overrides=paths, interpolate=True)
+    tuned = tune(config, [0.0, 0.1], [0.1, 1.0], folds=3, iterations=5)
+    assert len(folds) == 3 and len(tuned.trials) == 4
+    for names, learned, held_out in folds:
+        assert held_out - learned
+        words = {name.removeprefix("lower[0]=") for name in names if name.startswith("lower[0]=") and "|" not in name}
+        assert words == learned
+
+
+def test_labels_and_counts_are_those_of_the_fold(tmp_path, paths, monkeypatch):
+    """A label of one document and a word of two are met in some folds only."""
+    found = []
+    walk = tune_command._walk
+
+    def observed(pipe, *args):
+        found.append((pipe.labels, {name for name in pipe._sparse_features.states.index.names() if "runs" in name}))
+        yield from walk(pipe, *args)
+
+    monkeypatch.setattr(tune_command, "_walk", observed)
+    nlp = spacy.blank("en")
+    texts = ["[Bob](PER) runs .", "[Ann](PER) runs to [Rome](GPE) .", "[Ann](PER) saw [Bob](PER) ."]
+    DocBin(docs=[ner_doc(nlp, text) for text in texts]).to_disk(tmp_path / "train.spacy")
+    minimum = {"components.crf_ner.model.emissions.min_count": 2}
+    tune(load_config(CONFIG, overrides={**paths, **minimum}), [0.0], [0.1], folds=3, iterations=5)
+    assert [labels for labels, _ in found] == [("GPE", "PER"), ("PER",), ("GPE", "PER")]
+    assert [bool(names) for _, names in found] == [False, False, True]
+
+
+def test_earlier_components_annotate_and_are_left_as_they_are(tmp_path, paths):
+    """Features of the tags of a sourced tagger, which stays as it was trained."""
+    nlp = spacy.blank("en")
+    ruler = nlp.add_pipe("attribute_ruler")
+    ruler.add([[{"IS_TITLE": True}]], {"TAG": "NNP"})
+    nlp.to_disk(tmp_path / "source")
+    config = load_config(CONFIG, overrides=paths)
+    config["nlp"]["pipeline"] = ["attribute_ruler", "crf_ner"]
+    config["components"]["attribute_ruler"] = {"source": str(tmp_path / "source")}
+    config["training"].update(frozen_components=["attribute_ruler"], annotating_components=["attribute_ruler"])
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["tag[0]"]}
+    config["components"]["crf_ner"]["model"]["emissions"]["features"] = features
+    [trial] = tune(config, [0.0], [0.01], folds=2, iterations=30).trials
+    assert trial.score > 0.1  # 0 without tags: all words look alike then
+
+
+def test_a_loss_that_has_no_gradient_is_refused(paths):
+    config = load_config(CONFIG, overrides=paths)
+    config["components"]["crf_ner"]["loss"] = {"@losses": "spacy_crf.MaxMargin.v1"}
+    config["training"]["optimizer"] = {"@optimizers": "spacy_crf.FrankWolfe.v1"}
+    with pytest.raises(ValueError, match="CRF210"):
+        tune(config, [0.0], [1.0])
+
+
+def test_scores_that_count_nothing_are_refused(paths):
+    config = load_config(CONFIG, overrides=paths)
+    config["training"]["score_weights"] = {"cats_macro_f": 1.0, "ents_f": None}
+    with pytest.raises(ValueError, match=r"CRF722.*ents_f"):
+        tune(config, [0.0], [1.0], iterations=2)
+
+
+@pytest.mark.parametrize(
+    "own, others, optimizer, block",
+    [
+        (None, [], "spacy_crf.LBFGS.v1", "training"),
+        (None, [], "Adam.v1", "training"),
+        (None, ["tagger"], "Adam.v1", "component"),
+        ({"@optimizers": "spacy_crf.LBFGS.v1", "memory": 3}, ["tagger"], "Adam.v1", "component"),
+        ({"@optimizers": "spacy_crf.SGD.v1"}, [], "Adam.v1", "component"),
+    ],
+)
+def test_the_best_config_changes_the_optimizer_of_the_component(own, others, optimizer, block):
+    config = load_config(CONFIG)
+    config["nlp"]["pipeline"] = [*others, "crf_ner"]
+    config["components"]["crf_ner"]["optimizer"] = own
+    config["training"]["optimizer"] = {"@optimizers": optimizer}
+    config["training"]["batcher"] = {"@batchers": "spacy.batch_by_words.v1", "size": 1000}
+    tune_command._set_optimizer(config, "crf_ner", tune_command.Trial(0.1, 0.2, 1.0, 0.0, 5))
+    blocks = {"training": config["training"]["optimizer"], "component": config["components"]["crf_ner"]["optimizer"]}
+    changed = blocks.pop(block)
+    assert changed["@optimizers"] == "spacy_crf.LBFGS.v1" and (changed["l1"], changed["l2"]) == (0.1, 0.2)
+    assert changed.get("memory") == (own or {}).get("memory")
+    assert blocks.popitem()[1] in (None, {"@optimizers": optimizer})
+    full = config["training"]["batcher"]["@batchers"] == "spacy_crf.full_batch.v1"
+    assert full == (block == "training" and optimizer == "Adam.v1")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from spacy.cli._util import import_code, parse_config_overrides
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
 from spacy.training import Example
-from spacy.util import load_config, load_model_from_config, registry, resolve_dot_names
+from spacy.util import Config, load_config, load_model_from_config, registry, resolve_dot_names
 from wasabi import msg
 
 from ..errors import Errors
 from .main import app, told_briefly
 
+LBFGS_NAME = "spacy_crf.LBFGS.v1"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -27,7 +28,12 @@ class Trial(NamedTuple):
     l2: float
     score: float  # mean over the folds
     deviation: float  # between the folds
-    n_weights: int  # that are not zero, in the last fold
+    n_weights: int  # that are not zero, mean over the folds
+
+
+class Tuned(NamedTuple):
+    component: str
+    trials: list[Trial]
 
 
 @app.command("tune", context_settings=CONTEXT)
@@ -44,7 +50,8 @@ def tune_cli(
     iterations: Annotated[int, typer.Option("--iterations", help="At most so many of each training.")] = 200,
     code: Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")] = None,
 ) -> None:
-    """Try values of l1 and l2: features are read once, and each training goes on from the last one's weights."""
+    """Try values of l1 and l2: features are counted and looked up once for each fold, and each training goes on from the last
+    one's weights."""
     import_code(code)
     from rich.console import Console
     from rich.progress import Progress
@@ -54,7 +61,7 @@ def tune_cli(
         settings = load_config(config, overrides=overrides, interpolate=False)
         grid = _numbers("l1", l1), _numbers("l2", l2)
         task = progress.add_task("training", total=len(grid[0]) * len(grid[1]) * folds)
-        trials = tune(
+        tuned = tune(
             load_config(config, overrides=overrides, interpolate=True),
             *grid,
             component=component,
@@ -62,13 +69,10 @@ def tune_cli(
             iterations=iterations,
             on_training=lambda: progress.advance(task),
         )
-    best = max(trials, key=lambda trial: trial.score)
-    Console().print(_table(trials, best, folds))
+    best = max(tuned.trials, key=lambda trial: trial.score)
+    Console().print(_table(tuned.trials, best, folds))
     if output is not None:
-        block = settings["training"]["optimizer"]
-        if block.get("@optimizers") != "spacy_crf.LBFGS.v1":
-            settings["training"]["optimizer"] = block = {"@optimizers": "spacy_crf.LBFGS.v1"}
-        block["l1"], block["l2"] = best.l1, best.l2
+        _set_optimizer(settings, tuned.component, best)
         settings.to_disk(output)
         msg.good(f"Best config in {output}")
 
@@ -82,74 +86,123 @@ def tune(
     folds: int = 1,
     iterations: int = 200,
     on_training: Callable[[], None] = lambda: None,
-) -> list[Trial]:
+) -> Tuned:
     """Train with every pair of values, from the strongest regularizer to the weakest, and score what was held out.
+
+    Other components are not trained. Those that training would find ready annotate the texts; for the others the gold annotation
+    stands in.
 
     config (Config): As for `spacy train`. Its corpora are used; of its optimizer, nothing.
     folds (int): Parts of the training corpus that are held out in turn; 1 to hold out the dev corpus.
     on_training (Callable[[], None]): Called after each training.
-    RETURNS (list[Trial]): In the order of the values.
+    RETURNS (Tuned): Trials in the order of the values.
     """
     if folds < 1 or iterations < 1:
         raise ValueError(
             Errors.CRF720.format(name="folds" if folds < 1 else "iterations", value=min(folds, iterations))
         )
     nlp = load_model_from_config(config, auto_fill=True)
-    pipe = _component(nlp, component)
-    training = registry.resolve(nlp.config.interpolate()["training"], schema=ConfigSchemaTraining)
-    train_corpus, dev_corpus = resolve_dot_names(
-        nlp.config.interpolate(), [training["train_corpus"], training["dev_corpus"]]
-    )
+    name = _component(nlp, component)
+    interpolated = nlp.config.interpolate()
+    training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
+    train_corpus, dev_corpus = resolve_dot_names(interpolated, [training["train_corpus"], training["dev_corpus"]])
     examples = list(train_corpus(nlp))
     if folds > len(examples):
         raise ValueError(Errors.CRF720.format(name="folds", value=folds))
-    nlp.initialize(lambda: examples)
-    weights = training["score_weights"]
-    scores: dict[tuple[float, float], list[float]] = {}
-    sizes: dict[tuple[float, float], int] = {}
-    for fold in range(folds):
-        if folds == 1:
-            learned, held_out = examples, list(dev_corpus(nlp))
-        else:
-            learned = [example for n, example in enumerate(examples) if n % folds != fold]
-            held_out = examples[fold::folds]
-        for setting, score, n_weights in _walk(pipe, nlp, learned, held_out, l1, l2, iterations, weights):
-            scores.setdefault(setting, []).append(score)
-            sizes[setting] = n_weights
-            on_training()
-    return [
-        Trial(*setting, float(np.mean(of_folds)), float(np.std(of_folds)), sizes[setting])
-        for setting, of_folds in ((setting, scores[setting]) for setting in product(l1, l2))
-    ]
+    # Only what a fold learns from is counted in it.
+    (nlp.config["initialize"]["components"].get(name) or {}).pop("corpus", None)
+    others = [other for other, pipe in nlp.pipeline if other != name and getattr(pipe, "is_trainable", False)]
+    runs: dict[tuple[float, float], list[tuple[float, int]]] = {}
+    with nlp.select_pipes(disable=[*others, *training["frozen_components"]]):
+        for fold in range(folds):
+            if folds == 1:
+                learned, held_out = examples, list(dev_corpus(nlp))
+            else:
+                learned = [example for n, example in enumerate(examples) if n % folds != fold]
+                held_out = examples[fold::folds]
+            pipe = _fresh(nlp, name)
+            nlp.initialize(lambda learned=learned: learned)
+            learned, held_out = _annotated(nlp, pipe, learned), _annotated(nlp, pipe, held_out)
+            for setting, score, n_weights in _walk(
+                pipe, learned, held_out, l1, l2, iterations, training["score_weights"]
+            ):
+                runs.setdefault(setting, []).append((score, n_weights))
+                on_training()
+    trials = []
+    for setting in product(l1, l2):
+        scores, sizes = np.array(runs[setting]).T
+        trials.append(Trial(*setting, float(scores.mean()), float(scores.std()), round(sizes.mean())))
+    return Tuned(name, trials)
 
 
-def _walk(pipe, nlp: Language, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
-    """Along the path of regularizers, from weights of zero; features are looked up once."""
+def _fresh(nlp: Language, name: str):
+    """The component as the config makes it, without anything learned."""
+    settings = nlp.config.interpolate()["components"][name]
+    factory = settings.pop("factory")
+    nlp.replace_pipe(name, factory, config=settings)
+    return nlp.get_pipe(name)
+
+
+def _annotated(nlp: Language, pipe, examples: list[Example]) -> list[Example]:
+    """The examples with what the features read of earlier components."""
+    from ..pipeline.earlier_annotation import EarlierAnnotation
+
+    annotate = EarlierAnnotation(nlp, pipe.name, [name for name in pipe._token_attributes() if name not in pipe.writes])
+    return [Example(annotate(example), example.reference) for example in examples]
+
+
+def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
+    """Along the path of regularizers; features are looked up once."""
     from ..optimizers.lbfgs import LBFGS
 
+    pipe._check_fit(LBFGS())
     objective = pipe.model.attrs["objective"](
         pipe.model, pipe.loss, [pipe._annotated(block) for block in pipe._blocks(learned)]
     )
-    objective.assign(np.zeros(len(objective.weights())))
     for setting in product(sorted(l1, reverse=True), sorted(l2, reverse=True)):
         optimizer = LBFGS(l1=setting[0], l2=setting[1], iterations_per_step=iterations, max_iterations=iterations)
         optimizer.step(objective, key=pipe.name)
-        found = nlp.evaluate(held_out)
-        yield setting, _score(found, weights), int(np.count_nonzero(objective.weights()))
+        docs = pipe.pipe(example.predicted.copy() for example in held_out)
+        found = pipe.score([Example(doc, example.reference) for doc, example in zip(docs, held_out)])
+        yield setting, _score(pipe.name, found, weights), int(np.count_nonzero(objective.weights()))
 
 
-def _score(found: dict[str, Any], weights: dict[str, Optional[float]]) -> float:
-    return sum(weight * (found.get(name) or 0.0) for name, weight in weights.items() if weight)
+def _score(name: str, found: dict[str, Any], weights: dict[str, Optional[float]]) -> float:
+    """RAISES (ValueError): CRF722 if nothing weighs the component's scores."""
+    used = {score: weight for score, weight in weights.items() if weight and score in found}
+    if not used:
+        raise ValueError(Errors.CRF722.format(name=name, scores=", ".join(sorted(found))))
+    return sum(weight * (found[score] or 0.0) for score, weight in used.items())
 
 
-def _component(nlp: Language, name: Optional[str]):
+def _component(nlp: Language, name: Optional[str]) -> str:
     """The component to tune. RAISES (ValueError): CRF721 if there is none or no telling which."""
     from ..pipeline.crf_pipe import CRFPipe
 
     pipes = [pipe for pipe_name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and name in (None, pipe_name)]
     if len(pipes) != 1 or pipes[0]._sparse_features is None:
         raise ValueError(Errors.CRF721.format(components=", ".join(nlp.pipe_names) or "none"))
-    return pipes[0]
+    return pipes[0].name
+
+
+def _set_optimizer(settings: Config, name: str, best: Trial) -> None:
+    """Writes what was found into the block of the optimizer that trains the component."""
+    component, training = settings["components"][name], settings["training"]
+    if component.get("optimizer") or (
+        len(settings["nlp"]["pipeline"]) > 1 and not _is_lbfgs(training.get("optimizer"))
+    ):
+        owner = component  # the other components keep theirs
+    else:
+        owner = training
+    if not _is_lbfgs(owner.get("optimizer")):
+        owner["optimizer"] = {"@optimizers": LBFGS_NAME}
+        if owner is training:
+            training["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
+    owner["optimizer"].update(l1=best.l1, l2=best.l2)
+
+
+def _is_lbfgs(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("@optimizers") == LBFGS_NAME
 
 
 def _numbers(name: str, text: str) -> list[float]:
