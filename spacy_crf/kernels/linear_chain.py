@@ -205,7 +205,7 @@ def expectations(
     alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the step from i at t - 1 to j at t is expected
         alpha[t - 1, i] · transitions[i, j] · emissions[t, j] times.
     log_z (float64[B]): From `forward`. Receives NaN if the sequence must be done in log space: it has expectations 0 then.
-    beta (float64[2, P]): Work space.
+    beta (float64[2, P]): Work space: beta of a token, and its expectations.
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations (first, last: added).
     """
     states = d_emissions.shape[1]
@@ -218,27 +218,33 @@ def expectations(
         trusted = log_z[b] > -np.inf
         if trusted:
             for j in range(width):
-                beta[(end - 1) % 2, j] = last[j]
+                beta[0, j] = last[j]
             # beta[t-1, i] = logsum_j(transitions[i, j] + emissions[t, j] + beta[t, j])
             for t in range(end - 1, begin - 1, -1):
-                now = t % 2
-                divisor = _normalise(beta, now)
-                total = 0.0
+                divisor = total = 0.0
                 for j in range(width):
-                    total += alpha[t, j] * beta[now, j]
-                if divisor <= 0.0 or total < TINY:
-                    log_z[b] = np.nan
+                    divisor += beta[0, j]
+                    total += alpha[t, j] * beta[0, j]
+                if divisor < TINY or total < TINY * divisor:
                     trusted = False
                     break
-                factor = weights[b] / total
-                for j in range(states):
-                    d_emissions[t, j] = alpha[t, j] * beta[now, j] * factor
-                factor /= divisor  # alpha[t] now serves the step to t + 1, whose product the divisor has shrunk
+                # alpha[t] now serves the step to t + 1, whose product the divisor has shrunk
+                inverse, factor = 1.0 / divisor, weights[b] / total
+                too_small = 0
                 for j in range(width):
+                    too_small += (beta[0, j] * inverse < TINY) & (beta[0, j] > 0.0)
                     alpha[t, j] *= factor
-                    emissions[t, j] *= beta[now, j]
+                    emissions[t, j] *= beta[0, j] * inverse
+                    beta[1, j] = alpha[t, j] * beta[0, j]
+                if too_small:
+                    trusted = False
+                    break
+                for j in range(states):
+                    d_emissions[t, j] = beta[1, j]
                 if t > begin:
-                    _multiply(transitions, t * step, emissions, t, 0, beta, 1 - now, offset, target, source, arcs)
+                    _multiply(transitions, t * step, emissions, t, 0, beta, 0, offset, target, source, arcs)
+            if not trusted:
+                log_z[b] = np.nan
         if trusted:
             for j in range(states):
                 d_first[j] += d_emissions[begin, j]
