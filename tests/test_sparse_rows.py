@@ -100,8 +100,9 @@ def by_kinds(corpus, threads):
     rows, index = corpus.rows, corpus.rows.index
     builder = KindBuilder(corpus.compiled, index)
     batches = [corpus.docs[:3], corpus.docs[3:]]
-    read = [builder.add(corpus.compiled.reader.read(batch)) for batch in batches]
-    shared = [KindRows(kinds, rows, corpus.compiled.reader.reach) for kinds in builder.finish()]
+    features, read = builder.finish([builder.add(corpus.compiled.reader.read(batch)) for batch in batches])
+    assert not features or any((numbers < 0).any() for batch in read for numbers in batch.kinds)  # some occur once
+    shared = [KindRows(kinds, rows, corpus.compiled.reader.reach) for kinds in features]
     slots, d_slots = rows.slots(corpus.weights), rows.zero_slots()
     tables, d_tables = [kinds.score(slots, threads=threads) for kinds in shared], [kinds.zeros() for kinds in shared]
     scores, gradient = np.zeros_like(corpus.d_scores), np.zeros(rows.n_weights)

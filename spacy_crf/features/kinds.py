@@ -7,7 +7,7 @@ a window of three tags, and all templates of its parts, cost a token three refer
 
 The templates that read a single position are the windows of one position, and read all their columns there. Templates that
 read several positions share windows if they read the same columns. Where most windows of a corpus are of a kind of their
-own (pairs of words), their templates are left as they are.
+own (pairs of words), their templates are left as they are; and a window that no other looks like is left as well.
 """
 
 from typing import NamedTuple
@@ -36,10 +36,11 @@ class CorpusTokens(NamedTuple):
     """What a batch of T tokens in B sequences has of features."""
 
     starts: NDArray[np.int64]  # [B + 1] of the sequences
-    # For each kind of window: int32[T + 2 * reach * B], of all positions of the sequences and ``reach`` around each
+    # For each kind of window: int32[T + 2 * reach * B], of all positions of the sequences and ``reach`` around each; -1 where
+    # the features are among the items
     kinds: list[NDArray[np.int32]]
     rest: TemplateRows  # [M, T] of the other templates
-    items: TokenFeatures  # of functions and extensions
+    items: TokenFeatures  # of functions and extensions, and of windows that no other looks like
 
 
 class KindBuilder:
@@ -64,9 +65,39 @@ class KindBuilder:
         rest, items = self._rest.rows_by_template(columns, self._index)
         return CorpusTokens(columns.starts, kinds, rest, items)
 
-    def finish(self) -> list[KindFeatures]:
-        """The features of all kinds met."""
-        return [windows.features(self._index) for windows in self._windows or []]
+    def finish(self, corpus: list[CorpusTokens]) -> tuple[list[KindFeatures], list[CorpusTokens]]:
+        """The features of the kinds that occur more than once, and all batches with the numbers of these."""
+        shared = []
+        for number, windows in enumerate(self._windows or []):
+            features = windows.features(self._index)
+            counts = sum(np.bincount(batch.kinds[number], minlength=features.rows[0].shape[1]) for batch in corpus)
+            common = counts > 1
+            numbers = np.where(common, np.cumsum(common) - 1, -1).astype(np.int32)
+            corpus = [self._leave_single(batch, number, features, numbers) for batch in corpus]
+            shared.append(features._replace(rows=[rows[:, common] for rows in features.rows]))
+        return shared, corpus
+
+    def _leave_single(
+        self, batch: CorpusTokens, number: int, features: KindFeatures, numbers: NDArray[np.int32]
+    ) -> CorpusTokens:
+        """A batch with new numbers of its kinds; the features of those without one become items."""
+        kinds = batch.kinds[number]
+        single = np.flatnonzero(numbers[kinds] < 0)
+        lengths, reach = np.diff(batch.starts), self._compiled.reader.reach
+        ends = np.cumsum(lengths + 2 * reach)
+        sequence = np.searchsorted(ends, single, side="right")
+        position = single - (2 * sequence + 1) * reach  # as a token's number, may it be outside the sequence
+        tokens, rows = [], []
+        for offset, rows_of_kinds in zip(features.offsets, features.rows):
+            token = position - offset
+            seen = (batch.starts[sequence] <= token) & (token < batch.starts[sequence + 1])
+            found = rows_of_kinds[:, kinds[single[seen]]]  # [M, N]
+            known = found >= 0
+            tokens.append(np.broadcast_to(token[seen], found.shape)[known])
+            rows.append(found[known])
+        items = _with_features(batch.items, np.concatenate(tokens), np.concatenate(rows))
+        renumbered = [numbers[kinds] if n == number else others for n, others in enumerate(batch.kinds)]
+        return batch._replace(kinds=renumbered, items=items)
 
     def _choose(self, positions: "_Positions") -> list["_Windows"]:
         """Decides which windows to share, by those of the first batch."""
@@ -167,3 +198,15 @@ class _Windows:
             places += np.searchsorted(self._columns, seen.part_columns)
             rows.append(seen.rows_of_values(values, places.astype(np.int32), index))
         return KindFeatures(np.array(offsets, dtype=np.int64), rows)
+
+
+def _with_features(features: TokenFeatures, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> TokenFeatures:
+    """Some more features, of value 1, for these tokens."""
+    size = len(features.starts) - 1
+    tokens = np.concatenate([np.repeat(np.arange(size), np.diff(features.starts)), tokens])
+    order = np.argsort(tokens, kind="stable")
+    values = features.values
+    if values is not None:
+        values = np.concatenate([values, np.ones(len(rows), dtype=np.float32)])[order]
+    starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=size)))
+    return TokenFeatures(np.concatenate([features.rows, rows])[order], values, starts)

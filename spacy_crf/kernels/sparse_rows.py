@@ -145,7 +145,7 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
     """scores[position + first + o] += table[kind at position, o], for all positions and the O tokens that each is seen from.
 
     kinds (int32[T + 2 * reach * B]): Of all positions, those of sequence b from ``starts[b] + 2 * reach * b`` on, of which
-    the first and the last ``reach`` are outside it. starts (int64[B + 1]), table (float64[U, O, C]), scores (float64[T, C])
+    the first and the last ``reach`` are outside it; none where -1. starts (int64[B + 1]), table (float64[U, O, C]), scores (float64[T, C])
     All tokens that see a position are one run of rows, and one loop: row by row it took twice as long.
     """
     n_columns = scores.shape[1]
@@ -155,9 +155,10 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
         begin, end = starts[b], starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
+            kind = np.int64(kinds[position + shift])
             low, high = max(position + first, begin), min(position + first + width, end)
-            if low < high:
-                at = (np.int64(kinds[position + shift]) * width + low - position - first) * n_columns
+            if kind >= 0 and low < high:
+                at = (kind * width + low - position - first) * n_columns
                 target = sums[low * n_columns : high * n_columns]
                 source = rows[at : at + len(target)]
                 for c in range(len(target)):
@@ -176,7 +177,7 @@ def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table
         for position in range(begin - reach, end + reach):
             kind = np.int64(kinds[position + shift])
             low, high = max(position + first, begin), min(position + first + width, end)
-            if kind & mask == part and low < high:
+            if kind >= 0 and kind & mask == part and low < high:
                 at = (kind * width + low - position - first) * n_columns
                 source = rows[low * n_columns : high * n_columns]
                 target = sums[at : at + len(source)]

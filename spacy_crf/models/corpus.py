@@ -44,15 +44,18 @@ class CorpusEmissions:
         self._features = features
         states, transitions = features.compiled
         builder = KindBuilder(states, features.states.index)
-        self._blocks: list[_Block] = []
+        tokens, pairs = [], []
         for batch in corpus:
             columns = features.reader.read(batch.docs)
-            starts, kinds, rest, items = builder.add(columns)
-            pairs = None
-            if features.feature_set.transitions:
-                pairs = transitions.rows(columns, features.transitions.index)
-            self._blocks.append(_Block(starts, kinds, features.states.first_slots(rest), items, pairs))
-        self._kinds = [KindRows(kinds, features.states, features.reader.reach) for kinds in builder.finish()]
+            tokens.append(builder.add(columns))
+            templates = features.feature_set.transitions
+            pairs.append(transitions.rows(columns, features.transitions.index) if templates else None)
+        shared, tokens = builder.finish(tokens)
+        self._kinds = [KindRows(kinds, features.states, features.reader.reach) for kinds in shared]
+        self._blocks = [
+            _Block(starts, kinds, features.states.first_slots(rest), items, pairs_of_block)
+            for (starts, kinds, rest, items), pairs_of_block in zip(tokens, pairs)
+        ]
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -63,7 +66,7 @@ class CorpusEmissions:
 
     def fingerprint(self) -> list[NDArray]:
         """The arrays that say what the corpus is."""
-        return [array for block in self._blocks for array in (*block.kinds, block.starts, block.rest)]
+        return [array for block in self._blocks for array in (*block.kinds, block.starts, block.rest, block.items.rows)]
 
     def at(self, states: Floats, transitions: Floats, *, threads: int = 1) -> "EmissionsPass":
         """One pass over the corpus, with these weights of tags and of pairs of tags."""
