@@ -146,6 +146,10 @@ class Errors(metaclass=_Coded):
         "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from "
         "before it. Look for features with huge values, or lower the learning rate."
     )
+    CRF315 = (
+        "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
+        "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."
+    )
     CRF401 = "Component '{name}': a label is a string that is not empty, not {label!r}."
     CRF402 = (
         "Component '{name}' was not trained: it has labels but no weights. Call nlp.initialize() with examples, train it "
@@ -211,13 +215,13 @@ class Errors(metaclass=_Coded):
         "Component '{name}' has rules that hold in training, which {optimizer} can't respect. Use LBFGS, ConjugateGradient or "
         "Adam.v1, or set in_training = false in the constraints."
     )
+    CRF619 = (
+        "Component '{name}' has rules that hold in training, which the loss {loss} does not ask for. Use LogLikelihood, "
+        "SoftmaxMargin, MaxMargin or Perceptron, or set in_training = false in the constraints."
+    )
     CRF615 = (
         "Rule '{name}' needs the solver HiGHS, which comes with scipy, which is not installed. Install it: "
         "pip install 'spacy-crf[ilp]'."
-    )
-    CRF618 = (
-        "Rules don't hold in the training of segments: set in_training = false in the constraints, or use crf_ner. They hold in "
-        "prediction and for probabilities."
     )
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."

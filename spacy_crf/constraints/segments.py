@@ -10,7 +10,6 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Errors
 from ..inference.segment_graph import (
     JoinedSegments,
     best_first,
@@ -38,11 +37,9 @@ class SegmentRules(CompiledRules):
 
     constraints (Constraints): The rules, and how they are enforced.
     labels (list[str]): The labels.
-    RAISES (ValueError): CRF618 if they hold in training.
     """
 
     def __init__(self, constraints: Constraints, labels: list[str]):
-        check_segment_rules(constraints)
         size = 1 + len(labels)
         tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), dtype=bool))
         super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)))
@@ -88,12 +85,6 @@ class SegmentRules(CompiledRules):
         begins = states != GOES_ON
         starts = np.append(0, np.cumsum(begins))[doc_starts]
         return self.scores_of(np.maximum(states[begins], 0), opening[begins], starts)
-
-
-def check_segment_rules(constraints: Constraints) -> None:
-    """RAISES (ValueError): CRF618 with what segments can't keep, whatever the labels are."""
-    if constraints.in_training:
-        raise ValueError(Errors.CRF618)
 
 
 def _priced(scores: SegmentScores, part: str, broken: Optional[NDArray[np.bool_]], rule: Rule) -> SegmentScores:

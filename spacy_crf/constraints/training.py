@@ -3,7 +3,7 @@
 A sequence whose own annotation breaks a rule is trained without that rule, since nothing could be learned from it otherwise.
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,17 @@ from ..inference.state_graph import GraphChain, join_sequences, split_expectatio
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, Path
 from .incorrect_spans import Copies, copy_tags
-from .rule_set import Facts, RuleSet
+from .rule_set import CompiledRules, Facts, RuleSet
 from .rules import Match, Rule
 from .state_graph import copied
 
 States = NDArray[np.int32]
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Documents that are trained under the same rules."""
 
+    docs: NDArray[np.int64]  # [d] their numbers
     tokens: NDArray[np.int64]  # [n] places of their tokens
     sequences: NDArray[np.int64]  # [b] numbers of their sequences
     starts: NDArray[np.int64]  # [b + 1] of the sequences
@@ -35,19 +36,160 @@ class _Group(NamedTuple):
     copies: Optional[Copies] = None  # of tags, for a document with spans known to be wrong
 
 
-class RuledChain:
-    """Answers what losses ask of a `Structure`, under the rules. Values of a document whose sequences a rule ties together are
-    those of its first sequence; the others have 0.
+class RuledStructure:
+    """Answers what losses ask of a `Structure`, under the rules: base for all structures. Values of a document whose sequences a
+    rule ties together are those of its first sequence; the others have 0.
 
-    What is asked with a clamp – what the annotation allows – leaves out the labellings with a wrong span too.
-
-    rules (RuleSet): The rules; there may be none.
+    structure (Structure): Answers the same without the rules.
+    rules (CompiledRules): The rules; there may be none.
     facts (Facts): What patterns and functions say of the tokens.
-    clamp (bool[T, S]): Tags that the annotation allows.
+    clamp: What the annotation allows.
     starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
-    wrong (Segments): Spans known to be wrong, by their first token; none crosses the start of a sequence.
+    alone (bool[D]): Documents that can't be done together with others.
     RAISES (ValueError): CRF614 if the automata of all rules are too large together.
     """
+
+    _by_token: ClassVar[tuple[str, ...]]  # fields of the scores with a row for each token
+
+    def __init__(
+        self,
+        structure: Any,
+        rules: CompiledRules,
+        facts: Facts,
+        clamp: Any,
+        starts: NDArray[np.int64],
+        doc_starts: NDArray[np.int64],
+        alone: NDArray[np.bool_],
+    ):
+        fitting, left_out = rules.fitting()
+        if left_out:
+            limit = rules.constraints.max_states
+            what = "training under rules"
+            raise ValueError(Errors.CRF614.format(name=left_out[0].name, max_states=limit, what=what))
+        self._structure = structure
+        self._rules = rules
+        self.broken: list[tuple[Rule, int]] = []  # rules, and the documents whose annotation breaks them
+        n_docs = len(doc_starts) - 1
+        lifted: list[set[int]] = [set() for _ in range(n_docs)]
+        whole = _group(np.arange(n_docs), frozenset(), fitting, facts, starts, doc_starts)
+        nothing = self._free_scores(starts)
+        for rule in rules.rules:
+            if rule.hard and not rule.global_:
+                for d in self._breaking(rule, whole, nothing, clamp):
+                    lifted[d].add(rule.place)
+                    self.broken.append((rule, int(d)))
+        groups: dict[tuple[frozenset[int], int], list[int]] = {}
+        for d in range(n_docs):
+            if doc_starts[d] < doc_starts[d + 1]:
+                kept = frozenset(rule.place for rule in rules.rules) - lifted[d]
+                groups.setdefault((kept, d if alone[d] else -1), []).append(d)
+        self._groups = []
+        for (kept, _), docs in groups.items():
+            automata = frozenset(n for n in fitting if rules.automata[n].rule.place in kept)
+            self._groups.append(_group(np.array(docs), kept, automata, facts, starts, doc_starts))
+
+    def _breaking(self, rule: Rule, whole: Group, nothing: Any, clamp: Any) -> NDArray[np.int64]:
+        """Documents none of whose annotated labellings keeps a rule."""
+        automata = frozenset(n for n in whole.automata if self._rules.automata[n].rule is rule)
+        group = whole._replace(kept=frozenset([rule.place]), automata=automata)
+        values, _ = self._answer("viterbi_counts", group, nothing, clamp, np.ones(len(whole.sequences)))
+        sequences = np.flatnonzero(values == -np.inf)
+        return np.unique(np.searchsorted(whole.doc_starts, whole.starts[sequences], side="right") - 1)
+
+    # What a structure adds
+
+    def _free_scores(self, starts: NDArray[np.int64]) -> Any:
+        """Scores that say only what the structure allows."""
+        raise NotImplementedError
+
+    def _pick_clamp(self, group: Group, clamp: Any) -> Any:
+        """The clamp of a group."""
+        raise NotImplementedError
+
+    def _pick_scores(self, group: Group, scores: Any) -> Any:
+        """The scores of a group."""
+        part = {name: getattr(scores, name)[group.tokens] for name in self._by_token}
+        if np.ndim(scores.transitions) == 3:
+            part["transitions"] = scores.transitions[group.tokens]
+        return scores._replace(**part, starts=group.starts)
+
+    def _by_document(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
+        """The values of documents under automata, and their derivative.
+
+        scores, clamp: Of the group. weights (float64[d]): Of the documents.
+        """
+        raise NotImplementedError
+
+    def _add(self, total: Any, group: Group, expected: Any) -> None:
+        """Adds the derivative of a group to that of all."""
+        for name in self._by_token:
+            getattr(total, name)[group.tokens] = getattr(expected, name)
+        if total.transitions.ndim == 3:
+            total.transitions[group.tokens] = expected.transitions
+        else:
+            summed = expected.transitions
+            total.transitions[:] += summed.sum(axis=0) if summed.ndim == 3 else summed
+        total.first[:] += expected.first
+        total.last[:] += expected.last
+
+    # What they share
+
+    @property
+    def signature(self) -> bytes:
+        """Equal for the same rules."""
+        return repr(self._rules.constraints.tables).encode("utf8")
+
+    @property
+    def threads(self) -> int:
+        return self._structure.threads
+
+    def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
+        """Log partitions under the rules, and the derivative of their weighted sum."""
+        return self._add_up("expectations", scores, clamp, weights)
+
+    def viterbi_counts(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
+        """Scores of the best labellings that keep the rules, and what they use."""
+        return self._add_up("viterbi_counts", scores, clamp, weights)
+
+    def _add_up(self, question: str, scores: Any, clamp: Any, weights: Optional[Floats]) -> tuple[Floats, Any]:
+        n_sequences = len(scores.starts) - 1
+        weights = np.ones(n_sequences) if weights is None else weights
+        values = np.zeros(n_sequences)
+        arrays = [name for name in scores._fields if name not in ("listed", "starts")]
+        total = scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in arrays})
+        for group in self._groups:
+            values[group.sequences], expected = self._answer(question, group, scores, clamp, weights)
+            self._add(total, group, expected)
+        return values, total
+
+    def _answer(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
+        """The values of a group's sequences, and their derivative. Scores, clamp and weights are those of all."""
+        part = self._rules.apply(self._pick_scores(group, scores), group.facts, group.kept)
+        of_clamp = None if clamp is None else self._pick_clamp(group, clamp)
+        return self._ask(question, group, part, of_clamp, weights[group.sequences])
+
+    def _ask(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
+        """The same with what belongs to the group."""
+        if not group.automata:
+            return getattr(self._structure, question)(scores, clamp=clamp, weights=weights)
+        values = np.zeros(len(group.sequences))
+        values[group.firsts], expected = self._by_document(question, group, scores, clamp, weights[group.firsts])
+        return values, expected
+
+    def only_path(self, clamp: Any) -> Optional[States]:
+        """None: a clamp is always asked for its sums, since the rules have a say in them."""
+        return None
+
+
+class RuledChain(RuledStructure):
+    """Linear chains, see `RuledStructure`. What is asked with a clamp – what the annotation allows – leaves out the labellings
+    with a wrong span too.
+
+    clamp (bool[T, S]): Tags that the annotation allows.
+    wrong (Segments): Spans known to be wrong, by their first token; none crosses the start of a sequence.
+    """
+
+    _by_token = ("emissions",)
 
     def __init__(
         self,
@@ -60,143 +202,52 @@ class RuledChain:
         wrong: Segments = NO_SEGMENTS,
         threads: int = 1,
     ):
-        fitting, left_out = rules.fitting()
-        if left_out:
-            limit = rules.constraints.max_states
-            what = "training under rules"
-            raise ValueError(Errors.CRF614.format(name=left_out[0].name, max_states=limit, what=what))
-        self._rules = rules
-        self._chain = LinearChain(threads=threads)
-        self.broken: list[tuple[Rule, int]] = []  # rules, and the documents whose annotation breaks them
-        n_docs = len(doc_starts) - 1
-        lifted: list[set[int]] = [set() for _ in range(n_docs)]
-        whole = self._group(np.arange(n_docs), frozenset(), fitting, facts, starts, doc_starts)
-        nothing = _zeros(clamp.shape, rules, starts)
-        for rule in rules.rules:
-            if rule.hard and not rule.global_:
-                for d in self._breaking(rule, whole, nothing, clamp):
-                    lifted[d].add(rule.place)
-                    self.broken.append((rule, int(d)))
-        # Documents under the same rules are done together; copies of tags differ, so a document with a wrong span is alone.
+        # Copies of tags differ, so a document with a wrong span is alone.
         self._wrong = wrong
-        of_doc = np.searchsorted(self._wrong.start, doc_starts)
-        groups: dict[tuple[frozenset[int], int], list[int]] = {}
-        for d in range(n_docs):
-            if doc_starts[d] < doc_starts[d + 1]:
-                kept = frozenset(rule.place for rule in rules.rules) - lifted[d]
-                groups.setdefault((kept, d if of_doc[d] < of_doc[d + 1] else -1), []).append(d)
-        self._groups = []
-        for (kept, d), docs in groups.items():
-            automata = frozenset(n for n in fitting if rules.automata[n].rule.place in kept)
-            group = self._group(np.array(docs), kept, automata, facts, starts, doc_starts)
-            if d >= 0:
-                begin, end, label = (column[of_doc[d] : of_doc[d + 1]] for column in self._wrong)
+        of_doc = np.searchsorted(wrong.start, doc_starts)
+        alone = of_doc[:-1] < of_doc[1:]
+        super().__init__(LinearChain(threads=threads), rules, facts, clamp, starts, doc_starts, alone)
+        for number, group in enumerate(self._groups):
+            d = int(group.docs[0])
+            if alone[d]:
+                begin, end, label = (column[of_doc[d] : of_doc[d + 1]] for column in wrong)
                 of_document = Segments(begin - doc_starts[d], end - doc_starts[d], label)
-                group = group._replace(copies=copy_tags(rules.tags, of_document, group.starts))
-            self._groups.append(group)
+                self._groups[number] = group._replace(copies=copy_tags(rules.tags, of_document, group.starts))
 
-    def _breaking(self, rule: Rule, whole: _Group, nothing: ChainScores, clamp: Clamp) -> NDArray[np.int64]:
-        """Documents none of whose annotated labellings keeps a rule, but that have one without it."""
-        automata = frozenset(n for n in whole.automata if self._rules.automata[n].rule is rule)
-        with_rule = self._group_scores(whole._replace(kept=frozenset([rule.place]), automata=automata), nothing)
-        joined = join_sequences(with_rule, clamp[whole.tokens], whole.doc_starts)
-        chain = self._rules.graph(automata) if automata else self._chain
-        [impossible] = np.nonzero(chain.viterbi(joined.scores, clamp=joined.clamp).scores == -np.inf)
-        return impossible
+    def _free_scores(self, starts: NDArray[np.int64]) -> ChainScores:
+        allowed = np.where(self._rules.allowed, 0.0, -np.inf)
+        emissions = np.zeros((int(starts[-1]), len(allowed) - 1))
+        return ChainScores(emissions, allowed[:-1, :-1], allowed[-1, :-1], allowed[:-1, -1], starts)
 
-    def _group(self, docs, kept, automata, facts, starts, doc_starts) -> _Group:
-        tokens = _ranges(doc_starts[docs], doc_starts[docs + 1])
-        first = np.searchsorted(starts[:-1], doc_starts[docs], side="left")
-        sequences = _ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
-        lengths = starts[sequences + 1] - starts[sequences]
-        return _Group(
-            tokens=tokens,
-            sequences=sequences,
-            starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            doc_starts=np.concatenate([[0], np.cumsum(doc_starts[docs + 1] - doc_starts[docs])]).astype(np.int64),
-            firsts=np.searchsorted(sequences, first),
-            kept=kept,
-            automata=automata,
-            facts={place: _pick(fact, tokens) for place, fact in facts.items()},
-        )
+    def _pick_clamp(self, group: Group, clamp: Clamp) -> Clamp:
+        return clamp[group.tokens]
 
-    def _group_scores(self, group: _Group, scores: ChainScores) -> ChainScores:
-        part = scores._replace(
-            emissions=scores.emissions[group.tokens],
-            transitions=scores.transitions[group.tokens] if np.ndim(scores.transitions) == 3 else scores.transitions,
-            starts=group.starts,
-        )
-        return self._rules.apply(part, group.facts, group.kept)
+    def _ask(self, question: str, group: Group, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
+        copies = group.copies
+        if clamp is None or copies is None:
+            return super()._ask(question, group._replace(copies=None), scores, clamp, weights)
+        widened, allowed = copies.widen(scores, clamp)
+        values, expected = super()._ask(question, group, widened, allowed, weights)
+        per_position = np.ndim(scores.transitions) == 3
+        return values, copies.narrow(expected, len(scores.first), per_position=per_position)
+
+    def _by_document(self, question: str, group: Group, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
+        chain = self._rules.graph(group.automata)
+        if group.copies is not None:
+            n_tags = len(self._rules.tags.label_of)
+            chain = GraphChain(copied(chain.graph, np.append(group.copies.tag_of, n_tags)))
+        joined = join_sequences(scores, clamp, group.doc_starts)
+        values, expected = getattr(chain, question)(joined.scores, clamp=joined.clamp, weights=weights)
+        return values, split_expectations(joined, expected, group.starts)
 
     @property
     def signature(self) -> bytes:
         """Equal for the same rules and wrong spans."""
-        return repr(self._rules.constraints.tables).encode("utf8") + np.concatenate(self._wrong).tobytes()
-
-    # ------------------------------------------------------------------------------------- what losses ask for
-
-    @property
-    def threads(self) -> int:
-        return self._chain.threads
-
-    def expectations(
-        self, scores: ChainScores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, ChainScores]:
-        """Log partitions under the rules, and the derivative of their weighted sum."""
-        return self._add_up("expectations", scores, clamp, weights)
-
-    def viterbi_counts(
-        self, scores: ChainScores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, ChainScores]:
-        """Scores of the best labellings that keep the rules, and what they use."""
-        return self._add_up("viterbi_counts", scores, clamp, weights)
-
-    def _add_up(self, question: str, scores: ChainScores, clamp, weights) -> tuple[Floats, ChainScores]:
-        n_sequences = len(scores.starts) - 1
-        weights = np.ones(n_sequences) if weights is None else weights
-        values = np.zeros(n_sequences)
-        total = scores._replace(
-            **{name: np.zeros_like(getattr(scores, name)) for name in ("emissions", "transitions", "first", "last")}
-        )
-        for group in self._groups:
-            part = self._group_scores(group, scores)
-            of_clamp = None if clamp is None else clamp[group.tokens]
-            of_weights = weights[group.sequences]
-            copies = None if clamp is None else group.copies
-            if copies is not None:
-                part, of_clamp = copies.widen(part, of_clamp)
-            if group.automata:
-                chain = self._rules.graph(group.automata)
-                if copies is not None:
-                    chain = GraphChain(copied(chain.graph, np.append(copies.tag_of, len(scores.first))))
-                joined = join_sequences(part, of_clamp, group.doc_starts)
-                value, expected = getattr(chain, question)(
-                    joined.scores, clamp=joined.clamp, weights=of_weights[group.firsts]
-                )
-                values[group.sequences[group.firsts]] = value
-                expected = split_expectations(joined, expected, group.starts)
-            else:
-                value, expected = getattr(self._chain, question)(part, clamp=of_clamp, weights=of_weights)
-                values[group.sequences] = value
-            if copies is not None:
-                expected = copies.narrow(expected, len(scores.first), per_position=total.transitions.ndim == 3)
-            total.emissions[group.tokens] = expected.emissions
-            if total.transitions.ndim == 3:
-                total.transitions[group.tokens] = expected.transitions
-            else:
-                summed = expected.transitions
-                total.transitions[:] += summed.sum(axis=0) if summed.ndim == 3 else summed
-            total.first[:] += expected.first
-            total.last[:] += expected.last
-        return values, total
+        return super().signature + np.concatenate(self._wrong).tobytes()
 
     def path_score(self, scores: ChainScores, states: States) -> Floats:
         """Scores of labellings, -inf for those that break a rule."""
         return self.viterbi_counts(scores, clamp=states[:, np.newaxis] == np.arange(len(scores.first)))[0]
-
-    def only_path(self, clamp: Clamp) -> Optional[States]:
-        """None: a clamp is always asked for its sums, since the rules have a say in them."""
-        return None
 
     def viterbi(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Path:
         """Best labellings that keep the rules."""
@@ -208,13 +259,26 @@ class RuledChain:
         return Path(states, values)
 
 
-def _zeros(shape: tuple[int, int], rules: RuleSet, starts: NDArray[np.int64]) -> ChainScores:
-    """Scores that say only what the tag scheme allows."""
-    allowed = np.where(rules.allowed, 0.0, -np.inf)
-    return ChainScores(np.zeros(shape), allowed[:-1, :-1], allowed[-1, :-1], allowed[:-1, -1], starts)
+def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
+    tokens = ranges(doc_starts[docs], doc_starts[docs + 1])
+    first = np.searchsorted(starts[:-1], doc_starts[docs], side="left")
+    sequences = ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
+    lengths = starts[sequences + 1] - starts[sequences]
+    return Group(
+        docs=docs,
+        tokens=tokens,
+        sequences=sequences,
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        doc_starts=np.concatenate([[0], np.cumsum(doc_starts[docs + 1] - doc_starts[docs])]).astype(np.int64),
+        firsts=np.searchsorted(sequences, first),
+        kept=kept,
+        automata=automata,
+        facts={place: _pick(fact, tokens) for place, fact in facts.items()},
+    )
 
 
-def _ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers from each begin up to its end, one range behind the other."""
     parts = [np.arange(b, e) for b, e in zip(begin.tolist(), end.tolist())]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 

@@ -16,23 +16,27 @@ from .state_graph import cut_starts
 
 
 class JoinedSegments(NamedTuple):
-    """The sequences of a document as a single one: between two of them stands a break, a segment with a state of its own."""
+    """The sequences of each document as a single one: between two of them stands a break, a segment with a state of its own."""
 
     scores: SegmentScores  # of S + 1 states
     clamp: Optional[SegmentClamp]
-    tokens: NDArray[np.int64]  # [T] places of the tokens in the sequence
+    tokens: NDArray[np.int64]  # [T] places of the tokens in the sequences
 
 
-def join_segment_sequences(scores: SegmentScores, clamp: Optional[SegmentClamp] = None) -> JoinedSegments:
-    """The sequence whose segmentations are those of all sequences of a document together, with the same scores.
+def join_segment_sequences(
+    scores: SegmentScores, clamp: Optional[SegmentClamp] = None, doc_starts: Optional[NDArray[np.int64]] = None
+) -> JoinedSegments:
+    """Sequences whose segmentations are those of all sequences of a document together, with the same scores.
 
     What `first` and `last` say of sequences becomes the transitions from and to the break, state S, which no token has and
     no segment goes across.
+
+    doc_starts (int64[D + 1]): Where the documents start, each with a sequence; None for a single document.
     """
     n_tokens, size = scores.tokens.shape
-    starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
-    opening = np.unique(starts[1:-1])
-    opening = opening[(opening > 0) & (opening < n_tokens)]
+    doc_starts = np.array([0, n_tokens]) if doc_starts is None else doc_starts
+    starts = doc_starts if scores.starts is None else np.asarray(scores.starts)
+    opening = np.setdiff1d(starts, doc_starts)
     places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
     breaks = opening + np.arange(len(opening))
     length = n_tokens + len(breaks)
@@ -69,7 +73,7 @@ def join_segment_sequences(scores: SegmentScores, clamp: Optional[SegmentClamp] 
         np.append(scores.first, -np.inf),
         np.append(scores.last, -np.inf),
         listed,
-        np.array([0, length], dtype=np.int64),
+        (doc_starts + np.searchsorted(opening, doc_starts)).astype(np.int64),
     )
     return JoinedSegments(joined, _join_clamp(clamp, length, places, breaks), places)
 
@@ -85,6 +89,33 @@ def _join_clamp(clamp, length, places, breaks) -> Optional[SegmentClamp]:
     must_begin[places] = clamp.must_begin
     may_begin[breaks + 1] = True  # as wherever a sequence begins
     return SegmentClamp(states, may_begin, must_begin)
+
+
+def split_segment_expectations(
+    tokens: NDArray[np.int64], expected: SegmentScores, state_of: NDArray[np.int32], scores: SegmentScores
+) -> SegmentScores:
+    """Expectations of joined sequences with the states of a graph as those of the sequences they were made of.
+
+    tokens (int64[T]): Places of the tokens in the joined sequences.
+    state_of (int32[S']): What each state was before, S for the break.
+    scores (SegmentScores): Of the sequences.
+    """
+    size = scores.tokens.shape[1]
+    rows = [by_label(getattr(expected, name)[tokens], state_of, size) for name in ("tokens", "begins", "ends")]
+    lengths, spans = by_label(expected.lengths, state_of, size), by_label(expected.spans, state_of, size)
+    steps = by_label(by_label(expected.transitions, state_of, size + 1).swapaxes(-1, -2), state_of, size + 1)
+    steps = steps.swapaxes(-1, -2)
+    every = steps.reshape(-1, size + 1, size + 1).sum(axis=0)
+    return SegmentScores(
+        *rows,
+        lengths,
+        spans,
+        steps[tokens, :size, :size] if steps.ndim == 3 else steps[:size, :size],
+        every[size, :size] + by_label(expected.first, state_of, size),
+        every[:size, size] + by_label(expected.last, state_of, size),
+        scores.listed,
+        scores.starts,
+    )
 
 
 class ExpandedSegments(NamedTuple):

@@ -6,7 +6,7 @@ The model's output is ``SegmentScores``. State 0 is ``O``, whose segments have o
 import zlib
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,6 +232,7 @@ class _Block(NamedTuple):
     segments: PreparedSegments
     clamp: SegmentClamp
     weights: Optional[Floats]  # [B] of the sequences
+    structure: Any  # what answers the loss, None for the semi-Markov chain alone
 
 
 class SemiMarkovObjective:
@@ -262,7 +263,7 @@ class SemiMarkovObjective:
         self.n_impossible = 0
 
     def _block(self, batch: AnnotatedDocs) -> _Block:
-        return _Block(self._segment_features.prepare(batch.docs), batch.allowed, batch.weights)
+        return _Block(self._segment_features.prepare(batch.docs), batch.allowed, batch.weights, batch.structure)
 
     @property
     def model_features(self) -> SparseFeatures:
@@ -276,6 +277,8 @@ class SemiMarkovObjective:
         for block in self._blocks:
             arrays += [*block.clamp, block.weights, *block.segments.listed]
             arrays += [getattr(block.segments, place).rows for place in PLACES]
+            if block.structure is not None:
+                check = zlib.crc32(block.structure.signature, check)
         for array in arrays:
             if array is not None:
                 check = zlib.crc32(np.ascontiguousarray(array), check)
@@ -317,7 +320,7 @@ class SemiMarkovObjective:
             block = self._blocks[number]
             spans = score_segments(segment_features, block.segments, slots)
             scores = segment_scores(self._model, emissions.score(number), spans, *shared)
-            return self._loss(self._structure, scores, block.clamp, weights=block.weights)
+            return self._loss(block.structure or self._structure, scores, block.clamp, weights=block.weights)
 
         def scatter(numbers: range, derivatives: list[SegmentScores], part: Part) -> None:
             for number, d_scores in zip(numbers, derivatives):

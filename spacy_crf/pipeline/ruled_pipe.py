@@ -13,16 +13,20 @@ from numpy.typing import NDArray
 from spacy.attrs import LENGTH, SPACY
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+from thinc.api import Optimizer
 
 from ..errors import Errors, Warnings
 from ..features.columns import doc_bounds, read_attributes
+from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .crf_pipe import CRFPipe, Prediction
+from .gold_report import GoldReport
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import CompiledRules
+    from ..constraints.rule_set import CompiledRules, Facts
     from ..constraints.rules import Constraints
+    from ..constraints.training import RuledStructure
     from .probabilities import Decoding, Distribution
     from .rule_matching import RuleMatcher
 
@@ -55,6 +59,7 @@ class RuledPipe(CRFPipe):
 
     constraints: "Optional[Constraints]" = None
     _compiled: Optional[Rules] = None
+    _told_broken = False  # whether it was said which gold annotations break rules
     _own_rules = 0  # how many of the rules come from the config; the others were added
 
     def __init__(
@@ -76,8 +81,6 @@ class RuledPipe(CRFPipe):
             raise ValueError(Errors.CRF408.format(name=name, setting="min_prob", value=min_prob, known=known))
         if confidence:
             register_extension()
-        if constraints is not None:
-            self.check_rules(constraints)
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0
         super().__init__(vocab, model, name, confidence=confidence, decode=decode, min_prob=min_prob, **settings)
@@ -116,11 +119,23 @@ class RuledPipe(CRFPipe):
         """Tags of the most probable labelling."""
         raise NotImplementedError
 
-    def check_rules(self, constraints: "Constraints") -> None:
-        """RAISES (ValueError): If the component can't keep such rules, whatever its labels are."""
-
     def compile_rules(self, constraints: "Constraints") -> "CompiledRules":
         """Rules for the present labels."""
+        raise NotImplementedError
+
+    def ruled_structure(
+        self,
+        rules: "CompiledRules",
+        facts: "Facts",
+        clamp: Any,
+        starts: NDArray[np.int64],
+        doc_starts: NDArray[np.int64],
+        wrong: Segments,
+    ) -> "RuledStructure":
+        """What answers the loss under rules, for documents with this annotation.
+
+        wrong (Segments): Spans that no labelling has, beside what the clamp leaves out.
+        """
         raise NotImplementedError
 
     def decoding(self) -> "Decoding":
@@ -153,7 +168,6 @@ class RuledPipe(CRFPipe):
         self.constraints.add(rule)
         self._compiled = None
         try:
-            self.check_rules(self.constraints)
             if self.labels:
                 self.rules()
         except ValueError:
@@ -184,6 +198,39 @@ class RuledPipe(CRFPipe):
     def _labels_changed(self) -> None:
         super()._labels_changed()
         self._compiled = None
+
+    # -------------------------------------------------------------------------------------------------- training
+
+    def training_structure(self, docs: list[Doc], clamp: Any, starts: NDArray[np.int64], wrong: Segments) -> Any:
+        """The sums and maxima under the rules, if they hold in training, and without the spans known to be wrong."""
+        rules = self.rules() if self.constraints is not None and self.constraints.in_training else None
+        if rules is None and not len(wrong.start):
+            return None
+        from ..constraints.rules import Constraints
+
+        rule_set = self.compile_rules(Constraints([])) if rules is None else rules.all
+        facts = {} if rules is None else rules.matcher(docs)
+        structure = self.ruled_structure(rule_set, facts, clamp, starts, doc_bounds(docs), wrong)
+        report = GoldReport()
+        for rule, d in structure.broken:
+            problem = f"gold annotations break the rule '{rule.name}', and are trained without it"
+            report.add(problem, f"'{docs[d].text[:40]}'")
+        if not self._told_broken:
+            report.log(self.name)
+            self._told_broken = bool(structure.broken)
+        return structure
+
+    def _check_loss(self) -> None:
+        super()._check_loss()
+        ruled = self.constraints is not None and self.constraints.in_training
+        if ruled and not isinstance(self.loss, ClampedLoss):
+            raise ValueError(Errors.CRF619.format(name=self.name, loss=type(self.loss).__name__))
+
+    def _check_fit(self, optimizer: Optimizer) -> None:
+        super()._check_fit(optimizer)
+        ruled = self.constraints is not None and self.constraints.in_training
+        if ruled and getattr(optimizer, "wants_sequences", False):
+            raise ValueError(Errors.CRF616.format(name=self.name, optimizer=type(optimizer).__name__))
 
     # ------------------------------------------------------------------------------------------------ prediction
 

@@ -21,7 +21,9 @@ from .entity_pipe import EntityPipe
 from .gold_report import GoldReport
 
 if TYPE_CHECKING:
+    from ..constraints.rule_set import Facts
     from ..constraints.rules import Constraints
+    from ..constraints.segment_training import RuledSegments
     from ..constraints.segments import SegmentRules
     from .segment_decoding import SegmentDecoding
 
@@ -136,15 +138,19 @@ class SemiCRFEntityRecognizer(EntityPipe):
     def label_of_states(self) -> NDArray[np.int64]:
         return np.arange(1 + len(self.labels)) - 1
 
-    def check_rules(self, constraints: "Constraints") -> None:
-        from ..constraints.segments import check_segment_rules
-
-        check_segment_rules(constraints)
-
     def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
         from ..constraints.segments import SegmentRules
 
         return SegmentRules(constraints, list(self.labels))
+
+    def ruled_structure(
+        self, rules: "SegmentRules", facts: "Facts", clamp: SegmentClamp, starts, doc_starts, wrong: Segments
+    ) -> "RuledSegments":
+        from ..constraints.segment_training import RuledSegments
+        from ..inference.threads import default_threads
+
+        longest = self.model.attrs["longest"]
+        return RuledSegments(rules, facts, clamp, starts, doc_starts, longest, threads=default_threads())
 
     def decoding(self) -> "SegmentDecoding":
         from .segment_decoding import SegmentDecoding

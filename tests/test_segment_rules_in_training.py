@@ -1,0 +1,131 @@
+"""Rules in the training of segments: the same Z as in decoding, with its derivative, and gold that breaks a rule."""
+
+import logging
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Span
+
+from spacy_crf.constraints.segment_training import RuledSegments
+from spacy_crf.inference.semi_markov import Segments, path_of
+from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.types import GOES_ON, SegmentClamp
+
+from . import reference
+from .test_constraints import facts_of
+from .test_segment_rules import TOGETHER, make_rules, make_scores, segmentations, together_broken, trained, with_rules
+from .util import entities, ner_examples
+
+LONGEST = np.array([1, 3, 2])
+FIELDS = ("tokens", "begins", "ends", "lengths", "spans", "transitions", "first", "last")
+
+
+def only(path):
+    """The clamp that leaves one path."""
+    begins = path != GOES_ON
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(path)), 0))
+    return SegmentClamp(path[first][:, None] == np.arange(3), begins, begins)
+
+
+def path_from(segments, tokens=5):
+    return path_of(Segments(*(np.array(column) for column in zip(*segments))), tokens)
+
+
+def slope(loss, structure, scores, clamp, name, direction):
+    def value(step):
+        with np.errstate(invalid="ignore"):
+            moved = scores._replace(**{name: getattr(scores, name) + step * direction})
+        return loss(structure, moved, clamp)[0].sum()
+
+    return (value(1e-6) - value(-1e-6)) / 2e-6
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("lengths", [[2, 3], [5], [1, 0, 3, 1]], ids=str)
+@pytest.mark.parametrize("loss", [LogLikelihood, Perceptron])
+def test_the_loss_is_that_of_the_segmentations_that_keep_the_rules(lengths, loss, per_position):
+    rules = make_rules(TOGETHER)
+    scores = make_scores(lengths, 2, per_position=per_position)
+    every = segmentations(scores, together_broken(rules, lengths))
+    gold_score, gold, _ = every[4]
+    clamp = only(path_from(gold))
+    structure = RuledSegments(rules, {}, clamp, scores.starts, np.array([0, 5]), LONGEST)
+    assert not structure.broken
+    losses, gradient, impossible = loss()(structure, scores, clamp)
+    values = [score for score, _, _ in every]
+    best = reference.log_sum(values) if loss is LogLikelihood else values[0]
+    assert losses.sum() == pytest.approx(best - gold_score)
+    assert not impossible.any()
+    assert structure.path_score(scores, path_from(gold)).sum() == pytest.approx(gold_score)
+    assert structure.viterbi(scores).states.tolist() == path_from(every[0][1]).tolist()
+    rng = np.random.default_rng(0)
+    for name in FIELDS:
+        direction = rng.normal(size=getattr(scores, name).shape)
+        expected = slope(loss(), structure, scores, clamp, name, direction)
+        assert (getattr(gradient, name) * direction).sum() == pytest.approx(expected, abs=1e-5), name
+
+
+def test_documents_are_trained_each_under_its_rules():
+    """Gold that breaks a rule leaves that rule out, for its document only; all is as if each document were alone."""
+    tables = [{"rule": "at_most", "label": "A", "n": 1}, {"rule": "only_on", "label": "B", "phrases": "x"}]
+    rules = make_rules(tables)
+    scores = make_scores([2, 3, 0, 4, 1], 3)
+    path = np.array([1, 1, 0, 2, 0, 0, 1, GOES_ON, 0, 0])  # A twice in the first document
+    facts = {place: type(fact)(*(np.tile(column, 2) for column in fact)) for place, fact in facts_of(rules, 3).items()}
+    facts[1].covered[3] = True
+    clamp, doc_starts = only(path), np.array([0, 5, 5, 10])
+    structure = RuledSegments(rules, facts, clamp, scores.starts, doc_starts, LONGEST)
+    assert [(rule.kind, d) for rule, d in structure.broken] == [("at_most", 0)]
+    weights = np.array([1.0, 1.0, 1.0, 0.5, 0.5])
+    losses, gradient, impossible = SoftmaxMargin()(structure, scores, clamp, weights=weights)
+    assert losses.sum() > 0 and not impossible.any()
+    rng = np.random.default_rng(0)
+    for name in FIELDS:
+        direction = rng.normal(size=getattr(scores, name).shape)
+        expected = slope(partial(SoftmaxMargin(), weights=weights), structure, scores, clamp, name, direction)
+        assert (getattr(gradient, name) * direction).sum() == pytest.approx(expected, abs=1e-5), name
+
+
+RULES = [
+    {"rule": "at_most", "label": "PER", "n": 1, "name": "one person"},
+    {"rule": "forbid_pair", "labels": ["PER", "GPE"]},
+    {"rule": "length", "label": "PER", "max": 1, "name": "short"},
+]
+
+
+def test_components_train_under_rules(caplog):
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        nlp = trained(iterations=15, **with_rules(RULES[:2], in_training=True))
+    [record] = [record.message for record in caplog.records]
+    assert "1 gold annotations break the rule 'one person'" in record and "Acme Corp hired" in record
+    for example in ner_examples(nlp):
+        gold = [(ent.start, ent.end, ent.label_) for ent in example.reference.ents]
+        assert entities(nlp(example.text)) == gold or "hired" in example.text
+    ner = nlp.get_pipe("semicrf_ner")
+    assert math.isfinite(ner.log_probability(nlp.make_doc("Bob left"), []))
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        trained(**with_rules(RULES, in_training=True))
+    assert any("3 gold annotations break the rule 'short'" in record.message for record in caplog.records)
+    with pytest.raises(ValueError, match=r"CRF614.*'1: at_most'"):
+        trained(**with_rules([{"rule": "at_most", "label": "*", "n": 9}], in_training=True, max_states=5))
+
+
+def test_the_objective_is_the_probability_under_the_rules():
+    """What L-BFGS minimises is minus the log probability that the component itself gives to the annotation."""
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("semicrf_ner", config=with_rules(RULES[:2], in_training=True))
+    examples = [eg for eg in ner_examples(nlp) if "hired" not in eg.text]
+    nlp.initialize(lambda: examples)
+    losses = {}
+    nlp.update(examples, sgd=LBFGS(l2=0.0, iterations_per_step=3), losses=losses)
+    log_probabilities = []
+    for example in examples:
+        doc = Doc(nlp.vocab, words=[token.text for token in example.reference])
+        spans = [Span(doc, ent.start, ent.end, label=ent.label) for ent in example.reference.ents]
+        log_probabilities.append(ner.log_probability(doc, spans))
+    assert losses["semicrf_ner"] == pytest.approx(-sum(log_probabilities), rel=1e-4)
