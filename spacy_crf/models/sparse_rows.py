@@ -7,10 +7,11 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.columns import LexemeTable, TokenColumns
+from ..features.columns import TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..features.feature_index import FeatureIndex, HashedIndex, index_from_dict
 from ..features.kinds import KindFeatures
+from ..features.lexemes import LexemeTable
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import (
     add_kind_rows,
@@ -128,7 +129,7 @@ class SparseRows:
 
         scores (float64[N, O, C] or float64[N, C]), place (int): Which of the O to add to.
         """
-        scores = scores.reshape(len(scores), -1, self.n_columns)
+        scores = scores if scores.ndim == 3 else scores[:, np.newaxis]
 
         def add(begin: int) -> None:
             end = min(begin + _CHUNK, len(scores))
@@ -140,7 +141,7 @@ class SparseRows:
         self, first_slots: NDArray[np.integer], d_scores: Floats, d_slots: Floats, *, place: int = 0, part: Part = ALL
     ) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
-        d_scores = d_scores.reshape(len(d_scores), -1, self.n_columns)
+        d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
         scatter_references(first_slots, self._slot_columns, d_scores, place, *part, d_slots)
 
     def zero_slots(self) -> Floats:
