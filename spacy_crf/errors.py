@@ -180,7 +180,10 @@ class Errors(metaclass=_Coded):
         "out."
     )
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
-    CRF502 = "{source} has format version {version}; this version of spacy_crf reads up to {known}. Install a newer spacy_crf."
+    CRF502 = (
+        "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "
+        "wrote it, or train it again."
+    )
     CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
     CRF505 = "{source} does not fit the component in the config: {reason}"

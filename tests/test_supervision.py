@@ -266,8 +266,29 @@ def test_a_loss_that_is_not_finite_names_the_batch():
     node = pipe.model.get_ref("emissions")
     nlp.update(examples, sgd=optimizer)
     node.get_param("states")[:] = np.nan
-    with pytest.raises(ValueError, match=r"CRF010|CRF314"):
+    with pytest.raises(ValueError, match=r"CRF314.*'Ann Lee lives"):
         nlp.update(examples, sgd=optimizer)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_step_to_weights_that_are_not_finite_is_not_taken():
+    nlp, pipe = make()
+    examples = ner_examples(nlp)
+    optimizer = spacy.registry.optimizers.get("SGD.v1")(1e38, grad_clip=0.0)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    with pytest.raises(ValueError, match=r"CRF315.*'Ann Lee lives"):
+        for _n in range(3):
+            nlp.update(examples, sgd=optimizer)
+    for node in pipe.model.walk():
+        assert all(np.isfinite(node.get_param(name)).all() for name in node.param_names)
+
+
+def test_losses_that_do_not_fit_the_component_are_refused_when_it_is_made():
+    piecewise = {"loss": {"@losses": "spacy_crf.Piecewise.v1"}}
+    with pytest.raises(ValueError, match=r"CRF619.*Piecewise"):
+        make(**piecewise, **IN_TRAINING)
+    with pytest.raises(ValueError, match="CRF313"):
+        spacy.blank("en").add_pipe("semicrf_ner", config=piecewise)
 
 
 def test_partial_tags_train_with_online_rules_too():

@@ -23,20 +23,14 @@ class SequencesObjective(ChainWeights):
     model (Model): A LinearChain on SparseEmissions.
     loss (ClampedLoss): What is minimised.
     corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
-    describe (Callable[[int], str]): Names a sequence for humans.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        loss: ClampedLoss,
-        corpus: Iterable[AnnotatedDocs],
-        *,
-        describe: Optional[Callable[[int], str]] = None,
-    ):
+    # Names the sequence that begins at a token, for humans
+    describe_token: Optional[Callable[[int], str]] = None
+
+    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self.loss = loss
-        self._describe = describe
         states, pairs = self._features.states, self._features.transitions
         # Layout, columns and first slot of the features of states, and of pairs of states
         self._slots = (
@@ -52,7 +46,9 @@ class SequencesObjective(ChainWeights):
         self.signature = (*self.layout, check)
 
     def describe(self, sequence: int) -> str:
-        return f"sequence {sequence}" if self._describe is None else self._describe(sequence)
+        if self.describe_token is None:
+            return f"sequence {sequence}"
+        return self.describe_token(int(self.corpus.starts[sequence]))
 
     def _look_up(self, batch: AnnotatedDocs):
         prepared = self._features.prepare(batch.docs)

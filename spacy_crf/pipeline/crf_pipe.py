@@ -25,6 +25,7 @@ from thinc.api import Model, Optimizer, set_dropout_rate
 from ..errors import Errors, Warnings, announcements
 from ..features.columns import doc_bounds, read_attributes, sequence_starts
 from ..features.gazetteers import read_gazetteer
+from ..inference.linear_chain import LinearChain
 from ..losses.clamped import ClampedLoss
 from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
@@ -80,6 +81,7 @@ class CRFPipe(TrainablePipe):
         self.model = model
         self.name = name
         self.loss = loss
+        self._check_loss()
         self.optimizer = optimizer
         if optimizer is not None:
             self._check_fit(optimizer)
@@ -90,6 +92,7 @@ class CRFPipe(TrainablePipe):
         self.cfg: dict[str, Any] = {"labels": [], **settings}
         self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._corpus: Optional[PreparedCorpus] = None
+        self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
         self._told_unused = False  # whether it was said that wrong spans say nothing
         self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
@@ -365,6 +368,11 @@ class CRFPipe(TrainablePipe):
             wrong = supervision.forbid_incorrect(clamp, self, examples, key, report, starts)
         return clamp, wrong
 
+    def _check_loss(self) -> None:
+        """RAISES (ValueError): CRF313 if the model is no chain, and the loss has terms of single tokens or pairs."""
+        if not isinstance(self.loss, ClampedLoss) and not isinstance(self.model.attrs["structure"], LinearChain):
+            raise ValueError(Errors.CRF313.format(loss=type(self.loss).__name__))
+
     def _check_fit(self, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF209 or CRF210 if the optimizer can't train this loss or this model."""
         if not hasattr(optimizer, "fits"):
@@ -431,10 +439,11 @@ class CRFPipe(TrainablePipe):
         """For optimizers that take a gradient."""
         set_dropout_rate(self.model, batch.drop)
         scores, backprop = self.model.begin_update([example.predicted for example in batch.examples])
-        loss, d_scores = self.get_loss(batch.examples, scores)
+        loss, d_scores = self.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
         if not math.isfinite(loss):
             raise ValueError(Errors.CRF314.format(name=self.name, text=batch.examples[0].predicted.text[:40]))
         backprop(d_scores)
+        self._stepped = batch.examples[0].predicted
         batch.losses[self.name] += loss
 
     def get_loss(self, examples: Iterable[Example], scores: ChainScores) -> tuple[float, ChainScores]:
@@ -465,7 +474,7 @@ class CRFPipe(TrainablePipe):
             for part in batch:
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
-            self.model.finish_update(optimizer)
+            self._step_by_gradient(optimizer)
             if self._sparse_features is not None:
                 self._sparse_features.forget_scores()
             return
@@ -482,6 +491,19 @@ class CRFPipe(TrainablePipe):
         self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
         losses = batch[-1].losses
         losses[self.name] = value
+
+    def _step_by_gradient(self, optimizer: Optimizer) -> None:
+        """RAISES (ValueError): CRF315 if weights would not be finite; they stay as they were."""
+        params = [(node, name) for node in self.model.walk() for name in node.param_names if node.has_param(name)]
+        before = [node.get_param(name).copy() for node, name in params]
+        self.model.finish_update(optimizer)
+        # A sum is cheap, and not finite if a term is not; one that only overflows is looked at again.
+        suspects = [node.get_param(name) for node, name in params if not math.isfinite(node.get_param(name).sum())]
+        if not all(self.model.ops.xp.isfinite(weights).all() for weights in suspects):
+            for (node, name), weights in zip(params, before):
+                node.set_param(name, weights)
+            text = "" if self._stepped is None else self._stepped.text[:40]
+            raise ValueError(Errors.CRF315.format(name=self.name, text=text, optimizer=type(optimizer).__name__))
 
     def _clear_gradients(self) -> None:
         """The first step does not know yet that nobody wants the gradients."""
@@ -552,6 +574,12 @@ def _minibatch_by_tokens(docs: Iterable[Doc], batch_size: int) -> Iterator[list[
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _are_numbers(scores: Any) -> bool:
+    """Whether no score is NaN or infinite, but for -inf, which forbids."""
+    arrays = [getattr(scores, name) for name in scores._fields if name not in ("listed", "starts")]
+    return all((array < np.inf).all() for array in arrays)
 
 
 def _says_something(allowed: Any) -> bool:

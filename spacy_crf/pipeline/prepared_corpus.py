@@ -3,10 +3,11 @@
 import zlib
 from typing import TYPE_CHECKING
 
+import numpy as np
 from spacy.attrs import ENT_IOB, ENT_TYPE, TAG
 from spacy.training import Example
 
-from ..features.columns import ANNOTATION, read_attributes
+from ..features.columns import ANNOTATION, doc_bounds, read_attributes
 from . import supervision
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class PreparedCorpus:
         self._check = self._fingerprint(examples)
         corpus = (pipe._annotated(block, kind) for block in pipe._blocks(examples))
         self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
+        if kind == "sequences":
+            self._doc_starts = doc_bounds([example.predicted for example in examples])
+            self.objective.describe_token = self._describe
 
     def holds(self, examples: list[Example]) -> bool:
         """Is this the same batch, in any order?"""
@@ -37,6 +41,10 @@ class PreparedCorpus:
         if features.reader.item_sources or self.objective.model_features is not features:
             return False
         return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
+
+    def _describe(self, token: int) -> str:
+        doc = self._references[int(np.searchsorted(self._doc_starts, token, side="right")) - 1]
+        return f"a sequence of the document '{doc.text[:40]}...'"
 
     def _fingerprint(self, examples: list[Example]) -> int:
         predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
