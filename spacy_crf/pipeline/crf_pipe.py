@@ -497,9 +497,7 @@ class CRFPipe(TrainablePipe):
         params = [(node, name) for node in self.model.walk() for name in node.param_names if node.has_param(name)]
         before = [node.get_param(name).copy() for node, name in params]
         self.model.finish_update(optimizer)
-        # A sum is cheap, and not finite if a term is not; one that only overflows is looked at again.
-        suspects = [node.get_param(name) for node, name in params if not math.isfinite(node.get_param(name).sum())]
-        if not all(self.model.ops.xp.isfinite(weights).all() for weights in suspects):
+        if not all(self.model.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
             for (node, name), weights in zip(params, before):
                 node.set_param(name, weights)
             text = "" if self._stepped is None else self._stepped.text[:40]
