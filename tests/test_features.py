@@ -228,7 +228,8 @@ def test_missing_gazetteer_is_named():
 
 
 def test_every_attribute_can_be_read(docs):
-    from spacy_crf.features.columns import LEXEME_ATTRIBUTES, TOKEN_ATTRIBUTES
+    from spacy_crf.features.columns import TOKEN_ATTRIBUTES
+    from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 
     templates = [f"{attribute}[0]" for attribute in [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES] if attribute != "bias"]
     index, _, names = freeze(FeatureSet(templates), docs)
@@ -335,3 +336,24 @@ def test_short_words_have_no_long_affixes(nlp):
         ["prefix2[0]=bi", "suffix3[0]=big"],
         ["suffix3[-1]=big"],
     ]
+
+
+def test_lexeme_attributes_are_those_of_the_word(nlp):
+    """Read with words of several Docs, some of them met before, some with symbols of spaCy for a hash."""
+    words = ["McDonald-9", "case", "NOUN", "😀x", "naïve", "3.5", "http://x.org", "-"]
+    docs = [Doc(nlp.vocab, words=words[:3]), Doc(nlp.vocab, words=words)]
+    attributes = ["orth", "lower", "shape", "prefix", "suffix", "length", "prefix2", "suffix3"]
+    attributes += ["has_hyphen", "has_digit", "is_title", "like_num", "like_url"]
+    _, _, names = freeze(FeatureSet([f"{attribute}[0]" for attribute in attributes]), docs)
+    for token, found in zip([*docs[0], *docs[1]], names, strict=True):
+        text = token.text
+        expected = {name: getattr(token, f"{name}_") for name in ("orth", "lower", "shape", "prefix", "suffix")}
+        expected |= {
+            "length": len(text),
+            "has_hyphen": int("-" in text),
+            "has_digit": int(any(c.isdigit() for c in text)),
+        }
+        expected |= {name: int(getattr(token, name)) for name in ("is_title", "like_num", "like_url")}
+        expected |= {"prefix2": text[:2]} if len(text) > 1 else {}
+        expected |= {"suffix3": text[-3:]} if len(text) > 2 else {}
+        assert sorted(found) == sorted(f"{name}[0]={value}" for name, value in expected.items())

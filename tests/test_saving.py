@@ -93,8 +93,9 @@ def damaged(data):
     yield "truncated", data[:-100], "CRF503"
     yield "half", data[: len(data) // 2], "CRF503"
     yield "one bit", data[:-50] + bytes([data[-50] ^ 1]) + data[-49:], "CRF503"
-    newer = saving._HEADER.pack(saving.FORMAT_VERSION + 1, 0, 0)
-    yield "newer", data[: len(saving._MAGIC)] + newer + data[len(saving._MAGIC) + len(newer) :], "CRF502"
+    for what, version in (("newer", saving.FORMAT_VERSION + 1), ("older", saving.FORMAT_VERSION - 1)):
+        header = saving._HEADER.pack(version, 0, 0)
+        yield what, data[: len(saving._MAGIC)] + header + data[len(saving._MAGIC) + len(header) :], "CRF502"
 
 
 def test_damaged_files(trained, tmp_path):

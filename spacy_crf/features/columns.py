@@ -1,85 +1,23 @@
 """What templates read from Docs: columns of 64-bit values, one row per token.
 
-Attributes of the lexeme are the same wherever the word stands: they are read once per lexeme and kept in a bounded
-table. Attributes of the token are read with ``Doc.to_array``. Gazetteers, custom extensions and registered functions
-are computed per Doc.
+Attributes of the lexeme are in a table of their own (``lexemes``). Attributes of the token are read with ``Doc.to_array``.
+Gazetteers, custom extensions and registered functions are computed per Doc.
 """
 
-import threading
 from collections.abc import Callable
-from functools import lru_cache
-from itertools import chain, groupby
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDS, ORTH, SENT_START
-from spacy.lexeme import Lexeme
 from spacy.strings import hash_string
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..errors import Errors
-from ..kernels.hashing import ABSENT
-from .feature_index import HashTable
 from .gazetteers import Gazetteer
+from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, padding_values
 
-_FLAGS = [
-    "is_alpha",
-    "is_ascii",
-    "is_digit",
-    "is_lower",
-    "is_punct",
-    "is_space",
-    "is_title",
-    "is_upper",
-    "is_stop",
-    "is_bracket",
-    "is_quote",
-    "is_left_punct",
-    "is_right_punct",
-    "is_currency",
-    "like_url",
-    "like_num",
-    "like_email",
-]
-_AFFIX_LENGTHS = range(1, 6)
-
-
-@lru_cache(maxsize=1 << 16)
-def _short_shape(shape: str) -> str:
-    """The shape with each run of one kind written once: ``McDonald-9`` is ``XxXx-d``."""
-    return "".join(kind for kind, _ in groupby(shape))
-
-
-def _affix(length: int, cut: slice) -> "LexemeGetter":
-    """The affix, which shorter words do not have."""
-    return lambda lexeme, text: text[cut] if len(text) >= length else None
-
-
-def _flag(name: str) -> "LexemeGetter":
-    bit = IDS[name.upper()]
-    return lambda lexeme, text: lexeme.flags >> bit & 1
-
-
-# From a lexeme and its text, which takes as long to ask for as all the rest, to a string or a number
-LexemeGetter = Callable[[Lexeme, str], Any]
-LEXEME_ATTRIBUTES: dict[str, LexemeGetter] = {
-    "bias": lambda lexeme, text: 1,
-    "orth": lambda lexeme, text: text,
-    "lower": lambda lexeme, text: lexeme.lower_,
-    "shape": lambda lexeme, text: lexeme.shape_,
-    "short_shape": lambda lexeme, text: _short_shape(lexeme.shape_),
-    "prefix": lambda lexeme, text: lexeme.prefix_,
-    "suffix": lambda lexeme, text: lexeme.suffix_,
-    "length": lambda lexeme, text: len(text),
-    "cluster": lambda lexeme, text: lexeme.cluster,
-    "has_hyphen": lambda lexeme, text: int("-" in text),
-    "has_digit": lambda lexeme, text: int(any(map(str.isdigit, text))),
-    **{f"prefix{n}": _affix(n, slice(n)) for n in _AFFIX_LENGTHS},
-    **{f"suffix{n}": _affix(n, slice(-n, None)) for n in _AFFIX_LENGTHS},
-    **{flag: _flag(flag) for flag in _FLAGS},
-}
 # Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
 STRING_ATTRIBUTES = ("norm", "tag", "pos", "morph", "dep", "lemma", "ent_type", "ent_kb_id", "ent_id", "lang")
 NUMBER_ATTRIBUTES = ("ent_iob", "sent_start", "spacy", "head")
@@ -88,8 +26,6 @@ TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 Source = Callable[[Doc], Any]
-
-_ABSENT = int(ABSENT)
 
 
 def known_attributes() -> str:
@@ -141,78 +77,6 @@ def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64
     if not docs:
         return np.zeros((0, len(attributes)), dtype=np.uint64)
     return np.concatenate([doc.to_array(attributes).reshape(len(doc), len(attributes)) for doc in docs])
-
-
-class LexemeTable:
-    """Columns of lexeme attributes by lexeme number, filled as lexemes are met.
-
-    The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full,
-    its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
-    """
-
-    def __init__(self, attributes: list[str], reach: int, padding: bool, names: Optional[dict[int, str]] = None):
-        self.attributes = attributes
-        self.names = names
-        self._getters = [LEXEME_ATTRIBUTES[attribute] for attribute in attributes]
-        self._lock = threading.Lock()
-        self.columns = np.empty((max(1024, 4 * reach), len(attributes)), dtype=np.uint64)  # [V, C1]
-        self.columns[: 2 * reach] = padding_values(reach, padding, names)[:, None]
-        self._size = 2 * reach
-        # Keys that no word has take the numbers of the padding positions.
-        self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
-
-    def __len__(self) -> int:
-        return self._size
-
-    def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
-        """Numbers of lexemes, reading the attributes of those not met before.
-
-        orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know their attributes.
-        """
-        found = self._index.rows(orths)
-        if (found < 0).any():
-            with self._lock:
-                new = np.unique(orths[self._index.rows(orths) < 0])
-                vocabs = list({id(doc.vocab): doc.vocab for doc in docs}.values())
-                lexemes = (next(v for v in vocabs if orth in v.strings)[orth] for orth in new.tolist())
-                # One after the other: many small lists at a time would keep Python's garbage collector busy
-                values = chain.from_iterable(map(self._values, lexemes))
-                self._append(np.fromiter(values, dtype=np.uint64).reshape(len(new), len(self.attributes)))
-                self._index.insert(new)
-            found = self._index.rows(orths)
-        return found
-
-    def _values(self, lexeme: Lexeme) -> list[int]:
-        text = lexeme.orth_
-        values = [get(lexeme, text) for get in self._getters]
-        if self.names is not None:
-            self.names.update((hash_string(value), value) for value in values if isinstance(value, str))
-        return [
-            hash_string(value) if isinstance(value, str) else _ABSENT if value is None else value for value in values
-        ]
-
-    def _append(self, rows: NDArray[np.uint64]) -> None:
-        size = self._size + len(rows)
-        if size > len(self.columns):
-            grown = np.empty((max(size, 2 * len(self.columns)), len(self.attributes)), dtype=np.uint64)
-            grown[: self._size] = self.columns[: self._size]
-            self.columns = grown
-        self.columns[self._size : size] = rows
-        self._size = size
-
-
-def padding_values(reach: int, padding: bool, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
-    """Values of the positions outside a sequence: one of its own for each distance, or ABSENT without padding.
-
-    RETURNS (uint64[2 * reach])
-    """
-    if not padding:
-        return np.full(2 * reach, ABSENT, dtype=np.uint64)
-    texts = [f"<{side}{distance + 1}>" for side in ("BOS", "EOS") for distance in range(reach)]
-    hashes = [hash_string(text) for text in texts]
-    if names is not None:
-        names.update(zip(hashes, texts))
-    return np.array(hashes, dtype=np.uint64)
 
 
 class ColumnReader:

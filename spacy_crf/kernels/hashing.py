@@ -50,6 +50,28 @@ def hash_rows(values):
 
 
 @njit(cache=True, nogil=True)
+def hash_affixes(points, ends, sizes):
+    """Hash of the first (size > 0) or last (size < 0) characters of words; ABSENT for shorter words.
+
+    points (uint32[N]): Code points of the words, end to end, ends (int64[V]): where each word ends, sizes (int64[A])
+    RETURNS (uint64[V, A])
+    """
+    hashes = np.full((len(ends), len(sizes)), ABSENT, dtype=np.uint64)
+    begin = 0
+    for v in range(len(ends)):
+        for a in range(len(sizes)):
+            size = abs(sizes[a])
+            if size <= ends[v] - begin:
+                first = begin if sizes[a] > 0 else ends[v] - size
+                hashed = _FIRST
+                for n in range(first, first + size):
+                    hashed = mix(hashed, np.uint64(points[n]))
+                hashes[v, a] = hashed
+        begin = ends[v]
+    return hashes
+
+
+@njit(cache=True, nogil=True)
 def hash_features(
     lexemes, lexeme_columns, token_columns, starts, reach, seeds, part_starts, part_columns, part_offsets
 ):

@@ -12,7 +12,7 @@ from thinc.api import Model
 
 from ..errors import Errors
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FILE_NAME = "model"
 
 _MAGIC = b"spacy_crf\n"
@@ -39,7 +39,7 @@ def unpack(data: bytes, source: str, component: str) -> Saved:
     if not data.startswith(_MAGIC) or len(data) < start:
         raise ValueError(Errors.CRF501.format(source=source))
     version, check, length = _HEADER.unpack(data[len(_MAGIC) : start])
-    if version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise ValueError(Errors.CRF502.format(source=source, version=version, known=FORMAT_VERSION))
     payload = data[start:]
     if len(payload) != length or zlib.crc32(payload) != check:

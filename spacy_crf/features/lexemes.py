@@ -1,0 +1,169 @@
+"""Attributes of lexemes: the same wherever the word stands, they are read once per word and kept in a bounded table."""
+
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import IDS
+from spacy.lexeme import Lexeme
+from spacy.strings import hash_string
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+
+from ..kernels.hashing import ABSENT, hash_affixes
+from .feature_index import HashTable
+
+_FLAGS = [
+    "is_alpha",
+    "is_ascii",
+    "is_digit",
+    "is_lower",
+    "is_punct",
+    "is_space",
+    "is_title",
+    "is_upper",
+    "is_stop",
+    "is_bracket",
+    "is_quote",
+    "is_left_punct",
+    "is_right_punct",
+    "is_currency",
+    "like_url",
+    "like_num",
+    "like_email",
+]
+
+# What lexemes have as numbers: strings as their hashes
+_FIELDS = ["orth", "lower", "shape", "prefix", "suffix", "cluster"]
+_SPELLED = _FIELDS[:5]
+
+# How many characters of the word, from its end if negative; shorter words have no such affix.
+_AFFIXES = {**{f"prefix{n}": n for n in range(1, 6)}, **{f"suffix{n}": -n for n in range(1, 6)}}
+
+
+@lru_cache(maxsize=1 << 16)
+def _short_shape(shape: str) -> str:
+    """The shape with each run of one kind written once: ``McDonald-9`` is ``XxXx-d``."""
+    return "".join(kind for kind, _ in groupby(shape))
+
+
+# From a word and its lexeme to a string or a number
+_COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
+    "length": lambda text, lexeme: len(text),
+    "has_hyphen": lambda text, lexeme: int("-" in text),
+    "has_digit": lambda text, lexeme: int(any(map(str.isdigit, text))),
+    "short_shape": lambda text, lexeme: _short_shape(lexeme.shape_),
+}
+
+LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *_COMPUTED]
+
+
+class LexemeTable:
+    """Columns of lexeme attributes by lexeme number, filled as lexemes are met.
+
+    The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full,
+    its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
+    """
+
+    def __init__(self, attributes: list[str], reach: int, padding: bool, names: Optional[dict[int, str]] = None):
+        self.attributes = attributes
+        self.names = names
+        self._lock = threading.Lock()
+        self.columns = np.empty((max(1024, 4 * reach), len(attributes)), dtype=np.uint64)  # [V, C1]
+        self.columns[: 2 * reach] = padding_values(reach, padding, names)[:, None]
+        self._size = 2 * reach
+        # Keys that no word has take the numbers of the padding positions.
+        self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
+        places = {name: column for column, name in enumerate(attributes)}
+        self._fields = [(places[name], name) for name in _FIELDS if name in places]
+        self._flags = [(places[name], np.uint64(IDS[name.upper()])) for name in _FLAGS if name in places]
+        self._affixes = [(places[name], length) for name, length in _AFFIXES.items() if name in places]
+        self._computed = [(places[name], compute) for name, compute in _COMPUTED.items() if name in places]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
+        """Numbers of lexemes, reading the attributes of those not met before.
+
+        orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know their attributes.
+        """
+        found = self._index.rows(orths)
+        if (found < 0).any():
+            with self._lock:
+                missing = orths[self._index.rows(orths) < 0]
+                new, first = np.unique(missing, return_index=True)
+                new = new[np.argsort(first)]  # as they are met
+                vocabs = list({id(doc.vocab): doc.vocab for doc in docs}.values())
+                owner = np.zeros(len(new), dtype=np.int64)
+                if len(vocabs) > 1:
+                    owner[:] = [next(n for n, v in enumerate(vocabs) if orth in v.strings) for orth in new.tolist()]
+                for n, vocab in enumerate(vocabs):
+                    self._read(new[owner == n], vocab)
+            found = self._index.rows(orths)
+        return found
+
+    def _read(self, orths: NDArray[np.uint64], vocab: Vocab) -> None:
+        """Adds words. Python is called a few times per word, not once per attribute, which took a tenth of a pipeline's time."""
+        if not len(orths):
+            return
+        lexemes = [vocab[orth] for orth in orths.tolist()]
+        texts = [lexeme.orth_ for lexeme in lexemes]
+        rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # as is the bias
+        read = attrgetter("flags", "orth", *(name for _, name in self._fields))
+        values = np.array(list(map(read, lexemes)), dtype=np.uint64)
+        for place, (column, name) in enumerate(self._fields, start=2):
+            rows[:, column] = values[:, place]
+            if self.names is not None and name in _SPELLED:
+                self.names.update((value, vocab.strings[value]) for value in values[:, place].tolist())
+        for column, bit in self._flags:
+            rows[:, column] = values[:, 0] >> bit & np.uint64(1)
+        for column, compute in self._computed:
+            rows[:, column] = list(map(self._hash, map(compute, texts, lexemes)))
+        if self._affixes:
+            columns, lengths = zip(*self._affixes)
+            points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+            ends = np.cumsum(list(map(len, texts)))
+            hashes = rows[:, columns] = hash_affixes(points, ends, np.array(lengths))
+            if self.names is not None:
+                for length, of_length in zip(lengths, hashes.T.tolist()):
+                    affix = slice(length) if length > 0 else slice(length, None)
+                    self.names.update((value, text[affix]) for value, text in zip(of_length, texts))
+        self._append(rows)
+        self._index.insert(orths)
+
+    def _hash(self, value: Any) -> int:
+        if not isinstance(value, str):
+            return value
+        hashed = hash_string(value)
+        if self.names is not None:
+            self.names[hashed] = value
+        return hashed
+
+    def _append(self, rows: NDArray[np.uint64]) -> None:
+        size = self._size + len(rows)
+        if size > len(self.columns):
+            grown = np.empty((max(size, 2 * len(self.columns)), len(self.attributes)), dtype=np.uint64)
+            grown[: self._size] = self.columns[: self._size]
+            self.columns = grown
+        self.columns[self._size : size] = rows
+        self._size = size
+
+
+def padding_values(reach: int, padding: bool, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
+    """Values of the positions outside a sequence: one of its own for each distance, or ABSENT without padding.
+
+    RETURNS (uint64[2 * reach])
+    """
+    if not padding:
+        return np.full(2 * reach, ABSENT, dtype=np.uint64)
+    texts = [f"<{side}{distance + 1}>" for side in ("BOS", "EOS") for distance in range(reach)]
+    hashes = [hash_string(text) for text in texts]
+    if names is not None:
+        names.update(zip(hashes, texts))
+    return np.array(hashes, dtype=np.uint64)
