@@ -128,8 +128,8 @@ class Errors(metaclass=_Coded):
         "needs the whole annotation. Leave them out, or use LBFGS, SGD, AdaGrad or a perceptron."
     )
     CRF209 = (
-        "The optimizer {optimizer} learns from one sequence after the other, which the model of '{key}' does not offer. Use "
-        "LBFGS, ConjugateGradient or Adam.v1."
+        "The optimizer {optimizer} knows the dual of linear chains only, and '{key}' scores segments. Use SGD, AdaGrad, AROW, "
+        "PassiveAggressive, a perceptron, LBFGS, ConjugateGradient or Adam.v1."
     )
     CRF210 = (
         "The optimizer {optimizer} does not fit the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
@@ -271,6 +271,10 @@ class Warnings(metaclass=_Coded):
     CRF602 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "
         "(time_limit in the constraints)."
+    )
+    CRF605 = (
+        "{component}: the solver found no labelling of '{doc}...' that keeps all rules within {seconds} s (time_limit in the "
+        "constraints). Not kept, as later ones yield: {rules}."
     )
     CRF603 = "{component}: probabilities ignore the rules {rules}: {reason}."
     CRF604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."

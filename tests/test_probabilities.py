@@ -8,7 +8,9 @@ import pytest
 import spacy
 from spacy.tokens import Doc, DocBin, Span
 
-from .util import entities, ner_examples, plain, tag_examples
+from spacy_crf.optimizers.lbfgs import LBFGS
+
+from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
 OFTEN = [{"rule": "at_most", "label": "*", "n": 1}]
 
@@ -17,8 +19,6 @@ def trained(factory="crf_ner", iterations=6, **config):
     nlp = spacy.blank("en")
     nlp.add_pipe(factory, config=config)
     examples = ner_examples(nlp) if factory == "crf_ner" else tag_examples(nlp)
-    from spacy_crf.optimizers.lbfgs import LBFGS
-
     nlp.initialize(lambda: examples)
     nlp.update(examples, sgd=LBFGS(l2=0.5, iterations_per_step=iterations))
     return nlp
@@ -314,6 +314,43 @@ def test_what_can_not_be_kept_is_said(caplog):
     assert [ent.label_ for ent in doc.ents] == ["PER"] * 3
     [record] = [record.message for record in caplog.records if "CRF601" in record.message]
     assert "Rome is a place" in record and "'Bob in Rome...'" in record
+
+
+@pytest.mark.parametrize(
+    "rule, message",
+    [
+        ({"rule": "at_most", "label": "DATE", "n": 1}, "CRF609"),
+        ({"rule": "only_on", "label": "PER", "pattern": [{"NONSENSE": 1}]}, "CRF610"),
+        ({"rule": "custom", "function": "test_nobody_registered"}, "CRF611"),
+        ({"rule": "at_least", "label": "PER", "n": 2}, "CRF613"),
+    ],
+)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_rules_that_do_not_fit_are_refused_before_training(factory, rule, message):
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory, config=with_rules([{"rule": "at_most", "label": "PER", "n": 1}, rule]))
+    with pytest.raises(ValueError, match=message):
+        nlp.initialize(lambda: ner_examples(nlp))
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_a_solver_out_of_time_names_the_document(factory, caplog):
+    pytest.importorskip("scipy")
+    texts = [*NER_TEXTS, "[Paris](PER) met Bob in [Paris](GPE) ."] * 2
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory, config=with_rules([{"rule": "same_text_same_label", "name": "one label"}], time_limit=1e-6))
+    examples = ner_examples(nlp, texts)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=LBFGS(l2=0.01, iterations_per_step=30))
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        doc = nlp("Paris met Bob in Paris . " * 6)
+    [message] = [record.message for record in caplog.records if "CRF60" in record.message]
+    assert "1e-06 s" in message and "'Paris met Bob in Paris . " in message
+    if "CRF605" in message:  # no labelling was found in time: nobody claims that there is none
+        assert "one label" in message
+    else:
+        assert "CRF602" in message
+        assert len({ent.label_ for ent in doc.ents if ent.text == "Paris"}) <= 1
 
 
 def test_prediction_without_rules_does_not_import_them():

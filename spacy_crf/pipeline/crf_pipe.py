@@ -188,6 +188,11 @@ class CRFPipe(TrainablePipe):
         known = np.array([self._label_index.get(int(value), -1) for value in distinct], dtype=np.int64)
         return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
 
+    def check_settings(self) -> None:
+        """RAISES (ValueError): If settings don't fit the labels, which are known now."""
+        if hasattr(self.loss, "check_labels"):
+            self.loss.check_labels()
+
     @property
     def is_initialized(self) -> bool:
         return bool(self.model.has_param("first"))
@@ -271,8 +276,7 @@ class CRFPipe(TrainablePipe):
             self.add_label(label)
         if not self.labels:
             raise ValueError(Errors.CRF403.format(name=self.name))
-        if hasattr(self.loss, "check_labels"):
-            self.loss.check_labels()
+        self.check_settings()
         if gazetteers or (self._sparse_features is not None and start_from is None):
             self._read_gazetteers(gazetteers or {}, nlp)
         self.measure(get_examples)
@@ -380,8 +384,6 @@ class CRFPipe(TrainablePipe):
         from ..optimizers.objective import check_fit  # prediction does without
 
         check_fit(optimizer, self.loss, self.name)
-        if optimizer.wants_sequences and "sequences" not in self.model.attrs:
-            raise ValueError(Errors.CRF209.format(optimizer=type(optimizer).__name__, key=self.name))
 
     def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         """Batches of about as many tokens as fit into memory together."""

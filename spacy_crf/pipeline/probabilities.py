@@ -100,10 +100,13 @@ def _decode(pipe, docs, scores, clamp, rule_set, facts, *, tell=True):
     words = words_of(docs) if rule_set.global_ else None
     found = pipe.decoding().decode(rule_set, scores, doc_bounds(docs), facts, words, clamp)
     if tell:
+        seconds = rule_set.constraints.time_limit
         for d, names in found.relaxed.items():
-            pipe._warn(Warnings.CRF601, doc=docs[d].text[:40], rules=", ".join(names))
+            message = Warnings.CRF605 if d in found.unfinished else Warnings.CRF601
+            pipe._warn(message, doc=docs[d].text[:40], rules=", ".join(names), seconds=seconds)
         for d in found.unfinished:
-            pipe._warn(Warnings.CRF602, doc=docs[d].text[:40], seconds=rule_set.constraints.time_limit)
+            if d not in found.relaxed:
+                pipe._warn(Warnings.CRF602, doc=docs[d].text[:40], seconds=seconds)
     return found.tags, found.relaxed
 
 

@@ -195,6 +195,10 @@ class RuledPipe(CRFPipe):
             self._compiled = Rules(every, hard, matcher)
         return self._compiled
 
+    def check_settings(self) -> None:
+        super().check_settings()
+        self.rules()
+
     def _labels_changed(self) -> None:
         super()._labels_changed()
         self._compiled = None
