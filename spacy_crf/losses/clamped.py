@@ -156,18 +156,35 @@ class ClampedLoss(LabelledLoss):
 
 
 class LogLikelihood(ClampedLoss):
-    """Negative log probability of the annotation (of all labellings that it allows, if several)."""
+    """Negative log probability of the annotation (Lafferty, McCallum & Pereira 2001), of all labellings that it allows together if
+    there are several (Tsuboi et al. 2008):
+
+        log sum_y exp(score(y)) - log sum_{y allowed} exp(score(y))
+
+    label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; none by default.
+    """
 
 
 class Perceptron(ClampedLoss):
-    """How far the best labelling lies above the annotation (Collins 2002)."""
+    """How far the best labelling lies above the annotation (Collins 2002), or above the best one that it allows:
+
+        max_y score(y) - max_{y allowed} score(y)
+
+    label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; none by default.
+    """
 
     maximum = True
     smooth = False
 
 
 class MaxMargin(ClampedLoss):
-    """How far the best labelling, its mistakes added, lies above the annotation (Taskar et al. 2003)."""
+    """How far the best labelling, its mistakes added, lies above the annotation (Taskar, Guestrin & Koller 2003; with any cost
+    Tsochantaridis et al. 2005, margin rescaling):
+
+        max_y (score(y) + cost(y)) - max_{y allowed} score(y)
+
+    label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; by default each wrong token costs 1.
+    """
 
     maximum = True
     smooth = False
@@ -175,7 +192,12 @@ class MaxMargin(ClampedLoss):
 
 
 class SoftmaxMargin(ClampedLoss):
-    """Log-likelihood that asks for a margin of one per mistake (Gimpel & Smith 2010)."""
+    """Log-likelihood that asks for a margin of one per mistake (Gimpel & Smith 2010):
+
+        log sum_y exp(score(y) + cost(y)) - log sum_{y allowed} exp(score(y))
+
+    label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; by default each wrong token costs 1.
+    """
 
     margin = 1.0
 

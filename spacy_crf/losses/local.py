@@ -67,6 +67,8 @@ class PseudoLikelihood(LocalLoss):
     """Sum of the negative log marginals of each token's annotation (Kakade, Teh & Roweis 2002, eq. 3): trains for the number
     of right tokens instead of right sequences.
 
+        - sum_t log p(tag of t is allowed)
+
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
@@ -90,6 +92,8 @@ class PseudoLikelihood(LocalLoss):
 class BesagPseudoLikelihood(LocalLoss):
     """Each token's tag given the tags of its neighbours (Besag 1975): no sums over labellings at all. Tokens whose own or whose
     neighbours' tag the annotation leaves open have no term.
+
+        - sum_t log p(tag of t | tag of t - 1, tag of t + 1)
 
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
@@ -144,6 +148,8 @@ class Piecewise(LocalLoss):
     """Each token with its predecessor is a model of its own (Sutton & McCallum 2005, eq. 5): the score of a piece is the
     transition plus the emission, and what all pairs of states reach is compared with what the annotated ones reach. An upper
     bound of the negative log-likelihood.
+
+        sum_t (log sum_ij exp(piece(t, i, j)) - log sum_{ij allowed} exp(piece(t, i, j)))
 
     label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels.
     """
