@@ -267,6 +267,10 @@ class Warnings(metaclass=_Coded):
         "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them: only "
         "single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 can."
     )
+    CRF403 = (
+        "{name}: {n} sequences (of the first batch with any) are annotated as no labelling can be, and teach nothing. Look for "
+        "wrong spans in doc.spans that leave nothing, and for alternatives that the tag scheme can't spell."
+    )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "

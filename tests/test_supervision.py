@@ -87,6 +87,24 @@ def test_incorrect_spans_beside_annotation():
     assert left == narrowed("BIO", [], ents=[(3, 4, "GPE")])[0] - 3
 
 
+@pytest.mark.parametrize("optimizer", [LBFGS(iterations_per_step=2), "Adam.v1"])
+def test_annotation_that_leaves_no_labelling_is_told_once(optimizer, caplog):
+    nlp, _pipe = make("BIO", incorrect_spans_key="wrong", alternatives_spans_key="maybe")
+    examples = ner_examples(nlp)
+    words = ["Carla", "Diaz", "left"]
+    gold = unset(nlp, words)
+    gold.spans["maybe"] = [Span(gold, *span) for span in ((0, 2, "PER"), (1, 2, "GPE"), (2, 3, "O"))]
+    gold.spans["wrong"] = [Span(gold, *span) for span in ((0, 2, "PER"), (0, 1, "PER"))]
+    examples.append(Example(unset(nlp, words), gold))
+    if isinstance(optimizer, str):
+        optimizer = spacy.registry.optimizers.get(optimizer)()
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        for _n in range(2):
+            nlp.update(examples, sgd=optimizer)
+    assert len([record for record in caplog.records if "CRF403: crf_ner: 1 sequences" in record.message]) == 1
+
+
 def test_incorrect_spans_of_no_label_or_another_components_say_nothing():
     left, every, _ = narrowed("BILUO", [(1, 3, ""), (1, 3, "DATE")])
     assert left == every

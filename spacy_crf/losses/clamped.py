@@ -156,8 +156,8 @@ class ClampedLoss(LabelledLoss):
 
 
 class LogLikelihood(ClampedLoss):
-    """Negative log probability of the annotation (Lafferty, McCallum & Pereira 2001), of all labellings that it allows together if
-    there are several (Tsuboi et al. 2008):
+    """Negative log probability of the annotation (Lafferty, McCallum & Pereira 2001), or of all labellings together that it
+    allows (Tsuboi et al. 2008):
 
         log sum_y exp(score(y)) - log sum_{y allowed} exp(score(y))
 

@@ -93,7 +93,8 @@ class CRFPipe(TrainablePipe):
         self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._corpus: Optional[PreparedCorpus] = None
         self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
-        self._told_unused = False  # whether it was said that wrong spans say nothing
+        # Whether it was said that wrong spans say nothing, and that nobody can learn from some annotation
+        self._told_unused = self._told_impossible = False
         self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
         self._wants_objective: Optional[bool] = None if optimizer is None else _takes_objective(optimizer)
@@ -351,6 +352,12 @@ class CRFPipe(TrainablePipe):
             key = self.cfg["incorrect_spans_key"]
             logger.warning(Warnings.CRF402.format(name=self.name, n=len(wrong.start), key=key, who=who))
 
+    def _tell_impossible(self, n_sequences: int) -> None:
+        """Once: nothing is learned from annotation that no labelling keeps."""
+        if n_sequences and not self._told_impossible:
+            self._told_impossible = True
+            logger.warning(Warnings.CRF403.format(name=self.name, n=n_sequences))
+
     def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
         """What answers the loss in place of the model's structure; None for that one.
 
@@ -460,7 +467,8 @@ class CRFPipe(TrainablePipe):
         weights = supervision.sequence_weights(examples, scores.starts)
         structure = self._structure_for([example.predicted for example in examples], clamp, scores.starts, wrong)
         structure = structure or self.model.attrs["structure"]
-        losses, d_scores, _ = self.loss(structure, scores, clamp, weights=weights)
+        losses, d_scores, impossible = self.loss(structure, scores, clamp, weights=weights)
+        self._tell_impossible(int(impossible.sum()))
         return float(losses.sum()), d_scores
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -490,6 +498,7 @@ class CRFPipe(TrainablePipe):
         if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
             self._corpus = PreparedCorpus(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
+        self._tell_impossible(getattr(self._corpus.objective, "n_impossible", 0))
         self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
         losses = batch[-1].losses
         losses[self.name] = value
