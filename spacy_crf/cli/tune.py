@@ -50,8 +50,8 @@ def tune_cli(
     iterations: Annotated[int, typer.Option("--iterations", help="At most so many of each training.")] = 200,
     code: Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")] = None,
 ) -> None:
-    """Try values of l1 and l2: features are counted and looked up once for each fold, and each training goes on from the last
-    one's weights."""
+    """Try values of l1 and l2 with L-BFGS: features are counted and looked up once for each fold, and each training goes on
+    from the last one's weights."""
     import_code(code)
     from rich.console import Console
     from rich.progress import Progress
