@@ -1,5 +1,6 @@
 """Every optimizer and every loss trains three steps under `spacy train`'s own loop, as a change to a config."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
 
-from .util import NER_TEXTS, ner_doc
+from .util import NER_TEXTS, ner_doc, ner_examples
 
 CONFIG = Path(__file__).parents[1] / "configs" / "crf_ner.cfg"
 VARIATIONS = [
@@ -53,3 +54,17 @@ def test_trains_three_steps(optimizer, settings, loss, tmp_path):
         "AROW",
     ):
         assert [ent.label_ for ent in trained("Bob left Paris for Acme Corp .").ents] == ["PER", "GPE", "ORG"]
+
+
+@pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient"])
+def test_users_read_the_duality_gap_where_it_ended(optimizer, caplog):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.MaxMargin.v1"}})
+    examples = ner_examples(nlp)
+    sgd = spacy.registry.optimizers.get(f"spacy_crf.{optimizer}.v1")(l2=0.1, gap_tolerance=0.2, epochs_per_step=200)
+    nlp.initialize(lambda: examples, sgd=sgd)
+    with caplog.at_level(logging.INFO, logger="spacy.spacy_crf.training"):
+        for _n in range(3):
+            nlp.update(examples, sgd=sgd)
+    [said] = [r.message for r in caplog.records if "gap" in r.message and r.name == "spacy.spacy_crf.training"]
+    assert f"gap {sgd.duality_gap('crf_ner'):.6f} is within gap_tolerance = 0.2" in said

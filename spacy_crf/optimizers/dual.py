@@ -6,13 +6,15 @@ are enough. Both optimizers minimize ``loss + l2·w²`` and know how far they ar
 """
 
 import logging
+import time
 
 import numpy as np
 
-from ..errors import Errors
+from ..errors import Errors, announcements
 from ..kernels import online as kernels
 from ..losses.clamped import MaxMargin
 from ..types import Floats
+from .batch import SILENCE
 from .objective import SequenceObjective, check_number
 from .online import OnlineOptimizer, OnlineRun, Pass
 
@@ -38,6 +40,7 @@ class DualOptimizer(OnlineOptimizer):
         self.gap_tolerance = gap_tolerance
         self._signatures: dict[str, object] = {}
         self._last: dict[str, tuple[float, float]] = {}
+        self._last_said = time.monotonic()
 
     def duality_gap(self, key: str) -> float:
         """How far the objective of a component was above the minimum after its last step, at most."""
@@ -95,9 +98,15 @@ class DualOptimizer(OnlineOptimizer):
         value = super().step(objective, key=key)
         numbers = self._runs[key].numbers
         self._last[key] = numbers["primal"], numbers["dual"]
+        # Every user shall read how far it is, now and then, and where it ended.
+        ended, now = numbers["done"] and not numbers.get("told", False), time.monotonic()
+        say = logger.info
+        if ended or now - self._last_said >= SILENCE:
+            say, self._last_said, numbers["told"] = announcements.info, now, numbers["done"]
         text = "%s: %s epoch %d primal %.6f dual %.6f gap %.6f"
+        text += f" is within gap_tolerance = {self.gap_tolerance}" if ended else ""
         values = (numbers["primal"], numbers["dual"], self.duality_gap(key))
-        logger.info(text, key, type(self).__name__, self._runs[key].epoch, *values)
+        say(text, key, type(self).__name__, self._runs[key].epoch, *values)
         return value
 
 
