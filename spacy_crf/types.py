@@ -117,9 +117,27 @@ class SlotUses(NamedTuple):
     bounds: NDArray[np.int64]  # [2 T + 1]
 
 
+class SegmentUses(NamedTuple):
+    """What a corpus of chains of segments has beside that of linear chains: the annotated segments, and which weights segments
+    use of their features.
+
+    There are five kinds of uses, each of S columns: at each of the T tokens of segments, at their first, at their last, at the N
+    spans that are listed (see `SpanList`), and what listed spans use again of the weights of the first kind.
+    """
+
+    longest: int  # K
+    path: NDArray[np.int32]  # [T] the path that the annotation names, where it names one
+    may_begin: NDArray[np.bool_]  # [T] see `SegmentClamp`
+    must_begin: NDArray[np.bool_]  # [T]
+    kinds: tuple[SlotUses, SlotUses, SlotUses, SlotUses, SlotUses]
+    listed_starts: NDArray[np.int64]  # [T + 1]
+    listed_lengths: NDArray[np.int32]  # [N]
+    length_start: int  # first slot of the lengths, K rows of S
+
+
 class ChainCorpus(NamedTuple):
-    """A corpus of linear chains as online rules walk through it. All its weights are one vector of M slots, see
-    ``kernels/online.py``."""
+    """A corpus of linear chains, or of chains of segments, as online rules walk through it. All its weights are one vector of M
+    slots, see ``kernels/online.py``."""
 
     n_states: int  # S
     starts: NDArray[np.int64]  # [B + 1]
@@ -134,3 +152,4 @@ class ChainCorpus(NamedTuple):
     slot_of_weight: NDArray[np.int64]  # [n] where each of the objective's weights is
     forbidden: NDArray[np.int64]  # slots that hold -inf
     most_slots: int  # that a single sequence can touch, counted with repetition
+    segments: Optional[SegmentUses] = None  # None for linear chains

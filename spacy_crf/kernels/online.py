@@ -1,10 +1,12 @@
 """Rules that learn from one sequence after the other: score it, see what the loss wants, change the weights it uses.
 
-All weights are one vector of M slots: those of the features of states, of the features of pairs of states, then a matrix
-[S + 2, S] of transitions, firsts and lasts, -inf where forbidden. Rows of features with many states own a slot for every
-state, so not every slot is a weight (``learned``). A rule touches the slots of a sequence's features and nothing else.
+All weights are one vector of M slots: those of the features of states, of the features of pairs of states, of segments, then a
+matrix [S + 2, S] of transitions, firsts and lasts, -inf where forbidden, and the lengths of segments. Rows of features with many
+states own a slot for every state, so not every slot is a weight (``learned``). A rule touches the slots of a sequence's features
+and nothing else. Rules are the same for chains and for chains of segments; the last part of the file is about segments alone.
 
-Shapes: n tokens of a sequence, S states, P = S rounded up to a multiple of LANES, the added states forbidden.
+Shapes: n tokens of a sequence, S states, P = S rounded up to a multiple of LANES, the added states forbidden; K tokens of the
+longest segment.
 """
 
 import math
@@ -14,12 +16,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..types import ChainCorpus, Floats, SlotUses
+from ..types import ChainCorpus, Floats, SegmentUses, SlotUses
 
 LANES = 4
 LINEAR = {"reassoc", "contract"}
 TINY = 1e-100
 SPREAD = 300.0
+GOES_ON = -2
+OF_SPANS = 3  # from which on the kinds of a `SegmentUses` are about spans
 
 # Rules of `walk`
 NOTHING = 0
@@ -32,8 +36,8 @@ SGD_L1 = 6
 ADAGRAD = 7
 
 # Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
-# as a part of its callers, so calls are not nested deeply. ``pairs``, ``bests`` and ``sums`` are None where they are not
-# needed, and what is done with them is then not compiled.
+# as a part of its callers, so calls are not nested deeply. ``pairs``, ``segments``, ``bests`` and ``sums`` are None where they
+# are not needed, and what is done with them is then not compiled.
 HELPER = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -60,6 +64,32 @@ class PairWork(NamedTuple):
     d_scores: Floats
 
 
+class SegmentWork(NamedTuple):
+    """For chains of segments. Scores and recursions are those of ``kernels/semi_markov.py``, in logarithms."""
+
+    uses: SegmentUses
+    begins: Floats  # [n, S] scores
+    ends: Floats  # [n, S]
+    lengths: Floats  # [K, S]
+    spans: Floats  # [N, S]
+    d_begins: Floats
+    d_ends: Floats
+    d_lengths: Floats
+    d_spans: Floats
+    span_of: NDArray[np.int32]  # [n, K] number of the listed span that begins here and has this length, -1 for none
+    opening: Floats  # [n, S]
+    closing: Floats  # [n, S]
+    reach: NDArray[np.int32]  # [n, S] first token that a segment ending here may begin with
+    entered: Floats  # [n, S] prefixes
+    left: Floats  # [n, S]
+    leaving: Floats  # [n, S] suffixes
+    out: Floats  # [n, S]
+    mass: Floats  # [n, S]
+    terms: Floats  # [K, S]
+    shares: Floats  # [K, S]
+    column: Floats  # [S]
+
+
 class BestWork(NamedTuple):
     """For losses that look at the best labelling."""
 
@@ -81,6 +111,7 @@ class Room(NamedTuple):
 
     work: Workspace
     pairs: Optional[PairWork]
+    segments: Optional[SegmentWork]
     bests: Optional[BestWork]
     sums: Optional[SumWork]
 
@@ -102,7 +133,9 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
         slots=np.zeros(corpus.most_slots, dtype=np.int64),
         amounts=np.zeros(corpus.most_slots),
     )
-    pairs = bests = sums = None
+    pairs = segments = bests = sums = None
+    if corpus.segments is not None:
+        segments = _make_segment_room(corpus.segments, corpus.starts, size)
     if corpus.pairs is not None:
         pairs = PairWork(corpus.pairs, np.zeros((longest, size * size)), np.zeros((longest, size * size)))
     if maximum:
@@ -115,7 +148,29 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
             transposed=np.zeros((width, width)),
             sums=np.zeros((width, width)),
         )
-    return Room(work, pairs, bests, sums)
+    return Room(work, pairs, segments, bests, sums)
+
+
+def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentWork:
+    n, longest = int(np.diff(starts).max(initial=1)), uses.longest
+    n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
+    by_token = [np.zeros((n, size)) for _ in range(11)]
+    by_length = [np.zeros((longest, size)) for _ in range(4)]
+    return SegmentWork(
+        uses,
+        *by_token[:2],
+        by_length[0],
+        np.zeros((n_spans, size)),
+        *by_token[2:4],
+        by_length[1],
+        np.zeros((n_spans, size)),
+        np.full((n, longest), -1, dtype=np.int32),
+        *by_token[4:6],
+        np.zeros((n, size), dtype=np.int32),
+        *by_token[6:],
+        *by_length[2:],
+        np.zeros(size),
+    )
 
 
 # ---------------------------------------------------------------------------------------------- ways through a corpus
@@ -126,6 +181,7 @@ def walk(
     corpus: ChainCorpus,
     work: Workspace,
     pairs: Optional[PairWork],
+    segments: Optional[SegmentWork],
     bests: Optional[BestWork],
     sums: Optional[SumWork],
     order,
@@ -151,17 +207,17 @@ def walk(
     for k in range(len(order)):
         b = order[k]
         if rule == ADAGRAD:
-            _catch_up_sequence(corpus, pairs, b, weights, settings, state[0], memory, squares)
-        loss, moves = _differentiate(corpus, work, pairs, bests, sums, b, costs, weights, state[1])
+            _catch_up_sequence(corpus, pairs, segments, b, weights, settings, state[0], memory, squares)
+        loss, moves = _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights, state[1])
         if not math.isfinite(loss):
             return loss, k
         if rule == SGD:
             rate = settings[1] / (settings[2] + state[0])
             state[1] *= 1.0 - rate * settings[0]
             if moves:
-                _descend(corpus, work, pairs, b, rate / state[1], weights)
+                _descend(corpus, work, pairs, segments, b, rate / state[1], weights)
         elif rule != NOTHING:
-            n_slots = _collect(corpus, work, pairs, b) if moves else 0
+            n_slots = _collect(corpus, work, pairs, segments, b) if moves else 0
             slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
             if rule == SGD_L1:
                 _sgd_l1(slots, amounts, weights, settings, state, memory)
@@ -176,7 +232,7 @@ def walk(
                         memory[slots[n]] -= amounts[n]
                 else:
                     factor = corpus.weights[b]
-                    wrong = _n_wrong(corpus, b, bests.path)
+                    wrong = _n_wrong(corpus, segments, b, bests.path)
                     if rule == PASSIVE_AGGRESSIVE:
                         loss = _passive_aggressive(
                             slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, state[0], memory
@@ -213,7 +269,7 @@ def frank_wolfe(
     for k in range(len(order)):
         b = order[k]
         begin, end = starts[b], starts[b + 1]
-        loss, _ = _differentiate(corpus, work, None, bests, None, b, costs, weights, 1.0)
+        loss, _ = _differentiate(corpus, work, None, None, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
@@ -223,7 +279,7 @@ def frank_wolfe(
         for t in range(begin, end):
             cost += corpus.weights[b] * costs[corpus.gold[t], bests.path[t - begin]]
         _add(d_nodes, d_chain, -1.0, nodes[begin:end], edges[b])  # where to go, less where it is
-        n_slots = _collect(corpus, work, None, b)
+        n_slots = _collect(corpus, work, None, None, b)
         slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
         slope, square = _along(slots, amounts, weights)
         # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
@@ -264,7 +320,7 @@ def exponentiated_gradient(
 
     learns, nodes, edges, dual: As in `frank_wolfe`, of the distribution. theta_nodes (float64[T, S]), theta_edges
     (float64[B, S + 2, S]): Its scores, -inf where forbidden. rates (float64[B]).
-    first (bool): Nothing is known of the distributions yet: they replace the annotation, whatever the dual says.
+    first (bool): Nothing is known of the distributions yet: those of theta replace the annotation, whatever the dual says.
     RETURNS: As `walk`.
     """
     starts = corpus.starts
@@ -280,7 +336,7 @@ def exponentiated_gradient(
         weight = corpus.weights[b]
         if begin == end or weight == 0.0:
             continue
-        loss, _ = _differentiate(corpus, work, None, bests, None, b, costs, weights, 1.0)
+        loss, _ = _differentiate(corpus, work, None, None, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
@@ -293,12 +349,16 @@ def exponentiated_gradient(
             for j in range(size):
                 ascent_chain[i, j] = chain[i, j]
         for _ in range(20):
+            rate = 0.0 if first else rates[b]
             for t in range(end - begin):
                 for j in range(size):
-                    node_scores[t, j] = theta_nodes[begin + t, j] + rates[b] * ascent_nodes[t, j]
+                    node_scores[t, j] = theta_nodes[begin + t, j] + rate * ascent_nodes[t, j]
             for i in range(size + 2):
                 for j in range(size):
-                    chain[i, j] = theta_edges[b, i, j] + rates[b] * ascent_chain[i, j]
+                    if ascent_chain[i, j] > -np.inf:  # rates may become 0
+                        chain[i, j] = theta_edges[b, i, j] + rate * ascent_chain[i, j]
+                    else:
+                        chain[i, j] = -np.inf
             _clear(d_nodes, end - begin)
             _clear(d_chain, len(d_chain))
             log_z = _expect_scaled(work, sums, end - begin, size, 1.0)
@@ -316,11 +376,12 @@ def exponentiated_gradient(
                     d_chain[i, j] *= weight
             _use_path(work, None, gold[begin:end], size, -weight)
             _add(d_nodes, d_chain, -1.0, nodes[begin:end], edges[b])
-            n_slots = _collect(corpus, work, None, b)
+            n_slots = _collect(corpus, work, None, None, b)
             slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
             slope, square = _along(slots, amounts, weights)
+            # Where a distribution has all its mass at one labelling growth is nothing but rounding, yet theta has to move on.
             growth = cost - dual[b] + slope - square / (4.0 * l2)
-            if growth >= 0.0 or first:
+            if growth >= -1e-12 * (abs(cost) + abs(slope) + square / (4.0 * l2)) or first:
                 for n in range(n_slots):
                     weights[slots[n]] -= amounts[n] / (2.0 * l2)
                 dual[b] = cost
@@ -335,7 +396,8 @@ def exponentiated_gradient(
                 for i in range(size + 2):
                     for j in range(size):
                         theta_edges[b, i, j] = chain[i, j]
-                rates[b] *= 1.05
+                if not first:
+                    rates[b] *= 1.05
                 break
             rates[b] *= 0.5
     return total, -1
@@ -431,7 +493,7 @@ def _arow(slots, amounts, loss, factor, wrong, has_costs, weights, settings, var
 
 
 @njit(fastmath=LINEAR, **HELPER)
-def _descend(corpus, work, pairs, b, rate, weights):
+def _descend(corpus, work, pairs, segments, b, rate, weights):
     """Stochastic gradient descent on loss / B + decay / 2 · w², where most states of most tokens have a derivative. Shrinking
     all weights is one product (Shalev-Shwartz, Singer & Srebro 2007, section 2.3).
 
@@ -444,6 +506,21 @@ def _descend(corpus, work, pairs, b, rate, weights):
     _descend_uses(corpus.states, begin, end, size, work.d_nodes, rate, learned, weights)
     if pairs is not None:
         _descend_uses(pairs.uses, begin, end, size * size, pairs.d_scores, rate, learned, weights)
+    if segments is not None:
+        uses = segments.uses
+        first, last = uses.listed_starts[begin], uses.listed_starts[end]
+        derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
+        # What was used before has the rate already
+        rates = (1.0, rate, rate, rate, 1.0)
+        for kind in range(5):
+            a, c = (begin, end) if kind < OF_SPANS else (first, last)
+            _descend_uses(uses.kinds[kind], a, c, size, derivatives[kind], rates[kind], learned, weights)
+        slot = uses.length_start
+        for k in range(uses.longest):
+            for j in range(size):
+                if learned[slot]:
+                    weights[slot] -= rate * segments.d_lengths[k, j]
+                slot += 1
     slot = corpus.chain_start
     for i in range(size + 2):
         for j in range(size):
@@ -536,7 +613,7 @@ def _catch_up(slot, weights, settings, seen, regularized, squares):
 
 
 @njit(**HELPER)
-def _catch_up_sequence(corpus, pairs, b, weights, settings, seen, regularized, squares):
+def _catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen, regularized, squares):
     if settings[2] == 0.0 and settings[3] == 0.0:
         return
     size = corpus.n_states
@@ -544,6 +621,12 @@ def _catch_up_sequence(corpus, pairs, b, weights, settings, seen, regularized, s
     _catch_up_uses(corpus.states, begin, end, size, weights, settings, seen, regularized, squares)
     if pairs is not None:
         _catch_up_uses(pairs.uses, begin, end, size * size, weights, settings, seen, regularized, squares)
+    if segments is not None:
+        uses = segments.uses
+        first, last = uses.listed_starts[begin], uses.listed_starts[end]
+        for kind in range(5):
+            a, c = (begin, end) if kind < OF_SPANS else (first, last)
+            _catch_up_uses(uses.kinds[kind], a, c, size, weights, settings, seen, regularized, squares)
     for slot in range(corpus.chain_start, len(weights)):
         if corpus.learned[slot]:
             _catch_up(slot, weights, settings, seen, regularized, squares)
@@ -570,7 +653,7 @@ def catch_up_all(learned, weights, settings, seen, regularized, squares):
 
 
 @njit(**HELPER)
-def _differentiate(corpus, work, pairs, bests, sums, b, costs, weights, scale):
+def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights, scale):
     """Leaves the derivative of a sequence's loss in the work spaces.
 
     RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
@@ -586,11 +669,16 @@ def _differentiate(corpus, work, pairs, bests, sums, b, costs, weights, scale):
     _clear(work.d_chain, size + 2)
     if pairs is not None:
         _clear(pairs.d_scores, n)
+    if segments is not None:
+        _clear_segments(segments, begin, end)
     if n == 0 or factor == 0.0:
         return 0.0, False
-    _add_scores(corpus.states, begin, end, size, weights, scale, nodes)
+    if segments is None:
+        _add_scores(corpus.states, begin, end, size, weights, scale, False, nodes)
+    else:
+        _score_segments(corpus.states, nodes, segments, begin, end, size, weights, scale)
     if pairs is not None:
-        _add_scores(pairs.uses, begin, end, size * size, weights, scale, pairs.scores)
+        _add_scores(pairs.uses, begin, end, size * size, weights, scale, False, pairs.scores)
     for i in range(size + 2):
         for j in range(size):
             chain[i, j] = scale * weights[corpus.chain_start + i * size + j]
@@ -598,11 +686,16 @@ def _differentiate(corpus, work, pairs, bests, sums, b, costs, weights, scale):
     for step in range(2):  # what the annotation allows, then everything
         is_free = step == 1
         if not is_free and corpus.is_known[b]:
-            reached = _path_score(work, pairs, gold[begin:end], size)
+            if segments is None:
+                reached = _path_score(work, pairs, gold[begin:end], size)
+            else:
+                reached = _segments_score(work, pairs, segments, segments.uses.path[begin:end], size)
         else:
             if is_free and len(costs) > 0:
                 _add_costs(nodes, gold, clamp, begin, end, costs)
-            if not is_free:
+            if segments is not None:
+                _fold(nodes, segments, clamp, begin, end, size, not is_free)
+            elif not is_free:
                 for t in range(n):
                     for j in range(size):
                         kept[t, j] = nodes[t, j]
@@ -610,24 +703,38 @@ def _differentiate(corpus, work, pairs, bests, sums, b, costs, weights, scale):
                             nodes[t, j] = -np.inf
             amount = factor if is_free else -factor
             if bests is not None:
-                value = _viterbi(work, pairs, bests.path, n, size)
-                if math.isfinite(value):
-                    _use_path(work, pairs, bests.path[:n], size, amount)
+                if segments is None:
+                    value = _viterbi(work, pairs, bests.path, n, size)
+                    if math.isfinite(value):
+                        _use_path(work, pairs, bests.path[:n], size, amount)
+                else:
+                    value = _best_segments(work, pairs, segments, bests.path, n, size)
+                    if math.isfinite(value):
+                        _use_segments(work, pairs, segments, bests.path[:n], size, amount)
             if sums is not None:
-                value = np.nan
-                if pairs is None:
-                    value = _expect_scaled(work, sums, n, size, amount)
-                if math.isnan(value):
-                    value = _expect_in_logs(work, pairs, n, size, amount)
+                if segments is None:
+                    value = np.nan
+                    if pairs is None:
+                        value = _expect_scaled(work, sums, n, size, amount)
+                    if math.isnan(value):
+                        value = _expect_in_logs(work, pairs, n, size, amount)
+                else:
+                    value = _expect_segments(work, pairs, segments, n, size, amount)
             if not is_free:
                 reached = value
-                for t in range(n):
-                    for j in range(size):
-                        nodes[t, j] = kept[t, j]
+                if segments is None:
+                    for t in range(n):
+                        for j in range(size):
+                            nodes[t, j] = kept[t, j]
         if reached == -np.inf:
             return 0.0, False  # the annotation is forbidden: nothing to learn
     if corpus.is_known[b]:
-        _use_path(work, pairs, gold[begin:end], size, -factor)
+        if segments is None:
+            _use_path(work, pairs, gold[begin:end], size, -factor)
+        else:
+            _use_segments(work, pairs, segments, segments.uses.path[begin:end], size, -factor)
+    if segments is not None:
+        _cover(segments, n, size, work.d_nodes)
     return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
 
 
@@ -639,13 +746,14 @@ def _clear(rows, n):
 
 
 @njit(fastmath=LINEAR, **HELPER)
-def _add_scores(uses, begin, end, size, weights, scale, scores):
-    """scores[t, c] = scale · the weights of column c that token t uses."""
+def _add_scores(uses, begin, end, size, weights, scale, adds, scores):
+    """scores[t, c] = scale · the weights of column c that token t uses; what is there already counts as some, if it adds."""
     slots, columns, values, bounds = uses
     for t in range(begin, end):
         target = scores[t - begin]
-        for j in range(size):
-            target[j] = 0.0
+        if not adds:
+            for j in range(size):
+                target[j] = 0.0
         for n in range(bounds[2 * t], bounds[2 * t + 1]):
             value = np.float64(values[n]) if len(values) > 0 else 1.0
             at = slots[n]
@@ -674,13 +782,25 @@ def _add_costs(nodes, gold, clamp, begin, end, costs):
 
 
 @njit(**HELPER)
-def _n_wrong(corpus, b, path):
-    """Tokens at which a path contradicts the annotation."""
+def _n_wrong(corpus, segments, b, path):
+    """Tokens at which a path contradicts the annotation: another state, or a segment begins or goes on where it must not."""
     wrong = 0
     begin, end = corpus.starts[b], corpus.starts[b + 1]
+    state = 0
     for t in range(begin, end):
-        state, named = path[t - begin], corpus.gold[t]
-        wrong += state != named if named >= 0 else not corpus.clamp[t, state]
+        is_wrong = False
+        if segments is None:
+            state = path[t - begin]
+        else:
+            goes_on = path[t - begin] == GOES_ON
+            if goes_on:
+                is_wrong = segments.uses.must_begin[t]
+            else:
+                state = path[t - begin]
+                is_wrong = t > begin and not segments.uses.may_begin[t]
+        named = corpus.gold[t]
+        is_wrong |= state != named if named >= 0 else not corpus.clamp[t, state]
+        wrong += is_wrong
     return wrong
 
 
@@ -712,7 +832,7 @@ def _use_path(work, pairs, path, size, amount):
 
 
 @njit(**HELPER)
-def _collect(corpus, work, pairs, b):
+def _collect(corpus, work, pairs, segments, b):
     """The gradient by weight: each slot of a sequence whose sum is not 0 in work.slots, the sums in work.amounts.
 
     RETURNS (int): How many.
@@ -724,6 +844,21 @@ def _collect(corpus, work, pairs, b):
     found = _collect_uses(corpus.states, begin, end, size, work.d_nodes, learned, gradient, slots, 0)
     if pairs is not None:
         found = _collect_uses(pairs.uses, begin, end, size * size, pairs.d_scores, learned, gradient, slots, found)
+    if segments is not None:
+        uses = segments.uses
+        first, last = uses.listed_starts[begin], uses.listed_starts[end]
+        derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
+        for kind in range(5):
+            a, c = (begin, end) if kind < OF_SPANS else (first, last)
+            found = _collect_uses(uses.kinds[kind], a, c, size, derivatives[kind], learned, gradient, slots, found)
+        slot = uses.length_start
+        for k in range(uses.longest):
+            for j in range(size):
+                if segments.d_lengths[k, j] != 0.0 and learned[slot]:
+                    gradient[slot] = segments.d_lengths[k, j]
+                    slots[found] = slot
+                    found += 1
+                slot += 1
     slot = corpus.chain_start
     for i in range(size + 2):
         for j in range(size):
@@ -1022,4 +1157,327 @@ def _expect_in_logs(work, pairs, n, size, amount):
                 if pairs is not None:
                     pairs.d_scores[t, i * size + j] += expected
             beta[i] = _log_sum(terms)
+    return log_z
+
+
+# ------------------------------------------------------------------------------------------------------------ segments
+
+
+@njit(**HELPER)
+def _clear_segments(segments, begin, end):
+    starts = segments.uses.listed_starts
+    _clear(segments.d_begins, end - begin)
+    _clear(segments.d_ends, end - begin)
+    _clear(segments.d_lengths, len(segments.d_lengths))
+    _clear(segments.d_spans, starts[end] - starts[begin])
+
+
+@njit(**HELPER)
+def _score_segments(states, nodes, segments, begin, end, size, weights, scale):
+    """Scores of tokens, begins, ends, lengths and listed spans; and which spans are listed."""
+    uses = segments.uses
+    starts = uses.listed_starts
+    first, last = starts[begin], starts[end]
+    scores = (nodes, segments.begins, segments.ends, segments.spans, segments.spans)
+    _add_scores(states, begin, end, size, weights, 1.0, False, nodes)
+    for kind in range(5):
+        a, c = (begin, end) if kind < OF_SPANS else (first, last)
+        adds, goes_on = kind == 0 or kind == 4, kind == 3  # to what is there already; and still without the scale
+        _add_scores(uses.kinds[kind], a, c, size, weights, 1.0 if goes_on else scale, adds, scores[kind])
+    for k in range(uses.longest):
+        for j in range(size):
+            segments.lengths[k, j] = scale * weights[uses.length_start + k * size + j]
+    for t in range(begin, end):
+        for k in range(uses.longest):
+            segments.span_of[t - begin, k] = -1
+        for n in range(starts[t], starts[t + 1]):
+            segments.span_of[t - begin, uses.listed_lengths[n] - 1] = n - first
+
+
+@njit(**HELPER)
+def _fold(nodes, segments, clamp, begin, end, size, is_clamped):
+    """Opening, closing and reach of segments, see `semi_markov.fold` and `semi_markov.mask`."""
+    opening, closing, reach, total = segments.opening, segments.closing, segments.reach, segments.column
+    must_begin, may_begin = segments.uses.must_begin, segments.uses.may_begin
+    for j in range(size):
+        total[j] = 0.0
+    for t in range(end - begin):
+        for j in range(size):
+            opening[t, j] = segments.begins[t, j] - total[j]
+            total[j] += nodes[t, j]
+            closing[t, j] = segments.ends[t, j] + total[j]
+            reach[t, j] = 0
+        if is_clamped:
+            for j in range(size):
+                reach[t, j] = t if t == 0 or must_begin[begin + t] else reach[t - 1, j]
+                if not clamp[begin + t, j]:
+                    reach[t, j] = t + 1
+            if t > 0 and not may_begin[begin + t]:
+                for j in range(size):
+                    opening[t, j] = closing[t - 1, j] = -np.inf
+
+
+@njit(**HELPER)
+def _gather_ending(segments, t, size):
+    """Scores of the segments that end with t, with what is before them and without the closing, in terms[k].
+
+    RETURNS (int): How many lengths are possible.
+    """
+    entered, lengths, terms = segments.entered, segments.lengths, segments.terms
+    n_lengths = min(len(lengths), t + 1)
+    for k in range(n_lengths):
+        span = segments.span_of[t - k, k]
+        for j in range(size):
+            terms[k, j] = entered[t - k, j] + lengths[k, j] if segments.reach[t, j] <= t - k else -np.inf
+        if span >= 0:
+            for j in range(size):
+                terms[k, j] += segments.spans[span, j]
+    return n_lengths
+
+
+@njit(**HELPER)
+def _best_segments(work, pairs, segments, path, n, size):
+    """The best segmentation in ``path``, and its score; ties as in `semi_markov.viterbi`."""
+    chain, entered, left, terms = work.chain, segments.entered, segments.left, segments.terms
+    transitions = chain if pairs is None else work.matrix
+    for t in range(n):
+        if pairs is not None:
+            _set_transitions(chain, pairs.scores, t, size, transitions)
+        for j in range(size):
+            entered[t, j] = chain[size, j] if t == 0 else -np.inf
+        if t > 0:
+            for i in range(size):
+                for j in range(size):
+                    entered[t, j] = max(entered[t, j], left[t - 1, i] + transitions[i, j])
+        for j in range(size):
+            entered[t, j] += segments.opening[t, j]
+            left[t, j] = -np.inf
+        n_lengths = _gather_ending(segments, t, size)
+        for k in range(n_lengths):
+            for j in range(size):
+                left[t, j] = max(left[t, j], terms[k, j])
+        for j in range(size):
+            left[t, j] += segments.closing[t, j]
+    state, total = -1, -np.inf
+    for j in range(size):
+        if left[n - 1, j] + chain[size + 1, j] > total:
+            state, total = j, left[n - 1, j] + chain[size + 1, j]
+    if state == -1:
+        return np.nan if math.isnan(left[n - 1, 0]) else -np.inf
+    t = n - 1
+    while True:
+        n_lengths = _gather_ending(segments, t, size)
+        longer = 0
+        for k in range(1, n_lengths):
+            if terms[k, state] > terms[longer, state]:
+                longer = k
+        for i in range(t - longer + 1, t + 1):
+            path[i] = GOES_ON
+        t -= longer
+        path[t] = state
+        if t == 0:
+            return total
+        if pairs is not None:
+            _set_transitions(chain, pairs.scores, t, size, transitions)
+        after, best = state, -np.inf
+        for i in range(size):
+            if left[t - 1, i] + transitions[i, after] > best:
+                best = left[t - 1, i] + transitions[i, after]
+                state = i
+        t -= 1
+
+
+@njit(**HELPER)
+def _segments_score(work, pairs, segments, path, size):
+    chain = work.chain
+    score, before, t = 0.0, -1, 0
+    while t < len(path):
+        state, end = path[t], t + 1
+        while end < len(path) and path[end] == GOES_ON:
+            end += 1
+        score += chain[size, state] if before < 0 else chain[before, state]
+        if before >= 0 and pairs is not None:
+            score += pairs.scores[t, before * size + state]
+        score += segments.begins[t, state] + segments.ends[end - 1, state] + segments.lengths[end - t - 1, state]
+        if segments.span_of[t, end - t - 1] >= 0:
+            score += segments.spans[segments.span_of[t, end - t - 1], state]
+        for i in range(t, end):
+            score += work.nodes[i, state]
+        before, t = state, end
+    return score + chain[size + 1, before]
+
+
+@njit(**HELPER)
+def _use_segments(work, pairs, segments, path, size, amount):
+    """Adds an amount for each score that a path of segments uses; those of tokens are left to `_cover`."""
+    d_chain = work.d_chain
+    before, t = -1, 0
+    while t < len(path):
+        state, end = path[t], t + 1
+        while end < len(path) and path[end] == GOES_ON:
+            end += 1
+        d_chain[size if before < 0 else before, state] += amount
+        if before >= 0 and pairs is not None:
+            pairs.d_scores[t, before * size + state] += amount
+        segments.d_begins[t, state] += amount
+        segments.d_ends[end - 1, state] += amount
+        segments.d_lengths[end - t - 1, state] += amount
+        if segments.span_of[t, end - t - 1] >= 0:
+            segments.d_spans[segments.span_of[t, end - t - 1], state] += amount
+        before, t = state, end
+    d_chain[size + 1, before] += amount
+
+
+@njit(**HELPER)
+def _cover(segments, n, size, d_nodes):
+    """Segments over each token: those that began up to it, less those that ended before it."""
+    for t in range(n):
+        for j in range(size):
+            d_nodes[t, j] = segments.d_begins[t, j]
+            if t > 0:
+                d_nodes[t, j] += d_nodes[t - 1, j] - segments.d_ends[t - 1, j]
+
+
+@njit(**HELPER)
+def _log_sum_steps(chain, pairs, t, i, j, row, size, terms, leaves):
+    """Log of the sum over the steps into token t that leave state i (to all j), or that lead to state j (from all i)."""
+    for other in range(size):
+        before, after = (i, other) if leaves else (other, j)
+        terms[other] = row[other] + chain[before, after]
+        if pairs is not None:
+            terms[other] += pairs.scores[t, before * size + after]
+    return _log_sum(terms)
+
+
+@njit(**HELPER)
+def _log_sum_lengths(terms, n_lengths, size, shares, out):
+    """out[j] = log of the sum over k of exp(terms[k, j])."""
+    for j in range(size):
+        out[j] = -np.inf
+    for k in range(n_lengths):
+        for j in range(size):
+            out[j] = max(out[j], terms[k, j])
+    for k in range(n_lengths):
+        for j in range(size):
+            shares[k, j] = terms[k, j] - (out[j] if out[j] > -np.inf else 0.0)
+        _exp(shares, k, 0.0, shares)
+        if k > 0:
+            for j in range(size):
+                shares[0, j] += shares[k, j]
+    for j in range(size):
+        out[j] = out[j] + math.log(shares[0, j]) if out[j] > -np.inf else -np.inf
+
+
+@njit(**HELPER)
+def _largest(row):
+    largest = -np.inf
+    for value in row:
+        largest = max(largest, value)
+    return largest
+
+
+@njit(**HELPER)
+def _expect_segments(work, pairs, segments, n, size, amount):
+    """Log partition; adds the expected uses of each score, times an amount; those of tokens are left to `_cover`.
+
+    Sums are logarithms. Inside, steps are products of exp(left - maximum) and exp(transitions - maximum); where these could
+    vanish, or transitions depend on the token, it is the textbook sum.
+    """
+    chain, exps, d_chain = work.chain, work.matrix, work.d_chain
+    opening, closing, entered, left = segments.opening, segments.closing, segments.entered, segments.left
+    leaving, out, mass, terms, shares = segments.leaving, segments.out, segments.mass, segments.terms, segments.shares
+    lengths, spans, column = segments.lengths, segments.spans, segments.column
+    top = -np.inf
+    for i in range(size):
+        for j in range(size):
+            top = max(top, chain[i, j])
+    for i in range(size):
+        _exp(chain, i, top, exps)
+    # entered[t, j] = opening[t, j] + logsum_i(left[t-1, i] + transitions[i, j])
+    # left[t, j] = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
+    for t in range(n):
+        if t == 0:
+            for j in range(size):
+                entered[t, j] = chain[size, j] + opening[t, j]
+        else:
+            largest = _largest(left[t - 1])
+            for j in range(size):
+                entered[t, j] = 0.0
+            if pairs is None and largest > -np.inf:
+                _exp(left, t - 1, largest, mass)
+                for i in range(size):
+                    for j in range(size):
+                        entered[t, j] += mass[t - 1, i] * exps[i, j]
+            for j in range(size):
+                if entered[t, j] > TINY:
+                    entered[t, j] = largest + top + math.log(entered[t, j])
+                else:
+                    entered[t, j] = _log_sum_steps(chain, pairs, t, -1, j, left[t - 1], size, column, False)
+                entered[t, j] += opening[t, j]
+        _log_sum_lengths(terms, _gather_ending(segments, t, size), size, shares, left[t])
+        for j in range(size):
+            left[t, j] += closing[t, j]
+    for j in range(size):
+        column[j] = left[n - 1, j] + chain[size + 1, j]
+    log_z = _log_sum(column)
+    if not math.isfinite(log_z):
+        return log_z
+    for j in range(size):
+        leaving[n - 1, j] = chain[size + 1, j]
+        d_chain[size + 1, j] += amount * math.exp(column[j] - log_z)
+    # leaving[t, i] = closing[t, i] + logsum_j(transitions[i, j] + out[t+1, j])
+    # out[t, j] = opening[t, j] + logsum_k(leaving[t+k, j] + lengths[k, j] + spans[.., j])
+    for t in range(n - 1, -1, -1):
+        if t < n - 1:
+            after, before = _largest(out[t + 1]), _largest(left[t])
+            share = after + before + top - log_z
+            is_scaled = pairs is None and after > -np.inf and before > -np.inf and share < SPREAD / 3.0
+            if is_scaled:
+                _exp(out, t + 1, after, mass)
+                _exp(left, t, before, mass)
+                share = amount * math.exp(share)
+            for i in range(size):
+                total = 0.0
+                if is_scaled:
+                    factor = share * mass[t, i]
+                    for j in range(size):
+                        step = exps[i, j] * mass[t + 1, j]
+                        total += step
+                        d_chain[i, j] += factor * step
+                elif left[t, i] > -np.inf:
+                    for j in range(size):
+                        step = chain[i, j]
+                        if pairs is not None:
+                            step += pairs.scores[t + 1, i * size + j]
+                        expected = amount * math.exp(left[t, i] + step + out[t + 1, j] - log_z)
+                        d_chain[i, j] += expected
+                        if pairs is not None:
+                            pairs.d_scores[t + 1, i * size + j] += expected
+                if total > TINY:
+                    leaving[t, i] = after + top + math.log(total)
+                else:
+                    leaving[t, i] = _log_sum_steps(chain, pairs, t + 1, i, -1, out[t + 1], size, column, True)
+        for j in range(size):
+            leaving[t, j] += closing[t, j]
+        n_lengths = min(len(lengths), n - t)
+        for k in range(n_lengths):
+            span = segments.span_of[t, k]
+            for j in range(size):
+                terms[k, j] = leaving[t + k, j] + lengths[k, j] if segments.reach[t + k, j] <= t else -np.inf
+                if span >= 0:
+                    terms[k, j] += spans[span, j]
+                shares[k, j] = entered[t, j] + terms[k, j]
+            _exp(shares, k, log_z, shares)
+            for j in range(size):
+                expected = amount * shares[k, j]
+                segments.d_begins[t, j] += expected
+                segments.d_ends[t + k, j] += expected
+                segments.d_lengths[k, j] += expected
+                if span >= 0:
+                    segments.d_spans[span, j] += expected
+                if t == 0:
+                    d_chain[size, j] += expected
+        _log_sum_lengths(terms, n_lengths, size, shares, out[t])
+        for j in range(size):
+            out[t, j] += opening[t, j]
     return log_z

@@ -69,8 +69,15 @@ def SemiMarkov(
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
             "resize": resize_semi_markov,
             "objective": SemiMarkovObjective,
+            "sequences": _make_sequences,
         },
     )
+
+
+def _make_sequences(model: Model, loss, corpus):
+    from .segment_sequences import SegmentSequencesObjective  # which knows this file
+
+    return SegmentSequencesObjective(model, loss, corpus)
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:
@@ -235,9 +242,67 @@ class _Block(NamedTuple):
     structure: Any  # what answers the loss, None for the semi-Markov chain alone
 
 
-class SemiMarkovObjective:
-    """Loss of a corpus as a function of all weights as one vector: emissions, transition templates, segment features by place,
+class SemiMarkovWeights:
+    """All weights of a sparse semi-Markov chain as one vector: emissions, transition templates, segment features by place,
     transitions, firsts, lasts and lengths; weights that were not seen in training are not part of it.
+
+    model (Model): A SemiMarkov on SparseEmissions.
+    """
+
+    def __init__(self, model: Model):
+        self._model = model
+        self._emissions, self._segments = model.get_ref("emissions"), model.get_ref("segments")
+        self._features: SparseFeatures = self._emissions.attrs["features"]
+        self._segment_features: SegmentFeatures = self._segments.attrs["segment_features"]
+        self._observed = model.attrs["observed"].astype(bool)
+        self._lengths = has_lengths(model)
+        sizes = [self._features.states.n_weights, self._features.transitions.n_weights]
+        sizes += [self._segment_features.rows[place].n_weights for place in PLACES]
+        self._bounds = np.cumsum([*sizes, int(self._observed.sum())])
+
+    @property
+    def model_features(self) -> SparseFeatures:
+        """The features that the objective was made for."""
+        return self._features
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """Equal for vectors that mean the same weights."""
+        check = zlib.crc32(np.ascontiguousarray(self._observed), self._features.check)
+        check = zlib.crc32(np.ascontiguousarray(self._lengths), check)
+        for rows in self._segment_features.rows.values():
+            for array in (rows.index.keys, rows.pair_starts, rows.pair_columns):
+                check = zlib.crc32(np.ascontiguousarray(array), check)
+        return (int(self._bounds[-1]), int(self._lengths.sum()), check)
+
+    def weights(self) -> Floats:
+        chain = np.vstack([self._model.get_param(name) for name in ("transitions", "first", "last")])
+        parts = [self._emissions.get_param("states"), self._emissions.get_param("transitions")]
+        parts += [self._segments.get_param(place) for place in PLACES]
+        parts += [chain[self._observed], self._model.get_param("lengths")[self._lengths]]
+        return np.concatenate(parts).astype(np.float64)
+
+    def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray[np.float32]]:
+        """The weights as thinc knows them: by the id of their model and their name."""
+        states, transitions, *places, observed, lengths = np.split(weights.astype(np.float32), self._bounds)
+        chain, dense = np.zeros(self._observed.shape, np.float32), np.zeros(self._lengths.shape, np.float32)
+        chain[self._observed] = observed
+        dense[self._lengths] = lengths
+        found = {(self._emissions.id, "states"): states.copy(), (self._emissions.id, "transitions"): transitions.copy()}
+        for place, value in zip(PLACES, places):
+            found[self._segments.id, place] = value.copy()
+        for name, value in zip(_PARAMS, (chain[:-2], chain[-2], chain[-1], dense)):
+            found[self._model.id, name] = value.copy()
+        return found
+
+    def assign(self, weights: Floats) -> None:
+        nodes = {node.id: node for node in (self._model, self._emissions, self._segments)}
+        for (model_id, name), value in self.parameters(weights).items():
+            nodes[model_id].set_param(name, value)
+
+
+class SemiMarkovObjective(SemiMarkovWeights):
+    """Loss of a corpus as a function of its weights.
 
     model (Model): A SemiMarkov on SparseEmissions.
     loss (ClampedLoss): What is minimised.
@@ -245,30 +310,17 @@ class SemiMarkovObjective:
     """
 
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
-        self._model = model
+        super().__init__(model)
         self._loss = loss
         self._structure = SemiMarkovInference(threads=default_threads())
-        self._emissions, self._segments = model.get_ref("emissions"), model.get_ref("segments")
-        self._features: SparseFeatures = self._emissions.attrs["features"]
-        self._segment_features: SegmentFeatures = self._segments.attrs["segment_features"]
-        self._observed = model.attrs["observed"].astype(bool)
-        self._lengths = has_lengths(model)
         batches = list(corpus)
         self._corpus = CorpusEmissions(self._features, batches)
         self._blocks = [self._block(batch) for batch in batches]
-        sizes = [self._features.states.n_weights, self._features.transitions.n_weights]
-        sizes += [self._segment_features.rows[place].n_weights for place in PLACES]
-        self._bounds = np.cumsum([*sizes, int(self._observed.sum())])
         self.signature = self._sign()
         self.n_impossible = 0
 
     def _block(self, batch: AnnotatedDocs) -> _Block:
         return _Block(self._segment_features.prepare(batch.docs), batch.allowed, batch.weights, batch.structure)
-
-    @property
-    def model_features(self) -> SparseFeatures:
-        """The features that the objective was made for."""
-        return self._features
 
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""
@@ -283,25 +335,6 @@ class SemiMarkovObjective:
             if array is not None:
                 check = zlib.crc32(np.ascontiguousarray(array), check)
         return (int(self._bounds[-1]), int(self._lengths.sum()), check)
-
-    def weights(self) -> Floats:
-        chain = np.vstack([self._model.get_param(name) for name in ("transitions", "first", "last")])
-        parts = [self._emissions.get_param("states"), self._emissions.get_param("transitions")]
-        parts += [self._segments.get_param(place) for place in PLACES]
-        parts += [chain[self._observed], self._model.get_param("lengths")[self._lengths]]
-        return np.concatenate(parts).astype(np.float64)
-
-    def assign(self, weights: Floats) -> None:
-        states, transitions, *places, observed, lengths = np.split(weights.astype(np.float32), self._bounds)
-        self._emissions.set_param("states", states.copy())
-        self._emissions.set_param("transitions", transitions.copy())
-        for place, value in zip(PLACES, places):
-            self._segments.set_param(place, value.copy())
-        chain, dense = np.zeros(self._observed.shape, np.float32), np.zeros(self._lengths.shape, np.float32)
-        chain[self._observed] = observed
-        dense[self._lengths] = lengths
-        for name, value in zip(_PARAMS, (chain[:-2], chain[-2], chain[-1], dense)):
-            self._model.set_param(name, value.copy())
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         states, transitions, *places, observed, known_lengths = np.split(weights, self._bounds)

@@ -56,18 +56,18 @@ class SequencesObjective(ChainWeights):
         gold = np.where(known, batch.allowed.argmax(axis=1), -1).astype(np.int32)
         weights = np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights
         uses = [
-            _find_slots(token_features, *of_rows, len(gold))
+            find_slots(token_features, *of_rows, len(gold))
             for token_features, of_rows in zip((prepared.states, prepared.transitions), self._slots)
         ]
         return prepared.starts, *uses, gold, batch.allowed if not known.all() else None, weights
 
     def _lay_out(self, batches: list) -> ChainCorpus:
         n_tags = self._features.n_tags
-        empty = np.zeros(0, dtype=np.int64), *[_find_slots(None, *of_rows, 0) for of_rows in self._slots]
+        empty = np.zeros(0, dtype=np.int64), *[find_slots(None, *of_rows, 0) for of_rows in self._slots]
         starts, states, pairs, golds, clamps, weights = zip(
             (*empty, np.zeros(0, dtype=np.int32), None, np.zeros(0)), *batches
         )
-        starts, gold = _join_starts(starts), np.concatenate(golds)
+        starts, gold = join_starts(starts), np.concatenate(golds)
         clamp = np.zeros((0, n_tags), dtype=bool)
         if any(allowed is not None for allowed in clamps):
             clamp = np.zeros((len(gold), n_tags), dtype=bool)
@@ -92,11 +92,11 @@ class SequencesObjective(ChainWeights):
         learned[slot_of_weight] = True
         allowed = self._model.attrs["allowed"]
         possible = np.vstack([allowed.transitions, allowed.first, allowed.last])
-        states = _join_uses(states)
-        pairs = _join_uses(pairs) if self._features.feature_set.transitions else None
-        touched = _count_slots(states, n_tags)
+        states = join_uses(states)
+        pairs = join_uses(pairs) if self._features.feature_set.transitions else None
+        touched = count_slots(states, n_tags)
         if pairs is not None:
-            touched += _count_slots(pairs, n_tags * n_tags)
+            touched += count_slots(pairs, n_tags * n_tags)
         return ChainCorpus(
             n_states=n_tags,
             starts=starts,
@@ -114,7 +114,7 @@ class SequencesObjective(ChainWeights):
         )
 
 
-def _find_slots(
+def find_slots(
     features: Optional[TokenFeatures], layout: SlotLayout, n_columns: int, start: int, n_tokens: int
 ) -> SlotUses:
     """What each token's features use of a vector of slots, where they have those from number ``start`` on."""
@@ -141,21 +141,21 @@ def _find_slots(
     )
 
 
-def _join_uses(parts: Sequence[SlotUses]) -> SlotUses:
+def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
     slots, columns, values, bounds = zip(*parts)
     if any(map(len, values)):
         ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
         values = [of_part if len(of_part) else one for of_part, one in zip(values, ones)]
-    return SlotUses(np.concatenate(slots), np.concatenate(columns), np.concatenate(values), _join_starts(bounds))
+    return SlotUses(np.concatenate(slots), np.concatenate(columns), np.concatenate(values), join_starts(bounds))
 
 
-def _count_slots(uses: SlotUses, n_columns: int) -> NDArray[np.int64]:
+def count_slots(uses: SlotUses, n_columns: int) -> NDArray[np.int64]:
     """How many slots the tokens before each token use: int64[T + 1]."""
     sizes = np.diff(uses.bounds)
     sizes[0::2] *= n_columns
     return np.append(0, np.cumsum(sizes))[0::2]
 
 
-def _join_starts(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def join_starts(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     lengths = [np.diff(part) for part in parts]
     return np.append(0, np.cumsum(np.concatenate(lengths))).astype(np.int64)

@@ -30,6 +30,7 @@ class DualOptimizer(OnlineOptimizer):
     """
 
     losses = (MaxMargin,)
+    is_dual = True
     identity = ("seed", "l2")
 
     def __init__(self, *, l2: float, gap_tolerance: float, epochs_per_step: int, seed: int) -> None:
@@ -127,7 +128,7 @@ class FrankWolfe(DualOptimizer):
 
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         arrays = (run.arrays["nodes"], run.arrays["edges"], run.arrays["dual"])
-        work, _, bests, _ = pass_.room
+        work, _, _, bests, _ = pass_.room
         return kernels.frank_wolfe(
             pass_.corpus, work, bests, pass_.order, learns, pass_.costs, run.slots, *arrays, float(self.l2)
         )
@@ -171,7 +172,7 @@ class ExponentiatedGradient(DualOptimizer):
         names = ("nodes", "edges", "dual", "theta_nodes", "theta_edges", "rates")
         arrays = [run.arrays[name] for name in names]
         first = bool(run.numbers["first"])
-        work, _, bests, _ = pass_.room
+        work, _, _, bests, _ = pass_.room
         sums = kernels.make_room(pass_.corpus, maximum=False).sums
         return kernels.exponentiated_gradient(
             pass_.corpus, work, bests, sums, pass_.order, learns, pass_.costs, run.slots, *arrays, first, float(self.l2)

@@ -56,6 +56,7 @@ class OnlineOptimizer(CRFOptimizer):
 
     wants_sequences = True
     losses: tuple[type, ...] = (Perceptron, MaxMargin)
+    is_dual = False  # of linear chains
     averaging = False
     identity: tuple[str, ...] = ("seed",)  # settings that saved state depends on
 
