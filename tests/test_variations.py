@@ -61,10 +61,24 @@ def test_users_read_the_duality_gap_where_it_ended(optimizer, caplog):
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.MaxMargin.v1"}})
     examples = ner_examples(nlp)
-    sgd = spacy.registry.optimizers.get(f"spacy_crf.{optimizer}.v1")(l2=0.1, gap_tolerance=0.2, epochs_per_step=200)
+    sgd = spacy.registry.optimizers.get(f"spacy_crf.{optimizer}.v1")(l2=1.0, gap_tolerance=0.2, epochs_per_step=50)
     nlp.initialize(lambda: examples, sgd=sgd)
     with caplog.at_level(logging.INFO, logger="spacy.spacy_crf.training"):
-        for _n in range(3):
+        for _n in range(4):
             nlp.update(examples, sgd=sgd)
     [said] = [r.message for r in caplog.records if "gap" in r.message and r.name == "spacy.spacy_crf.training"]
     assert f"gap {sgd.duality_gap('crf_ner'):.6f} is within gap_tolerance = 0.2" in said
+
+
+def test_exponentiated_gradients_find_their_way_from_a_first_step_too_far():
+    """A first step whatever the dual says put all mass at wrong labellings; rates then fell to 0, and 0 times -inf was NaN."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.MaxMargin.v1"}})
+    examples = ner_examples(nlp)
+    sgd = spacy.registry.optimizers.get("spacy_crf.ExponentiatedGradient.v1")(l2=0.1, epochs_per_step=100)
+    nlp.initialize(lambda: examples, sgd=sgd)
+    gaps = []
+    for _n in range(2):
+        nlp.update(examples, sgd=sgd)
+        gaps.append(sgd.duality_gap("crf_ner"))
+    assert gaps[1] < gaps[0] < 1.0
