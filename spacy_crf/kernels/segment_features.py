@@ -7,7 +7,7 @@ ABSENT = np.uint64(0xFFFFFFFFFFFFFFFF)
 NO_FEATURE = np.uint64(0)
 
 # What a part of a template reads from the span of the tokens b to e - 1
-LENGTH, WHOLE, FIRST, LAST, BEFORE, AFTER = 0, 1, 2, 3, 4, 5
+LENGTH, WHOLE, FIRST, LAST = 0, 1, 2, 3
 
 _FIRST = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
@@ -66,16 +66,32 @@ def hash_whole(column, begin, length):
 
 
 @njit(cache=True, nogil=True)
-def hash_spans(columns, padding, begin, length, opening, closing, wholes, seeds, part_starts, part_kinds, part_columns):
+def hash_spans(
+    columns,
+    padding,
+    begin,
+    length,
+    opening,
+    closing,
+    wholes,
+    seeds,
+    part_starts,
+    part_kinds,
+    part_columns,
+    part_offsets,
+):
     """Hash of every template at every span.
 
-    columns (uint64[T, C]), padding (uint64[2]): Values of the tokens, and of the positions before and behind a sequence.
+    columns (uint64[T, C]): Values of the tokens.
+    padding (uint64[2 R]): Values of the R positions before a sequence, the nearest first, and of the R behind it.
     begin (int64[N]), length (int32[N]): The spans.
     opening, closing (int64[T]): Where the sequence of each token begins and ends.
     wholes (uint64[N, C]): `hash_whole` of the columns that parts of the kind WHOLE read.
     seeds (uint64[M]): The templates' own hashes; template m has the parts ``part_starts[m]:part_starts[m + 1]``.
+    part_offsets (int64[P]): How far from the first or the last token a part reads, at most R.
     RETURNS (uint64[N, M]): NO_FEATURE where a part is absent.
     """
+    reach = len(padding) // 2
     hashes = np.empty((len(begin), len(seeds)), dtype=np.uint64)
     for n in range(len(begin)):
         b, e = begin[n], begin[n] + length[n]
@@ -87,14 +103,14 @@ def hash_spans(columns, padding, begin, length, opening, closing, wholes, seeds,
                     value = np.uint64(length[n])
                 elif kind == WHOLE:
                     value = wholes[n, column]
-                elif kind == FIRST:
-                    value = columns[b, column]
-                elif kind == LAST:
-                    value = columns[e - 1, column]
-                elif kind == BEFORE:
-                    value = columns[b - 1, column] if b > opening[b] else padding[0]
                 else:
-                    value = columns[e, column] if e < closing[b] else padding[1]
+                    position = part_offsets[p] + (b if kind == FIRST else e - 1)
+                    if position < opening[b]:
+                        value = padding[opening[b] - position - 1]
+                    elif position >= closing[b]:
+                        value = padding[reach + position - closing[b]]
+                    else:
+                        value = columns[position, column]
                 if value == ABSENT:
                     hashed = NO_FEATURE
                     break
