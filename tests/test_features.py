@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy.tokens import Doc, Token
+from spacy.util import registry
 
 from spacy_crf.features.columns import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
@@ -357,3 +358,18 @@ def test_lexeme_attributes_are_those_of_the_word(nlp):
         expected |= {"prefix2": text[:2]} if len(text) > 1 else {}
         expected |= {"suffix3": text[-3:]} if len(text) > 2 else {}
         assert sorted(found) == sorted(f"{name}[0]={value}" for name, value in expected.items())
+
+
+@registry.misc("test_features.lengths")
+def make_lengths():
+    return lambda doc: [[float(len(token))] for token in doc]
+
+
+@pytest.mark.parametrize("name", ["features", "ner_features", "tagger_features"])
+def test_functions_are_named_in_the_config(name):
+    """confection refused them where the type said that they are functions."""
+    block = {"@misc": f"spacy_crf.{name}.v1", "functions": {"lengths": {"@misc": "test_features.lengths"}}}
+    block["templates" if name == "features" else "extra"] = ["fn:lengths[0]"]
+    feature_set = registry.resolve({"features": block})["features"]
+    doc = Doc(spacy.blank("en").vocab, words=["a", "bcd"])
+    assert feature_set.functions["lengths"](doc) == [[1.0], [3.0]]

@@ -1,9 +1,10 @@
 """The registered feature sets of tokens: one to fill in, two that are good without tuning."""
 
-from typing import Optional
+from typing import Any, Optional
 
-from .columns import Source
 from .extractor import FeatureSet
+
+# ``functions`` are Any below: confection compares what a type says with a block that it has not called yet, and refuses it.
 
 # Capitals, digits and hyphens as one feature, not four: usaddress, snips and ingredients gain 0.2 to 0.4 F1, mit and wnut17 lose
 _LETTERS = [f"is_title[{n}]|is_upper[{n}]|is_digit[{n}]|has_hyphen[{n}]" for n in range(-2, 3)]
@@ -53,7 +54,7 @@ def features(
     templates: list[str],
     transitions: Optional[list[str]] = None,
     padding: bool = True,
-    functions: Optional[dict[str, Source]] = None,
+    functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Features as the user names them (``spacy_crf.features.v1``).
 
@@ -65,7 +66,7 @@ def features(
     return FeatureSet(templates, transitions, padding, functions)
 
 
-def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Source]] = None) -> FeatureSet:
+def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Any]] = None) -> FeatureSet:
     """Words, shapes and affixes around the token, for entities (``spacy_crf.ner_features.v1``).
 
     extra (List[str]): More templates, such as ``in:cities[-1..1]``.
@@ -73,7 +74,7 @@ def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str
     return FeatureSet([*NER_TEMPLATES, *(extra or [])], padding=False, functions=functions)
 
 
-def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Source]] = None) -> FeatureSet:
+def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Any]] = None) -> FeatureSet:
     """Words, affixes and shapes around the token, for one tag per token (``spacy_crf.tagger_features.v1``).
 
     extra (List[str]): More templates.
