@@ -68,7 +68,7 @@ def sequence_starts(sent_start: NDArray, doc_starts: NDArray) -> NDArray[np.int6
 def doc_bounds(docs: list[Doc]) -> NDArray[np.int64]:
     """RETURNS (int64[D + 1]): Where the tokens of each Doc begin and end."""
     bounds = np.zeros(len(docs) + 1, dtype=np.int64)
-    np.cumsum([len(doc) for doc in docs], out=bounds[1:])
+    np.cumsum(list(map(len, docs)), out=bounds[1:])
     return bounds
 
 
@@ -76,7 +76,7 @@ def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64
     """``Doc.to_array`` of all Docs, laid end to end: uint64[T, C]."""
     if not docs:
         return np.zeros((0, len(attributes)), dtype=np.uint64)
-    return np.concatenate([doc.to_array(attributes).reshape(len(doc), len(attributes)) for doc in docs])
+    return np.concatenate([doc.to_array(attributes) for doc in docs]).reshape(-1, len(attributes))
 
 
 class ColumnReader:

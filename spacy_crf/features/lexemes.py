@@ -60,6 +60,8 @@ _COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
     "short_shape": lambda text, lexeme: _short_shape(lexeme.shape_),
 }
 
+_vocab = attrgetter("vocab")
+
 LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *_COMPUTED]
 
 
@@ -99,7 +101,7 @@ class LexemeTable:
                 missing = orths[self._index.rows(orths) < 0]
                 new, first = np.unique(missing, return_index=True)
                 new = new[np.argsort(first)]  # as they are met
-                vocabs = list({id(doc.vocab): doc.vocab for doc in docs}.values())
+                vocabs = list(dict.fromkeys(map(_vocab, docs)))
                 owner = np.zeros(len(new), dtype=np.int64)
                 if len(vocabs) > 1:
                     owner[:] = [next(n for n, v in enumerate(vocabs) if orth in v.strings) for orth in new.tolist()]
