@@ -1182,8 +1182,9 @@ def _score_segments(states, nodes, segments, begin, end, size, weights, scale):
     _add_scores(states, begin, end, size, weights, 1.0, False, nodes)
     for kind in range(5):
         a, c = (begin, end) if kind < OF_SPANS else (first, last)
-        adds, goes_on = kind == 0 or kind == 4, kind == 3  # to what is there already; and still without the scale
-        _add_scores(uses.kinds[kind], a, c, size, weights, 1.0 if goes_on else scale, adds, scores[kind])
+        # The first is added to what states gave, the last to what spans gave: so these two are not scaled yet.
+        is_second, is_scaled = kind == 0 or kind == 4, kind != 3
+        _add_scores(uses.kinds[kind], a, c, size, weights, scale if is_scaled else 1.0, is_second, scores[kind])
     for k in range(uses.longest):
         for j in range(size):
             segments.lengths[k, j] = scale * weights[uses.length_start + k * size + j]
