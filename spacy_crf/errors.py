@@ -276,9 +276,13 @@ class Warnings(metaclass=_Coded):
         "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "
         "(time_limit in the constraints)."
     )
+    CRF603 = "{component}: probabilities ignore the rules {rules}: {reason}."
+    CRF604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
     CRF605 = (
         "{component}: the solver found no labelling of '{doc}...' that keeps all rules within {seconds} s (time_limit in the "
         "constraints). Not kept, as later ones yield: {rules}."
     )
-    CRF603 = "{component}: probabilities ignore the rules {rules}: {reason}."
-    CRF604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
+    CRF606 = (
+        "{component}: the solver did not finish within {seconds} s for '{doc}...': its most probable labelling is used in place "
+        "of that with the most right tokens (time_limit in the constraints)."
+    )

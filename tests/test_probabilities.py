@@ -351,6 +351,11 @@ def test_a_solver_out_of_time_names_the_document(factory, caplog):
     else:
         assert "CRF602" in message
         assert len({ent.label_ for ent in doc.ents if ent.text == "Paris"}) <= 1
+    nlp.get_pipe(factory).cfg["decode"] = "posterior"  # no solver, no labelling with the most right tokens
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        posterior = nlp("Paris met Bob in Paris . " * 6)
+    assert "CRF606" in caplog.records[-1].message
+    assert posterior.to_json()["ents"] == doc.to_json()["ents"]
 
 
 def test_prediction_without_rules_does_not_import_them():

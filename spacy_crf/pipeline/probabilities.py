@@ -90,36 +90,44 @@ def predict(
         return tags, None
     batch = _Batch(pipe, docs, scores, clamp, rules, facts, relaxed)
     if posterior:
-        tags = _posterior_tags(pipe, docs, batch, rules)
+        tags = _posterior_tags(pipe, docs, batch, rules, tags)
     if not weigh:
         return tags, None
     return tags, batch.span_probabilities(pipe.segments(tags, scores.starts))
 
 
-def _decode(pipe, docs, scores, clamp, rule_set, facts, *, tell=True):
-    words = words_of(docs) if rule_set.global_ else None
-    found = pipe.decoding().decode(rule_set, scores, doc_bounds(docs), facts, words, clamp)
-    if tell:
-        seconds = rule_set.constraints.time_limit
-        for d, names in found.relaxed.items():
-            message = Warnings.CRF605 if d in found.unfinished else Warnings.CRF601
-            pipe._warn(message, doc=docs[d].text[:40], rules=", ".join(names), seconds=seconds)
-        for d in found.unfinished:
-            if d not in found.relaxed:
-                pipe._warn(Warnings.CRF602, doc=docs[d].text[:40], seconds=seconds)
+def _decode(pipe, docs, scores, clamp, rule_set, facts):
+    found = _best_under_rules(pipe, docs, scores, clamp, rule_set, facts)
+    seconds = rule_set.constraints.time_limit
+    for d, names in found.relaxed.items():
+        message = Warnings.CRF605 if d in found.unfinished else Warnings.CRF601
+        pipe._warn(message, doc=docs[d].text[:40], rules=", ".join(names), seconds=seconds)
+    for d in found.unfinished:
+        if d not in found.relaxed:
+            pipe._warn(Warnings.CRF602, doc=docs[d].text[:40], seconds=seconds)
     return found.tags, found.relaxed
+
+
+def _best_under_rules(pipe, docs, scores, clamp, rule_set, facts) -> "Decoded":
+    words = words_of(docs) if rule_set.global_ else None
+    return pipe.decoding().decode(rule_set, scores, doc_bounds(docs), facts, words, clamp)
 
 
 def words_of(docs: list[Doc]) -> NDArray[np.uint64]:
     return read_attributes(docs, [ORTH])[:, 0]
 
 
-def _posterior_tags(pipe, docs, batch: "_Batch", rules) -> NDArray[np.int32]:
-    """The valid labelling with the largest sum of marginals."""
+def _posterior_tags(pipe, docs, batch: "_Batch", rules, most_probable) -> NDArray[np.int32]:
+    """The valid labelling with the largest sum of marginals; where that is not found in time, the most probable one."""
     expected = batch.decoding.expected(batch.ruled, batch.marginals())
     if rules is None:
         return pipe.best_tags(expected, batch.clamp)
-    return _decode(pipe, docs, expected, batch.clamp, rules.hard, batch.facts, tell=False)[0]
+    found = _best_under_rules(pipe, docs, expected, batch.clamp, rules.hard, batch.facts)
+    for d in found.unfinished:
+        tokens = slice(int(batch.bounds[d]), int(batch.bounds[d + 1]))
+        found.tags[tokens] = most_probable[tokens]
+        pipe._warn(Warnings.CRF606, doc=docs[d].text[:40], seconds=rules.hard.constraints.time_limit)
+    return found.tags
 
 
 class _Batch:
@@ -130,7 +138,7 @@ class _Batch:
         self._docs = docs
         self.clamp = clamp
         self.facts = facts
-        self._bounds = doc_bounds(docs)
+        self.bounds = doc_bounds(docs)
         self._rules = rules.all if rules is not None else None
         self._relaxed = relaxed
         self.ruled = scores if rules is None else self._rules.apply(scores, facts)
@@ -144,11 +152,11 @@ class _Batch:
         if not self._fitting and not self._relaxed:
             return self.decoding.batch(self.ruled, self.clamp).span_probabilities(segments)
         probabilities = np.zeros(len(segments.start))
-        of_doc = np.searchsorted(segments.start, self._bounds)
+        of_doc = np.searchsorted(segments.start, self.bounds)
         for d in range(len(self._docs)):
             n = slice(of_doc[d], of_doc[d + 1])
             if n.start < n.stop:
-                shift = self._bounds[d]
+                shift = self.bounds[d]
                 of_segments = Segments(segments.start[n] - shift, segments.end[n] - shift, segments.label[n])
                 probabilities[n] = self._distribution(d).span_probabilities(of_segments)
         return probabilities
@@ -162,7 +170,7 @@ class _Batch:
     def _distribution(self, d: int) -> Distribution:
         from ..constraints.decoding import cut_facts
 
-        tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
+        tokens = slice(int(self.bounds[d]), int(self.bounds[d + 1]))
         scores, clamp = self.decoding.cut(self._scores, self.clamp, tokens)
         facts = cut_facts(self.facts, tokens)
         return _make(self.decoding, scores, clamp, self._rules, facts, self._fitting, self._relaxed.get(d, []))
