@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy.tokens import Doc
+from spacy.util import registry
 
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.gazetteers import Gazetteer
@@ -246,3 +247,16 @@ def test_templates_are_spelled_as_they_are_written():
     text = "seg.before:in:cities|seg.last:suffix3|seg.length"
     [template] = parse_segment_template(text.replace("|", " | "))
     assert str(template) == text
+
+
+@registry.misc("test_segment_features.sizes")
+def make_sizes():
+    return lambda span: {"characters": float(len(span.text))}
+
+
+def test_functions_are_named_in_the_config():
+    """confection refused them where the type said that they are functions."""
+    functions = {"sizes": {"@misc": "test_segment_features.sizes"}}
+    block = {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.fn:sizes"], "functions": functions}
+    feature_set = registry.resolve({"features": block})["features"]
+    assert feature_set.functions["sizes"](doc_of("New York")[:]) == {"characters": 8.0}
