@@ -34,9 +34,11 @@ class LikelySpans(NamedTuple):
 class Posterior(NamedTuple):
     """What `kernels.spans` begins its arguments with: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
 
-    left: Floats  # [n, S]
+    left: Floats  # [n, P]
     matrices: Floats  # [1 or n, S, S]
-    right: Floats  # [n, S]
+    right: Floats  # [n, P]
+    number: NDArray[np.int64]  # [S] the column of left and right that each state has
+    neighbours: NDArray[np.bool_]  # [4, S] see there
     marginals: Floats  # [n, S]
     opening: NDArray[np.bool_]  # [n] where sequences begin
 
@@ -67,7 +69,7 @@ def span_probabilities(
 
     def ask_chunk(chunk) -> None:
         if np.searchsorted(begin, chunk.tokens.start) < np.searchsorted(begin, chunk.tokens.stop):
-            for posterior, tokens in _posteriors(batch, chunk, shared):
+            for posterior, tokens in _posteriors(batch, chunk, shared, spans):
                 ask(posterior, tokens)
 
     run_chunks(ask_chunk, batch.chunks(), threads)
@@ -91,7 +93,8 @@ def likely_spans(
     def list_chunk(chunk) -> list[NDArray]:
         # Log-space sequences answer after the others of their chunk: sorted again in the end.
         return [
-            _list(posterior, tokens.start, spans, min_prob) for posterior, tokens in _posteriors(batch, chunk, shared)
+            _list(posterior, tokens.start, spans, min_prob)
+            for posterior, tokens in _posteriors(batch, chunk, shared, spans)
         ]
 
     parts = [part for parts in run_chunks(list_chunk, batch.chunks(), threads) for part in parts]
@@ -111,7 +114,7 @@ def _list(posterior: Posterior, start: int, spans: SpanStates, min_prob: float):
         size = found
 
 
-def _posteriors(batch, chunk, shared):
+def _posteriors(batch, chunk, shared, spans):
     """The posterior of a chunk, then those of its sequences that have to be done in log space (0 in the first)."""
     part = batch.cut(chunk)
     exponentials = shared or chains._exponentiate(part)
@@ -121,14 +124,23 @@ def _posteriors(batch, chunk, shared):
     left, right = chains._forward_backward(part, exponentials, np.ones(len(log_z)), log_z, marginals, ends)
     layout = exponentials.layout
     matrices = layout.restore(exponentials.block, exponentials.arcs)
-    left, right = (np.take(rows, layout.number, axis=1) for rows in (left, right))
+    neighbours = _neighbours(matrices, spans)
     opening = np.zeros(len(marginals), dtype=np.bool_)
     opening[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = True
-    yield Posterior(left, matrices, right, marginals, opening), chunk.tokens
+    yield Posterior(left, matrices, right, layout.number, neighbours, marginals, opening), chunk.tokens
     for b in np.flatnonzero(np.isnan(log_z)):
         sequence = part.chunk(b, b + 1)
         tokens = slice(chunk.tokens.start + sequence.tokens.start, chunk.tokens.start + sequence.tokens.stop)
         yield _log_posterior(part.cut(sequence)), tokens
+
+
+def _neighbours(matrices: Floats, spans: SpanStates) -> NDArray[np.bool_]:
+    """Which states have any neighbours before and behind them, in their span and outside: bool[4, S]."""
+    if len(matrices) > 1:  # they may differ from token to token
+        return np.ones((4, matrices.shape[1]), dtype=bool)
+    possible = matrices[0] > 0.0
+    inside, outside = possible & spans.continues, possible & ~spans.continues
+    return np.array([inside.any(axis=0), outside.any(axis=0), inside.any(axis=1), outside.any(axis=1)])
 
 
 def _log_posterior(sequence) -> Posterior:
@@ -141,7 +153,8 @@ def _log_posterior(sequence) -> Posterior:
     chain_kernels.log_forward(*sequence.scores, alpha, log_z)
     chain_kernels.log_expectations(*sequence.scores, np.ones(1), alpha, log_z, marginals, steps, *np.zeros((2, size)))
     ones = np.ones((tokens, size))
-    return Posterior(ones, steps, ones, marginals, np.arange(tokens) == 0)
+    number, neighbours = np.arange(size), np.ones((4, size), dtype=bool)
+    return Posterior(ones, steps, ones, number, neighbours, marginals, np.arange(tokens) == 0)
 
 
 def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[np.bool_]) -> Segments:

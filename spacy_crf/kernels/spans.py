@@ -12,7 +12,12 @@ that is one multiplication per token of the span, and no state outside its label
 
 Shapes: n tokens, S states, P >= S (padding is 0); label l owns the states ``offset + l * width`` up to ``offset +
 (l + 1) * width``. ``continues[i, j]`` says that j directly after i goes on with the span of i; ``opening[t]`` (bool[n])
-that token t begins a sequence. One matrix is shared by all tokens, or there is one per token.
+that token t begins a sequence. One matrix [S, S] is shared by all tokens, or there is one per token; state i has column
+``number[i]`` of left and right.
+
+Most states of a tag scheme only ever begin a span or only go on with one, and likewise at its end: ``neighbours`` (bool[4,
+S]) says of each state whether there is any before it in its span, any before it outside, any behind it in its span, any
+behind it outside. The sums over all states are for those alone that have both.
 """
 
 import numpy as np
@@ -20,23 +25,24 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def _enter(left, matrices, right, marginals, opening, continues, t, first_state, states):
+def _enter(left, matrices, right, number, neighbours, marginals, opening, continues, t, first_state, states):
     """states[m] = P(a span begins at t, with state first_state + m)."""
     k = t if matrices.shape[0] > 1 else 0
     for m in range(states.shape[0]):
         j = first_state + m
         states[m] = marginals[t, j]
-        if opening[t] or states[m] == 0.0:
+        if opening[t] or states[m] == 0.0 or not neighbours[0, j]:
             continue
         total = 0.0
-        for i in range(marginals.shape[1]):
-            if not continues[i, j]:
-                total += left[t - 1, i] * matrices[k, i, j]
-        states[m] = total * right[t, j]
+        if neighbours[1, j]:
+            for i in range(marginals.shape[1]):
+                if not continues[i, j]:
+                    total += left[t - 1, number[i]] * matrices[k, i, j]
+        states[m] = total * right[t, number[j]]
 
 
 @njit(cache=True, nogil=True)
-def _advance(left, matrices, right, marginals, continues, t, first_state, states, before):
+def _advance(left, matrices, right, number, marginals, continues, t, first_state, states, before):
     """From the states at t - 1 to those at t of spans that go on. RETURNS (float64): Their sum."""
     k = t if matrices.shape[0] > 1 else 0
     before[:] = states
@@ -47,13 +53,14 @@ def _advance(left, matrices, right, marginals, continues, t, first_state, states
         for m in range(states.shape[0]):
             i = first_state + m
             if continues[i, j] and before[m] > 0.0:
-                states[n] += before[m] * left[t - 1, i] * matrices[k, i, j] * right[t, j] / marginals[t - 1, i]
+                step = left[t - 1, number[i]] * matrices[k, i, j] * right[t, number[j]]
+                states[n] += before[m] * step / marginals[t - 1, i]
         total += states[n]
     return total
 
 
 @njit(cache=True, nogil=True)
-def _leave(left, matrices, right, marginals, opening, continues, t, first_state, states):
+def _leave(left, matrices, right, number, neighbours, marginals, opening, continues, t, first_state, states):
     """P(a span that is in one of the states at t - 1 does not go on at t)."""
     at_end = t == marginals.shape[0] or opening[t]
     k = t if matrices.shape[0] > 1 and not at_end else 0
@@ -62,24 +69,38 @@ def _leave(left, matrices, right, marginals, opening, continues, t, first_state,
         i = first_state + m
         if states[m] == 0.0:
             continue
-        if at_end:
+        if at_end or not neighbours[2, i]:
             total += states[m]
-            continue
-        leaving = 0.0
-        for j in range(marginals.shape[1]):
-            if not continues[i, j]:
-                leaving += matrices[k, i, j] * right[t, j]
-        total += states[m] * (left[t - 1, i] * leaving / marginals[t - 1, i])
+        elif neighbours[3, i]:
+            leaving = 0.0
+            for j in range(marginals.shape[1]):
+                if not continues[i, j]:
+                    leaving += matrices[k, i, j] * right[t, number[j]]
+            total += states[m] * (left[t - 1, number[i]] * leaving / marginals[t - 1, i])
     return min(total, 1.0)
 
 
 @njit(cache=True, nogil=True)
 def span_probabilities(
-    left, matrices, right, marginals, opening, continues, offset, width, begin, end, label, probabilities
+    left,
+    matrices,
+    right,
+    number,
+    neighbours,
+    marginals,
+    opening,
+    continues,
+    offset,
+    width,
+    begin,
+    end,
+    label,
+    probabilities,
 ):
     """Probability of each of the given spans.
 
-    left, right (float64[n, P]), matrices (float64[1 | n, P, P]): Factors of the posterior of steps.
+    left, right (float64[n, P]), matrices (float64[1 | n, S, S]): Factors of the posterior of steps.
+    number (int64[S]), neighbours (bool[4, S]): See above.
     marginals (float64[n, S]): Probability of each state at each token.
     begin, end, label (int64[N]): The spans, each inside one sequence.
     probabilities (float64[N]): Receives the answer.
@@ -87,16 +108,32 @@ def span_probabilities(
     states = np.empty(width)
     before = np.empty(width)
     for n in range(begin.shape[0]):
-        first_state = offset + label[n] * width
-        _enter(left, matrices, right, marginals, opening, continues, begin[n], first_state, states)
-        for t in range(begin[n] + 1, end[n]):
-            _advance(left, matrices, right, marginals, continues, t, first_state, states, before)
-        probabilities[n] = _leave(left, matrices, right, marginals, opening, continues, end[n], first_state, states)
+        i, b, e = offset + label[n] * width, begin[n], end[n]
+        _enter(left, matrices, right, number, neighbours, marginals, opening, continues, b, i, states)
+        for t in range(b + 1, e):
+            _advance(left, matrices, right, number, marginals, continues, t, i, states, before)
+        probabilities[n] = _leave(
+            left, matrices, right, number, neighbours, marginals, opening, continues, e, i, states
+        )
 
 
 @njit(cache=True, nogil=True)
 def likely_spans(
-    left, matrices, right, marginals, opening, continues, offset, width, min_prob, begin, end, label, probabilities
+    left,
+    matrices,
+    right,
+    number,
+    neighbours,
+    marginals,
+    opening,
+    continues,
+    offset,
+    width,
+    min_prob,
+    begin,
+    end,
+    label,
+    probabilities,
 ):
     """All spans of at least some probability, by their first token, label and length.
 
@@ -111,24 +148,26 @@ def likely_spans(
     before = np.empty(width)
     found = 0
     for b in range(tokens):
-        for number in range((size - offset) // width):
-            first_state = offset + number * width
+        for of_label in range((size - offset) // width):
+            first_state = offset + of_label * width
             possible = 0.0
             for m in range(width):
                 possible += marginals[b, first_state + m]
             if possible < min_prob or possible == 0.0:
                 continue
-            _enter(left, matrices, right, marginals, opening, continues, b, first_state, states)
+            _enter(left, matrices, right, number, neighbours, marginals, opening, continues, b, first_state, states)
             possible = states.sum()
             e = b + 1
             while possible >= min_prob and possible > 0.0:
-                p = _leave(left, matrices, right, marginals, opening, continues, e, first_state, states)
+                p = _leave(
+                    left, matrices, right, number, neighbours, marginals, opening, continues, e, first_state, states
+                )
                 if p >= min_prob and p > 0.0:
                     if found < begin.shape[0]:
-                        begin[found], end[found], label[found], probabilities[found] = b, e, number, p
+                        begin[found], end[found], label[found], probabilities[found] = b, e, of_label, p
                     found += 1
                 if e == tokens or opening[e]:
                     break
-                possible = _advance(left, matrices, right, marginals, continues, e, first_state, states, before)
+                possible = _advance(left, matrices, right, number, marginals, continues, e, first_state, states, before)
                 e += 1
     return found

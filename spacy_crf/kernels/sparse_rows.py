@@ -145,8 +145,8 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
     """scores[position + first + o] += table[kind at position, o], for all positions and the O tokens that each is seen from.
 
     kinds (int32[T + 2 * reach * B]): Of all positions, those of sequence b from ``starts[b] + 2 * reach * b`` on, of which
-    the first and the last ``reach`` are outside it; none where -1. starts (int64[B + 1]), table (float64[U, O, C]), scores (float64[T, C])
-    All tokens that see a position are one run of rows, and one loop: row by row it took twice as long.
+    the first and the last ``reach`` are outside it; none where -1. starts (int64[B + 1]), table (float64[U, O, C]), scores
+    (float64[T, C]). All tokens that see a position are one run of rows, and one loop: row by row it took twice as long.
     """
     n_columns = scores.shape[1]
     width = table.shape[1]
