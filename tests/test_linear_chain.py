@@ -200,7 +200,8 @@ def test_each_allowed_transition_is_in_the_block_or_an_arc(allowed, share):
     ],
 )
 def test_blocks_of_tag_schemes(scheme, n_labels, shape, arcs):
-    layout = inference._layout(inference._check(kernels.forward, scheme_scores([1], n_labels, scheme=scheme)))
+    batch = inference._check(kernels.forward, scheme_scores([1], n_labels, scheme=scheme))
+    layout = inference._layout(batch.transitions, batch.per_position)
     assert layout.shape == shape
     assert len(layout.source) == arcs
 

@@ -128,7 +128,7 @@ class LinearChain:
         """
         batch = _check(kernels.viterbi, scores, clamp)
         path = Path(np.empty(len(batch.emissions), dtype=np.int32), np.empty(len(batch.starts) - 1))
-        layout = _layout(batch)
+        layout = _layout(batch.transitions, batch.per_position)
 
         def decode_chunk(chunk: _Chunk) -> None:
             kernels.viterbi(
@@ -447,12 +447,12 @@ class _Layout(NamedTuple):
         return matrices[:, self.number[:, np.newaxis], self.number]
 
 
-def _layout(batch: _Batch) -> _Layout:
+def _layout(transitions: Floats, per_position: bool) -> _Layout:
     """Says which transitions are allowed, and nothing else: so a batch and its parts are added up in the same order."""
-    size = len(batch.first)
-    if batch.per_position or size <= kernels.LANES:
+    size = transitions.shape[1]
+    if per_position or size <= kernels.LANES:
         return _whole(size)
-    return _find_block(size, np.packbits(batch.transitions[0] > -np.inf).tobytes())
+    return _find_block(size, np.packbits(transitions[0] > -np.inf).tobytes())
 
 
 @lru_cache(maxsize=64)
@@ -533,16 +533,29 @@ class _Scaled(NamedTuple):
 
 
 def _exponentiate(batch: _Batch) -> _Exponentials:
-    layout = _layout(batch)
+    if batch.per_position:
+        return _exponentials(_whole(len(batch.first)), batch.transitions, batch.first, batch.last)
+    return _shared_exponentials(batch.transitions.tobytes(), batch.first.tobytes(), batch.last.tobytes())
+
+
+@lru_cache(maxsize=4)
+def _shared_exponentials(transitions: bytes, first: bytes, last: bytes) -> _Exponentials:
+    """Batch after batch has the same transitions; nobody writes to what is shared."""
+    of_first, of_last = np.frombuffer(first), np.frombuffer(last)
+    size = len(of_first)
+    matrix = np.frombuffer(transitions).reshape(1, size, size)
+    return _exponentials(_layout(matrix, False), matrix, of_first, of_last)
+
+
+def _exponentials(layout: _Layout, transitions: Floats, first: Floats, last: Floats) -> _Exponentials:
     size = len(layout.order)
-    matrices = np.zeros((len(batch.transitions), _padded(size), _padded(size)))
+    matrices = np.zeros((len(transitions), _padded(size), _padded(size)))
     ends = np.zeros((2, _padded(size)))
-    transitions = batch.transitions
     if not layout.is_whole:
         transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
     shift, spread = _exp(transitions, matrices[:, :size, :size])
-    first_shift, first_spread = _exp(batch.first[layout.order], ends[0, :size])
-    last_shift, last_spread = _exp(batch.last[layout.order], ends[1, :size])
+    first_shift, first_spread = _exp(first[layout.order], ends[0, :size])
+    last_shift, last_spread = _exp(last[layout.order], ends[1, :size])
     block = np.ascontiguousarray(matrices[layout.block])
     return _Exponentials(
         layout=layout,

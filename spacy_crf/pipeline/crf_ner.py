@@ -1,12 +1,13 @@
 """Named entities: labels in a tag scheme, read from and written to ``doc.ents``."""
 
+from functools import lru_cache
 from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..inference.spans import SpanStates
-from ..schemes import BEGIN, INSIDE, get_scheme
+from ..schemes import BEGIN, INSIDE, Scheme, get_scheme
 from .chain_pipe import ChainPipe
 from .entity_pipe import EntityPipe
 
@@ -38,4 +39,9 @@ class CRFEntityRecognizer(EntityPipe, ChainPipe):
         return length == 1 and bool(self.scheme.closes)  # U-PER
 
     def span_states(self) -> SpanStates:
-        return SpanStates(self.scheme.continues(len(self.labels)), 1, len(self.scheme.prefixes))
+        return _span_states(self.scheme, len(self.labels))
+
+
+@lru_cache(maxsize=32)
+def _span_states(scheme: Scheme, n_labels: int) -> SpanStates:
+    return SpanStates(scheme.continues(n_labels), 1, len(scheme.prefixes))
