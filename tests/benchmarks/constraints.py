@@ -5,6 +5,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Optional
 
 import typer
@@ -15,12 +16,39 @@ from . import ours as crf
 from .data import Sentence, iob2_tags, make_doc, make_examples, read_sentences
 from .measure import entity_f1, show, side_by_side, token_accuracy
 
+
+def _words(words: str) -> list[dict[str, Any]]:
+    """A pattern for one of these words, whatever punctuation sticks to it."""
+    return [{"LOWER": {"REGEX": rf"^({'|'.join(words.split())})[.,]*$"}}]
+
+
+# The United States Postal Service's lists, shortened.
+_STATES = _words(
+    "al ak az ar ca co ct de fl ga hi id il ia ks ky la me md ma mi mn ms mo mt ne nv nh nj nm ny nc nd oh ok pa ri sc sd tn tx "
+    "ut vt va wa wv wi wy dc"
+)
+_SUFFIXES = _words(
+    "st street ave avenue rd road dr drive blvd boulevard ln lane ct court pl place pkwy parkway cir circle ter terrace way hwy "
+    "highway trl trail sq square"
+)
+_UNITS = _words("apt ste suite unit rm room fl floor")
+
 # What somebody who knows addresses would write.
 ADDRESS_RULES: list[dict[str, Any]] = [
     {"rule": "only_on", "label": "ZipCode", "pattern": [{"TEXT": {"REGEX": r"\d"}}], "name": "ZIP codes have digits"},
     {"rule": "never_on", "label": "AddressNumber", "pattern": [{"IS_ALPHA": True, "LENGTH": {">": 4}}], "weight": 4.0},
     {"rule": "follows", "label": "ZipPlus4", "after": ["ZipCode"], "name": "ZIP+4 stands behind a ZIP code"},
-    {"rule": "always_on", "label": "IntersectionSeparator", "pattern": [{"TEXT": "&"}], "weight": 2.0},
+    {"rule": "always_on", "label": "IntersectionSeparator", "pattern": _words("& and at @"), "weight": 1.0},
+    {"rule": "always_on", "label": "StateName", "pattern": _STATES, "weight": 1.0},
+    {"rule": "only_on", "label": "StreetNamePostType", "pattern": _SUFFIXES, "weight": 0.5},
+    {"rule": "always_on", "label": "OccupancyType", "pattern": _UNITS, "weight": 1.0},
+    {
+        "rule": "never_on",
+        "label": "Recipient",
+        "pattern": [{"LOWER": {"REGEX": r"^\d+(st|nd|rd|th)$|^\d{5}$"}}],
+        "weight": 3.0,
+        "name": "nobody is called 3rd",
+    },
     {"rule": "at_most", "label": "*", "n": 1, "name": "each part once"},
     {"rule": "order", "labels": ["PlaceName", "StateName", "ZipCode"], "weight": 2.0, "name": "city, state, ZIP"},
     {
@@ -33,9 +61,9 @@ ADDRESS_RULES: list[dict[str, Any]] = [
 ]
 # And somebody who cooks.
 RECIPE_RULES: list[dict[str, Any]] = [
-    {"rule": "at_most", "label": "NAME", "n": 1, "weight": 1.0, "name": "one ingredient a line"},
+    {"rule": "only_on", "label": "QTY", "pattern": [{"TEXT": {"REGEX": r"[\d½¼¾⅓⅔⅛]"}}], "weight": 1.0},
+    {"rule": "always_on", "label": "QTY", "pattern": [{"IS_DIGIT": True}], "weight": 0.5},
     {"rule": "follows", "label": "UNIT", "after": ["QTY", "UNIT", "SIZE", "COMMENT", "NAME", "O", "START"]},
-    {"rule": "never_on", "label": "QTY", "pattern": [{"IS_PUNCT": True}], "weight": 2.0},
 ]
 MASKS = [rule for rule in ADDRESS_RULES if rule["rule"] in ("only_on", "never_on", "follows")]
 # One automaton of 40 states or so, which every address needs that does not keep it.
@@ -62,11 +90,19 @@ def outcome(nlp: Language, sentences: Sequence[Sentence]) -> Outcome:
     return Outcome(token_accuracy(gold, found), entity_f1(gold, found), repeated)
 
 
-def trained(name: str, *, limit: Optional[int] = None, l1: float = 0.05, l2: float = 0.05, **config: Any) -> Language:
+def trained(
+    name: str,
+    *,
+    limit: Optional[int] = None,
+    l1: float = 0.05,
+    l2: float = 0.05,
+    max_iterations: Optional[int] = 100,
+    **config: Any,
+) -> Language:
     """A crf_ner with the default features."""
     nlp = crf.make_pipeline("crf_ner", config)
     examples = make_examples(nlp.vocab, read_sentences(name, "train", limit=limit))
-    crf.train(nlp, examples, l1=l1, l2=l2, max_iterations=100)
+    crf.train(nlp, examples, l1=l1, l2=l2, max_iterations=max_iterations)
     return nlp
 
 
@@ -79,38 +115,54 @@ def with_rules(nlp: Language, rules: Sequence[dict[str, Any]], **settings: Any) 
 
 
 def accuracy(repeats: int) -> None:
-    """With and without rules, on the test sets."""
+    """With and without rules, for the most probable labelling and for that with the most right tokens."""
     rows = []
     for name, rules, limit in (("usaddress", ADDRESS_RULES, None), ("ingredients_ip", RECIPE_RULES, 10_000)):
-        nlp = trained(name, limit=limit)
+        nlp = trained(name, limit=limit, max_iterations=None)
+        pipelines = {"no rules": nlp, "rules": with_rules(nlp, rules)}
+        pipelines["no rules, posterior"] = with_rules(nlp, [], decode="posterior")
+        pipelines["rules, posterior"] = with_rules(nlp, rules, decode="posterior")
         for part in ("dev", "test"):
             sentences = read_sentences(name, part)
-            for what, pipeline in (("no rules", nlp), ("rules", with_rules(nlp, rules))):
+            for what, pipeline in pipelines.items():
                 found = outcome(pipeline, sentences)
                 rows.append((f"{name} {part}, {what}", found.accuracy, found.f1, found.repeated))
     show("Rules of an expert", ("data", "token accuracy %", "F1", "sentences with a label twice"), rows)
 
 
 def speed(repeats: int) -> None:
-    """usaddress, the component alone, on Docs that are there already."""
-    nlp = trained("usaddress")
-    pipelines = {
-        "no rules": nlp,
-        "masks": with_rules(nlp, MASKS),
-        "automata": with_rules(nlp, AUTOMATA),
-        "all rules": with_rules(nlp, ADDRESS_RULES),
-        "confidence": with_rules(nlp, [], confidence=True),
-    }
+    """The component alone on Docs that are there already, and whole pipelines on texts."""
     sentences = read_sentences("usaddress", "train")
-    tasks = []
+    addresses = trained("usaddress")
+    ruled = {"masks": MASKS, "automata": AUTOMATA, "all rules": ADDRESS_RULES}
+    pipelines = {"no rules": addresses, **{name: with_rules(addresses, rules) for name, rules in ruled.items()}}
+    pipelines["confidence"] = with_rules(addresses, [], confidence=True)
+    _compare("What rules cost, usaddress", pipelines, sentences, repeats)
+    sentences = read_sentences("conll2000", "test")
+    chunks = trained("conll2000", limit=2000)
+    pipelines = {"no rules": chunks, "confidence": with_rules(chunks, [], confidence=True)}
+    _compare("What confidence costs, conll2000", pipelines, sentences, repeats)
+    _solver(addresses, read_sentences("usaddress", "train"))
+
+
+def _compare(title: str, pipelines: dict[str, Language], sentences: Sequence[Sentence], repeats: int) -> None:
+    alone, whole = [], []
     for pipeline in pipelines.values():
-        docs = [make_doc(pipeline.vocab, s) for s in sentences]
-        tasks.append(_decoding(pipeline, docs))
-    seconds = side_by_side(*tasks, repeats=repeats)
+        alone.append(_decoding(pipeline, [make_doc(pipeline.vocab, s) for s in sentences]))
+        whole.append(partial(_processing, pipeline, [" ".join(s.words) for s in sentences]))
+    seconds = side_by_side(*alone, *whole, repeats=repeats)
+    of_alone, of_whole = seconds[: len(alone)], seconds[len(alone) :]
     limits = {"masks": 1.1, "automata": 10.0, "confidence": 2.0}
-    rows = [(name, 1e6 * s / len(sentences), s / seconds[0], limits.get(name)) for name, s in zip(pipelines, seconds)]
-    show("What rules cost, usaddress", ("rules", "µs a document", "ratio", "must"), rows)
-    _solver(nlp, sentences)
+    rows = [
+        (name, 1e6 * a / len(sentences), a / of_alone[0], 1e6 * w / len(sentences), w / of_whole[0], limits.get(name))
+        for name, a, w in zip(pipelines, of_alone, of_whole)
+    ]
+    show(title, ("", "component, µs a document", "ratio", "pipeline, µs a document", "ratio", "must"), rows)
+
+
+def _processing(nlp: Language, texts: list[str]) -> None:
+    for _ in nlp.pipe(texts):
+        pass
 
 
 def _solver(nlp: Language, sentences: Sequence[Sentence]) -> None:
