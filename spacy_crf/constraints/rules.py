@@ -271,7 +271,9 @@ class _OnPattern(Rule):
         return None
 
     def _tags(self, tags):
-        return np.isin(tags.label_of, self.labels(tags))
+        chosen = np.zeros(len(tags.labels) + 1, dtype=bool)
+        chosen[self.labels(tags)] = True
+        return chosen[tags.label_of]  # the last is for -1, no label
 
 
 class OnlyOn(_OnPattern):

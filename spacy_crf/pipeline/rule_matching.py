@@ -1,5 +1,6 @@
 """What the rules' patterns and functions say of Docs: spaCy's Matcher, PhraseMatcher and registered functions."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,9 @@ from spacy.vocab import Vocab
 from ..constraints.rules import Match, Rule
 from ..errors import Errors
 from ..features.columns import doc_bounds
+from ..features.feature_index import HashTable
+
+_MOST_WORDS = 1_000_000  # kept with what patterns say of them, until the table starts anew
 
 # Keys of token patterns that look at nothing but the word
 _LEXICAL = frozenset(
@@ -59,7 +63,7 @@ class RuleMatcher:
     def __init__(self, vocab: Vocab, rules: list[Rule], n_tags: int):
         self._vocab = vocab
         self._n_tags = n_tags
-        self._words: dict[int, _WordPattern] = {}
+        words: dict[int, Matcher] = {}
         self._matchers: dict[int, Any] = {}
         self._functions: dict[int, tuple[Rule, Callable]] = {}
         for rule in rules:
@@ -70,21 +74,17 @@ class RuleMatcher:
             elif rule.reads_pattern:
                 matcher = _matcher(vocab, rule)
                 if all(len(pattern) == 1 and _is_lexical(pattern[0]) for pattern in rule.pattern):
-                    self._words[rule.place] = _WordPattern(vocab, matcher)
+                    words[rule.place] = matcher
                 else:
                     self._matchers[rule.place] = matcher
+        self._words = _WordPatterns(vocab, words)
 
     def __call__(self, docs: list[Doc]) -> dict[int, Any]:
         """RETURNS (Dict[int, Any]): By the place of each rule, its Match or the tags it allows."""
-        facts: dict[int, Any] = {}
-        if self._words and docs:
-            words, inverse = np.unique(np.concatenate([doc.to_array(ORTH) for doc in docs]), return_inverse=True)
-            for place, pattern in self._words.items():
-                matched = pattern(words)[inverse]
-                facts[place] = Match(matched, matched, matched)
-        bounds = doc_bounds(docs)
-        for place, matcher in self._matchers.items():
-            facts[place] = _find(matcher, docs, bounds)
+        facts: dict[int, Any] = self._words(docs)
+        if self._matchers:
+            bounds = doc_bounds(docs)
+            facts.update((place, _find(matcher, docs, bounds)) for place, matcher in self._matchers.items())
         for place, (rule, function) in self._functions.items():
             allowed = [self._checked(rule, doc, function(doc)) for doc in docs]
             facts[place] = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)
@@ -100,24 +100,44 @@ class RuleMatcher:
         return array
 
 
-class _WordPattern:
-    """A pattern of one token whose answer depends on the word alone: each word is asked for once."""
+class _WordPatterns:
+    """Patterns of one token whose answer depends on the word alone: each word is asked for once.
 
-    def __init__(self, vocab: Vocab, matcher: Matcher):
+    matchers (Dict[int, Matcher]): By the place of their rule.
+    """
+
+    def __init__(self, vocab: Vocab, matchers: dict[int, Matcher]):
         self._vocab = vocab
-        self._matcher = matcher
-        self._known: dict[int, bool] = {}
+        self._matchers = matchers
+        self._lock = threading.Lock()
+        self._forget()
 
-    def __call__(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        known = self._known
-        if len(known) > 1_000_000:
-            known.clear()
-        return np.array([known[w] if w in known else self._ask(w) for w in words.tolist()], dtype=bool)
+    def _forget(self) -> None:
+        # Both at once: other threads may be reading
+        self._known = HashTable(), np.zeros((0, len(self._matchers)), dtype=bool)
 
-    def _ask(self, word: int) -> bool:
+    def __call__(self, docs: list[Doc]) -> dict[int, Match]:
+        if not self._matchers or not docs:
+            return {}
+        words = np.concatenate([doc.to_array(ORTH) for doc in docs])
+        table, answers = self._known
+        rows = table.rows(words)
+        if (rows < 0).any() or (len(rows) and rows.max() >= len(answers)):
+            with self._lock:
+                if len(self._known[0]) > _MOST_WORDS:
+                    self._forget()
+                table, answers = self._known
+                new = np.unique(words[table.rows(words) < 0])
+                answers = np.concatenate([answers, np.array(list(map(self._ask, new.tolist()))).reshape(len(new), -1)])
+                table.insert(new)
+                self._known = table, answers
+            rows = table.rows(words)
+        matched = answers[rows].T
+        return {place: Match(found, found, found) for place, found in zip(self._matchers, matched)}
+
+    def _ask(self, word: int) -> list[bool]:
         doc = Doc(self._vocab, words=[self._vocab.strings[word]])
-        self._known[word] = bool(self._matcher(doc))
-        return self._known[word]
+        return [bool(matcher(doc)) for matcher in self._matchers.values()]
 
 
 def _is_lexical(token: dict) -> bool:
