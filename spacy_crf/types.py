@@ -133,6 +133,9 @@ class SegmentUses(NamedTuple):
     listed_starts: NDArray[np.int64]  # [T + 1]
     listed_lengths: NDArray[np.int32]  # [N]
     length_start: int  # first slot of the lengths, K rows of S
+    excluded: NDArray[
+        np.bool_
+    ]  # [N, S] listed spans that the annotation rules out with these states, or [0, S] if there are none
 
 
 class ChainCorpus(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import spacy
 from numpy.testing import assert_allclose, assert_array_equal
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
@@ -95,6 +95,7 @@ def make_pipe(loss, component="crf_ner", *, partial=False, pairs=False, weights=
             "@architectures": "spacy_crf.SparseSegments.v1",
             "features": {"@misc": "test_online.segment_features"},
         }
+        own = {"alternatives_spans_key": "maybe", "incorrect_spans_key": "wrong", **(own or {})}
     config = {"model": model, **(own or {})}
     pipe = nlp.add_pipe(component, config={"scheme": "BIO", **config} if component == "crf_ner" else config)
     examples = []
@@ -105,6 +106,8 @@ def make_pipe(loss, component="crf_ner", *, partial=False, pairs=False, weights=
             missing = [gold[i : i + 1] for i in range(len(words)) if i % 3 == n % 3]
             gold = Doc(nlp.vocab, words=words, ents=[tag.replace("I-", "B-") for tag in tags])
             gold.set_ents([], missing=missing, default="unmodified")
+            gold.spans["wrong"] = [Span(gold, 0, 1, "PER"), Span(gold, 1, min(3, len(words)), "LOC")]
+            gold.spans["maybe"] = [Span(gold, len(words) - 1, len(words), label) for label in ("PER", "O")]
         if n < len(weights):
             gold._.crf_weight = weights[n]
         examples.append(Example(Doc(nlp.vocab, words=words), gold))
@@ -152,6 +155,8 @@ def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs,
     corpus = online.corpus
     if corpus.segments is not None and not partial:
         assert all(len(uses.slots) for uses in corpus.segments.kinds)
+    if corpus.segments is not None and partial:
+        assert corpus.segments.excluded.any()
     weights = np.random.default_rng(5).normal(size=len(batch.weights())) * size
     value, gradient = batch.evaluate(weights)
     slots = np.zeros(len(corpus.learned))

@@ -1,4 +1,7 @@
-"""The rules in the training of segments, as `training` has them for chains."""
+"""The rules in the training of segments, and the spans known to be wrong, as `training` has them for chains.
+
+A span that is wrong with some label is one segment: it is listed, and its score of this label is -inf.
+"""
 
 from typing import Optional
 
@@ -6,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..inference.segment_graph import expand, join_segment_sequences, split_segment_expectations
-from ..inference.semi_markov import SemiMarkov
+from ..inference.semi_markov import SemiMarkov, list_spans
+from ..schemes import NO_SEGMENTS, Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
 from .rule_set import Facts
 from .segments import SegmentRules
@@ -14,10 +18,12 @@ from .training import Group, RuledStructure, States, ranges
 
 
 class RuledSegments(RuledStructure):
-    """Semi-Markov chains, see `RuledStructure`.
+    """Semi-Markov chains, see `RuledStructure`. What is asked with a clamp – what the annotation allows – leaves out the
+    segmentations with a wrong span too.
 
     clamp (SegmentClamp): Segments that the annotation allows.
     longest (int32[S]): Tokens of the longest segment of each state.
+    wrong (Segments): Spans known to be wrong; none is longer than the longest segment, or crosses the start of a sequence.
     """
 
     _by_token = ("tokens", "begins", "ends")
@@ -31,11 +37,18 @@ class RuledSegments(RuledStructure):
         doc_starts: NDArray[np.int64],
         longest: NDArray[np.int32],
         *,
+        wrong: Segments = NO_SEGMENTS,
         threads: int = 1,
     ):
         self._longest = longest
+        self._wrong = wrong
         alone = np.zeros(len(doc_starts) - 1, dtype=bool)
         super().__init__(SemiMarkov(threads=threads), rules, facts, clamp, starts, doc_starts, alone)
+
+    @property
+    def signature(self) -> bytes:
+        """Equal for the same rules and wrong spans."""
+        return super().signature + np.concatenate(self._wrong).tobytes()
 
     def _free_scores(self, starts: NDArray[np.int64]) -> SegmentScores:
         size = len(self._longest)
@@ -54,6 +67,19 @@ class RuledSegments(RuledStructure):
 
     def _pick_clamp(self, group: Group, clamp: SegmentClamp) -> SegmentClamp:
         return SegmentClamp(*(array[group.tokens] for array in clamp))
+
+    def _answer(
+        self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
+    ) -> tuple[Floats, SegmentScores]:
+        if clamp is None or not len(self._wrong.start):
+            return super()._answer(question, group, scores, clamp, weights)
+        listing, own, numbers = list_spans(scores, self._wrong.start, self._wrong.end)
+        listing.spans[numbers, 1 + self._wrong.label] = -np.inf
+        values, expected = super()._answer(question, group, listing, clamp, weights)
+        d_spans = np.zeros(listing.spans.shape)
+        d_spans[_spans_of(listing.listed, group.tokens)] = expected.spans
+        of_group = own if scores.listed is None else own[_spans_of(scores.listed, group.tokens)]
+        return values, expected._replace(spans=d_spans[of_group])
 
     def _by_document(
         self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats

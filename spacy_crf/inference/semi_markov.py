@@ -52,6 +52,38 @@ def path_of(segments: Segments, tokens: int) -> States:
     return states
 
 
+def add_spans(
+    listed: Optional[SpanList], begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int
+) -> tuple[SpanList, NDArray[np.int64], NDArray[np.int64]]:
+    """A list with more spans in it, some of which may be there already.
+
+    RETURNS (SpanList, int64[M], int64[N]): The list, and the numbers that those have in it that were there before, and these.
+    """
+    starts, lengths = listed or (np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+    width = 1 + max(int(lengths.max(initial=0)), int((end - begin).max(initial=0)))
+    before = np.repeat(np.arange(n_tokens), np.diff(starts)) * width + lengths
+    added = begin * width + (end - begin)
+    keys = np.union1d(before, added).astype(np.int64)
+    starts = np.append(0, np.cumsum(np.bincount(keys // width, minlength=n_tokens))).astype(np.int64)
+    together = SpanList(starts, (keys % width).astype(np.int32))
+    return together, np.searchsorted(keys, before), np.searchsorted(keys, added)
+
+
+def list_spans(
+    scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[SegmentScores, NDArray[np.int64], NDArray[np.int64]]:
+    """The same potentials with more spans listed, which get scores of 0.
+
+    scores (SegmentScores): Potentials of B sequences.
+    begin, end (int64[N]): The spans, each of 1 to K tokens within a sequence; some may be listed already.
+    RETURNS (SegmentScores, int64[M], int64[N]): The potentials, and the numbers as in `add_spans`.
+    """
+    listed, own, numbers = add_spans(scores.listed, begin, end, len(scores.tokens))
+    spans = np.zeros((len(listed.lengths), np.shape(scores.tokens)[1]))
+    spans[own] = scores.spans
+    return scores._replace(spans=spans, listed=listed), own, numbers
+
+
 class SemiMarkov:
     """Answers the questions of `Structure` for `SegmentScores`. Clamps are `SegmentClamp`.
 
@@ -189,22 +221,13 @@ class SemiMarkov:
         clamp (SegmentClamp): Segments still allowed, or None.
         RETURNS (float64[N]): 0 for segments that are not possible.
         """
-        # A listed span has an expectation of its own: list these too, with scores of 0.
         length = segments.end - segments.begin
-        longest, size = np.shape(scores.lengths)
-        [asked] = np.nonzero((length >= 1) & (length <= longest))
-        n_tokens = len(scores.tokens)
-        listed = scores.listed or SpanList(np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
-        before = np.repeat(np.arange(n_tokens), np.diff(listed.starts)) * (longest + 1) + listed.lengths
-        wanted = segments.begin[asked] * (longest + 1) + length[asked]
-        keys = np.union1d(before, wanted).astype(np.int64)
-        spans = np.zeros((len(keys), size))
-        spans[np.searchsorted(keys, before)] = scores.spans
-        starts = np.append(0, np.cumsum(np.bincount(keys // (longest + 1), minlength=n_tokens))).astype(np.int64)
-        listed = SpanList(starts, (keys % (longest + 1)).astype(np.int32))
-        _, expected = self.expectations(scores._replace(spans=spans, listed=listed), clamp=clamp)
+        [asked] = np.nonzero((length >= 1) & (length <= len(scores.lengths)))
+        # A listed span has an expectation of its own.
+        listing, _, numbers = list_spans(scores, segments.begin[asked], segments.end[asked])
+        _, expected = self.expectations(listing, clamp=clamp)
         probabilities = np.zeros(len(length))
-        probabilities[asked] = expected.spans[np.searchsorted(keys, wanted), segments.state[asked]]
+        probabilities[asked] = expected.spans[numbers, segments.state[asked]]
         return np.clip(probabilities, 0.0, 1.0)
 
     # -------------------------------------------------------------------------------------------------------- maxima

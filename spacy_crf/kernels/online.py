@@ -72,6 +72,7 @@ class SegmentWork(NamedTuple):
     ends: Floats  # [n, S]
     lengths: Floats  # [K, S]
     spans: Floats  # [N, S]
+    kept: Floats  # [N, S] of the spans that are excluded while the annotation holds
     d_begins: Floats
     d_ends: Floats
     d_lengths: Floats
@@ -161,6 +162,7 @@ def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) 
         *by_token[:2],
         by_length[0],
         np.zeros((n_spans, size)),
+        np.zeros((n_spans if len(uses.excluded) else 0, size)),
         *by_token[2:4],
         by_length[1],
         np.zeros((n_spans, size)),
@@ -695,6 +697,8 @@ def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights
                 _add_costs(nodes, gold, clamp, begin, end, costs)
             if segments is not None:
                 _fold(nodes, segments, clamp, begin, end, size, not is_free)
+                if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
+                    _exclude(segments, begin, end, size, is_free)
             elif not is_free:
                 for t in range(n):
                     for j in range(size):
@@ -1216,6 +1220,20 @@ def _fold(nodes, segments, clamp, begin, end, size, is_clamped):
             if t > 0 and not may_begin[begin + t]:
                 for j in range(size):
                     opening[t, j] = closing[t - 1, j] = -np.inf
+
+
+@njit(**HELPER)
+def _exclude(segments, begin, end, size, is_over):
+    """Forbids the spans that the annotation excludes, or, when that is over, gives them their scores back."""
+    first, last = segments.uses.listed_starts[begin], segments.uses.listed_starts[end]
+    for n in range(last - first):
+        for j in range(size):
+            if segments.uses.excluded[first + n, j]:
+                if is_over:
+                    segments.spans[n, j] = segments.kept[n, j]
+                else:
+                    segments.kept[n, j] = segments.spans[n, j]
+                    segments.spans[n, j] = -np.inf
 
 
 @njit(**HELPER)

@@ -25,6 +25,7 @@ from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
 from ..features.gazetteers import Gazetteer
 from ..kernels.hashing import list_pairs, mark_pairs
+from ..schemes import NO_SEGMENTS, Segments
 from ..types import Clamp, Floats, TokenFeatures
 from .sparse_rows import LexemeScores, SparseRows
 
@@ -56,6 +57,8 @@ class AnnotatedDocs(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     weights: Optional[Floats] = None  # [B] how much each sequence counts
     structure: Any = None  # answers the loss in place of the model's own, where rules hold in training
+    alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows beside others
+    excluded: Segments = NO_SEGMENTS  # segments that no clamp leaves out, for optimizers that don't ask the structure
 
 
 Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from thinc.api import Model
 
+from ..inference.semi_markov import add_spans
 from ..losses.clamped import ClampedLoss
 from ..types import GOES_ON, ChainCorpus, Floats, SegmentClamp, SegmentUses, SlotUses, TokenFeatures
 from .emissions import AnnotatedDocs
@@ -25,6 +26,7 @@ class _Batch(NamedTuple):
     listed_starts: NDArray[np.int64]  # [T + 1]
     listed_lengths: NDArray[np.int32]  # [N]
     uses: dict[str, SlotUses]  # states, pairs, the places, and repeats
+    excluded: NDArray[np.bool_]  # [N, S]
 
 
 class SegmentSequencesObjective(SemiMarkovWeights):
@@ -51,7 +53,7 @@ class SegmentSequencesObjective(SemiMarkovWeights):
         check = zlib.crc32(repr(loss).encode("utf8"))
         laid_out, segments = self.corpus, self.corpus.segments
         arrays = [laid_out.starts, laid_out.gold, laid_out.weights, laid_out.clamp, segments.path, segments.may_begin]
-        arrays += [segments.must_begin, segments.listed_starts, segments.listed_lengths]
+        arrays += [segments.must_begin, segments.listed_starts, segments.listed_lengths, segments.excluded]
         for uses in (laid_out.states, *segments.kinds):
             arrays += [uses.slots, uses.bounds]
         for array in arrays:
@@ -69,16 +71,22 @@ class SegmentSequencesObjective(SemiMarkovWeights):
 
     def _look_up(self, batch: AnnotatedDocs) -> _Batch:
         prepared, of_segments = self._features.prepare(batch.docs), self._segment_features.prepare(batch.docs)
-        n_tokens, n_spans = len(batch.allowed.states), len(of_segments.listed.lengths)
+        n_tokens, wrong = len(batch.allowed.states), batch.excluded
+        # Spans that are excluded are listed for that alone, most of them without a feature
+        listed, own, numbers = add_spans(of_segments.listed, wrong.start, wrong.end, n_tokens)
+        n_spans = len(listed.lengths)
+        excluded = np.zeros((n_spans, self._features.n_tags), dtype=bool)
+        excluded[numbers, 1 + wrong.label] = True
         uses = {
             "states": self._uses("states", prepared.states, n_tokens),
             "pairs": self._uses("pairs", prepared.transitions, n_tokens),
-            "repeats": self._uses("tokens", of_segments.repeats, n_spans),
+            "spans": self._uses("spans", _spread(of_segments.spans, own, n_spans), n_spans),
+            "repeats": self._uses("tokens", _spread(of_segments.repeats, own, n_spans), n_spans),
         }
-        for place in PLACES:
-            uses[place] = self._uses(place, getattr(of_segments, place), n_spans if place == "spans" else n_tokens)
+        for place in PLACES[:3]:
+            uses[place] = self._uses(place, getattr(of_segments, place), n_tokens)
         weights = np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights
-        return _Batch(batch.starts, weights, batch.allowed, *of_segments.listed, uses)
+        return _Batch(batch.starts, weights, batch.allowed, *listed, uses, excluded)
 
     def _lay_out(self, batches: list[_Batch]) -> ChainCorpus:
         size, longest = self._lengths.shape[1], len(self._lengths)
@@ -87,6 +95,7 @@ class SegmentSequencesObjective(SemiMarkovWeights):
         uses = {kind: join_uses([batch.uses[kind] for batch in batches]) for kind in batches[0].uses}
         listed_starts = join_starts([batch.listed_starts for batch in batches])
         listed_lengths = np.concatenate([batch.listed_lengths for batch in batches])
+        excluded = np.concatenate([batch.excluded for batch in batches])
         gold, path, is_known = _annotated_path(clamp, starts)
         chain_start = self._chain_start
         length_start = chain_start + self._observed.size
@@ -113,6 +122,7 @@ class SegmentSequencesObjective(SemiMarkovWeights):
             listed_starts=listed_starts,
             listed_lengths=listed_lengths,
             length_start=length_start,
+            excluded=excluded if excluded.any() else excluded[:0],
         )
         return ChainCorpus(
             n_states=size,
@@ -130,6 +140,13 @@ class SegmentSequencesObjective(SemiMarkovWeights):
             most_slots=int(np.diff(touched[starts]).max(initial=0)) + self._observed.size + self._lengths.size,
             segments=segments,
         )
+
+
+def _spread(features: TokenFeatures, at: NDArray[np.int64], n: int) -> TokenFeatures:
+    """Features of spans as those of n spans, among which they have these numbers."""
+    counts = np.zeros(n, dtype=np.int64)
+    counts[at] = np.diff(features.starts)
+    return features._replace(starts=np.append(0, np.cumsum(counts)))
 
 
 def _annotated_path(

@@ -245,7 +245,9 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int
     collectors["spans"] = _PairCollector(SpanIndexBuilder(compiled, old.rows["spans"].index), old.rows["spans"])
     for batch in X():
         columns = compiled.reader.read(batch.docs)
-        begin, end, state = certain_segments(batch.allowed, batch.starts)
+        others = batch.alternatives._replace(label=1 + batch.alternatives.label)
+        pairs = zip(certain_segments(batch.allowed, batch.starts), others)
+        begin, end, state = (np.concatenate(columns) for columns in pairs)
         length = (end - begin).astype(np.int32)
         inside = np.repeat(end - np.cumsum(length), length) + np.arange(length.sum())
         for place, at, states in (

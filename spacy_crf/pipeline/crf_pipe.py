@@ -58,6 +58,16 @@ class Prediction(NamedTuple):
     probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
 
 
+class Supervision(NamedTuple):
+    """What is known of the labelling of a batch of Docs."""
+
+    clamp: Clamp  # what the annotation allows
+    wrong: Segments  # spans that no labelling has, beside what the clamp leaves out
+    alternatives: Segments = (
+        NO_SEGMENTS  # spans that the annotation allows beside others, where the model looks at spans
+    )
+
+
 class CRFPipe(TrainablePipe):
     """Base of the components.
 
@@ -104,6 +114,8 @@ class CRFPipe(TrainablePipe):
 
     # Token attributes that the component writes
     writes: tuple[str, ...] = ()
+    # Whether optimizers that learn from one sequence after the other can leave out spans known to be wrong
+    walks_around_wrong = False
 
     def tags(self) -> list[str]:
         """Names of the tags, in the order of the scores."""
@@ -291,9 +303,9 @@ class CRFPipe(TrainablePipe):
             for examples in self._blocks(get_examples()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
                 starts = _sequence_starts(docs)
-                clamp, wrong = self._supervise(examples, starts, report)
+                clamp, wrong, alternatives = self.supervise(examples, starts, report)
                 says_something |= _says_something(clamp) or len(wrong.start) > 0
-                yield AnnotatedDocs(docs, clamp, starts)
+                yield AnnotatedDocs(docs, clamp, starts, alternatives=alternatives)
             if not says_something:
                 raise ValueError(Errors.CRF431.format(name=self.name))
 
@@ -331,12 +343,15 @@ class CRFPipe(TrainablePipe):
         """
         docs = [example.predicted for example in examples]
         starts = _sequence_starts(docs)
-        clamp, wrong = self._supervise(examples, starts, GoldReport())
-        if len(wrong.start) and kind == "sequences":
+        clamp, wrong, alternatives = self.supervise(examples, starts, GoldReport())
+        weights = supervision.sequence_weights(examples, starts)
+        structure = None
+        if kind == "objective":
+            structure = self._structure_for(docs, clamp, starts, wrong)
+        elif not self.walks_around_wrong and len(wrong.start):
             self._tell_unused(wrong, "Optimizers that learn from one sequence after the other")
             wrong = NO_SEGMENTS
-        structure = self._structure_for(docs, clamp, starts, wrong)
-        return AnnotatedDocs(docs, clamp, starts, supervision.sequence_weights(examples, starts), structure)
+        return AnnotatedDocs(docs, clamp, starts, weights, structure, alternatives, wrong)
 
     def _structure_for(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
         """What answers the loss, see `training_structure`."""
@@ -365,11 +380,8 @@ class CRFPipe(TrainablePipe):
         """
         return None
 
-    def _supervise(
-        self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
-    ) -> tuple[Clamp, Segments]:
-        """Tags that the gold annotation allows, with the alternatives and the incorrect spans; and those of the latter that no
-        clamp leaves out."""
+    def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> "Supervision":
+        """What the gold annotation allows, with the alternatives and the incorrect spans."""
         clamp, wrong = self.gold_clamp(examples, starts, report), NO_SEGMENTS
         key = self.cfg.get("alternatives_spans_key")
         if key:
@@ -377,7 +389,7 @@ class CRFPipe(TrainablePipe):
         key = self.cfg.get("incorrect_spans_key")
         if key:
             wrong = supervision.forbid_incorrect(clamp, self, examples, key, report, starts)
-        return clamp, wrong
+        return Supervision(clamp, wrong)
 
     def _check_loss(self) -> None:
         """RAISES (ValueError): CRF313 if the model is no chain, and the loss has terms of single tokens or pairs."""
@@ -463,7 +475,7 @@ class CRFPipe(TrainablePipe):
         RETURNS (tuple[float, ChainScores])
         """
         examples = list(examples)
-        clamp, wrong = self._supervise(examples, scores.starts, GoldReport())
+        clamp, wrong, _ = self.supervise(examples, scores.starts, GoldReport())
         weights = supervision.sequence_weights(examples, scores.starts)
         structure = self._structure_for([example.predicted for example in examples], clamp, scores.starts, wrong)
         structure = structure or self.model.attrs["structure"]

@@ -189,7 +189,7 @@ def make_crf_tagger(
 @Language.factory(
     "semicrf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
-    default_config={"optimizer": None, **PREDICTION, **Config().from_str(DEFAULT_SEMICRF_NER)},
+    default_config={"optimizer": None, **PREDICTION, **SUPERVISION, **Config().from_str(DEFAULT_SEMICRF_NER)},
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
 def make_semicrf_ner(
@@ -202,6 +202,8 @@ def make_semicrf_ner(
     min_prob: float,
     constraints: Optional[Any],
     optimizer: Optional[Optimizer],
+    alternatives_spans_key: Optional[str],
+    incorrect_spans_key: Optional[str],
     scorer: Optional[Callable],
 ):
     from .semicrf_ner import SemiCRFEntityRecognizer
@@ -216,5 +218,7 @@ def make_semicrf_ner(
         min_prob=min_prob,
         constraints=constraints,
         optimizer=optimizer,
+        alternatives_spans_key=alternatives_spans_key,
+        incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )

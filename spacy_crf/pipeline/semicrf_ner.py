@@ -16,10 +16,13 @@ from ..features.gazetteers import read_gazetteer
 from ..inference.semi_markov import Segments as StateSegments
 from ..models.segments import SegmentFeatures, certain_segments
 from ..models.semi_markov import longest_of
-from ..schemes import SEGMENTS, Segments
+from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import SegmentClamp, SegmentScores
+from . import segment_supervision
+from .crf_pipe import Supervision
 from .entity_pipe import EntityPipe
 from .gold_report import GoldReport
+from .supervision import aligned_spans
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import Facts
@@ -37,6 +40,7 @@ class SemiCRFEntityRecognizer(EntityPipe):
     """
 
     scheme = SEGMENTS
+    walks_around_wrong = True
 
     def __init__(self, vocab, model, name="semicrf_ner", **settings):
         super().__init__(vocab, model, name, **settings)
@@ -53,6 +57,18 @@ class SemiCRFEntityRecognizer(EntityPipe):
                 place = f"'{words}...' ({self.labels[state - 1]}, {end - begin} tokens)"
                 report.add("gold entities are longer than the longest segment of their label, and were cut up", place)
         return clamp
+
+    def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
+        clamp, wrong, named = self.gold_clamp(examples, starts, report), NO_SEGMENTS, NO_SEGMENTS
+        known = (starts, self.labels, self.model.attrs["longest"], examples)
+        key = self.cfg.get("alternatives_spans_key")
+        if key:
+            clamp, wrong, named = segment_supervision.allow_alternatives(clamp, *known, key, report)
+        key = self.cfg.get("incorrect_spans_key")
+        if key:
+            incorrect = segment_supervision.find_incorrect(clamp, *known, key, report)
+            wrong = segment_supervision.join_segments(wrong, incorrect)
+        return Supervision(clamp, wrong, named)
 
     def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> SegmentClamp:
         clamp = super().preset_clamp(preset, starts)
@@ -78,10 +94,12 @@ class SemiCRFEntityRecognizer(EntityPipe):
     def measure(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Sets the longest segment of each label."""
         lengths: dict[str, list[int]] = {label: [] for label in self.labels}
+        key = self.cfg.get("alternatives_spans_key")
         for example in get_examples():
-            for ent in example.reference.ents:
-                if ent.label_ in lengths:
-                    lengths[ent.label_].append(len(ent))
+            alternatives = [span for _, span in aligned_spans([example], key)] if key else []
+            for span in (*example.reference.ents, *alternatives):
+                if span.label_ in lengths:
+                    lengths[span.label_].append(len(span))
         longest = longest_of(self.model.attrs["longest_segment"], list(self.labels), lengths)
         before = self.model.attrs["longest"]
         if self.is_initialized:  # a trained model keeps the lengths that it knows
@@ -156,7 +174,7 @@ class SemiCRFEntityRecognizer(EntityPipe):
         from ..inference.threads import default_threads
 
         longest = self.model.attrs["longest"]
-        return RuledSegments(rules, facts, clamp, starts, doc_starts, longest, threads=default_threads())
+        return RuledSegments(rules, facts, clamp, starts, doc_starts, longest, wrong=wrong, threads=default_threads())
 
     def decoding(self) -> "SegmentDecoding":
         from .segment_decoding import SegmentDecoding

@@ -43,10 +43,10 @@ def allow_alternatives(allowed: Clamp, component: SpanTags, examples: list[Examp
     all that is allowed, elsewhere they are allowed beside it."""
     missing = allowed.all(axis=1)
     reset = np.zeros(len(allowed), dtype=bool)
-    for begin, span in _aligned_spans(examples, key):
+    for begin, span in aligned_spans(examples, key):
         tags = component.span_tags(span.label_, len(span))
         if tags is None:
-            report.add(f"spans in doc.spans['{key}'] have a label the component does not know", _place(span))
+            report.add(f"spans in doc.spans['{key}'] have a label the component does not know", place_of(span))
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
         fresh = tokens[missing[tokens] & ~reset[tokens]]
@@ -66,11 +66,11 @@ def forbid_incorrect(
     """
     found = set()
     opening = set(starts.tolist())
-    for begin, span in _aligned_spans(examples, key):
+    for begin, span in aligned_spans(examples, key):
         tags = component.span_tags(span.label_, len(span)) if span.label_ in component.labels else None
         if tags is None:
             if not span.label:
-                report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", _place(span))
+                report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", place_of(span))
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
         known = allowed[tokens].sum(axis=1) == 1
@@ -86,7 +86,7 @@ def forbid_incorrect(
             if not is_annotated:
                 found.add((int(tokens[0]), after, component.labels.index(span.label_)))
         if is_annotated:
-            report.add(f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds", _place(span))
+            report.add(f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds", place_of(span))
     columns = zip(*sorted(found)) if found else np.zeros((3, 0))
     return Segments(*(np.array(column, dtype=np.int64) for column in columns))
 
@@ -129,7 +129,7 @@ def fingerprint(examples: list[Example], keys: list[str]) -> int:
     return check
 
 
-def _aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span]]:
+def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span]]:
     """Spans at the tokens of the predicted Docs, each with the first token of its Doc in the batch."""
     begin = 0
     for example in examples:
@@ -143,5 +143,6 @@ def _aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Spa
         begin += len(predicted)
 
 
-def _place(span: Span) -> str:
+def place_of(span: Span) -> str:
+    """Names a span in a report."""
     return f"'{span.text}' ({span.label_}) in '{span.doc.text[:40]}'"

@@ -1,0 +1,147 @@
+"""Alternatives and spans known to be wrong, as `supervision` has them for tags.
+
+Of segments both can be said precisely: what a clamp does not tell apart is listed, segment by segment, as excluded. With
+"New York" (GPE), "New" (O) and "York" (PER) as alternatives, the clamp lets through "New York" (PER) too if New has PER among its
+alternatives, and the list takes it out again.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.training import Example
+
+from ..models.segments import certain_segments
+from ..schemes import Segments
+from ..types import SegmentClamp
+from .gold_report import GoldReport
+from .supervision import aligned_spans, place_of
+
+_Segment = tuple[int, int, int]  # first token, token behind, state
+
+
+class Alternatives(NamedTuple):
+    """What an annotation with alternatives allows."""
+
+    clamp: SegmentClamp
+    excluded: Segments  # that the clamp allows, and the annotation does not
+    named: Segments  # the alternatives that have a label
+
+
+def allow_alternatives(
+    clamp: SegmentClamp,
+    starts: NDArray[np.int64],
+    labels: tuple[str, ...],
+    longest: NDArray[np.int32],
+    examples: list[Example],
+    key: str,
+    report: GoldReport,
+) -> Alternatives:
+    """Where the annotation is missing the spans in ``reference.spans[key]`` are all that is allowed, elsewhere they are allowed
+    beside it. Tokens are labelled by alternatives, and annotated segments, one after the other.
+
+    clamp (SegmentClamp): What the annotation allows, starts (int64[B + 1]): of these sequences.
+    longest (int32[S]): Tokens of the longest segment of each state; longer alternatives are cut up, as annotated ones are.
+    """
+    n_tokens = len(clamp.states)
+    named = set(_named(starts, labels, longest, examples, key, report))
+    touched = np.zeros(n_tokens, dtype=bool)
+    for begin, end, _ in named:
+        touched[begin:end] = True
+    missing = clamp.states.all(axis=1)
+    outside = ~missing & clamp.states[:, 0]
+    allowed = named | {(int(t), int(t) + 1, 0) for t in np.flatnonzero(touched & outside)}
+    for begin, end, state in zip(*(column.tolist() for column in certain_segments(clamp, starts))):
+        if touched[begin:end].any():
+            allowed.add((begin, end, state))
+    states = clamp.states.copy()
+    states[touched & missing] = False
+    inside, edges, crossed = np.zeros((3, n_tokens + 1), dtype=bool)
+    for begin, end, state in allowed:
+        states[begin:end, state] = True
+        inside[begin:end] = True
+        crossed[begin + 1 : end] = True
+        edges[[begin, end]] = True
+    told = (inside | np.append(False, inside[:-1]))[:-1]  # where they say whether a segment begins
+    clamp = SegmentClamp(
+        states,
+        np.where(told, edges[:-1], clamp.may_begin),
+        np.where(told, ~crossed[:-1], clamp.must_begin),
+    )
+    excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, starts, longest)) - allowed
+    return Alternatives(clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0))
+
+
+def find_incorrect(
+    clamp: SegmentClamp,
+    starts: NDArray[np.int64],
+    labels: tuple[str, ...],
+    longest: NDArray[np.int32],
+    examples: list[Example],
+    key: str,
+    report: GoldReport,
+) -> Segments:
+    """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
+    this label."""
+    annotated = set(zip(*(column.tolist() for column in certain_segments(clamp, starts))))
+    found = set()
+    for first, span in aligned_spans(examples, key):
+        if not span.label:
+            report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", place_of(span))
+        if span.label_ not in labels:
+            continue
+        segment = (first + span.start, first + span.end, 1 + labels.index(span.label_))
+        if segment in annotated:
+            problem = f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds"
+            report.add(problem, place_of(span))
+        elif segment in _segments_at([segment[0]], clamp, starts, longest):
+            found.add(segment)
+    return _columns(found)
+
+
+def join_segments(*parts: Segments) -> Segments:
+    return _columns({(b, e, 1 + label) for part in parts for b, e, label in zip(*(c.tolist() for c in part))})
+
+
+def _named(starts, labels, longest, examples, key, report) -> Iterator[_Segment]:
+    """The alternatives, as segments."""
+    for first, span in aligned_spans(examples, key):
+        begin, end = first + span.start, first + span.end
+        if span.label_ in ("", "O"):
+            yield from ((t, t + 1, 0) for t in range(begin, end))
+        elif span.label_ not in labels:
+            report.add(f"spans in doc.spans['{key}'] have a label the component does not know", place_of(span))
+        elif np.searchsorted(starts, begin, side="right") != np.searchsorted(starts, end - 1, side="right"):
+            report.add(f"spans in doc.spans['{key}'] cross the start of a sentence, and say nothing", place_of(span))
+        else:
+            state = 1 + labels.index(span.label_)
+            step = int(longest[state])
+            if end - begin > step:
+                problem = (
+                    f"spans in doc.spans['{key}'] are longer than the longest segment of their label, and were cut up"
+                )
+                report.add(problem, place_of(span))
+            yield from ((t, min(t + step, end), state) for t in range(begin, end, step))
+
+
+def _segments_at(
+    tokens: Iterable[int], clamp: SegmentClamp, starts: NDArray[np.int64], longest: NDArray[np.int32]
+) -> Iterator[_Segment]:
+    """The segments that begin with some of the tokens, as far as the clamp allows."""
+    n_tokens = len(clamp.states)
+    closes = np.append(clamp.must_begin, True)  # every segment ends in front of this token
+    closes[starts] = True
+    may_close = closes | np.append(clamp.may_begin, True)
+    for begin in map(int, tokens):
+        for state in np.flatnonzero(clamp.states[begin]) if may_close[begin] else ():
+            for end in range(begin + 1, min(begin + int(longest[state]), n_tokens) + 1):
+                if may_close[end]:
+                    yield begin, end, int(state)
+                if closes[end] or not clamp.states[end, state]:
+                    break
+
+
+def _columns(segments: Iterable[_Segment]) -> Segments:
+    table = np.array(sorted(segments), dtype=np.int64).reshape(-1, 3)
+    return Segments(table[:, 0], table[:, 1], table[:, 2] - 1)
