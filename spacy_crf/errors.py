@@ -97,7 +97,11 @@ class Errors(metaclass=_Coded):
     )
     CRF125 = (
         "longest_segment = {value!r} is not possible: give nothing (the longest annotated segment of each label), a number of "
-        "tokens of at least 1, a quantile of the annotated lengths between 0 and 1, or a dict from labels to numbers of tokens."
+        "tokens from 1 to {most}, a quantile of the annotated lengths such as 0.99, or a dict from labels to numbers of tokens."
+    )
+    CRF126 = (
+        "longest_segment names the label '{label}', which the component does not have. Labels: {known}. A label of segments can "
+        "be given with [initialize.components.NAME] labels = [...]."
     )
     CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
     CRF202 = (

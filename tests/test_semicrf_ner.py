@@ -150,17 +150,23 @@ def test_longest_segments_are_those_of_the_data(trained):
         (0.5, [1, 2, 2, 2]),
         ({"A": 3}, [1, 3, 2, 3]),
         ({"C": 9}, [1, 5, 2, 9]),
-        (1.0, [1, 1, 1, 1]),
+        (1.0, [1, 5, 2, 5]),  # a quantile
+        (1, [1, 1, 1, 1]),
     ],
 )
 def test_longest_segment_settings(setting, expected):
     assert longest_of(setting, ["A", "B", "C"], {"A": [1, 2, 5], "B": [2], "C": []}).tolist() == expected
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.0, 2.5, "8", True, {"PER": 0}])
+@pytest.mark.parametrize("value", [0, -1, 0.0, 2.5, 8.0, "8", True, 10**9, {"PER": 0}])
 def test_impossible_longest_segments_are_refused(value):
     with pytest.raises(Exception, match=r"CRF125|longest_segment"):
         spacy.blank("en").add_pipe("semicrf_ner", config={"model": {"longest_segment": value}})
+
+
+def test_longest_segments_of_unknown_labels_are_refused():
+    with pytest.raises(ValueError, match=r"CRF126.*'PERS'.*GPE, ORG, PER"):
+        make({"model": {"longest_segment": {"PERS": 3}}})
 
 
 def test_longest_segment_beyond_the_doc():

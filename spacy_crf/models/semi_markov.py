@@ -33,6 +33,7 @@ from .segments import (
 from .sparse_rows import Part, parts_for
 
 _PARAMS = ("transitions", "first", "last", "lengths")
+_MOST_TOKENS = 1 << 16  # of a segment: every length has a row in tables
 LongestSegment = Union[None, int, float, dict[str, int]]
 
 
@@ -81,17 +82,17 @@ def _make_sequences(model: Model, loss, corpus):
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:
-    def possible(number, low) -> bool:
-        return isinstance(number, (int, float)) and not isinstance(number, bool) and number >= low
+    def possible(number) -> bool:
+        return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= _MOST_TOKENS
 
     if isinstance(value, dict):
-        valid = all(possible(number, 1) and int(number) == number for number in value.values())
-    elif isinstance(value, float) and value < 1:
-        valid = value > 0
+        valid = all(map(possible, value.values()))
+    elif isinstance(value, float):
+        valid = 0 < value <= 1
     else:
-        valid = value is None or (possible(value, 1) and int(value) == value)
+        valid = value is None or possible(value)
     if not valid:
-        raise ValueError(Errors.CRF125.format(value=value))
+        raise ValueError(Errors.CRF125.format(value=value, most=_MOST_TOKENS))
     return value
 
 
@@ -100,17 +101,21 @@ def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, li
 
     setting: What the config says, lengths (dict): of the annotated segments of each label.
     RETURNS (int32[S]): 1 for ``O``; labels without a setting and without annotation may be as long as the longest of the others.
+    RAISES (ValueError): CRF126 for a setting of a label that is not there.
     """
-    if isinstance(setting, (int, float)) and not (isinstance(setting, float) and setting < 1):
-        return np.array([1] + [int(setting)] * len(labels), dtype=np.int32)
+    if isinstance(setting, int):
+        return np.array([1] + [setting] * len(labels), dtype=np.int32)
     quantile = setting if isinstance(setting, float) else 1.0
     given = setting if isinstance(setting, dict) else {}
+    for label in given:
+        if label not in labels:
+            raise ValueError(Errors.CRF126.format(label=label, known=", ".join(labels)))
     measured = {
         label: int(np.ceil(np.quantile(found, quantile, method="inverted_cdf")))
         for label, found in lengths.items()
         if found
     }
-    measured.update({label: int(length) for label, length in given.items()})
+    measured.update(given)
     rest = max(measured.values(), default=1)
     return np.array([1] + [measured.get(label, rest) for label in labels], dtype=np.int32)
 
