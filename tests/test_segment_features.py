@@ -6,6 +6,7 @@ import spacy
 from spacy.tokens import Doc
 from spacy.util import registry
 
+from spacy_crf.features.extractor import IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.features.phrases import PhraseIndex
@@ -160,6 +161,14 @@ def test_functions_of_spans():
     assert found[0, 2] == {"seg.fn:size=0": 6.0, "seg.fn:ends=a": 1.0, "seg.fn:ends=b": 1.0}
 
 
+def test_functions_of_docs_are_attributes_of_tokens():
+    functions = {"half": lambda doc: [[len(token) / 2] for token in doc]}
+    compiled = CompiledSegments(SegmentFeatureSet(["seg.first:fn:half"], functions=functions), {})
+    columns = compiled.reader.read([doc_of("aa bbb")])
+    features = compiled.begins.hash(columns)
+    assert features.item_tokens.tolist() == [0, 1] and features.item_values.tolist() == [1.0, 1.5]
+
+
 def test_spans_end_with_their_sentence():
     doc = doc_of("a b c d")
     doc[2].is_sent_start = True
@@ -206,6 +215,35 @@ def test_contains_counts_a_value_once(text):
                 assert count + taken_off.get((begin, end, row), 0.0) == 1.0
 
 
+@pytest.mark.parametrize("longest", [1, 2, 3, 5])
+def test_contains_counts_an_item_once(longest):
+    """Functions give a token any number of values; what a span has of each counts as much as the first of them."""
+    given = {"a": ["x", "y"], "b": ["y"], "c": [], "d": ["x", "x"]}
+    doc = doc_of("a b c d d a b")
+    doc[4].is_sent_start = True
+    functions = {"items": lambda doc: [given[token.text] for token in doc]}
+    compiled = CompiledSegments(SegmentFeatureSet(["seg.contains:fn:items"], functions=functions), {})
+    columns = compiled.reader.read([doc])
+    compiled.reader.keep_names(True)
+    builder = IndexBuilder(compiled.tokens, FeatureIndex.empty())
+    builder.add(columns)
+    index = builder.freeze(np.ones(len(builder), dtype=bool), doc.vocab)
+    by_token = compiled.tokens.rows(columns, index)
+    known = compiled.known_spans([doc], columns, longest, FeatureIndex.empty(), index)
+    first = np.repeat(np.arange(len(doc)), np.diff(known.listed.starts)).tolist()
+    numbers = {(b, b + k): n for n, (b, k) in enumerate(zip(first, known.listed.lengths.tolist()))}
+    for begin, end in (
+        (b, e) for s in ((0, 4), (4, 7)) for b in range(*s) for e in range(b + 1, min(b + longest, s[1]) + 1)
+    ):
+        counts = np.bincount(by_token.rows[by_token.starts[begin] : by_token.starts[end]], minlength=2).astype(float)
+        present = counts > 0
+        if (begin, end) in numbers:
+            at = slice(*known.repeats.starts[numbers.pop((begin, end)) :][:2])
+            np.add.at(counts, known.repeats.rows[at], known.repeats.values[at])
+        assert counts.tolist() == present.astype(float).tolist()
+    assert not numbers
+
+
 @pytest.mark.parametrize(
     "template, settings, code",
     [
@@ -224,6 +262,7 @@ def test_contains_counts_a_value_once(text):
         ("seg.first:colour", {}, "CRF103"),
         ("seg.matches:zip", {"patterns": {"zip": [{"SHAPES": "d"}]}}, "CRF123"),
         ("seg.matches:zip", {"patterns": {"zip": 3}}, "CRF123"),
+        ("seg.matches:zip", {"patterns": {"zip": []}}, "CRF123"),
     ],
 )
 def test_mistakes_are_named(template, settings, code):

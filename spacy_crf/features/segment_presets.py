@@ -46,7 +46,8 @@ def segment_features(
     templates (List[str]): Templates; by default length, words, shapes, the ends and what surrounds them.
     extra (List[str]): More templates, such as ``seg.near:cities``.
     patterns (Dict[str, List]): Matcher patterns that templates read as ``seg.matches:NAME``.
-    functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``.
+    functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``; those that they read as
+        attributes of tokens, such as ``seg.first:fn:NAME``, take a Doc.
     """
     chosen = SEGMENT_TEMPLATES if templates is None else templates
     return SegmentFeatureSet([*chosen, *(extra or [])], patterns=patterns, functions=functions)

@@ -126,7 +126,8 @@ class SegmentFeatureSet:
 
     templates: Features of segments, in the template language.
     patterns: Matcher patterns, or lists of them, by the name templates call them (``seg.matches:NAME``).
-    functions: Functions from a Span to strings or numbers, by name (``seg.fn:NAME``).
+    functions: Functions from a Span to strings or numbers, by name (``seg.fn:NAME``); or from a Doc to items per token, where
+        a part names them as an attribute (``seg.first:fn:NAME``).
     RAISES (ValueError): For a template that can't be used, with what is known.
     """
 
@@ -162,7 +163,7 @@ class SegmentFeatureSet:
         # `lower` is what phrases are compared by; the rest is checked by the set of token templates itself
         read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in _TOKEN_PARTS}
         read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in _WHOLE})
-        self._attributes = FeatureSet(["lower[0]", "lower[1]", *read])
+        self._attributes = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
 
     def _placed(self, kinds: set[str]) -> list[PlacedTemplate]:
         return [
@@ -198,7 +199,9 @@ class SegmentFeatureSet:
 
 def _pattern_list(name: str, pattern: Any) -> list[Pattern]:
     """One pattern or several. RAISES (ValueError): CRF123 if it is neither."""
-    patterns = [pattern] if isinstance(pattern, list) and pattern and isinstance(pattern[0], dict) else pattern
+    if not pattern:
+        raise ValueError(Errors.CRF123.format(name=name, reason="it is empty"))
+    patterns = [pattern] if isinstance(pattern, list) and isinstance(pattern[0], dict) else pattern
     try:
         Matcher(Vocab(), validate=True).add(name, patterns)
     except Exception as error:  # the Matcher raises what its schema raises
@@ -427,7 +430,7 @@ class CompiledSegments:
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
         n_tokens = len(columns.lexemes)
-        _, closing = _sequence_bounds(columns.starts)
+        opening, closing = _sequence_bounds(columns.starts)
         at_once = max(1, _SPANS_AT_ONCE // longest)
         parts = []
         if self.reads_spans and len(index):
@@ -442,7 +445,7 @@ class CompiledSegments:
                 values = np.concatenate([np.ones(len(known), dtype=np.float32), features.item_values[of]])
                 parts.append((begin[span], length[span], np.concatenate([rows[known], item_rows[of]]), values))
         n_own = sum(len(part[0]) for part in parts)
-        parts.extend(self._repeats(columns, closing, longest, token_index))
+        parts.extend(self._repeats(columns, opening, closing, longest, token_index))
         if not parts:
             none = TokenFeatures(np.zeros(0, dtype=np.int32), None, np.zeros(1, dtype=np.int64))
             return KnownSpans(SpanList(np.zeros(n_tokens + 1, dtype=np.int64), none.rows), none, none)
@@ -457,12 +460,14 @@ class CompiledSegments:
             _compressed(span[~own], rows[~own], values[~own], len(keys)),
         )
 
-    def _repeats(self, columns: TokenColumns, closing, longest: int, index: FeatureIndex):
+    def _repeats(self, columns: TokenColumns, opening, closing, longest: int, index: FeatureIndex):
         """Values that a span holds more than once, for templates that ask whether it contains them."""
         contains = [n for n, t in enumerate(self.tokens.templates) if str(t).startswith("seg.contains:")]
-        if not contains or not len(index):
+        of_items = [n for n, t in enumerate(self.tokens.item_templates) if str(t).startswith("seg.contains:")]
+        if not (contains or of_items) or not len(index):
             return
-        hashes = self.tokens.hash(columns).hashes
+        features = self.tokens.hash(columns)
+        hashes = features.hashes
         for number in contains:
             keys = index.rows(np.ascontiguousarray(hashes[:, number]))
             room = 0
@@ -474,6 +479,31 @@ class CompiledSegments:
                     yield begin[:count], length[:count], row[:count], np.full(count, -1.0, dtype=np.float32)
                     break
                 room = count
+        rows = index.rows(features.item_hashes)
+        [asked] = np.nonzero(np.isin(features.item_templates, of_items) & (rows >= 0))
+        yield _repeated_items(
+            features.item_tokens[asked], rows[asked], features.item_values[asked], opening, closing, longest
+        )
+
+
+def _repeated_items(token, row, value, opening, closing, longest: int):
+    """The same for items, of which a token may have several: each but the first one of its row in a span."""
+    order = np.lexsort((token, row))
+    token, row, value = token[order], row[order], value[order]
+    before, after = token[:-1], token[1:]
+    first = np.maximum(after - longest + 1, opening[after])  # where a span with both begins at the earliest
+    [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= first))
+    pair, begin = _ranges(pair, first[pair], before[pair] + 1)
+    chosen, end = _ranges(np.arange(len(pair)), after[pair] + 1, np.minimum(begin + longest, closing[after[pair]]) + 1)
+    pair, begin = pair[chosen], begin[chosen]
+    return begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair]
+
+
+def _ranges(keys, first, stop) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each key once for every number from its first to, not including, its stop; and these numbers."""
+    counts = stop - first
+    total = np.cumsum(counts)
+    return np.repeat(keys, counts), np.arange(counts.sum()) + np.repeat(first - total + counts, counts)
 
 
 def _offset(part: SegmentPart) -> int:
