@@ -11,6 +11,7 @@ from spacy.util import registry
 
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.semi_markov import SemiMarkovObjective, longest_of
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.crf_pipe import GoldReport
 
 from .test_crf_ner import train
@@ -364,6 +365,25 @@ def test_labellings_that_are_not_possible(trained):
     assert ner.log_probability(doc, [Span(doc, 0, 1, label="MUSIC")]) == -np.inf
     across = Doc(nlp.vocab, words=["In", "New", "York"], sent_starts=[True, False, True])
     assert ner.log_probability(across, [Span(across, 1, 3, label="GPE")]) == -np.inf
+
+
+@registry.misc("test_semicrf_ner.loudness")
+def make_loudness():
+    return lambda span: [float(span.doc.user_data.get("loud", 0.0))]
+
+
+def test_features_of_functions_are_read_again_at_each_step():
+    functions = {"loudness": {"@misc": "test_semicrf_ner.loudness"}}
+    nlp, ner, examples = make(segments("seg.fn:loudness", functions=functions), steps=1)
+    optimizer = LBFGS(iterations_per_step=1)
+    nlp.update(examples, sgd=optimizer)
+    before = ner._corpus.objective.signature
+    nlp.update(examples, sgd=optimizer)
+    assert ner._corpus.objective.signature == before
+    for example in examples:
+        example.predicted.user_data["loud"] = 5.0
+    nlp.update(examples, sgd=optimizer)
+    assert ner._corpus.objective.signature != before
 
 
 def test_gazetteers_nobody_reads_are_refused(tmp_path):

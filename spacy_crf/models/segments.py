@@ -87,6 +87,12 @@ class SegmentFeatures:
                 self._compiled = CompiledSegments(self.feature_set, self.gazetteers)
             return self._compiled
 
+    @property
+    def asks_functions(self) -> bool:
+        """Whether functions or extensions give features."""
+        of_spans = any(part.kind == "fn" for template in self.feature_set.templates for part in template.parts)
+        return of_spans or bool(self.compiled.reader.item_sources)
+
     def set_gazetteers(self, gazetteers: dict[str, Gazetteer]) -> None:
         """RAISES (ValueError): CRF106 if the templates name another one."""
         self.feature_set.reader(gazetteers)

@@ -333,7 +333,7 @@ class SemiMarkovObjective(SemiMarkovWeights):
         arrays = self._corpus.fingerprint()
         for block in self._blocks:
             arrays += [*block.clamp, block.weights, *block.segments.listed]
-            arrays += [getattr(block.segments, place).rows for place in PLACES]
+            arrays += [array for place in PLACES for array in getattr(block.segments, place)]
             if block.structure is not None:
                 check = zlib.crc32(block.structure.signature, check)
         for array in arrays:

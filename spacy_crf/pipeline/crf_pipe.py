@@ -323,6 +323,12 @@ class CRFPipe(TrainablePipe):
         return [] if features is None else features.feature_set.token_attributes
 
     @property
+    def asks_functions(self) -> bool:
+        """Whether functions or extensions give features, which may say something else at the next step."""
+        features = self._sparse_features
+        return features is not None and bool(features.reader.item_sources)
+
+    @property
     def _sparse_features(self) -> Optional[SparseFeatures]:
         return self.model.get_ref("emissions").attrs.get("features")
 

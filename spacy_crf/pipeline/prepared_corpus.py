@@ -37,8 +37,7 @@ class PreparedCorpus:
         places = {self._place.get(id(example.reference), -1) for example in examples}
         if len(examples) != len(self._references) or places != set(range(len(self._references))):
             return False
-        features = self._pipe._sparse_features
-        if features.reader.item_sources or self.objective.model_features is not features:
+        if self._pipe.asks_functions or self.objective.model_features is not self._pipe._sparse_features:
             return False
         return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
 

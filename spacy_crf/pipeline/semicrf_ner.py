@@ -115,6 +115,11 @@ class SemiCRFEntityRecognizer(EntityPipe):
     def _segment_features(self) -> Optional[SegmentFeatures]:
         return self.model.get_ref("segments").attrs.get("segment_features")
 
+    @property
+    def asks_functions(self) -> bool:
+        own = self._segment_features
+        return super().asks_functions or (own is not None and own.asks_functions)
+
     def _token_attributes(self) -> list[str]:
         own = self._segment_features.feature_set.token_attributes if self._segment_features is not None else []
         return list(dict.fromkeys([*super()._token_attributes(), *own]))
