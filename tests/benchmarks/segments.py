@@ -1,9 +1,9 @@
 """The semi-Markov chain against the linear chain with the same token templates: ``python -m tests.benchmarks.segments``.
 
 *Accuracy*: both components with their defaults, on resamples of the training data. *Dictionaries* (the lesson of Sarawagi &
-Cohen 2004): three quarters of the training data give a dictionary of their entities, the others train; the chain learns whether a
-token is inside an entry, the segment model whether a whole candidate is one, and how alike to one. *Speed*: passes, prediction, and the
-memory of long Docs and long lists. Expect an hour, most of it for conll2000.
+Cohen 2004): three quarters of the training data give a dictionary of their entities, the others train; the chain learns
+whether a token is inside an entry, the segment model whether a whole candidate is one, and how alike to one. *Speed*: passes,
+prediction, and the memory of long Docs and long lists. Expect half an hour, most of it for conll2000.
 """
 
 import json
