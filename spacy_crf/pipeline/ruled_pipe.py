@@ -6,6 +6,7 @@ Without rules and probabilities prediction is one `viterbi` and nothing else; th
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("spacy.spacy_crf")
 
 DECODERS = ("viterbi", "posterior")
+_SPANS = attrgetter("spans.data")  # the dict inside: one Python call less for each Doc
 BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
 
 # Settings that say how to predict: those of the config count, not those that were saved.
@@ -248,7 +250,7 @@ class RuledPipe(CRFPipe):
         scores = self.model.predict(docs)
         preset = self.read_preset(docs)
         clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
-        if any(doc.spans.data for doc in docs):  # asking the dict: one call less for each Doc
+        if any(map(_SPANS, docs)):
             clamp = self._spans_clamp(docs, scores.starts, clamp)
         rules = self.rules()
         settings = self.cfg
