@@ -514,6 +514,8 @@ class CRFPipe(TrainablePipe):
         examples = [example for part in batch for example in part.examples]
         kind = "sequences" if optimizer.wants_sequences else "objective"
         if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
+            if self._corpus is None:  # a sign of life before the first step, which takes longest
+                announcements.info("%s: reading features of %d texts", self.name, len(examples))
             self._corpus = PreparedCorpus(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
         self._tell_impossible(getattr(self._corpus.objective, "n_impossible", 0))
