@@ -258,10 +258,9 @@ class RuleSet(CompiledRules):
         opening, closing = ends(scores.starts, len(emissions))
         for rule in rules:
             broken = self._broken(rule, facts, opening, closing)
-            if broken.emissions is not None and broken.emissions.any():
-                if emissions is scores.emissions:
-                    emissions = emissions.copy()
-                emissions[broken.emissions] += rule.price
+            if broken.on_tokens:
+                emissions = emissions.copy() if emissions is scores.emissions else emissions
+                broken.add_price(emissions, rule.price)
             if broken.transitions is not None:
                 transitions = transitions + np.where(broken.transitions, rule.price, 0.0)
             if broken.first is not None:

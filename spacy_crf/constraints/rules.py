@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
+from ..types import Floats
 from .automaton import Automaton, SpanTags, make_automaton, per_sentence
 
 Table = dict[str, Any]
@@ -45,6 +46,20 @@ class Broken(NamedTuple):
     transitions: Optional[NDArray[np.bool_]] = None  # [S, S]
     first: Optional[NDArray[np.bool_]] = None  # [S]
     steps: Sequence[Steps] = ()
+    # bool[T] and bool[S]: these tags at these tokens, in place of emissions, of which they are a small part
+    tags_at: Optional[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = None
+
+    @property
+    def on_tokens(self) -> bool:
+        return self.emissions is not None or self.tags_at is not None
+
+    def add_price(self, scores: Floats, price: float) -> None:
+        """Adds the price to the scores of states at tokens (float64[T, S]) where the rule is broken, in place."""
+        if self.emissions is not None:
+            scores[self.emissions] += price
+        if self.tags_at is not None:
+            tokens, tags = map(np.flatnonzero, self.tags_at)
+            scores[tokens[:, np.newaxis], tags] += price
 
 
 @dataclass
@@ -282,7 +297,7 @@ class OnlyOn(_OnPattern):
     kind = "only_on"
 
     def broken(self, tags, found, opening, closing):
-        return Broken(emissions=~found.covered[:, None] & self._tags(tags))
+        return Broken(tags_at=(~found.covered, self._tags(tags)))
 
 
 class AlwaysOn(_OnPattern):
@@ -291,7 +306,7 @@ class AlwaysOn(_OnPattern):
     kind = "always_on"
 
     def broken(self, tags, found, opening, closing):
-        return Broken(emissions=found.covered[:, None] & ~self._tags(tags))
+        return Broken(tags_at=(found.covered, ~self._tags(tags)))
 
 
 class NeverOn(_OnPattern):
@@ -300,7 +315,7 @@ class NeverOn(_OnPattern):
     kind = "never_on"
 
     def broken(self, tags, found, opening, closing):
-        return Broken(emissions=found.covered[:, None] & self._tags(tags))
+        return Broken(tags_at=(found.covered, self._tags(tags)))
 
 
 class StartsWith(_OnPattern):

@@ -69,7 +69,10 @@ class SegmentRules(CompiledRules):
                 scores = _priced(scores, "lengths", rule.broken_lengths(self.tags, len(scores.lengths)), rule)
                 continue
             broken = self._broken(rule, facts, opening, closing)
-            scores = _priced(scores, rule.segment_scores, broken.emissions, rule)
+            if broken.on_tokens:
+                priced = getattr(scores, rule.segment_scores).copy()
+                broken.add_price(priced, rule.price)
+                scores = scores._replace(**{rule.segment_scores: priced})
             scores = _priced(scores, "transitions", broken.transitions, rule)
             scores = _priced(scores, "first", broken.first, rule)
         return scores
