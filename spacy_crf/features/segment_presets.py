@@ -4,9 +4,9 @@ from typing import Any, Optional
 
 from .segments import SegmentFeatureSet
 
-# What a chain reads at the tags that begin and end an entity. In cross-validation all of it gains 0.7 F1 on conll2000 and 0.4 on
-# usaddress over words, shapes, three letters and the neighbours outside; flags, two words around and pairs of both ends add
-# nothing.
+# What a chain reads at the tags that begin and end an entity. In cross-validation all of it gains 0.7 F1 on conll2000 (2500
+# sentences), 0.5 on cora_refs and 0.4 on usaddress over words, shapes, three letters and the neighbours outside. Flags, two words
+# around, pairs of both ends, lengths with shapes and seg.contains:lower made no difference beyond chance.
 _AT_BOTH_ENDS = [
     "lower[-1..1]",
     "shape[-1..1]",
