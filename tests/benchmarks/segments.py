@@ -3,7 +3,7 @@
 *Accuracy*: both components with their defaults, on resamples of the training data. *Dictionaries* (the lesson of Sarawagi &
 Cohen 2004): three quarters of the training data give a dictionary of their entities, the others train; the chain learns
 whether a token is inside an entry, the segment model whether a whole candidate is one, and how alike to one. *Speed*: passes,
-prediction, and the memory of long Docs and long lists. Expect half an hour, most of it for conll2000.
+prediction, and the memory of long Docs and long lists. Expect more than an hour, most of it for conll2000.
 """
 
 import json
