@@ -63,9 +63,8 @@ class Supervision(NamedTuple):
 
     clamp: Clamp  # what the annotation allows
     wrong: Segments  # spans that no labelling has, beside what the clamp leaves out
-    alternatives: Segments = (
-        NO_SEGMENTS  # spans that the annotation allows beside others, where the model looks at spans
-    )
+    # Spans that the annotation allows beside others, where the model looks at spans
+    alternatives: Segments = NO_SEGMENTS
 
 
 class CRFPipe(TrainablePipe):
