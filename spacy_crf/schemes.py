@@ -153,6 +153,16 @@ class Scheme:
         codes[self.decode(tags, starts).start] = BEGIN
         return codes
 
+    @property
+    def tags_tell_iob(self) -> bool:
+        """Whether a tag says all by itself where its span begins, in valid sequences."""
+        return self.name in ("BIO", "BILUO")
+
+    def iob_of_tag(self, n_labels: int) -> NDArray[np.uint64]:
+        """``ent_iob`` code of each tag, as far as the tag tells it: uint64[S]."""
+        label, prefix = self._label_and_prefix(n_labels)
+        return np.where(label < 0, OUTSIDE, np.where(self._has(prefix, self.opens), BEGIN, INSIDE)).astype(np.uint64)
+
     def label_of_tag(self, n_labels: int) -> NDArray[np.int64]:
         """Index of the label of each tag, -1 for ``O``."""
         return self._label_and_prefix(n_labels)[0]

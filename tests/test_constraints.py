@@ -9,8 +9,9 @@ import pytest
 from spacy_crf.constraints import rule_set
 from spacy_crf.constraints.automaton import SpanTags
 from spacy_crf.constraints.decoding import decode
+from spacy_crf.constraints.facts import Facts, Match, WordKinds
 from spacy_crf.constraints.rule_set import RuleSet
-from spacy_crf.constraints.rules import RULES, Match, constraints, read_rule
+from spacy_crf.constraints.rules import RULES, constraints, read_rule
 from spacy_crf.inference.spans import SpanStates, likely_spans
 from spacy_crf.inference.state_graph import join_sequences
 from spacy_crf.schemes import SCHEMES
@@ -121,7 +122,7 @@ def make_rules(tables, scheme, labels=LABELS, **settings):
 
 
 def facts_of(rules, size, *, seed=0):
-    facts = {}
+    facts = Facts()
     for rule in rules.rules:
         if rule.reads_pattern:
             facts[rule.place] = Match(COVERED, BEGINS, ENDS)
@@ -246,9 +247,35 @@ def test_rules_together(seed, way, monkeypatch):
         return sum(price(rule, n) for rule, n in zip(rules.rules, times))
 
     expected = labellings(scores, scheme, breaks)
-    decoded = decode(rules, scores, np.array([0, 5]), {}, WORDS, spans)
+    decoded = decode(rules, scores, np.array([0, 5]), Facts(), WORDS, spans)
     assert tuple(decoded.tags.tolist()) == expected[0][1]
     assert not decoded.relaxed
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("kept", [None, [0, 2], [1, 3, 4]])
+def test_facts_about_words_are_facts_about_their_tokens(name, kept):
+    tables = [
+        {"rule": "only_on", "label": "A", "phrases": "x", "weight": 0.5},
+        {"rule": "always_on", "label": "*", "phrases": "x", "weight": -0.3},
+        {"rule": "never_on", "label": ["A", "B"], "phrases": "x"},
+        {"rule": "starts_with", "label": "B", "phrases": "x", "weight": 0.2},
+        {"rule": "forbid_pair", "labels": ["A", "B"], "weight": 0.9},
+        {"rule": "follows", "label": "B", "after": ["O", "START"], "weight": 0.1},
+    ]
+    scheme = SCHEMES[name]
+    rules = make_rules(tables, scheme)
+    scores, _ = scheme_scores(scheme, 2, [2, 3], seed=0, spread=1.0)
+    rng = np.random.default_rng(0)
+    places = {place: column for column, place in enumerate(range(4))}
+    for n_kinds in (3, 3, 4):  # the fourth is met later
+        words = WordKinds(rng.integers(0, n_kinds, 5).astype(np.int32), rng.random((n_kinds, 4)) < 0.5, places)
+        facts = Facts(words=words)
+        matches = Facts({place: facts[place] for place in places})
+        for part in (slice(0, 5), np.array([1, 1, 4, 0, 3])):
+            one, other = (rules.apply(scores, found.at(part), kept) for found in (facts, matches))
+            for array, expected in zip(one[:4], other[:4]):
+                np.testing.assert_allclose(array, expected, rtol=0, atol=1e-12)
 
 
 def test_a_batch_is_decoded_document_by_document():
@@ -260,11 +287,11 @@ def test_a_batch_is_decoded_document_by_document():
     words = np.arange(14, dtype=np.uint64) % 3
     clamp = np.random.default_rng(0).random(scores.emissions.shape) < 0.9
     clamp[:, 0] = True
-    together = decode(rules, scores, doc_starts, {}, words, spans, clamp=clamp)
+    together = decode(rules, scores, doc_starts, Facts(), words, spans, clamp=clamp)
     first = scores._replace(emissions=scores.emissions[:7], starts=np.array([0, 4, 7]))
     second = scores._replace(emissions=scores.emissions[7:], starts=np.array([0, 5, 7]))
     alone = [
-        decode(rules, part, np.array([0, 7]), {}, of_words, spans, clamp=of_clamp).tags
+        decode(rules, part, np.array([0, 7]), Facts(), of_words, spans, clamp=of_clamp).tags
         for part, of_words, of_clamp in ((first, words[:7], clamp[:7]), (second, words[7:], clamp[7:]))
     ]
     assert together.tags.tolist() == np.concatenate(alone).tolist()
@@ -279,7 +306,7 @@ def test_later_rules_yield():
         {"rule": "at_most", "label": "A", "n": 2, "name": "no more"},
     ]
     rules = make_rules(tables, scheme)
-    decoded = decode(rules, scores, np.array([0, 3]), {}, WORDS, spans)
+    decoded = decode(rules, scores, np.array([0, 3]), Facts(), WORDS, spans)
     assert decoded.relaxed == {0: ["too many for three tokens"]}
     labels = scheme.decode(decoded.tags, np.array([0, 3])).label.tolist()
     assert labels.count(A) == 2

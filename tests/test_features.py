@@ -9,7 +9,7 @@ import spacy
 from spacy.tokens import Doc, Token
 from spacy.util import registry
 
-from spacy_crf.features.columns import sequence_starts
+from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_gazetteer

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.training import RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.schemes import SCHEMES, Segments
@@ -50,7 +51,7 @@ def test_what_is_left_are_the_labellings_without_them(name, tables, wrong):
         (score, tags) for score, tags, found in every if not {(s.begin, s.end, s.label) for s in found} & set(wrong)
     ]
     assert 0 < len(left) < len(every)
-    chain = RuledChain(rules, {}, clamp, scores.starts, DOC, wrong=segments(wrong))
+    chain = RuledChain(rules, Facts(), clamp, scores.starts, DOC, wrong=segments(wrong))
     log_z, expected = chain.expectations(scores, clamp=clamp)
     total = reference.log_sum([score for score, _ in left])
     assert log_z.sum() == pytest.approx(total, abs=1e-9)
@@ -75,7 +76,7 @@ def test_gradients_match_finite_differences(loss, per_position, tables):
     scores, _ = scheme_scores(scheme, 2, [2, 3, 4], seed=3, per_position=per_position)
     clamp = partial(scores)
     doc_starts = np.array([0, 5, 9])  # nothing is wrong in the second document
-    chain = RuledChain(rules, {}, clamp, scores.starts, doc_starts, wrong=segments(WRONG["one end"]))
+    chain = RuledChain(rules, Facts(), clamp, scores.starts, doc_starts, wrong=segments(WRONG["one end"]))
     weights = np.array([2.0, 2.0, 0.5])
     _, gradient, impossible = loss()(chain, scores, clamp, weights=weights)
     assert not impossible.any()
@@ -97,6 +98,6 @@ def test_many_spans_of_one_label_share_copies():
     scores, _ = scheme_scores(scheme, 2, [40], seed=0)
     clamp = np.ones(scores.emissions.shape, dtype=bool)
     spans = [(t, t + 3, 0) for t in range(0, 36, 3)]
-    chain = RuledChain(rules, {}, clamp, scores.starts, np.array([0, 40]), wrong=segments(spans))
+    chain = RuledChain(rules, Facts(), clamp, scores.starts, np.array([0, 40]), wrong=segments(spans))
     [group] = chain._groups
     assert len(group.copies.tag_of) == scores.emissions.shape[1] + 4

@@ -9,6 +9,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 
+from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.segment_training import RuledSegments
 from spacy_crf.inference.semi_markov import Segments, path_of
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
@@ -53,7 +54,7 @@ def test_the_loss_is_that_of_the_segmentations_that_keep_the_rules(lengths, loss
     every = segmentations(scores, together_broken(rules, lengths))
     gold_score, gold, _ = every[4]
     clamp = only(path_from(gold))
-    structure = RuledSegments(rules, {}, clamp, scores.starts, np.array([0, 5]), LONGEST)
+    structure = RuledSegments(rules, Facts(), clamp, scores.starts, np.array([0, 5]), LONGEST)
     assert not structure.broken
     losses, gradient, impossible = loss()(structure, scores, clamp)
     values = [score for score, _, _ in every]
@@ -75,7 +76,7 @@ def test_documents_are_trained_each_under_its_rules():
     rules = make_rules(tables)
     scores = make_scores([2, 3, 0, 4, 1], 3)
     path = np.array([1, 1, 0, 2, 0, 0, 1, GOES_ON, 0, 0])  # A twice in the first document
-    facts = {place: type(fact)(*(np.tile(column, 2) for column in fact)) for place, fact in facts_of(rules, 3).items()}
+    facts = facts_of(rules, 3).at(np.tile(np.arange(5), 2))
     facts[1].covered[3] = True
     clamp, doc_starts = only(path), np.array([0, 5, 5, 10])
     structure = RuledSegments(rules, facts, clamp, scores.starts, doc_starts, LONGEST)

@@ -19,9 +19,10 @@ from ..inference.state_graph import GraphChain, Joined, cut_document, join_seque
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .automaton import Automaton
+from .facts import Facts
 from .integer_program import Solution, solve
-from .rule_set import CompiledRules, Facts, RuleSet, ends
-from .rules import Match, Rule
+from .rule_set import CompiledRules, RuleSet, ends
+from .rules import Rule
 
 
 class Decoded(NamedTuple):
@@ -65,14 +66,15 @@ def decode(
     """
     path = LinearChain().viterbi(rules.apply(scores, facts), clamp=clamp)
     tags = path.states
-    opening, _ = ends(scores.starts, len(tags))
-    totals = rules.scores_of(np.maximum(tags, 0), opening, doc_starts)
     broken = documents_without(path.scores, scores.starts, doc_starts)
-    broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
+    if rules.automata:
+        opening, _ = ends(scores.starts, len(tags))
+        totals = rules.scores_of(np.maximum(tags, 0), opening, doc_starts)
+        broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
 
     def search(tokens: slice) -> ChainSearch:
         of_doc, of_clamp = cut_document(scores, clamp, tokens)
-        document = Document(of_doc, of_clamp, cut_facts(facts, tokens), cut_words(words, tokens), spans)
+        document = Document(of_doc, of_clamp, facts.at(tokens), cut_words(words, tokens), spans)
         return ChainSearch(rules, document)
 
     return search_where_broken(rules, tags, doc_starts, broken, search)
@@ -92,9 +94,9 @@ def search_where_broken(
     search (Callable): The search for the document that has these tokens.
     """
     decoded = Decoded(tags, {}, [], {})
-    for d in range(len(doc_starts) - 1):
+    for d in range(len(doc_starts) - 1) if rules.global_ else np.flatnonzero(broken).tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        if tokens.start == tokens.stop or not (broken[d] or rules.global_):
+        if tokens.start == tokens.stop:
             continue
         of_doc = search(tokens)
         if not broken[d] and not of_doc.clashing(tags[tokens]):
@@ -118,15 +120,6 @@ def documents_without(scores: Floats, starts: NDArray[np.int64], doc_starts: NDA
     for b in np.flatnonzero(scores == -np.inf):
         without[np.searchsorted(doc_starts, starts[b], side="right") - 1] = True
     return without
-
-
-def cut_facts(facts: Facts, tokens: slice) -> Facts:
-    """What patterns and functions say of some tokens."""
-    return {place: _cut(fact, tokens) for place, fact in facts.items()}
-
-
-def _cut(fact, tokens: slice):
-    return Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]
 
 
 def cut_words(words: Optional[NDArray[np.uint64]], tokens: slice) -> NDArray[np.uint64]:

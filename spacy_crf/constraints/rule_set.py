@@ -1,6 +1,6 @@
 """The rules of a component, compiled against its tags: masks for rules without a memory, automata for the others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
@@ -11,14 +11,13 @@ from ..errors import Errors
 from ..inference.state_graph import GraphChain, Joined
 from ..kernels.automata import run_automata
 from ..kernels.best_first import best_first
+from ..kernels.prices import add_prices
 from ..schemes import TransitionMask
 from ..types import ChainScores, Floats, StateGraph
 from .automaton import Automaton, SpanTags, make_automaton, minimised, product
+from .facts import Facts, WordKinds
 from .rules import Broken, Constraints, Rule
 from .state_graph import rule_graph
-
-# What patterns and functions say of a batch: by the place of the rule, its Match or the tags it allows (bool[T, S]).
-Facts = Mapping[int, Any]
 
 # Prefixes after which best-first search gives up: first a cheap try, then a long one
 _MOST_PREFIXES = (4_000, 250_000)
@@ -241,8 +240,22 @@ class CompiledRules:
         return found
 
 
+class _Masks(NamedTuple):
+    """What rules without a memory add to scores, as far as it is the same from batch to batch; None for nothing."""
+
+    matched: Optional[NDArray[np.bool_]]  # which kinds of words there were
+    transitions: Optional[Floats]  # [S, S]
+    first: Optional[Floats]  # [S]
+    words: Optional[Floats]  # [K, S] for each kind of word
+    others: list[Rule]  # that look at each batch
+
+
 class RuleSet(CompiledRules):
     """The rules of a chain, see `CompiledRules`."""
+
+    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
+        super().__init__(constraints, tags, mask)
+        self._masks_of: dict[Optional[frozenset[int]], _Masks] = {}
 
     def apply(self, scores: ChainScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> ChainScores:
         """Scores with the rules about tokens and neighbours: -inf where a hard one is broken, less where a soft one is.
@@ -251,25 +264,59 @@ class RuleSet(CompiledRules):
         facts (Facts): What patterns and functions say of the tokens.
         kept (Iterable[int]): Places of the rules that hold, all of them by default.
         """
-        rules = [rule for rule in self.local if kept is None or rule.place in kept]
-        if not rules:
-            return scores
+        masks = self._masks(kept, facts.words)
         emissions, transitions, first = scores.emissions, scores.transitions, scores.first
-        opening, closing = ends(scores.starts, len(emissions))
-        for rule in rules:
-            broken = self._broken(rule, facts, opening, closing)
+        if masks.transitions is not None:
+            transitions, first = transitions + masks.transitions, first + masks.first
+        if masks.words is not None:
+            emissions = np.ascontiguousarray(emissions, dtype=np.float64)
+            emissions = add_prices(emissions, masks.words, facts.words.of_token)
+        if masks.others:
+            opening, closing = ends(scores.starts, len(emissions))
+        for rule in masks.others:
+            broken = rule.broken(self.tags, facts[rule.place], opening, closing)
             if broken.on_tokens:
                 emissions = emissions.copy() if emissions is scores.emissions else emissions
                 broken.add_price(emissions, rule.price)
-            if broken.transitions is not None:
-                transitions = transitions + np.where(broken.transitions, rule.price, 0.0)
-            if broken.first is not None:
-                first = first + np.where(broken.first, rule.price, 0.0)
             for tokens, pairs in broken.steps:
                 if np.ndim(transitions) == 2:
                     transitions = np.repeat(transitions[None], len(emissions), axis=0)
                 transitions = transitions + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
         return scores._replace(emissions=emissions, transitions=transitions, first=first)
+
+    def _masks(self, kept: Optional[Iterable[int]], words: Optional[WordKinds]) -> "_Masks":
+        """The rules that hold; made once, and again when words of a new kind were met."""
+        key = None if kept is None else frozenset(kept)
+        masks = self._masks_of.get(key)
+        matched = None if words is None else words.matched
+        if masks is None or masks.matched is not matched:
+            if len(self._masks_of) >= 256:
+                self._masks_of.clear()
+            masks = self._masks_of[key] = self._make_masks(key, words)
+        return masks
+
+    def _make_masks(self, kept: Optional[frozenset[int]], words: Optional[WordKinds]) -> "_Masks":
+        size = len(self.tags.label_of)
+        transitions = first = prices = None
+        others = []
+        for rule in self.local:
+            if kept is not None and rule.place not in kept:
+                continue
+            if rule.place in self._static:
+                broken = self._static[rule.place]
+                if transitions is None:
+                    transitions, first = np.zeros((size, size)), np.zeros(size)
+                transitions[broken.transitions] += rule.price
+                if broken.first is not None:
+                    first[broken.first] += rule.price
+            elif rule.by_token and words is not None and rule.place in words.places:
+                prices = np.zeros((len(words.matched), size)) if prices is None else prices
+                kinds = words._replace(of_token=np.arange(len(words.matched)))
+                nowhere = np.zeros(len(words.matched), dtype=bool)
+                rule.broken(self.tags, Facts(words=kinds)[rule.place], nowhere, nowhere).add_price(prices, rule.price)
+            else:
+                others.append(rule)
+        return _Masks(None if words is None else words.matched, transitions, first, prices, others)
 
     def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
         emissions, transitions = joined.scores.emissions, joined.scores.transitions

@@ -24,14 +24,6 @@ Table = dict[str, Any]
 NO_SPAN, START = "O", "START"
 
 
-class Match(NamedTuple):
-    """Where the pattern of a rule matches."""
-
-    covered: NDArray[np.bool_]  # [T] tokens that are part of a match
-    begins: NDArray[np.bool_]  # [T] first tokens of matches
-    ends: NDArray[np.bool_]  # [T] last tokens of matches
-
-
 class Steps(NamedTuple):
     """Pairs of tags that break a rule at some tokens only."""
 
@@ -109,6 +101,7 @@ class Rule:
     reads_pattern: ClassVar[bool] = False  # needs a Match
     reads_tags: ClassVar[bool] = False  # needs what a registered function allows: bool[T, S]
     local: ClassVar[bool] = False  # forbids tokens and steps, without a memory
+    by_token: ClassVar[bool] = False  # of tokens, each by itself: what the pattern says of a token is all it asks for
     global_: ClassVar[bool] = False  # no small automaton holds it
     segment_scores: ClassVar[str] = "tokens"  # what its mask is for, of a segment: "tokens", "begins" or "ends"
     bounds_length: ClassVar[bool] = False  # forbids some lengths of segments, see `broken_lengths`
@@ -294,7 +287,7 @@ class _OnPattern(Rule):
 class OnlyOn(_OnPattern):
     """The label is given to matched tokens only."""
 
-    kind = "only_on"
+    kind, by_token = "only_on", True
 
     def broken(self, tags, found, opening, closing):
         return Broken(tags_at=(~found.covered, self._tags(tags)))
@@ -303,7 +296,7 @@ class OnlyOn(_OnPattern):
 class AlwaysOn(_OnPattern):
     """Matched tokens have this label (one of these)."""
 
-    kind = "always_on"
+    kind, by_token = "always_on", True
 
     def broken(self, tags, found, opening, closing):
         return Broken(tags_at=(found.covered, ~self._tags(tags)))
@@ -312,7 +305,7 @@ class AlwaysOn(_OnPattern):
 class NeverOn(_OnPattern):
     """Matched tokens do not have this label."""
 
-    kind = "never_on"
+    kind, by_token = "never_on", True
 
     def broken(self, tags, found, opening, closing):
         return Broken(tags_at=(found.covered, self._tags(tags)))

@@ -12,7 +12,7 @@ from ..inference.segment_graph import expand, join_segment_sequences, split_segm
 from ..inference.semi_markov import SemiMarkov, list_spans
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
-from .rule_set import Facts
+from .facts import Facts
 from .segments import SegmentRules
 from .training import Group, RuledStructure, States, ranges
 

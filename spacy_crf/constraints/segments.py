@@ -22,9 +22,10 @@ from ..inference.semi_markov import SemiMarkov, segments_of
 from ..schemes import SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores, StateGraph
 from .automaton import SpanTags
-from .decoding import Decoded, Search, cut_facts, cut_words, documents_without, search_where_broken
+from .decoding import Decoded, Search, cut_words, documents_without, search_where_broken
+from .facts import Facts
 from .integer_program import Solution
-from .rule_set import CompiledRules, Facts, ends
+from .rule_set import CompiledRules, ends
 from .rules import Constraints, Rule
 from .segment_program import solve_segments
 
@@ -131,7 +132,7 @@ def decode(
 
     def search(tokens: slice) -> SegmentSearch:
         of_doc, of_clamp = cut_segments(scores, clamp, tokens)
-        document = SegmentDocument(of_doc, of_clamp, cut_facts(facts, tokens), cut_words(words, tokens))
+        document = SegmentDocument(of_doc, of_clamp, facts.at(tokens), cut_words(words, tokens))
         return SegmentSearch(rules, document)
 
     return search_where_broken(rules, path.states, doc_starts, broken, search)

@@ -13,9 +13,10 @@ from ..inference.linear_chain import LinearChain
 from ..inference.state_graph import GraphChain, join_sequences, split_expectations
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, Path
+from .facts import Facts
 from .incorrect_spans import Copies, copy_tags
-from .rule_set import CompiledRules, Facts, RuleSet
-from .rules import Match, Rule
+from .rule_set import CompiledRules, RuleSet
+from .rules import Rule
 from .state_graph import copied
 
 States = NDArray[np.int32]
@@ -273,7 +274,7 @@ def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
         firsts=np.searchsorted(sequences, first),
         kept=kept,
         automata=automata,
-        facts={place: _pick(fact, tokens) for place, fact in facts.items()},
+        facts=facts.at(tokens),
     )
 
 
@@ -281,7 +282,3 @@ def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64
     """The numbers from each begin up to its end, one range behind the other."""
     parts = [np.arange(b, e) for b, e in zip(begin.tolist(), end.tolist())]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-
-def _pick(fact, tokens: NDArray[np.int64]):
-    return Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]

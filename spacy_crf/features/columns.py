@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import IDS, ORTH, SENT_START
+from spacy.attrs import IDS
 from spacy.strings import hash_string
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..errors import Errors
+from .doc_batch import DocBatch, sequence_starts
 from .gazetteers import Gazetteer
 from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, padding_values
 
@@ -53,32 +54,6 @@ class TokenColumns(NamedTuple):
     items: dict[str, Items]
 
 
-def sequence_starts(sent_start: NDArray, doc_starts: NDArray) -> NDArray[np.int64]:
-    """Where the sequences of a batch begin and end: at the Docs' ends and at known sentence starts.
-
-    sent_start (uint64[T]): spaCy's SENT_START values: 1 where a sentence is known to start.
-    RETURNS (int64[B + 1])
-    """
-    opens = sent_start == 1
-    begins = doc_starts[:-1][doc_starts[:-1] < doc_starts[1:]]
-    opens[begins] = True
-    return np.append(np.flatnonzero(opens), doc_starts[-1]).astype(np.int64)
-
-
-def doc_bounds(docs: list[Doc]) -> NDArray[np.int64]:
-    """RETURNS (int64[D + 1]): Where the tokens of each Doc begin and end."""
-    bounds = np.zeros(len(docs) + 1, dtype=np.int64)
-    np.cumsum(list(map(len, docs)), out=bounds[1:])
-    return bounds
-
-
-def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64]:
-    """``Doc.to_array`` of all Docs, laid end to end: uint64[T, C]."""
-    if not docs:
-        return np.zeros((0, len(attributes)), dtype=np.uint64)
-    return np.concatenate([doc.to_array(attributes) for doc in docs]).reshape(-1, len(attributes))
-
-
 class ColumnReader:
     """Reads Docs into columns.
 
@@ -108,7 +83,7 @@ class ColumnReader:
         self.padding = padding
         self.max_lexemes = max_lexemes
         self.names: Optional[dict[int, str]] = None
-        self._attribute_ids = [ORTH, SENT_START, *(IDS[name.upper()] for name in token_attributes)]
+        self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
         self._table = self._new_table()
 
     def keep_names(self, keep: bool) -> None:
@@ -131,22 +106,23 @@ class ColumnReader:
         return str(np.int64(value))
 
     def read(self, docs: list[Doc]) -> TokenColumns:
-        doc_starts = doc_bounds(docs)
-        attributes = read_attributes(docs, self._attribute_ids)  # [T, 2 + C]
+        docs = DocBatch.of(docs)
+        attributes = docs.read(self._attribute_ids)  # [T, C]
+        doc_starts = docs.bounds
         table = self._table
         if len(table) > self.max_lexemes:
             table = self._table = self._new_table()
-        lexemes = table.numbers(np.ascontiguousarray(attributes[:, 0]), docs)
+        lexemes = table.numbers(docs.words, docs)
         n_plain = len(self.token_attributes)
         values = np.empty((2 * self.reach + len(attributes), n_plain + len(self.gazetteers)), dtype=np.uint64)
         if values.shape[1]:
             values[: 2 * self.reach] = padding_values(self.reach, self.padding, self.names)[:, None]
-            values[2 * self.reach :, :n_plain] = attributes[:, 2:]
+            values[2 * self.reach :, :n_plain] = attributes
             for column, read in enumerate(self.gazetteers.values(), start=n_plain):
                 for doc, begin, end in zip(docs, doc_starts, doc_starts[1:]):
                     values[2 * self.reach + begin : 2 * self.reach + end, column] = read(doc)
         items = {name: read_items(name, source, docs, self.names) for name, source in self.item_sources.items()}
-        starts = sequence_starts(attributes[:, 1], doc_starts)
+        starts = sequence_starts(docs.sent_start, doc_starts)
         return TokenColumns(starts, doc_starts, lexemes, table, values, items)
 
 

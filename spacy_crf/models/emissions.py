@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import srsly
 from numpy.typing import NDArray
-from spacy.attrs import SENT_START
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Linear, Model
@@ -20,7 +19,8 @@ from thinc.model import deserialize_attr, serialize_attr
 from thinc.types import Floats2d
 
 from ..errors import Errors, announcements
-from ..features.columns import TokenColumns, doc_bounds, read_attributes, sequence_starts
+from ..features.columns import TokenColumns
+from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
 from ..features.gazetteers import Gazetteer
@@ -497,11 +497,11 @@ def _tok2vec_forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emi
     vectors, backprop_vectors = encoder(docs, is_train)
     lengths = [len(vector) for vector in vectors]
     flat, backprop_output = output(model.ops.flatten(vectors), is_train)
-    sent_start = read_attributes(docs, [SENT_START])[:, 0]
+    batch = DocBatch.of(docs)
     emissions = Emissions(
         np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64),
         None,
-        sequence_starts(sent_start, doc_bounds(docs)),
+        sequence_starts(batch.sent_start, batch.bounds),
     )
 
     def backprop(d_emissions: Emissions) -> list[Doc]:

@@ -11,7 +11,8 @@ from ..types import ChainScores, Clamp
 from .ruled_pipe import RuledPipe
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import Facts, RuleSet
+    from ..constraints.facts import Facts
+    from ..constraints.rule_set import RuleSet
     from ..constraints.rules import Constraints
     from .probabilities import Decoding
 

@@ -12,7 +12,7 @@ from spacy.tokens.underscore import Underscore
 from spacy.training import Example
 
 from ..errors import Errors
-from ..features.columns import read_attributes
+from ..features.doc_batch import read_attributes
 from ..inference.spans import SpanStates
 from ..schemes import Segments, TransitionMask
 from ..types import Clamp

@@ -1,7 +1,6 @@
 """Entities as annotation: read from ``doc.ents``, and written to it."""
 
 from collections.abc import Iterable, Iterator
-from operator import methodcaller
 from typing import Optional
 
 import numpy as np
@@ -10,7 +9,7 @@ from spacy.attrs import ENT_IOB, ENT_TYPE, ORTH
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from ..features.columns import doc_bounds, read_attributes
+from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
 from ..types import Clamp
 from .crf_pipe import Prediction
@@ -18,7 +17,6 @@ from .gold_report import GoldReport
 from .ruled_pipe import RuledPipe
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
-_HAS_ENTITIES = methodcaller("has_annotation", ENT_IOB)
 
 
 class EntityPipe(RuledPipe):
@@ -79,17 +77,14 @@ class EntityPipe(RuledPipe):
         return self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels))
 
     def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
-        # Most Docs have none: asking costs them a third of what reading does. (Empty ones say that they have.)
-        if not any(map(_HAS_ENTITIES, docs)):
-            return None
-        entity = read_attributes(docs, _ENTITY)
-        return entity if _is_preset(entity).any() else None
+        docs = DocBatch.of(docs)
+        return read_attributes(docs, _ENTITY) if _is_preset(docs.ent_iob).any() else None
 
     def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
         iob, types = preset.T
         label = self.label_indices(types)
         # Entities of other labels and blocked tokens (BEGIN without a type) stay as they are: no entity of ours there.
-        iob = np.where(_is_preset(preset), np.where(label >= 0, iob, OUTSIDE), MISSING)
+        iob = np.where(_is_preset(iob), np.where(label >= 0, iob, OUTSIDE), MISSING)
         opening = starts[:-1][starts[:-1] < len(iob)]
         iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
         return self.scheme.clamp(_repaired(iob), np.maximum(label, 0), starts, len(self.labels))
@@ -97,7 +92,9 @@ class EntityPipe(RuledPipe):
     def _labels_changed(self) -> None:
         super()._labels_changed()
         hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
-        self._types = hashes[self.scheme.label_of_tag(len(self.labels))]  # `ent_type` of each tag
+        # `ent_iob` (where the tag alone tells it) and `ent_type` of each tag
+        types = hashes[self.scheme.label_of_tag(len(self.labels))]
+        self._annotation_of_tag = np.stack([self.scheme.iob_of_tag(len(self.labels)), types], axis=1)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write entities to ``doc.ents``, beside those that are there.
@@ -105,11 +102,11 @@ class EntityPipe(RuledPipe):
         docs (Iterable[Doc]): The Docs that were predicted.
         prediction (Prediction): What `predict` gave.
         """
-        annotation = np.empty((len(prediction.tags), 2), dtype=np.uint64)
-        annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
-        annotation[:, 1] = self._types[prediction.tags]
+        annotation = self._annotation_of_tag[prediction.tags]
+        if not self.scheme.tags_tell_iob:
+            annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
         if prediction.preset is not None:
-            kept = _is_preset(prediction.preset)
+            kept = _is_preset(prediction.preset[:, 0])
             annotation[kept] = prediction.preset[kept]
         for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
             if begin < end:
@@ -128,9 +125,9 @@ def _annotate(segments: Segments, tokens: int, other: int) -> tuple[NDArray, NDA
     return iob, label
 
 
-def _is_preset(entity: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which tokens are part of an entity, or blocked (uint64[T, 2] of ``ent_iob`` and ``ent_type``)."""
-    return (entity[:, 0] == BEGIN) | (entity[:, 0] == INSIDE)
+def _is_preset(iob: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which tokens are part of an entity, or blocked."""
+    return (iob == BEGIN) | (iob == INSIDE)
 
 
 def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:

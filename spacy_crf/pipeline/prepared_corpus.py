@@ -7,7 +7,8 @@ import numpy as np
 from spacy.attrs import ENT_IOB, ENT_TYPE, TAG
 from spacy.training import Example
 
-from ..features.columns import ANNOTATION, doc_bounds, read_attributes
+from ..features.columns import ANNOTATION
+from ..features.doc_batch import doc_bounds, read_attributes
 from . import supervision
 
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ORTH
 from spacy.tokens import Doc
 
 from ..errors import Warnings
-from ..features.columns import doc_bounds, read_attributes
+from ..features.doc_batch import DocBatch
 from ..schemes import Segments
 from ..types import Floats
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded
-    from ..constraints.rule_set import CompiledRules, Facts
+    from ..constraints.facts import Facts
+    from ..constraints.rule_set import CompiledRules
     from .ruled_pipe import RuledPipe, Rules
 
 
@@ -68,7 +68,7 @@ class Decoding(Protocol):
 
 
 def predict(
-    pipe: "RuledPipe", docs: list[Doc], scores: Any, clamp: Any, rules: "Optional[Rules]"
+    pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
     """Tags of a batch of Docs as the component's settings ask for, and the probabilities of the spans if they do.
 
@@ -78,7 +78,7 @@ def predict(
     RETURNS (int32[T], float64[N] or None)
     """
     settings = pipe.cfg
-    facts = rules.matcher(docs) if rules is not None else {}
+    facts = rules.matcher(docs) if rules is not None else None
     posterior = settings["decode"] == "posterior"
     weigh = settings["confidence"] or settings["min_prob"] > 0.0
     relaxed: dict[int, list[str]] = {}
@@ -109,12 +109,8 @@ def _decode(pipe, docs, scores, clamp, rule_set, facts):
 
 
 def _best_under_rules(pipe, docs, scores, clamp, rule_set, facts) -> "Decoded":
-    words = words_of(docs) if rule_set.global_ else None
-    return pipe.decoding().decode(rule_set, scores, doc_bounds(docs), facts, words, clamp)
-
-
-def words_of(docs: list[Doc]) -> NDArray[np.uint64]:
-    return read_attributes(docs, [ORTH])[:, 0]
+    words = docs.words if rule_set.global_ else None
+    return pipe.decoding().decode(rule_set, scores, docs.bounds, facts, words, clamp)
 
 
 def _posterior_tags(pipe, docs, batch: "_Batch", rules, most_probable) -> NDArray[np.int32]:
@@ -138,7 +134,7 @@ class _Batch:
         self._docs = docs
         self.clamp = clamp
         self.facts = facts
-        self.bounds = doc_bounds(docs)
+        self.bounds = docs.bounds
         self._rules = rules.all if rules is not None else None
         self._relaxed = relaxed
         self.ruled = scores if rules is None else self._rules.apply(scores, facts)
@@ -168,27 +164,25 @@ class _Batch:
         return np.concatenate(parts) if parts else self.decoding.batch(self.ruled, self.clamp).marginals()
 
     def _distribution(self, d: int) -> Distribution:
-        from ..constraints.decoding import cut_facts
-
         tokens = slice(int(self.bounds[d]), int(self.bounds[d + 1]))
         scores, clamp = self.decoding.cut(self._scores, self.clamp, tokens)
-        facts = cut_facts(self.facts, tokens)
+        facts = self.facts.at(tokens)
         return _make(self.decoding, scores, clamp, self._rules, facts, self._fitting, self._relaxed.get(d, []))
 
 
 def distribution(pipe: "RuledPipe", doc: Doc, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
     """The distribution over the labellings of one Doc, under the scheme, the clamp and all rules that an automaton holds."""
-    facts: dict[int, Any] = {}
+    facts = None
     fitting: frozenset[int] = frozenset()
     if rules is not None:
-        facts = rules.matcher([doc])
+        facts = rules.matcher(DocBatch([doc]))
         fitting, left_out = rules.all.fitting()
         _tell_ignored(pipe, rules.all, left_out)
     rule_set = rules.all if rules is not None else None
     decoding = pipe.decoding()
     made = _make(decoding, scores, clamp, rule_set, facts, fitting, [])
     if rule_set is not None and len(doc) and not made.is_possible():
-        _, by_doc = _decode(pipe, [doc], scores, clamp, rule_set, facts)
+        _, by_doc = _decode(pipe, DocBatch([doc]), scores, clamp, rule_set, facts)
         made = _make(decoding, scores, clamp, rule_set, facts, fitting, by_doc.get(0, []))
     return made
 

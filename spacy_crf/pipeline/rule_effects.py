@@ -3,8 +3,7 @@
 from spacy.tokens import Doc, Span
 
 from ..constraints.rules import Rule
-from ..features.columns import doc_bounds
-from .probabilities import words_of
+from ..features.doc_batch import DocBatch
 from .ruled_pipe import RuledPipe
 
 
@@ -15,13 +14,14 @@ def effects(pipe: RuledPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, lis
         left.
     """
     compiled = pipe.rules()
-    scores = pipe.model.predict([doc])
-    facts = compiled.matcher([doc])
+    docs = DocBatch([doc])
+    scores = pipe.model.predict(docs)
+    facts = compiled.matcher(docs)
     every = compiled.all.rules
 
     def best(rules: list[Rule]) -> list[Span]:
         some = pipe.compile_rules(pipe.constraints.only(rules.__contains__))
-        found = pipe.decoding().decode(some, scores, doc_bounds([doc]), facts, words_of([doc]), None)
+        found = pipe.decoding().decode(some, scores, docs.bounds, facts, docs.words, None)
         return pipe._spans(doc, pipe.segments(found.tags, scores.starts))
 
     before = now = best([])

@@ -2,23 +2,23 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ORTH
 from spacy.errors import MatchPatternError
 from spacy.matcher import Matcher, PhraseMatcher
 from spacy.tokens import Doc
 from spacy.util import registry
 from spacy.vocab import Vocab
 
-from ..constraints.rules import Match, Rule
+from ..constraints.facts import Facts, Match, WordKinds
+from ..constraints.rules import Rule
 from ..errors import Errors
-from ..features.columns import doc_bounds
+from ..features.doc_batch import DocBatch
 from ..features.feature_index import HashTable
 
-_MOST_WORDS = 1_000_000  # kept with what patterns say of them, until the table starts anew
+_MOST_WORDS = 1 << 18  # kept with what patterns say of them, until the table starts anew
 
 # Keys of token patterns that look at nothing but the word
 _LEXICAL = frozenset(
@@ -79,12 +79,10 @@ class RuleMatcher:
                     self._matchers[rule.place] = matcher
         self._words = _WordPatterns(vocab, words)
 
-    def __call__(self, docs: list[Doc]) -> dict[int, Any]:
-        """RETURNS (Dict[int, Any]): By the place of each rule, its Match or the tags it allows."""
-        facts: dict[int, Any] = self._words(docs)
-        if self._matchers:
-            bounds = doc_bounds(docs)
-            facts.update((place, _find(matcher, docs, bounds)) for place, matcher in self._matchers.items())
+    def __call__(self, docs: list[Doc]) -> Facts:
+        docs = DocBatch.of(docs)
+        found = {place: _find(matcher, docs) for place, matcher in self._matchers.items()}
+        facts = Facts(found, self._words(docs))
         for place, (rule, function) in self._functions.items():
             allowed = [self._checked(rule, doc, function(doc)) for doc in docs]
             facts[place] = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)
@@ -108,45 +106,48 @@ class _WordPatterns:
 
     def __init__(self, vocab: Vocab, matchers: dict[int, Matcher]):
         self._vocab = vocab
-        self._matchers = matchers
+        self._matchers = list(matchers.values())
+        self._places = {place: column for column, place in enumerate(matchers)}
         self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
-        # Both at once: other threads may be reading
-        self._known = HashTable(), np.zeros((0, len(self._matchers)), dtype=bool)
+        # All at once: other threads may be reading
+        self._known = HashTable(), np.zeros(0, dtype=np.int32), np.zeros((0, len(self._matchers)), dtype=bool)
 
-    def __call__(self, docs: list[Doc]) -> dict[int, Match]:
-        if not self._matchers or not docs:
-            return {}
-        words = np.concatenate([doc.to_array(ORTH) for doc in docs])
-        table, answers = self._known
-        rows = table.rows(words)
-        if (rows < 0).any() or (len(rows) and rows.max() >= len(answers)):
+    def __call__(self, docs: DocBatch) -> Optional[WordKinds]:
+        if not self._matchers:
+            return None
+        table, kind_of, matched = self._known
+        rows = table.rows(docs.words)
+        if rows.min(initial=0) < 0 or rows.max(initial=-1) >= len(kind_of):
             with self._lock:
                 if len(self._known[0]) > _MOST_WORDS:
                     self._forget()
-                table, answers = self._known
-                new = np.unique(words[table.rows(words) < 0])
-                answers = np.concatenate([answers, np.array(list(map(self._ask, new.tolist()))).reshape(len(new), -1)])
+                table, kind_of, matched = self._known
+                new = np.unique(docs.words[table.rows(docs.words) < 0])
+                kinds = {kind: n for n, kind in enumerate(map(tuple, matched.tolist()))}
+                of_new = [kinds.setdefault(self._ask(word), len(kinds)) for word in new.tolist()]
+                if len(kinds) > len(matched):
+                    matched = np.array(list(kinds), dtype=bool)
+                kind_of = np.append(kind_of, np.array(of_new, dtype=np.int32))
                 table.insert(new)
-                self._known = table, answers
-            rows = table.rows(words)
-        matched = answers[rows].T
-        return {place: Match(found, found, found) for place, found in zip(self._matchers, matched)}
+                self._known = table, kind_of, matched
+            rows = table.rows(docs.words)
+        return WordKinds(kind_of[rows], matched, self._places)
 
-    def _ask(self, word: int) -> list[bool]:
+    def _ask(self, word: int) -> tuple[bool, ...]:
         doc = Doc(self._vocab, words=[self._vocab.strings[word]])
-        return [bool(matcher(doc)) for matcher in self._matchers.values()]
+        return tuple(bool(matcher(doc)) for matcher in self._matchers)
 
 
 def _is_lexical(token: dict) -> bool:
     return all(isinstance(key, str) and key.upper() in _LEXICAL for key in token)
 
 
-def _find(matcher, docs: list[Doc], bounds: NDArray[np.int64]) -> Match:
-    match = Match(*np.zeros((3, int(bounds[-1])), dtype=bool))
-    for doc, shift in zip(docs, bounds.tolist()):
+def _find(matcher, docs: DocBatch) -> Match:
+    match = Match(*np.zeros((3, int(docs.bounds[-1])), dtype=bool))
+    for doc, shift in zip(docs, docs.bounds.tolist()):
         for _, begin, end in matcher(doc):
             if begin < end:
                 match.covered[shift + begin : shift + end] = True

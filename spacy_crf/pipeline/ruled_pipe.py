@@ -16,7 +16,7 @@ from spacy.training import Example
 from thinc.api import Optimizer
 
 from ..errors import Errors, Warnings
-from ..features.columns import doc_bounds
+from ..features.doc_batch import DocBatch, doc_bounds
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
@@ -24,7 +24,8 @@ from .crf_pipe import CRFPipe, Prediction
 from .gold_report import GoldReport
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import CompiledRules, Facts
+    from ..constraints.facts import Facts
+    from ..constraints.rule_set import CompiledRules
     from ..constraints.rules import Constraints
     from ..constraints.training import RuledStructure
     from .probabilities import Decoding, Distribution
@@ -211,10 +212,11 @@ class RuledPipe(CRFPipe):
         rules = self.rules() if self.constraints is not None and self.constraints.in_training else None
         if rules is None and not len(wrong.start):
             return None
+        from ..constraints.facts import Facts
         from ..constraints.rules import Constraints
 
         rule_set = self.compile_rules(Constraints([])) if rules is None else rules.all
-        facts = {} if rules is None else rules.matcher(docs)
+        facts = Facts() if rules is None else rules.matcher(docs)
         structure = self.ruled_structure(rule_set, facts, clamp, starts, doc_bounds(docs), wrong)
         report = GoldReport()
         for rule, d in structure.broken:
@@ -245,7 +247,7 @@ class RuledPipe(CRFPipe):
         RETURNS (Prediction)
         RAISES (ValueError): If the component has no labels, or was not initialized.
         """
-        docs = list(docs)
+        docs = DocBatch.of(docs)
         self._require_initialized()
         scores = self.model.predict(docs)
         preset = self.read_preset(docs)
@@ -256,13 +258,13 @@ class RuledPipe(CRFPipe):
         settings = self.cfg
         weigh = settings["confidence"] or settings["min_prob"] > 0.0
         if rules is None and settings["decode"] == "viterbi" and not weigh:
-            return Prediction(self.best_tags(scores, clamp), scores.starts, doc_bounds(docs), preset)
+            return Prediction(self.best_tags(scores, clamp), scores.starts, docs.bounds, preset)
         from .probabilities import predict
 
         tags, probabilities = predict(self, docs, scores, clamp, rules)
         if settings["min_prob"] > 0.0:
             tags, probabilities = self._without_unlikely(tags, probabilities, scores.starts)
-        prediction = Prediction(tags, scores.starts, doc_bounds(docs), preset)
+        prediction = Prediction(tags, scores.starts, docs.bounds, preset)
         return prediction._replace(probabilities=probabilities) if settings["confidence"] else prediction
 
     def _without_unlikely(self, tags: NDArray[np.int32], probabilities: Floats, starts: NDArray[np.int64]):
@@ -288,9 +290,9 @@ class RuledPipe(CRFPipe):
                 key = ("._.", "crf_prob", doc[first].idx, last_token.idx + len(last_token))
                 doc.user_data[key] = probability
 
-    def _spans_clamp(self, docs: list[Doc], starts: NDArray[np.int64], clamp: Any) -> Any:
+    def _spans_clamp(self, docs: DocBatch, starts: NDArray[np.int64], clamp: Any) -> Any:
         """The clamp, or None, narrowed by doc.spans["crf_blocked"] and doc.spans["crf_forced"]."""
-        bounds = doc_bounds(docs)
+        bounds = docs.bounds
         found: list[tuple[int, int, int]] = []
         label_of = self.label_of_states()
         for doc, shift in zip(docs, bounds.tolist()):
@@ -406,11 +408,12 @@ class RuledPipe(CRFPipe):
         from .probabilities import distribution
 
         self._require_initialized()
-        scores = self.model.predict([doc])
-        preset = self.read_preset([doc]) if keep_annotation else None
+        docs = DocBatch([doc])
+        scores = self.model.predict(docs)
+        preset = self.read_preset(docs) if keep_annotation else None
         clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
         if doc.spans:
-            clamp = self._spans_clamp([doc], scores.starts, clamp)
+            clamp = self._spans_clamp(docs, scores.starts, clamp)
         return distribution(self, doc, scores, clamp, self.rules())
 
     def _spans(self, doc: Doc, segments: Segments) -> list[Span]:

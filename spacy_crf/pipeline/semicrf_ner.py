@@ -25,7 +25,7 @@ from .gold_report import GoldReport
 from .supervision import aligned_spans
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import Facts
+    from ..constraints.facts import Facts
     from ..constraints.rules import Constraints
     from ..constraints.segment_training import RuledSegments
     from ..constraints.segments import SegmentRules

@@ -13,7 +13,7 @@ from spacy.tokens import Span
 from spacy.training import Example
 
 from ..errors import Errors
-from ..features.columns import doc_bounds
+from ..features.doc_batch import doc_bounds
 from ..schemes import Segments
 from ..types import Clamp, Floats
 
