@@ -183,6 +183,15 @@ class Errors(metaclass=_Coded):
         "Component '{name}': the spans {one} and {other} overlap. A labelling has one at most at a token: leave one of them "
         "out."
     )
+    CRF410 = (
+        "Component '{name}' reads its corpus once, before training (max_epochs = -1, {optimizer} and "
+        "[initialize.components.{name}.corpus]), but {others} in annotating_components would say something else at every step. "
+        "Train and freeze what annotates first, or let max_epochs be 0 and the batch the whole corpus."
+    )
+    CRF411 = (
+        "Component '{name}' has other labels or features than when its corpus was read. Add labels before nlp.initialize(), "
+        "which reads it."
+    )
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = (
         "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "
@@ -260,7 +269,8 @@ class Warnings(metaclass=_Coded):
     CRF201 = (
         "The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and forgets "
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
-        'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher].'
+        'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
+        "[initialize.components.{key}.corpus], which is read where the component is initialized (neither loaded nor sourced)."
     )
     CRF401 = (
         "{name}: the corpus is streamed (max_epochs = -1), so labels and features are those of the first hundred examples only. "
@@ -274,6 +284,11 @@ class Warnings(metaclass=_Coded):
     CRF403 = (
         "{name}: {n} sequences (of the first batch with any) are annotated as no labelling can be, and teach nothing. Look for "
         "wrong spans in doc.spans that leave nothing, and for alternatives that the tag scheme can't spell."
+    )
+    CRF404 = (
+        "{name}: the corpus is streamed (max_epochs = -1), but {optimizer} looks at a whole corpus in each step, for which it "
+        "takes each batch. Name the corpus in [initialize.components.{name}.corpus]: it is read once, block by block, and every step "
+        "is about all of it. Or take an optimizer that learns from batch after batch, such as spacy_crf.AveragedPerceptron.v1."
     )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (

@@ -63,7 +63,7 @@ def _overrides(corpus):
 def _train(config_path, corpus, output=None, stdout=None, **overrides):
     overrides = {
         **_overrides(corpus),
-        "training.max_epochs": -1 if "stream" in Path(config_path).stem else 0,
+        "training.max_epochs": min(0, load_config(config_path)["training"]["max_epochs"]),
         "training.max_steps": 2,  # the loop takes one more
         "training.eval_frequency": 1,
         **overrides,

@@ -1,15 +1,17 @@
 """Emissions of a fixed corpus, scored many times: the part of a training objective that all structures share."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc
 
 from ..features.kinds import KindBuilder
 from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
-from .emissions import AnnotatedDocs, Emissions, SparseFeatures
+from .emissions import Emissions, SparseFeatures
 from .sparse_rows import KindRows, Part, parts_for
 
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer where transitions depend on the position
@@ -25,6 +27,20 @@ def block_tokens(features: SparseFeatures) -> int:
     return _BLOCK
 
 
+class PackedBits(NamedTuple):
+    """A boolean array in an eighth of its memory."""
+
+    octets: NDArray[np.uint8]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: NDArray[np.bool_]) -> "PackedBits":
+        return cls(np.packbits(array), array.shape)
+
+    def unpacked(self) -> NDArray[np.bool_]:
+        return np.unpackbits(self.octets, count=math.prod(self.shape)).view(np.bool_).reshape(self.shape)
+
+
 class _Block(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1]
     kinds: list[NDArray[np.int32]]  # as in CorpusTokens
@@ -37,16 +53,16 @@ class CorpusEmissions:
     """Weights to emissions and back, block by block.
 
     features (SparseFeatures): What is known of the features.
-    corpus (Iterable[AnnotatedDocs]): The blocks, read once.
+    corpus (Iterable[list[Doc]]): The blocks, read once; their Docs are not kept.
     """
 
-    def __init__(self, features: SparseFeatures, corpus: Iterable[AnnotatedDocs]):
+    def __init__(self, features: SparseFeatures, corpus: Iterable[list[Doc]]):
         self._features = features
         states, transitions = features.compiled
         builder = KindBuilder(states, features.states.index)
         tokens, pairs = [], []
-        for batch in corpus:
-            columns = features.reader.read(batch.docs)
+        for docs in corpus:
+            columns = features.reader.read(docs)
             tokens.append(builder.add(columns))
             templates = features.feature_set.transitions
             pairs.append(transitions.rows(columns, features.transitions.index) if templates else None)

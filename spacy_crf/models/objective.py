@@ -6,20 +6,21 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc
 from thinc.api import Model
 
 from ..inference.linear_chain import LinearChain
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
-from ..types import Clamp, Floats
-from .corpus import ChainSums, CorpusEmissions
+from ..types import Floats
+from .corpus import ChainSums, CorpusEmissions, PackedBits
 from .corpus import block_tokens as block_tokens  # for components
 from .emissions import AnnotatedDocs, SparseFeatures
 from .linear_chain import chain_scores
 
 
 class _Annotation(NamedTuple):
-    clamp: Clamp  # [T, S]
+    clamp: PackedBits  # [T, S]
     weights: Optional[Floats]  # [B] of the sequences
     structure: Any  # of the batch, None for the linear chain alone
 
@@ -85,11 +86,15 @@ class LinearChainObjective(ChainWeights):
         super().__init__(model)
         self._loss = loss
         self._structure = LinearChain(threads=default_threads())
-        batches = list(corpus)
-        self._corpus = CorpusEmissions(self._features, batches)
-        self._annotation = [_Annotation(batch.allowed, batch.weights, batch.structure) for batch in batches]
+        self._annotation: list[_Annotation] = []
+        self._corpus = CorpusEmissions(self._features, map(self._annotate, corpus))
         self.signature = self._sign()
         self.n_impossible = 0
+
+    def _annotate(self, batch: AnnotatedDocs) -> list[Doc]:
+        """Keeps what is known of a batch but for its Docs."""
+        self._annotation.append(_Annotation(PackedBits.of(batch.allowed), batch.weights, batch.structure))
+        return batch.docs
 
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""
@@ -97,7 +102,9 @@ class LinearChainObjective(ChainWeights):
         for block in self._annotation:
             if block.structure is not None:
                 check = zlib.crc32(block.structure.signature, check)
-        arrays = [*self._corpus.fingerprint(), *(array for block in self._annotation for array in block[:2])]
+        arrays = self._corpus.fingerprint()
+        for block in self._annotation:
+            arrays += [block.clamp.octets, block.weights]
         for array in arrays:
             if array is not None:
                 check = zlib.crc32(np.ascontiguousarray(array), check)
@@ -113,7 +120,7 @@ class LinearChainObjective(ChainWeights):
         def differentiate(number: int):
             clamp, sequence_weights, structure = self._annotation[number]
             scores = chain_scores(self._model, emissions.score(number), chain[:-2], chain[-2], chain[-1])
-            return self._loss(structure or self._structure, scores, clamp, weights=sequence_weights)
+            return self._loss(structure or self._structure, scores, clamp.unpacked(), weights=sequence_weights)
 
         for numbers in self._corpus.groups():
             derivatives = []

@@ -318,14 +318,16 @@ class SemiMarkovObjective(SemiMarkovWeights):
         super().__init__(model)
         self._loss = loss
         self._structure = SemiMarkovInference(threads=default_threads())
-        batches = list(corpus)
-        self._corpus = CorpusEmissions(self._features, batches)
-        self._blocks = [self._block(batch) for batch in batches]
+        self._blocks: list[_Block] = []
+        self._corpus = CorpusEmissions(self._features, map(self._prepare, corpus))
         self.signature = self._sign()
         self.n_impossible = 0
 
-    def _block(self, batch: AnnotatedDocs) -> _Block:
-        return _Block(self._segment_features.prepare(batch.docs), batch.allowed, batch.weights, batch.structure)
+    def _prepare(self, batch: AnnotatedDocs) -> list[Doc]:
+        """Keeps what is known of a batch but for its Docs."""
+        segments = self._segment_features.prepare(batch.docs)
+        self._blocks.append(_Block(segments, batch.allowed, batch.weights, batch.structure))
+        return batch.docs
 
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""

@@ -70,6 +70,7 @@ class CRFOptimizer(Optimizer):
     """An optimizer that asks for the objective; thinc's, because ``[training.optimizer]`` takes no other."""
 
     wants_sequences = False  # a SequenceObjective instead of an Objective
+    wants_whole_corpus = True  # in every step; False for those that can learn from one batch after the other
 
     def __init__(self) -> None:
         super().__init__(1.0, use_averages=False)

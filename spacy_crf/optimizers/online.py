@@ -55,6 +55,7 @@ class OnlineOptimizer(CRFOptimizer):
     """
 
     wants_sequences = True
+    wants_whole_corpus = False
     losses: tuple[type, ...] = (Perceptron, MaxMargin)
     is_dual = False  # of linear chains
     averaging = False

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.attrs import SENT_START
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc
@@ -22,7 +23,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from ..errors import Errors, Warnings, announcements
-from ..features.doc_batch import DocBatch, sequence_starts
+from ..features.columns import doc_bounds, read_attributes, sequence_starts
 from ..features.gazetteers import read_gazetteer
 from ..inference.linear_chain import LinearChain
 from ..losses.clamped import ClampedLoss
@@ -33,9 +34,9 @@ from ..models.pruning import prune
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from . import saving, supervision
-from .earlier_annotation import EarlierAnnotation
+from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
-from .prepared_corpus import PreparedCorpus
+from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -225,6 +226,20 @@ class CRFPipe(TrainablePipe):
             except Exception as error:
                 handle_error(self.name, self, docs, error)
 
+    def predict(self, docs: Iterable[Doc]) -> Prediction:
+        """Best valid tags of a batch of Docs, around the annotation they have already.
+
+        RETURNS (Prediction)
+        RAISES (ValueError): If the component has no labels, or was not initialized.
+        """
+        docs = list(docs)
+        self._require_initialized()
+        scores: ChainScores = self.model.predict(docs)
+        preset = self.read_preset(docs)
+        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
+        path = self.model.attrs["structure"].viterbi(scores, clamp=clamp)
+        return Prediction(path.states, scores.starts, doc_bounds(docs), preset)
+
     def _require_initialized(self) -> None:
         self._require_labels()
         if not self.is_initialized:
@@ -251,19 +266,29 @@ class CRFPipe(TrainablePipe):
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
             weights are kept, and new ones are added.
         corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
-            where the corpus is streamed (max_epochs = -1). It is read block by block, never held in memory.
+            where the corpus is streamed (max_epochs = -1). It is read block by block, never held in memory. In that case an
+            optimizer that looks at the whole corpus in each step (such as L-BFGS) is told of this one: what training needs to
+            know of it is kept, and each update is a step about all of it, whatever its batch.
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read.
         """
+        is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
+        optimizer = self.optimizer
+        if nlp is not None and optimizer is None:
+            optimizer = _configured_optimizer(nlp)
+            self._check_fit(optimizer)
+            # One that wants the objective needs no gradients: those of a whole corpus at once take much memory
+            self._wants_objective = True if _takes_objective(optimizer) else None
+        wants_stream = is_streamed and _takes_objective(optimizer) and optimizer.wants_whole_corpus
         if corpus is not None:
             get_examples = partial(corpus, nlp)
-        elif nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1:
+        elif is_streamed:
             logger.warning(Warnings.CRF401.format(name=self.name))
+            if wants_stream:
+                logger.warning(Warnings.CRF404.format(name=self.name, optimizer=type(optimizer).__name__))
+        prepares = wants_stream and corpus is not None and self._sparse_features is not None
+        if prepares:
+            self._check_annotators(nlp, optimizer)
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
-        if nlp is not None and self.optimizer is None:
-            configured = _configured_optimizer(nlp)
-            self._check_fit(configured)
-            # One that wants the objective needs no gradients: those of a whole corpus at once take much memory
-            self._wants_objective = True if _takes_objective(configured) else None
         if start_from is not None:
             folder = Path(start_from)
             self.from_disk(folder / self.name if (folder / self.name).is_dir() else folder)
@@ -300,6 +325,25 @@ class CRFPipe(TrainablePipe):
             known = self._sparse_features.states
             text = "%s: %d labels, %d features of tokens with %d weights"
             announcements.info(text, self.name, len(self.labels), len(known.index), known.n_weights)
+        if prepares:
+            announcements.info("%s: reading the features of the corpus that every step is about", self.name)
+            self._corpus = InitialCorpus(self, self._as_in_training(get_examples(), nlp), _view_for(optimizer))
+
+    def _check_annotators(self, nlp: Language, optimizer: Optimizer) -> None:
+        """RAISES (ValueError): CRF410 if components annotate that are trained in the same run."""
+        others = annotators_that_learn(nlp, self.name)
+        if others:
+            message = Errors.CRF410.format(
+                name=self.name, optimizer=type(optimizer).__name__, others=", ".join(map(repr, others))
+            )
+            raise ValueError(message)
+
+    def _as_in_training(self, examples: Iterable[Example], nlp: Language) -> Iterator[Example]:
+        """Examples whose predicted Docs are annotated as `nlp.update` does it."""
+        annotate = EarlierAnnotation(nlp, self.name, [])
+        for example in examples:
+            doc = annotate(example)
+            yield example if doc is example.predicted else Example(doc, example.reference)
 
     def _token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
@@ -417,7 +461,8 @@ class CRFPipe(TrainablePipe):
         losses: Optional[dict[str, float]] = None,
     ) -> dict[str, float]:
         """Learn from a batch of examples. With an optimizer that asks for the objective, the work is done in
-        `finish_update`, and the loss – the objective after the step – is added to ``losses`` there.
+        `finish_update`, and the loss – the objective after the step – is added to ``losses`` there. Where the corpus was read by
+        `initialize`, the step is about that, and the batch only says that it is time.
 
         examples (Iterable[Example]): The batch.
         drop (float): The dropout rate, for emissions that have dropout.
@@ -496,11 +541,11 @@ class CRFPipe(TrainablePipe):
             return
         self._clear_gradients()
         examples = [example for part in batch for example in part.examples]
-        kind = "sequences" if optimizer.wants_sequences else "objective"
+        kind = _view_for(optimizer)
         if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
             if self._corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %d texts", self.name, len(examples))
-            self._corpus = PreparedCorpus(self, examples, kind)
+            self._corpus = PreparedBatch(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
         self._tell_impossible(getattr(self._corpus.objective, "n_impossible", 0))
         self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
@@ -618,6 +663,10 @@ def _takes_objective(optimizer: Optimizer) -> bool:
     return isinstance(optimizer, CRFOptimizer)
 
 
+def _view_for(optimizer: Optimizer) -> str:
+    """Which of the model's views of a corpus an optimizer asks for."""
+    return "sequences" if optimizer.wants_sequences else "objective"
+
+
 def _sequence_starts(docs: list[Doc]) -> NDArray[np.int64]:
-    batch = DocBatch.of(docs)
-    return sequence_starts(batch.sent_start, batch.bounds)
+    return sequence_starts(read_attributes(docs, [SENT_START])[:, 0], doc_bounds(docs))

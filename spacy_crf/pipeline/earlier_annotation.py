@@ -26,7 +26,7 @@ class EarlierAnnotation:
     """
 
     def __init__(self, nlp: Optional[Language], name: str, attributes: list[str]):
-        self._components = [] if nlp is None else _ready_components(nlp, name)
+        self._components = [] if nlp is None else [pipe for _, pipe, is_ready in _annotating(nlp, name) if is_ready]
         self._attributes = [IDS[attribute.upper()] for attribute in attributes]
 
     def __call__(self, example: Example) -> Doc:
@@ -45,15 +45,20 @@ class EarlierAnnotation:
         return doc
 
 
-def _ready_components(nlp: Language, name: str) -> list[Callable[[Doc], Doc]]:
+def annotators_that_learn(nlp: Language, name: str) -> list[str]:
+    """Names of the annotating components before this one that are trained in the same run."""
+    return [other for other, _, is_ready in _annotating(nlp, name) if not is_ready]
+
+
+def _annotating(nlp: Language, name: str) -> list[tuple[str, Callable[[Doc], Doc], bool]]:
+    """The annotating components before one: their names, and whether they are ready."""
     annotating = nlp.config["training"].get("annotating_components") or []
     names = nlp.component_names
     before = names[: names.index(name)] if name in names else []
-    components = dict(nlp.components)
     return [
-        components[other]
-        for other in before
-        if other in annotating and (other in nlp.disabled or not getattr(components[other], "is_trainable", False))
+        (other, component, other in nlp.disabled or not getattr(component, "is_trainable", False))
+        for other, component in nlp.components
+        if other in before and other in annotating
     ]
 
 

@@ -1,12 +1,14 @@
 """The training data of a component with its features looked up, kept from step to step."""
 
 import zlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from spacy.attrs import ENT_IOB, ENT_TYPE, TAG
 from spacy.training import Example
 
+from ..errors import Errors
 from ..features.columns import ANNOTATION
 from ..features.doc_batch import doc_bounds, read_attributes
 from . import supervision
@@ -16,19 +18,49 @@ if TYPE_CHECKING:
 
 
 class PreparedCorpus:
-    """The objective of a batch, kept from step to step while it is made of the same examples with the same annotation.
+    """The objective of a corpus, kept from step to step.
+
+    examples (Iterable[Example]): Read once, block by block, and not kept.
+    kind (str): Which of the model's views of a corpus: "objective" or "sequences".
+    """
+
+    def __init__(self, pipe: "CRFPipe", examples: Iterable[Example], kind: str):
+        self._pipe = pipe
+        self.kind = kind
+        corpus = (pipe._annotated(block, kind) for block in pipe._blocks(examples))
+        self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
+
+    @property
+    def has_features_of_pipe(self) -> bool:
+        """Whether the component still has the features and the tags that it had then."""
+        return self.objective.model_features is self._pipe._sparse_features
+
+    def holds(self, examples: list[Example]) -> bool:
+        """Is this what a step with these examples is about?"""
+        raise NotImplementedError
+
+
+class InitialCorpus(PreparedCorpus):
+    """The corpus that the component was initialized with. Every batch stands for all of it."""
+
+    def holds(self, examples: list[Example]) -> bool:
+        """RAISES (ValueError): CRF411 if the component has got other labels or features since."""
+        if not self.has_features_of_pipe:
+            raise ValueError(Errors.CRF411.format(name=self._pipe.name))
+        return True
+
+
+class PreparedBatch(PreparedCorpus):
+    """A batch, as long as it is made of the same examples with the same annotation.
 
     `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
     """
 
-    def __init__(self, pipe: "CRFPipe", examples: list[Example], kind: str = "objective"):
-        self._pipe = pipe
-        self.kind = kind  # which of the model's views of a corpus: "objective" or "sequences"
+    def __init__(self, pipe: "CRFPipe", examples: list[Example], kind: str):
+        super().__init__(pipe, examples, kind)
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
         self._check = self._fingerprint(examples)
-        corpus = (pipe._annotated(block, kind) for block in pipe._blocks(examples))
-        self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
         if kind == "sequences":
             self._doc_starts = doc_bounds([example.predicted for example in examples])
             self.objective.describe_token = self._describe
@@ -38,7 +70,7 @@ class PreparedCorpus:
         places = {self._place.get(id(example.reference), -1) for example in examples}
         if len(examples) != len(self._references) or places != set(range(len(self._references))):
             return False
-        if self._pipe.asks_functions or self.objective.model_features is not self._pipe._sparse_features:
+        if self._pipe.asks_functions or not self.has_features_of_pipe:
             return False
         return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
 
