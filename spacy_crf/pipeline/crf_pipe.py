@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import SENT_START
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc
@@ -23,7 +22,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from ..errors import Errors, Warnings, announcements
-from ..features.columns import doc_bounds, read_attributes, sequence_starts
+from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.gazetteers import read_gazetteer
 from ..inference.linear_chain import LinearChain
 from ..losses.clamped import ClampedLoss
@@ -225,20 +224,6 @@ class CRFPipe(TrainablePipe):
                 yield from docs
             except Exception as error:
                 handle_error(self.name, self, docs, error)
-
-    def predict(self, docs: Iterable[Doc]) -> Prediction:
-        """Best valid tags of a batch of Docs, around the annotation they have already.
-
-        RETURNS (Prediction)
-        RAISES (ValueError): If the component has no labels, or was not initialized.
-        """
-        docs = list(docs)
-        self._require_initialized()
-        scores: ChainScores = self.model.predict(docs)
-        preset = self.read_preset(docs)
-        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
-        path = self.model.attrs["structure"].viterbi(scores, clamp=clamp)
-        return Prediction(path.states, scores.starts, doc_bounds(docs), preset)
 
     def _require_initialized(self) -> None:
         self._require_labels()
@@ -669,4 +654,5 @@ def _view_for(optimizer: Optimizer) -> str:
 
 
 def _sequence_starts(docs: list[Doc]) -> NDArray[np.int64]:
-    return sequence_starts(read_attributes(docs, [SENT_START])[:, 0], doc_bounds(docs))
+    batch = DocBatch.of(docs)
+    return sequence_starts(batch.sent_start, batch.bounds)
