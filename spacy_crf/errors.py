@@ -145,7 +145,6 @@ class Errors(metaclass=_Coded):
     )
     CRF310 = "{loss}: {name} = {value!r} is not possible: it must be {must}."
     CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
-    CRF313 = "{loss} needs a linear chain: its terms are single tokens, or pairs of neighbours."
     CRF314 = (
         "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from "
         "before it. Look for features with huge values, or lower the learning rate."

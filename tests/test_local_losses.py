@@ -95,7 +95,7 @@ def test_values_and_gradients(loss, kind, weights, per_position):
 def test_long_batches_are_cut_into_parts(loss, monkeypatch):
     scores, clamp, weights = problem("full")
     whole = loss()(chain, scores, clamp, weights=weights)
-    monkeypatch.setattr("spacy_crf.losses.local._PAIRS", 9)
+    monkeypatch.setattr("spacy_crf.losses.local._LARGEST_TABLE", 9)
     parts = loss()(chain, scores, clamp, weights=weights)
     np.testing.assert_allclose(parts[0], whole[0])
     for name in FIELDS:

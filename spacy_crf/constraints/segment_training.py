@@ -41,14 +41,14 @@ class RuledSegments(RuledStructure):
         threads: int = 1,
     ):
         self._longest = longest
-        self._wrong = wrong
+        self.wrong = wrong
         alone = np.zeros(len(doc_starts) - 1, dtype=bool)
         super().__init__(SemiMarkov(threads=threads), rules, facts, clamp, starts, doc_starts, alone)
 
     @property
     def signature(self) -> bytes:
         """Equal for the same rules and wrong spans."""
-        return super().signature + np.concatenate(self._wrong).tobytes()
+        return super().signature + np.concatenate(self.wrong).tobytes()
 
     def _free_scores(self, starts: NDArray[np.int64]) -> SegmentScores:
         size = len(self._longest)
@@ -71,10 +71,10 @@ class RuledSegments(RuledStructure):
     def _answer(
         self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
     ) -> tuple[Floats, SegmentScores]:
-        if clamp is None or not len(self._wrong.start):
+        if clamp is None or not len(self.wrong.start):
             return super()._answer(question, group, scores, clamp, weights)
-        listing, own, numbers = list_spans(scores, self._wrong.start, self._wrong.end)
-        listing.spans[numbers, 1 + self._wrong.label] = -np.inf
+        listing, own, numbers = list_spans(scores, self.wrong.start, self.wrong.end)
+        listing.spans[numbers, 1 + self.wrong.label] = -np.inf
         values, expected = super()._answer(question, group, listing, clamp, weights)
         d_spans = np.zeros(listing.spans.shape)
         d_spans[_spans_of(listing.listed, group.tokens)] = expected.spans

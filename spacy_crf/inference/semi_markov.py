@@ -84,6 +84,59 @@ def list_spans(
     return scores._replace(spans=spans, listed=listed), own, numbers
 
 
+def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
+    """All spans of 1 to K tokens within B sequences (int64[B + 1])."""
+    behind = np.repeat(starts[1:], np.diff(starts))
+    counts = np.minimum(longest, behind - np.arange(len(behind)))
+    first = np.append(0, np.cumsum(counts)).astype(np.int64)
+    lengths = 1 + np.arange(first[-1]) - np.repeat(first[:-1], counts)
+    return SpanList(first, lengths.astype(np.int32))
+
+
+def scores_of_segments(scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+    """Scores of given segments, without those of transitions, first and last.
+
+    scores (SegmentScores): Potentials of B sequences.
+    begin, end (int64[N]): The segments, each of at least one token and within a sequence.
+    RETURNS (float64[N, S]): With each state; -inf for segments of more than K tokens.
+    """
+    batch = _check(scores)
+    whole = batch.cut(batch.chunk(0, len(batch.starts) - 1))
+    length, last = end - begin, end - 1
+    possible = length <= len(batch.lengths)
+    found = whole.opening[begin] + whole.closing[last]
+    found += batch.lengths[np.where(possible, length, 1) - 1]
+    number = _numbers(batch.listed, begin, length)
+    found[number >= 0] += batch.spans[number[number >= 0]]
+    found[~possible[:, np.newaxis] | (whole.reach[last] > begin[:, np.newaxis])] = -np.inf
+    return found
+
+
+def derivative_of_segments(
+    scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
+) -> SegmentScores:
+    """The way back: the derivative with respect to every score, of what depends on the scores of given segments.
+
+    scores (SegmentScores): Potentials of B sequences. Only their shapes matter.
+    begin, end (int64[N]): The segments; those of more than K tokens count for nothing.
+    derivative (float64[N, S]): With respect to the score of each with each state.
+    RETURNS (SegmentScores): Those of transitions are 0. Each segment at an end of its sequence uses `first` or `last`.
+    """
+    batch = _check(scores)
+    out = batch.empty_scores()
+    for array in (out.begins, out.ends, out.spans):
+        array[:] = 0.0
+    possible = end - begin <= len(batch.lengths)
+    begin, end, derivative = begin[possible], end[possible], derivative[possible]
+    number = _numbers(batch.listed, begin, end - begin)
+    kernels.add_segments(begin, end, number, derivative, out.begins, out.ends, out.lengths, out.spans)
+    kernels.cover(out.begins, out.ends, batch.starts, out.tokens)
+    opening, closing = batch.first_tokens()
+    out.first[:] = out.begins[opening].sum(axis=0)
+    out.last[:] = out.ends[closing].sum(axis=0)
+    return out._replace(listed=scores.listed, starts=scores.starts)
+
+
 class SemiMarkov:
     """Answers the questions of `Structure` for `SegmentScores`. Clamps are `SegmentClamp`.
 
@@ -644,6 +697,17 @@ def _check_listed(listed: Optional[SpanList], starts: NDArray[np.int64], longest
     else:
         order, end_starts = np.zeros(0, dtype=np.int32), np.zeros(n_tokens + 1, dtype=np.int64)
     return _Listed(span_starts, lengths, end_starts, order)
+
+
+def _numbers(listed: _Listed, begin: NDArray[np.int64], length: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers of segments in the list, -1 where they are not in it."""
+    if not len(listed.lengths):
+        return np.full(len(begin), -1)
+    width = 1 + max(int(listed.lengths.max()), int(length.max(initial=0)))
+    known = np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts)) * width + listed.lengths
+    asked = begin * width + length
+    number = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+    return np.where(known[number] == asked, number, -1)
 
 
 def _array(array, dtype) -> NDArray:

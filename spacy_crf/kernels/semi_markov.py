@@ -1006,6 +1006,22 @@ def path_expectations(
 
 
 @njit(cache=True, nogil=True)
+def add_segments(begin, end, number, derivative, d_begins, d_ends, d_lengths, d_spans):
+    """Add the derivative with respect to the scores of segments (float64[N, S]) to those of what they are sums of, but tokens.
+
+    begin, end (int64[N]): The segments.
+    number (int64[N]): Where they are in the list of spans, -1 for nowhere.
+    """
+    for n in range(begin.shape[0]):
+        for j in range(derivative.shape[1]):
+            d_begins[begin[n], j] += derivative[n, j]
+            d_ends[end[n] - 1, j] += derivative[n, j]
+            d_lengths[end[n] - begin[n] - 1, j] += derivative[n, j]
+            if number[n] >= 0:
+                d_spans[number[n], j] += derivative[n, j]
+
+
+@njit(cache=True, nogil=True)
 def cover(d_begins, d_ends, starts, d_tokens):
     """Expected number of segments that cover each token: those that began up to it, less those that ended before it."""
     size = d_begins.shape[1]

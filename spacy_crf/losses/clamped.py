@@ -36,6 +36,8 @@ class LabelledLoss:
     states: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     smooth: ClassVar[bool] = True  # whether it has a gradient everywhere, as line searches want
+    # Whether it can leave out single segments of what the annotation leaves open
+    excludes_segments: ClassVar[bool] = True
 
     def __post_init__(self):
         for label, value in (self.label_weights or {}).items():

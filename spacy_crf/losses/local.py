@@ -1,66 +1,70 @@
-"""Losses whose terms are single tokens, or pairs of neighbours, in a linear chain."""
+"""Losses whose terms are local: single tokens or segments, or these and their neighbours.
+
+What a token's term is about in a linear chain is its tag. In a chain of segments it is what the path says of the token: which
+state's segment begins there, or that one goes on. With segments of one token both are the same.
+"""
 
 import itertools
-from typing import Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Errors
-from ..kernels.local import marginal_gradient
-from ..types import ChainScores, Clamp, Floats
+from ..inference.segment_graph import cut_segments
+from ..inference.structure import Scores
+from ..schemes import NO_SEGMENTS, Segments
+from ..types import ChainScores, Clamp, Floats, SegmentClamp
+from . import chain_terms, segment_terms
 from .clamped import LabelledLoss
 
-# Tokens whose pairs of neighbours are in memory at once, times S²
-_PAIRS = 1 << 24
+# Numbers in a table of a batch that are in memory at once
+_LARGEST_TABLE = 1 << 24
+_BY_TOKEN = ("emissions", "tokens", "begins", "ends")
+
+
+class Annotation(NamedTuple):
+    """What is known of some sequences, and how much it counts."""
+
+    clamp: Any  # bool[T, S], or SegmentClamp
+    wrong: Segments  # that the clamp allows, and the annotation does not
+    factors: Floats  # [T] of each token's term
+    weights: Floats  # [B] of each sequence
 
 
 class LocalLoss(LabelledLoss):
     """Base of the losses in this file: called like a `ClampedLoss`."""
 
+    # What a class adds: functions of a structure, its scores, and the Annotation, with the answer of `__call__`
+    of_chain: ClassVar[Any]
+    of_segments: ClassVar[Any]
+
     def __call__(
-        self, structure, scores: ChainScores, clamp: Clamp, *, weights: Optional[Floats] = None
-    ) -> tuple[Floats, ChainScores, NDArray[np.bool_]]:
+        self, structure, scores: Scores, clamp: Clamp, *, weights: Optional[Floats] = None
+    ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Loss of each sequence and the derivative of their sum.
 
-        structure (LinearChain): Answers the questions about the scores.
-        scores (ChainScores): Potentials of B sequences.
-        clamp (bool[T, S]): States that the annotation allows.
+        structure (Structure): Answers the questions about the scores.
+        scores (Scores): Potentials of B sequences.
+        clamp (bool[T, S] or SegmentClamp): What the annotation allows.
         weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], ChainScores, bool[B]): Weighted losses; the derivative with respect to every score; which sequences
-            have a term that no state satisfies: their loss and derivative are 0.
+        RETURNS (float64[B], Scores, bool[B]): Weighted losses; the derivative with respect to every score; which sequences have
+            a term that no labelling satisfies: their loss and derivative are 0.
         """
-        if not isinstance(scores, ChainScores):
-            raise ValueError(Errors.CRF313.format(loss=type(self).__name__))
-        starts = np.array([0, len(scores.emissions)]) if scores.starts is None else scores.starts
+        states = clamp.states if isinstance(clamp, SegmentClamp) else clamp
+        starts = np.array([0, len(states)]) if scores.starts is None else scores.starts
         weights = np.ones(len(starts) - 1) if weights is None else np.asarray(weights, dtype=np.float64)
-        gold = np.where(clamp.sum(axis=1) == 1, clamp.argmax(axis=1), -1)
-        factors = np.where(gold >= 0, self.state_weights(clamp.shape[1])[gold], 1.0)
+        gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), -1)
+        factors = np.where(gold >= 0, self.state_weights(states.shape[1])[gold], 1.0)
+        whole = Annotation(clamp, getattr(structure, "wrong", NO_SEGMENTS), factors, weights)
+        terms = self.of_chain if isinstance(scores, ChainScores) else self.of_segments
         losses, impossible = np.zeros(len(weights)), np.zeros(len(weights), dtype=bool)
-        d_scores = ChainScores(*(np.zeros(np.shape(array)) for array in scores[:4]), scores.starts)
-        for part in _parts(starts, clamp.shape[1]):
+        d_scores = scores._replace(**{name: np.zeros(np.shape(getattr(scores, name))) for name in _arrays(scores)})
+        for part in _parts(starts, _row_size(scores)):
             tokens = slice(int(starts[part.start]), int(starts[part.stop]))
-            cut = ChainScores(
-                scores.emissions[tokens],
-                scores.transitions[tokens] if np.ndim(scores.transitions) == 3 else scores.transitions,
-                scores.first,
-                scores.last,
-                starts[part.start : part.stop + 1] - starts[part.start],
-            )
-            of_part, d_part, no_state = self.evaluate(structure, cut, clamp[tokens], factors[tokens], weights[part])
-            losses[part], impossible[part] = of_part, no_state
-            d_scores.emissions[tokens] = d_part.emissions
-            if np.ndim(scores.transitions) == 3:
-                d_scores.transitions[tokens] = d_part.transitions
-            else:
-                d_scores.transitions[:] += d_part.transitions
-            d_scores.first[:] += d_part.first
-            d_scores.last[:] += d_part.last
+            of_part, annotation = _cut(scores._replace(starts=starts), whole, part, tokens)
+            losses[part], d_part, impossible[part] = terms(structure, of_part, annotation)
+            _add(d_scores, d_part, tokens)
         return losses, d_scores, impossible
-
-    def evaluate(self, structure, scores: ChainScores, clamp: Clamp, factors: Floats, weights: Floats):
-        """The same for some sequences, with a factor for each token (float64[T])."""
-        raise NotImplementedError
 
 
 class PseudoLikelihood(LocalLoss):
@@ -69,24 +73,18 @@ class PseudoLikelihood(LocalLoss):
 
         - sum_t log p(tag of t is allowed)
 
+    For segments it trains for the number of right segments: the marginal is that of precisely the annotated segment, as
+    `span_probabilities` gives it, or where annotation is partial of all together that it allows.
+
+        - sum_t log p(the segment that covers t is allowed)
+
+    Tokens where no segment may begin share the term of the token before, so an entity counts once, whatever its length.
+
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
-    def evaluate(self, structure, scores, clamp, factors, weights):
-        edges = structure.edge_marginals(scores)
-        nodes = structure.marginals(scores)
-        starts = scores.starts
-        probability = (nodes * clamp).sum(axis=1)
-        impossible = _any_token(probability <= 0.0, starts)
-        sequence = np.repeat(np.arange(len(weights)), np.diff(starts))
-        factors = np.where(impossible[sequence], 0.0, factors * weights[sequence])
-        safe = np.where(probability > 0.0, probability, 1.0)
-        terms = -factors * np.log(np.minimum(safe, 1.0))
-        # The derivative of log p(token t in A) is the expectation of 1[in A] / p over labellings, less 1: sums along the chain
-        rewards = np.where(clamp, (factors / safe)[:, np.newaxis], 0.0)
-        d_nodes, d_edges = np.zeros_like(nodes), np.zeros_like(edges)
-        marginal_gradient(nodes, edges, np.ascontiguousarray(rewards), starts, d_nodes, d_edges)
-        return _per_sequence(terms, starts), _from_marginals(scores, d_nodes, d_edges), impossible
+    of_chain = staticmethod(chain_terms.marginals)
+    of_segments = staticmethod(segment_terms.marginals)
 
 
 class BesagPseudoLikelihood(LocalLoss):
@@ -95,53 +93,18 @@ class BesagPseudoLikelihood(LocalLoss):
 
         - sum_t log p(tag of t | tag of t - 1, tag of t + 1)
 
+    For segments the same of the path, which says of each token which state's segment begins there, or that one goes on:
+
+        - sum_t log p(path at t | path at all other tokens)
+
+    So the segment from t to where the next one begins may have any state, or belong to the segment before it.
+
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
-    def evaluate(self, structure, scores, clamp, factors, weights):
-        n_tokens, size = clamp.shape
-        starts = scores.starts
-        gold = np.where(clamp.sum(axis=1) == 1, clamp.argmax(axis=1), -1)
-        opens, closes = _ends(starts, n_tokens)
-        inner = np.flatnonzero(~opens)
-        known = gold >= 0
-        has_term = known.copy()
-        has_term[inner] &= known[inner - 1]
-        has_term[inner - 1] &= known[inner]
-        per_position = np.ndim(scores.transitions) == 3
-        shared = None if per_position else np.asarray(scores.transitions)
-        before = np.maximum(gold[inner - 1], 0)
-        after = np.maximum(gold[inner], 0)
-        logits = np.array(scores.emissions, dtype=np.float64)
-        logits[opens] += scores.first
-        logits[closes] += scores.last
-        logits[inner] += scores.transitions[inner, before] if per_position else shared[before]
-        logits[inner - 1] += scores.transitions[inner, :, after] if per_position else shared[:, after].T
-        rows = np.flatnonzero(has_term)
-        log_z = _log_sum(logits[rows])
-        reached = logits[rows, gold[rows]]
-        no_state = np.zeros(n_tokens, dtype=bool)
-        no_state[rows] = reached == -np.inf
-        impossible = _any_token(no_state, starts)
-        sequence = np.repeat(np.arange(len(weights)), np.diff(starts))
-        factors = np.where(impossible[sequence], 0.0, factors * weights[sequence])
-        counted = factors[rows] > 0
-        rows, log_z, reached = rows[counted], log_z[counted], reached[counted]
-        terms = np.zeros(n_tokens)
-        terms[rows] = factors[rows] * (log_z - reached)
-        d_logits = np.zeros((n_tokens, size))
-        d_logits[rows] = factors[rows, np.newaxis] * np.exp(logits[rows] - log_z[:, np.newaxis])
-        d_logits[rows, gold[rows]] -= factors[rows]
-        d_scores = ChainScores(
-            d_logits, np.zeros(np.shape(scores.transitions)), d_logits[opens].sum(0), d_logits[closes].sum(0), starts
-        )
-        if per_position:
-            d_scores.transitions[inner, before] += d_logits[inner]
-            d_scores.transitions[inner, :, after] += d_logits[inner - 1]
-        else:
-            np.add.at(d_scores.transitions, before, d_logits[inner])
-            np.add.at(d_scores.transitions.T, after, d_logits[inner - 1])
-        return _per_sequence(terms, starts), d_scores, impossible
+    excludes_segments = False  # what is open has no term
+    of_chain = staticmethod(chain_terms.conditionals)
+    of_segments = staticmethod(segment_terms.conditionals)
 
 
 class Piecewise(LocalLoss):
@@ -151,74 +114,58 @@ class Piecewise(LocalLoss):
 
         sum_t (log sum_ij exp(piece(t, i, j)) - log sum_{ij allowed} exp(piece(t, i, j)))
 
+    For segments a piece is a segment that ends with t, of state j and any length, with the state i before it; where a segment
+    may go on behind t, that none ends is one more, with a score of 0. It is an upper bound again: every labelling chooses one of
+    them at each token.
+
     label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels.
     """
 
-    def evaluate(self, structure, scores, clamp, factors, weights):
-        n_tokens, size = clamp.shape
-        starts = scores.starts
-        opens, closes = _ends(starts, n_tokens)
-        # [T, S before, S]; the first token of a sequence has one predecessor, which stands in row 0
-        pieces = np.array(np.broadcast_to(scores.transitions, (n_tokens, size, size)), dtype=np.float64)
-        pieces[opens] = -np.inf
-        pieces[opens, 0] = scores.first
-        pieces += scores.emissions[:, np.newaxis]
-        pieces[closes] += scores.last
-        allowed = np.repeat(clamp[:, np.newaxis], size, axis=1)
-        allowed[1:] &= clamp[:-1, :, np.newaxis] | opens[1:, np.newaxis, np.newaxis]
-        flat = pieces.reshape(n_tokens, -1)
-        clamped = np.where(allowed, pieces, -np.inf).reshape(n_tokens, -1)
-        log_z, reached = _log_sum(flat), _log_sum(clamped)
-        impossible = _any_token(reached == -np.inf, starts)
-        sequence = np.repeat(np.arange(len(weights)), np.diff(starts))
-        factors = np.where(impossible[sequence], 0.0, factors * weights[sequence])
-        log_z, reached = (np.where(value > -np.inf, value, 0.0) for value in (log_z, reached))
-        d_pieces = np.exp(flat - log_z[:, np.newaxis]) - np.exp(clamped - reached[:, np.newaxis])
-        d_pieces = (factors[:, np.newaxis] * d_pieces).reshape(pieces.shape)
-        d_nodes = d_pieces.sum(axis=1)
-        d_pieces[opens] = 0.0
-        d_scores = ChainScores(
-            d_nodes,
-            d_pieces if np.ndim(scores.transitions) == 3 else d_pieces.sum(axis=0),
-            d_nodes[opens].sum(axis=0),
-            d_nodes[closes].sum(axis=0),
-            starts,
-        )
-        return _per_sequence(factors * (log_z - reached), starts), d_scores, impossible
+    of_chain = staticmethod(chain_terms.pieces)
+    of_segments = staticmethod(segment_terms.pieces)
 
 
-def _parts(starts: NDArray, size: int) -> list[slice]:
-    """Runs of sequences whose pairs of neighbours fit into memory together."""
-    blocks = starts[:-1] // max(1, _PAIRS // size**2)
+def _arrays(scores: Scores) -> list[str]:
+    return [name for name in scores._fields if name not in ("listed", "starts")]
+
+
+def _row_size(scores: Scores) -> int:
+    """Numbers that the largest table about a token has: of pairs of states, or of segments that begin there."""
+    size = len(scores.first)
+    return size * size if isinstance(scores, ChainScores) else size * max(size, len(scores.lengths))
+
+
+def _parts(starts: NDArray[np.int64], row_size: int) -> list[slice]:
+    """Runs of sequences whose tables fit into memory together."""
+    blocks = starts[:-1] // max(1, _LARGEST_TABLE // row_size)
     cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
     return [slice(begin, end) for begin, end in itertools.pairwise(cuts) if begin < end]
 
 
-def _ends(starts: NDArray, n_tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which tokens open and which close a sequence: bool[T] each."""
-    opens, closes = np.zeros((2, n_tokens), dtype=bool)
-    filled = starts[:-1] < starts[1:]
-    opens[starts[:-1][filled]] = True
-    closes[starts[1:][filled] - 1] = True
-    return opens, closes
+def _cut(scores: Scores, whole: Annotation, part: slice, tokens: slice) -> tuple[Scores, Annotation]:
+    """Some sequences, which are these tokens, with what is known of them."""
+    starts = scores.starts[part.start : part.stop + 1] - tokens.start
+    if isinstance(scores, ChainScores):
+        per_position = np.ndim(scores.transitions) == 3
+        transitions = scores.transitions[tokens] if per_position else scores.transitions
+        of_part = scores._replace(emissions=scores.emissions[tokens], transitions=transitions)
+        clamp = whole.clamp[tokens]
+    else:
+        of_part, clamp = cut_segments(scores, whole.clamp, tokens)
+    inside = (whole.wrong.start >= tokens.start) & (whole.wrong.start < tokens.stop)
+    begin, end, label = (column[inside] for column in whole.wrong)
+    wrong = Segments(begin - tokens.start, end - tokens.start, label)
+    return of_part._replace(starts=starts), Annotation(clamp, wrong, whole.factors[tokens], whole.weights[part])
 
 
-def _per_sequence(terms: Floats, starts: NDArray) -> Floats:
-    return np.diff(np.append(0.0, np.cumsum(terms))[starts])
-
-
-def _any_token(flags: NDArray[np.bool_], starts: NDArray) -> NDArray[np.bool_]:
-    return np.diff(np.append(0, np.cumsum(flags))[starts]) > 0
-
-
-def _log_sum(rows: Floats) -> Floats:
-    largest = rows.max(axis=1, initial=-np.inf)
-    shift = np.where(largest > -np.inf, largest, 0.0)
-    with np.errstate(divide="ignore"):
-        return shift + np.log(np.exp(rows - shift[:, np.newaxis]).sum(axis=1))
-
-
-def _from_marginals(scores: ChainScores, d_nodes: Floats, d_edges: Floats) -> ChainScores:
-    opens, closes = _ends(scores.starts, len(d_nodes))
-    d_transitions = d_edges if np.ndim(scores.transitions) == 3 else d_edges.sum(axis=0)
-    return ChainScores(d_nodes, d_transitions, d_nodes[opens].sum(axis=0), d_nodes[closes].sum(axis=0), scores.starts)
+def _add(d_scores: Scores, d_part: Scores, tokens: slice) -> None:
+    """Adds the derivative of some sequences, which are these tokens, to that of all."""
+    for name in _arrays(d_scores):
+        total, of_part = getattr(d_scores, name), getattr(d_part, name)
+        if name in _BY_TOKEN or total.ndim == 3:
+            total[tokens] = of_part
+        elif name == "spans":
+            if d_scores.listed is not None:
+                total[int(d_scores.listed.starts[tokens.start]) : int(d_scores.listed.starts[tokens.stop])] = of_part
+        else:
+            total[:] += of_part

@@ -24,7 +24,6 @@ from thinc.api import Model, Optimizer, set_dropout_rate
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.gazetteers import read_gazetteer
-from ..inference.linear_chain import LinearChain
 from ..losses.clamped import ClampedLoss
 from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
@@ -89,7 +88,6 @@ class CRFPipe(TrainablePipe):
         self.model = model
         self.name = name
         self.loss = loss
-        self._check_loss()
         self.optimizer = optimizer
         if optimizer is not None:
             self._check_fit(optimizer)
@@ -372,9 +370,14 @@ class CRFPipe(TrainablePipe):
             wrong = NO_SEGMENTS
         return AnnotatedDocs(docs, clamp, starts, weights, structure, alternatives, wrong)
 
+    @property
+    def loss_excludes_spans(self) -> bool:
+        """Whether the loss can leave out single spans of what the annotation leaves open."""
+        return isinstance(self.loss, ClampedLoss)
+
     def _structure_for(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
         """What answers the loss, see `training_structure`."""
-        if len(wrong.start) and not isinstance(self.loss, ClampedLoss):
+        if len(wrong.start) and not self.loss_excludes_spans:
             self._tell_unused(wrong, f"The loss {type(self.loss).__name__}")
             wrong = NO_SEGMENTS
         return self.training_structure(docs, clamp, starts, wrong)
@@ -409,11 +412,6 @@ class CRFPipe(TrainablePipe):
         if key:
             wrong = supervision.forbid_incorrect(clamp, self, examples, key, report, starts)
         return Supervision(clamp, wrong)
-
-    def _check_loss(self) -> None:
-        """RAISES (ValueError): CRF313 if the model is no chain, and the loss has terms of single tokens or pairs."""
-        if not isinstance(self.loss, ClampedLoss) and not isinstance(self.model.attrs["structure"], LinearChain):
-            raise ValueError(Errors.CRF313.format(loss=type(self.loss).__name__))
 
     def _check_fit(self, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF209 or CRF210 if the optimizer can't train this loss or this model."""

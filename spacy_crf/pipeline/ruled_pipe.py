@@ -86,6 +86,8 @@ class RuledPipe(CRFPipe):
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0
         super().__init__(vocab, model, name, confidence=confidence, decode=decode, min_prob=min_prob, **settings)
+        if self._rules_train and not isinstance(self.loss, ClampedLoss):
+            raise ValueError(Errors.CRF619.format(name=self.name, loss=type(self.loss).__name__))
 
     # ------------------------------------------------------------------------------------ what a component adds
 
@@ -209,7 +211,7 @@ class RuledPipe(CRFPipe):
 
     def training_structure(self, docs: list[Doc], clamp: Any, starts: NDArray[np.int64], wrong: Segments) -> Any:
         """The sums and maxima under the rules, if they hold in training, and without the spans known to be wrong."""
-        rules = self.rules() if self.constraints is not None and self.constraints.in_training else None
+        rules = self.rules() if self._rules_train else None
         if rules is None and not len(wrong.start):
             return None
         from ..constraints.facts import Facts
@@ -227,16 +229,13 @@ class RuledPipe(CRFPipe):
             self._told_broken = bool(structure.broken)
         return structure
 
-    def _check_loss(self) -> None:
-        super()._check_loss()
-        ruled = self.constraints is not None and self.constraints.in_training
-        if ruled and not isinstance(self.loss, ClampedLoss):
-            raise ValueError(Errors.CRF619.format(name=self.name, loss=type(self.loss).__name__))
+    @property
+    def _rules_train(self) -> bool:
+        return self.constraints is not None and self.constraints.in_training
 
     def _check_fit(self, optimizer: Optimizer) -> None:
         super()._check_fit(optimizer)
-        ruled = self.constraints is not None and self.constraints.in_training
-        if ruled and getattr(optimizer, "wants_sequences", False):
+        if self._rules_train and getattr(optimizer, "wants_sequences", False):
             raise ValueError(Errors.CRF616.format(name=self.name, optimizer=type(optimizer).__name__))
 
     # ------------------------------------------------------------------------------------------------ prediction

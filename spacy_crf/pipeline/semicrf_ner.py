@@ -112,6 +112,10 @@ class SemiCRFEntityRecognizer(EntityPipe):
             raise ValueError(Errors.CRF209.format(optimizer=type(optimizer).__name__, key=self.name))
 
     @property
+    def loss_excludes_spans(self) -> bool:
+        return getattr(self.loss, "excludes_segments", False)
+
+    @property
     def _segment_features(self) -> Optional[SegmentFeatures]:
         return self.model.get_ref("segments").attrs.get("segment_features")
 

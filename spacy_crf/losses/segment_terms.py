@@ -1,0 +1,207 @@
+"""The terms of local losses in chains of segments, as `chain_terms` has those of linear chains.
+
+Each function takes a structure, SegmentScores and the Annotation of some sequences, and returns what its sibling returns: the
+same numbers, if the longest segment has one token.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..inference.semi_markov import SemiMarkov, derivative_of_segments, every_span, scores_of_segments
+from ..kernels.local import cover_probability, segment_marginal_gradient
+from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
+from .chain_terms import any_token, choices, ends, log_sum, per_sequence, token_factors
+
+_OPEN = -1  # what stands in a path where the annotation leaves several possibilities
+
+
+def marginals(structure, scores: SegmentScores, annotation):
+    """See `PseudoLikelihood`."""
+    starts, (n_tokens, size) = scores.starts, scores.tokens.shape
+    spans = _every_span(scores)
+    # Spans have expectations of their own if they are listed, and so have steps if transitions depend on the token.
+    listed = np.zeros((len(spans.begin), size))
+    if scores.listed is not None:
+        listed[np.repeat(spans.starts[:-1], np.diff(scores.listed.starts)) + scores.listed.lengths - 1] = scores.spans
+    listing = scores._replace(
+        spans=listed,
+        listed=every_span(starts, len(scores.lengths)),
+        transitions=np.broadcast_to(scores.transitions, (n_tokens, size, size)),
+    )
+    _, expected = SemiMarkov(threads=structure.threads).expectations(listing)
+    segments, steps = expected.spans, expected.transitions
+    allowed = _allowed(spans, starts, annotation)
+    probability = np.zeros(n_tokens)
+    cover_probability(segments, allowed, spans.starts, probability)
+    impossible = any_token(probability <= 0.0, starts)
+    opens, _ = ends(starts, n_tokens)
+    factors = token_factors(annotation, impossible, starts) * (annotation.clamp.may_begin | opens)
+    safe = np.where(probability > 0.0, probability, 1.0)
+    terms = -factors * np.log(np.minimum(safe, 1.0))
+    # As for chains: an allowed segment is rewarded with 1 / p for each of its tokens that has a term.
+    d_segments, d_steps = np.zeros_like(segments), np.zeros_like(steps)
+    segment_marginal_gradient(segments, steps, allowed, factors / safe, spans.starts, starts, d_segments, d_steps)
+    d_scores = derivative_of_segments(scores, spans.begin, spans.end, d_segments)
+    d_transitions = d_steps if np.ndim(scores.transitions) == 3 else d_steps.sum(axis=0)
+    return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
+
+
+def conditionals(structure, scores: SegmentScores, annotation):
+    """See `BesagPseudoLikelihood`."""
+    starts, size = scores.starts, scores.tokens.shape[1]
+    path = _named_path(annotation.clamp, starts, scores.lengths)
+    t, a, c, first, last = _named_neighbours(path, starts)
+    # A segment of state j from t on, between one of state i and one of state k; or instead, that of state i goes on.
+    #
+    #     a       t       c                a               c
+    #     i ––––– j ––––– k –––      or    i ––––––––––––– k –––
+    i, k, c_inside = path[a], np.where(last, 0, np.append(path, 0)[c]), np.where(last, 0, c)
+    per_position, row = np.ndim(scores.transitions) == 3, np.arange(len(t))
+    into = scores.transitions[t, i] if per_position else scores.transitions[i]
+    into = np.where(first[:, np.newaxis], scores.first, into)
+    out = scores.transitions[c_inside, :, k] if per_position else scores.transitions[:, k].T
+    out = np.where(last[:, np.newaxis], scores.last, out)
+    begin, end = np.concatenate([a, a, t]), np.concatenate([np.maximum(t, a + 1), c, c])
+    left, merged, right = np.split(scores_of_segments(scores, begin, end), 3)
+    logits = np.empty((len(t), size + 1))
+    logits[:, :size] = np.where(first, 0.0, left[row, i])[:, np.newaxis] + into + right + out
+    logits[:, size] = np.where(first, -np.inf, merged[row, i] + out[row, i])
+    gold = np.where(path[t] == GOES_ON, size, path[t])
+    losses, d_logits, impossible = choices(logits, gold, t, annotation, starts)
+    d_right, d_left, d_merged = d_logits[:, :size], np.zeros((len(t), size)), np.zeros((len(t), size))
+    d_left[row, i] = np.where(first, 0.0, d_right.sum(axis=1))
+    d_merged[row, i] = d_logits[:, size]
+    d_scores = derivative_of_segments(scores, begin, end, np.concatenate([d_left, d_merged, d_right]))
+    d_out = d_right + d_merged
+    if per_position:
+        np.add.at(d_scores.transitions, (t[~first], i[~first]), d_right[~first])
+        np.add.at(d_scores.transitions.transpose(0, 2, 1), (c[~last], k[~last]), d_out[~last])
+    else:
+        np.add.at(d_scores.transitions, i[~first], d_right[~first])
+        np.add.at(d_scores.transitions.T, k[~last], d_out[~last])
+    return losses, d_scores, impossible
+
+
+def pieces(structure, scores: SegmentScores, annotation):
+    """See `Piecewise`."""
+    starts, states = scores.starts, annotation.clamp.states
+    spans = _every_span(scores)
+    of_spans = scores_of_segments(scores, spans.begin, spans.end)
+    free = _sum_pieces(scores, spans, of_spans, np.ones_like(states))
+    of_spans[~_allowed(spans, starts, annotation)] = -np.inf
+    clamped = _sum_pieces(scores, spans, of_spans, states)
+    impossible = any_token(clamped.log_z == -np.inf, starts)
+    factors = token_factors(annotation, impossible, starts)
+    log_z, reached = (np.where(sums.log_z > -np.inf, sums.log_z, 0.0) for sums in (free, clamped))
+    d_pieces, d_steps = _derive_pieces(free, spans, log_z, factors)
+    d_clamped, d_steps_clamped = _derive_pieces(clamped, spans, reached, factors)
+    d_scores = derivative_of_segments(scores, spans.begin, spans.end, d_pieces - d_clamped)
+    d_steps -= d_steps_clamped
+    d_steps[ends(starts, len(states))[0]] = 0.0
+    d_transitions = d_steps if np.ndim(scores.transitions) == 3 else d_steps.sum(axis=0)
+    return per_sequence(factors * (log_z - reached), starts), d_scores._replace(transitions=d_transitions), impossible
+
+
+class _Spans(NamedTuple):
+    """All spans of 1 to K tokens, by their first token and then by their length."""
+
+    begin: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    starts: NDArray[np.int64]  # [T + 1] which begin at each token
+
+
+class _PieceSums(NamedTuple):
+    pieces: Floats  # [N, S] score of each segment and of all that may stand before it
+    steps: Floats  # [T, S before, S] scores of what stands before: for the first token of a sequence `first`, in row 0
+    into: Floats  # [T, S] their sum
+    log_z: Floats  # [T] the sum of the pieces that end with each token, and of none
+
+
+def _every_span(scores: SegmentScores) -> _Spans:
+    starts, lengths = every_span(scores.starts, len(scores.lengths))
+    begin = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    return _Spans(begin, begin + lengths, starts)
+
+
+def _allowed(spans: _Spans, starts: NDArray[np.int64], annotation) -> NDArray[np.bool_]:
+    """Which segments the annotation allows: bool[N, S]."""
+    clamp: SegmentClamp = annotation.clamp
+    opens, _ = ends(starts, len(clamp.states))
+    may = np.append(clamp.may_begin | opens, True)
+    # Counted up to each token
+    forbidden = np.cumsum(np.vstack([np.zeros_like(clamp.states[:1]), ~clamp.states]), axis=0, dtype=np.int32)
+    must = np.append(0, np.cumsum(clamp.must_begin))
+    fits = may[spans.begin] & may[spans.end] & (must[spans.end] == must[spans.begin + 1])
+    allowed = (forbidden[spans.end] == forbidden[spans.begin]) & fits[:, np.newaxis]
+    begin, end, label = annotation.wrong
+    listed = end - begin <= np.diff(spans.starts)[begin]
+    allowed[(spans.starts[begin] + end - begin - 1)[listed], 1 + label[listed]] = False
+    return allowed
+
+
+def _named_path(clamp: SegmentClamp, starts: NDArray[np.int64], lengths: Floats) -> NDArray[np.int64]:
+    """What the annotation says of each token: the state that begins there, or GOES_ON, or _OPEN."""
+    opens, _ = ends(starts, len(clamp.states))
+    begins = clamp.states & (clamp.may_begin | opens)[:, np.newaxis]
+    goes_on = np.zeros(len(clamp.states), dtype=bool)
+    longer = (lengths[1:] > -np.inf).any(axis=0)
+    goes_on[1:] = (clamp.states[1:] & clamp.states[:-1] & longer).any(axis=1)
+    goes_on &= ~(clamp.must_begin | opens)
+    named = begins.sum(axis=1) + goes_on == 1
+    return np.where(named, np.where(goes_on, GOES_ON, begins.argmax(axis=1)), _OPEN)
+
+
+def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
+    """The tokens t that have a term, of which the path names all that the term speaks of.
+
+    RETURNS (int64[M], int64[M], int64[M], bool[M], bool[M]): t; where the segment in front of it begins, or t if it is the first
+        of its sequence; where the next one begins behind it, or the sequence ends; whether t is first; whether the sequence ends.
+    """
+    n_tokens = len(path)
+    opens, place = ends(starts, n_tokens)[0], np.arange(n_tokens)
+    goes_on = path == GOES_ON
+    before = np.append(-1, np.maximum.accumulate(np.where(goes_on, -1, place)))[:-1]
+    behind = np.append(np.minimum.accumulate(np.where(goes_on, n_tokens, place)[::-1])[::-1], n_tokens)[1:]
+    named, is_end = np.append(path != _OPEN, True), np.append(opens, True)
+    [t] = np.nonzero(named[:-1] & (opens | named[before]) & (is_end[behind] | named[behind]))
+    return t, np.where(opens[t], t, before[t]), behind[t], opens[t], is_end[behind[t]]
+
+
+def _sum_pieces(scores: SegmentScores, spans: _Spans, of_spans: Floats, states: NDArray[np.bool_]) -> _PieceSums:
+    """The sums of all pieces, or of some.
+
+    of_spans (float64[N, S]): Scores of the segments, -inf for those left out.
+    states (bool[T, S]): Which may stand before a segment.
+    """
+    n_tokens, size = states.shape
+    opens, closes = ends(scores.starts, n_tokens)
+    steps = np.array(np.broadcast_to(scores.transitions, (n_tokens, size, size)), dtype=np.float64)
+    steps[1:][~states[:-1]] = -np.inf
+    steps[opens] = -np.inf
+    steps[opens, 0] = scores.first
+    into = log_sum(steps)
+    scored = of_spans + into[spans.begin]
+    final = spans.end - 1
+    scored[closes[final]] += scores.last
+    of_row = scored.max(axis=1)
+    largest, farthest = np.full(n_tokens, -np.inf), np.full(n_tokens, -1)
+    np.maximum.at(largest, final, of_row)
+    np.maximum.at(farthest, spans.begin, np.where(of_row > -np.inf, final, -1))
+    goes_on = np.maximum.accumulate(farthest) > np.arange(n_tokens)
+    largest[goes_on] = np.maximum(largest[goes_on], 0.0)
+    shift = np.where(largest > -np.inf, largest, 0.0)
+    total = goes_on * np.exp(-shift)
+    np.add.at(total, final, np.exp(scored - shift[final, np.newaxis]).sum(axis=1))
+    with np.errstate(divide="ignore"):
+        return _PieceSums(scored, steps, into, shift + np.log(total))
+
+
+def _derive_pieces(sums: _PieceSums, spans: _Spans, log_z: Floats, factors: Floats) -> tuple[Floats, Floats]:
+    """The derivative of the sums, times the factors of their tokens: with respect to pieces and steps."""
+    final = spans.end - 1
+    d_pieces = factors[final, np.newaxis] * np.exp(sums.pieces - log_z[final, np.newaxis])
+    d_into = np.add.reduceat(d_pieces, spans.starts[:-1], axis=0) if len(d_pieces) else np.zeros_like(sums.into)
+    into = np.where(sums.into > -np.inf, sums.into, 0.0)
+    return d_pieces, d_into[:, np.newaxis] * np.exp(sums.steps - into[:, np.newaxis])

@@ -1,0 +1,423 @@
+"""Losses over single segments and their neighbours, against their definition by enumeration and against finite differences."""
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+
+from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.semi_markov import SemiMarkov, derivative_of_segments, every_span, scores_of_segments
+from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.schemes import Segments
+from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp
+
+from . import reference
+from .test_semi_markov import FIELDS, as_path, assert_scores_close, random_scores
+from .util import entities, ner_examples, plain
+
+semi = SemiMarkov()
+STATES = ("O", "A", "B")
+WEIGHTS = {"A": 2.0, "O": 0.5}
+LENGTHS = [4, 0, 1, 3]
+LOSSES = [PseudoLikelihood, BesagPseudoLikelihood, Piecewise]
+each = pytest.mark.parametrize("loss", LOSSES)
+kinds = pytest.mark.parametrize("kind", ["full", "partial", "free"])
+
+
+def problem(kind, *, per_position=False, seed=0):
+    """Scores of four sequences, whose segments of O have one token, a clamp, and the factors of the sequences."""
+    scores = random_scores(LENGTHS, 3, seed=seed, per_position=per_position)
+    scores.lengths[1:, 0] = -np.inf
+    rng = np.random.default_rng(1 + seed)
+    tokens = sum(LENGTHS)
+    states, begins = np.zeros((tokens, 3), dtype=bool), np.zeros(tokens, dtype=bool)
+    for begin, end in reference.segment_sequences(scores):
+        while begin < end:
+            state = rng.integers(0, 3)
+            length = min(end - begin, rng.integers(1, 4)) if state else 1
+            states[begin : begin + length, state] = True
+            begins[begin] = True
+            begin += length
+    clamp = SegmentClamp(states, begins.copy(), begins.copy())
+    if kind == "partial":
+        states |= rng.random(states.shape) < 0.2
+        clamp = SegmentClamp(states, begins | (rng.random(tokens) < 0.3), begins & (rng.random(tokens) < 0.7))
+    if kind == "free":
+        every = np.ones(tokens, dtype=bool)
+        clamp = SegmentClamp(np.ones_like(states), every, ~every)
+    return scores, clamp, np.array([1.0, 3.0, 0.5, 2.0])
+
+
+class Excluding(SemiMarkov):
+    """What a component gives for spans known to be wrong."""
+
+    def __init__(self, *wrong):
+        super().__init__()
+        self.wrong = Segments(*(np.array(column, dtype=np.int64) for column in zip(*wrong)))
+
+
+def is_allowed(clamp, segment, opening, closing, wrong=()):
+    begin, end, state = segment
+    return (
+        clamp.states[begin:end, state].all()
+        and (begin == opening or clamp.may_begin[begin])
+        and (end == closing or clamp.may_begin[end])
+        and not clamp.must_begin[begin + 1 : end].any()
+        and (begin, end, state - 1) not in wrong
+    )
+
+
+def marginal_terms(scores, clamp, begin, end, wrong):
+    paths = reference.segment_paths(scores, begin, end)
+    log_z = reference.log_sum([score for score, _ in paths])
+    for t in range(begin, end):
+        if t == begin or clamp.may_begin[t]:
+            inside = [
+                score
+                for score, path in paths
+                for segment in path
+                if segment[0] <= t < segment[1] and is_allowed(clamp, segment, begin, end, wrong)
+            ]
+            yield t, log_z - reference.log_sum(inside)
+
+
+def conditional_terms(scores, clamp, begin, end, wrong):
+    """Of all labellings that say the same as the annotation at the tokens around t, those that do so at t too."""
+    named = {}
+    for t in range(begin, end):
+        entries = [j for j in range(3) if clamp.states[t, j] and (t == begin or clamp.may_begin[t])]
+        both = clamp.states[t] & clamp.states[t - 1] & (scores.lengths[1:] > -np.inf).any(axis=0)
+        if t > begin and not clamp.must_begin[t] and both.any():
+            entries.append(GOES_ON)
+        if len(entries) == 1:
+            named[t] = entries[0]
+    paths = [(score, as_path(path, begin, end)) for score, path in reference.segment_paths(scores, begin, end)]
+    for t in range(begin, end):
+        first, last = t - 1, t + 1  # one beginning of a segment in front, one behind
+        while first > begin and named.get(first) == GOES_ON:
+            first -= 1
+        while last < end and named.get(last) == GOES_ON:
+            last += 1
+        around = [u for u in range(max(first, begin), min(last + 1, end)) if u != t]
+        if all(u in named for u in (t, *around)):
+            same = [(s, path) for s, path in paths if all(path[u - begin] == named[u] for u in around)]
+            right = [score for score, path in same if path[t - begin] == named[t]]
+            yield t, reference.log_sum([score for score, _ in same]) - reference.log_sum(right)
+
+
+def piece_terms(scores, clamp, begin, end, wrong):
+    longest, size = scores.lengths.shape
+    for t in range(begin, end):
+        found = {"all": [], "allowed": []}
+        crossed = set()
+        for b in range(begin, end):
+            for e in range(max(b, t) + 1, min(b + longest, end) + 1):
+                for j in range(size):
+                    for i in range(size) if b > begin else [None]:
+                        score = sum(
+                            float(getattr(scores, name)[index])
+                            for name, index in reference.segment_uses(scores, [(b, e, j)])
+                            if name not in ("first", "last")
+                        )
+                        score += scores.first[j] if b == begin else reference.transition(scores, b, i, j)
+                        score += scores.last[j] if e == end else 0.0
+                        right = is_allowed(clamp, (b, e, j), begin, end, wrong)
+                        right = right and (i is None or clamp.states[b - 1, i])
+                        if b > t or score == -np.inf:
+                            continue
+                        for name in ("all", "allowed") if right else ("all",):
+                            if e == t + 1:
+                                found[name].append(score)
+                            else:
+                                crossed.add(name)
+        yield (
+            t,
+            (
+                reference.log_sum(found["all"] + [0.0] * ("all" in crossed))
+                - reference.log_sum(found["allowed"] + [0.0] * ("allowed" in crossed))
+            ),
+        )
+
+
+TERMS = {
+    PseudoLikelihood: marginal_terms,
+    BesagPseudoLikelihood: conditional_terms,
+    Piecewise: piece_terms,
+}
+
+
+def defined(loss, scores, clamp, sequence_weights, weights=None, wrong=()):
+    """Every term by going through all segmentations, path entries or pieces."""
+    total = []
+    for b, (begin, end) in enumerate(reference.segment_sequences(scores)):
+        value = 0.0
+        for t, term in TERMS[loss](scores, clamp, begin, end, wrong):
+            only = clamp.states[t].sum() == 1
+            value += term * (weights.get(STATES[clamp.states[t].argmax()], 1.0) if weights and only else 1.0)
+        total.append(sequence_weights[b] * value)
+    return np.array(total)
+
+
+def assert_gradient(call, scores, d_scores):
+    """In random directions of every field."""
+    rng, step = np.random.default_rng(3), 1e-5
+    for name in FIELDS:
+        array = getattr(scores, name)
+        for _ in range(2):
+            direction = rng.normal(size=array.shape)
+            above = call(scores._replace(**{name: array + step * direction}))[0].sum()
+            below = call(scores._replace(**{name: array - step * direction}))[0].sum()
+            derivative = (getattr(d_scores, name) * direction).sum()
+            assert derivative == pytest.approx((above - below) / (2 * step), abs=1e-6), name
+
+
+@each
+@kinds
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("per_position", [False, True])
+def test_values_and_gradients(loss, kind, weights, per_position):
+    scores, clamp, sequence_weights = problem(kind, per_position=per_position)
+    bound = loss(label_weights=weights).bind(STATES)
+
+    def call(at):
+        return bound(semi, at, clamp, weights=sequence_weights)
+
+    losses, d_scores, impossible = call(scores)
+    np.testing.assert_allclose(losses, defined(loss, scores, clamp, sequence_weights, weights), atol=1e-10)
+    assert not impossible.any()
+    assert d_scores.starts is scores.starts and d_scores.listed is scores.listed
+    assert_gradient(call, scores, d_scores)
+
+
+@each
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_values_of_more_annotations(loss, seed):
+    for kind in ("full", "partial"):
+        scores, clamp, sequence_weights = problem(kind, seed=seed)
+        losses, _, impossible = loss()(semi, scores, clamp, weights=sequence_weights)
+        assert not impossible.any()
+        np.testing.assert_allclose(losses, defined(loss, scores, clamp, sequence_weights), atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", [PseudoLikelihood, Piecewise])
+def test_spans_known_to_be_wrong_are_left_out(loss):
+    scores, clamp, weights = problem("free")
+    wrong = [(0, 2, 0), (1, 2, 1), (4, 5, 0), (5, 8, 1)]
+    structure = Excluding(*wrong)
+    losses, d_scores, _ = loss()(structure, scores, clamp, weights=weights)
+    np.testing.assert_allclose(losses, defined(loss, scores, clamp, weights, wrong=wrong), atol=1e-10)
+    assert losses.tolist() != loss()(semi, scores, clamp, weights=weights)[0].tolist()
+    assert_gradient(lambda at: loss()(structure, at, clamp, weights=weights), scores, d_scores)
+
+
+@each
+@kinds
+@pytest.mark.parametrize("forbidden", [0.0, 0.3])
+def test_segments_of_one_token_are_a_linear_chain(loss, kind, forbidden):
+    """Exactly the loss of chains, at sizes that no enumeration reaches."""
+    lengths, size = [40, 3, 0, 77], 5
+    scores = random_scores(lengths, size, 1, forbidden=forbidden)
+    emissions = scores.tokens + scores.begins + scores.ends + scores.lengths[0]
+    [listed] = np.nonzero(np.diff(scores.listed.starts))
+    emissions[listed] += scores.spans
+    chain_scores = ChainScores(emissions, scores.transitions, scores.first, scores.last, scores.starts)
+    rng = np.random.default_rng(5)
+    states = np.eye(size, dtype=bool)[LinearChain().viterbi(chain_scores).states]
+    states |= rng.random(states.shape) < {"full": 0.0, "partial": 0.3, "free": 1.0}[kind]
+    every = np.ones(len(states), dtype=bool)
+    bound = loss(label_weights={"A": 2.0}).bind(["O", "A", "A", "B", "B"])
+    expected, d_expected, no_state = bound(LinearChain(), chain_scores, states)
+    for must_begin in (every, ~every):
+        losses, d_scores, impossible = bound(semi, scores, SegmentClamp(states, every, must_begin))
+        np.testing.assert_allclose(losses, expected, atol=1e-9)
+        assert impossible.tolist() == no_state.tolist() == [False] * 4
+        np.testing.assert_allclose(d_scores.tokens, d_expected.emissions, atol=1e-9)
+        np.testing.assert_allclose(d_scores.begins, d_expected.emissions, atol=1e-9)
+        np.testing.assert_allclose(d_scores.spans, d_expected.emissions[listed], atol=1e-9)
+        for name in ("transitions", "first", "last"):
+            np.testing.assert_allclose(getattr(d_scores, name), getattr(d_expected, name), atol=1e-9)
+
+
+@each
+@pytest.mark.parametrize("field", ["tokens", "begins", "ends", "spans", "lengths", "transitions", "first", "last"])
+def test_what_is_forbidden_has_no_part_in_it(loss, field):
+    """Scores of -inf that the annotation does not need."""
+    scores, clamp, weights = problem("full")
+    used = reference.segment_expectations(
+        scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in FIELDS}), clamp
+    )
+    unused = getattr(used, field) == 0.0
+    unused &= np.random.default_rng(2).random(unused.shape) < 0.6
+    getattr(scores, field)[unused] = -np.inf
+    losses, d_scores, impossible = loss()(semi, scores, clamp, weights=weights)
+    assert not impossible.any()
+    np.testing.assert_allclose(losses, defined(loss, scores, clamp, weights), atol=1e-10)
+    assert (getattr(d_scores, field)[unused] == 0.0).all()
+    assert_gradient(lambda at: loss()(semi, at, clamp, weights=weights), scores, d_scores)
+
+
+@each
+@pytest.mark.parametrize("how", ["token", "end", "transition"])
+def test_impossible_annotation_teaches_nothing(loss, how):
+    scores, clamp, weights = problem("full", per_position=True)
+    segments = next(path for _, path in reference.segment_paths(scores, 0, 4, clamp))
+    assert len(segments) == 2
+    if how == "token":
+        scores.tokens[1, clamp.states[1]] = -np.inf
+    elif how == "end":
+        _, end, state = segments[0]
+        scores.ends[end - 1, state] = -np.inf
+    else:
+        scores.transitions[segments[1][0], segments[0][2], segments[1][2]] = -np.inf
+        if loss is PseudoLikelihood:  # each of the segments is possible, with other neighbours
+            assert not loss()(semi, scores, clamp)[2].any()
+            return
+    losses, d_scores, impossible = loss()(semi, scores, clamp, weights=weights)
+    assert impossible.tolist() == [True, False, False, False]
+    assert losses[0] == 0.0 and np.isfinite(losses).all()
+    for name in FIELDS:
+        assert np.isfinite(getattr(d_scores, name)).all()
+    others = problem("full", per_position=True)
+    expected, d_expected, _ = loss()(semi, others[0], clamp, weights=[0.0, *weights[1:]])
+    np.testing.assert_allclose(losses, expected, atol=1e-12)
+    assert_scores_close(d_scores, d_expected)
+
+
+@each
+def test_a_segment_longer_than_the_longest_is_impossible(loss):
+    scores, _, _ = problem("full")
+    states = np.repeat([[False, True, False]], 8, axis=0)
+    begins = np.zeros(8, dtype=bool)
+    _, _, impossible = loss()(semi, scores, SegmentClamp(states, begins, begins))
+    assert impossible.tolist() == [True, False, False, False]
+
+
+@each
+def test_nothing_is_lost_without_tokens(loss):
+    scores = random_scores([0, 0], 2)
+    none = np.zeros(0, dtype=bool)
+    losses, d_scores, impossible = loss()(semi, scores, SegmentClamp(np.zeros((0, 2), dtype=bool), none, none))
+    assert losses.tolist() == [0.0, 0.0] and not impossible.any()
+    assert all((getattr(d_scores, name) == 0.0).all() for name in FIELDS)
+
+
+@each
+def test_long_batches_are_cut_into_parts(loss, monkeypatch):
+    scores, clamp, weights = problem("partial", per_position=True)
+    structure = Excluding((4, 5, 0), (5, 8, 1))
+    whole = loss()(structure, scores, clamp, weights=weights)
+    monkeypatch.setattr("spacy_crf.losses.local._LARGEST_TABLE", 9)
+    parts = loss()(structure, scores, clamp, weights=weights)
+    np.testing.assert_allclose(parts[0], whole[0])
+    assert_scores_close(parts[1], whole[1], atol=1e-12)
+    single = scores._replace(tokens=scores.tokens[:4], begins=scores.begins[:4], ends=scores.ends[:4])
+    single = single._replace(transitions=scores.transitions[:4], spans=scores.spans[:0], listed=None, starts=None)
+    of_single = loss()(semi, single, SegmentClamp(*(array[:4] for array in clamp)))
+    np.testing.assert_allclose(
+        of_single[0], loss()(semi, single._replace(starts=np.array([0, 4])), SegmentClamp(*(a[:4] for a in clamp)))[0]
+    )
+
+
+def test_piecewise_bounds_the_likelihood():
+    for seed in range(6):
+        scores, clamp, _ = problem("full", seed=seed)
+        assert (Piecewise()(semi, scores, clamp)[0] >= LogLikelihood()(semi, scores, clamp)[0] - 1e-12).all()
+
+
+def test_the_marginal_of_an_entity_counts_once():
+    scores, clamp, _ = problem("full")
+    probability = reference.segment_marginals(scores)
+    for b, (begin, end) in enumerate(reference.segment_sequences(scores)):
+        [(_, gold)] = reference.segment_paths(scores, begin, end, clamp)
+        expected = -sum(np.log(probability[segment]) for segment in gold)
+        assert PseudoLikelihood()(semi, scores, clamp)[0][b] == pytest.approx(expected, abs=1e-10)
+
+
+def test_segments_that_nearly_never_occur_keep_their_precision():
+    """Rewards of 1 / p differ by many magnitudes: sums of them must not be differences of running sums."""
+    scores, clamp, weights = problem("full")
+    scores.tokens[:3] -= np.where(clamp.states[:3], 60.0, 0.0)
+    losses, d_scores, _ = PseudoLikelihood()(semi, scores, clamp, weights=weights)
+    np.testing.assert_allclose(losses, defined(PseudoLikelihood, scores, clamp, weights), rtol=1e-12)
+    assert_gradient(lambda at: PseudoLikelihood()(semi, at, clamp, weights=weights), scores, d_scores)
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+def test_scores_of_segments_are_sums_and_their_derivative_goes_back(per_position):
+    scores, _, _ = problem("full", per_position=per_position)
+    scores.tokens[5, 1] = -np.inf
+    every = every_span(scores.starts, 4)  # one token more than the longest
+    begin = np.repeat(np.arange(8), np.diff(every.starts))
+    end = begin + every.lengths
+    expected = np.full((len(begin), 3), -np.inf)
+    for n, j in np.ndindex(expected.shape):
+        if every.lengths[n] <= 3:
+            uses = reference.segment_uses(scores, [(int(begin[n]), int(end[n]), j)])
+            expected[n, j] = sum(getattr(scores, name)[at] for name, at in uses if name not in ("first", "last"))
+    np.testing.assert_allclose(scores_of_segments(scores, begin, end), expected, atol=1e-12)
+    derivative = np.random.default_rng(0).normal(size=expected.shape)
+    back = derivative_of_segments(scores, begin, end, derivative)
+    used = scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in FIELDS})
+    for n, j in np.ndindex(expected.shape):
+        if every.lengths[n] <= 3:
+            for name, at in reference.segment_uses(scores, [(int(begin[n]), int(end[n]), j)]):
+                opens, closes = begin[n] in scores.starts, end[n] in scores.starts
+                if name not in ("first", "last") or (opens if name == "first" else closes):
+                    getattr(used, name)[at] += derivative[n, j]
+    assert_scores_close(back, used)
+
+
+# end to end
+
+
+@each
+def test_a_component_learns(loss):
+    nlp = spacy.blank("en")
+    settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1", "label_weights": {"PER": 1.5}}}
+    pipe = nlp.add_pipe("semicrf_ner", config=settings)
+    examples = ner_examples(nlp)
+    optimizer = LBFGS(iterations_per_step=30, l2=0.01)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    assert type(pipe.loss) is loss
+    losses = [nlp.update(examples, sgd=optimizer)["semicrf_ner"] for _n in range(2)]
+    assert losses[1] <= losses[0]
+    right = [entities(nlp(plain(example.reference))) == entities(example.reference) for example in examples]
+    # What differs from the annotation at several tokens is never compared with it by terms of single tokens.
+    assert sum(right) >= (5 if loss is BesagPseudoLikelihood else 6)
+
+
+@each
+def test_wrong_spans_of_a_component(loss, caplog):
+    """Left out where the loss sums over what the annotation leaves open, and named where it does not."""
+    words, probability = ["Ann", "Lee", "left", "Paris"], {}
+    for key in (None, "wrong"):
+        nlp = spacy.blank("en")
+        settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1"}, "incorrect_spans_key": key}
+        pipe = nlp.add_pipe("semicrf_ner", config=settings)
+        reference = Doc(nlp.vocab, words=words)
+        reference.spans["wrong"] = [Span(reference, 0, 2, "PER")]
+        examples = [*ner_examples(nlp), Example(Doc(nlp.vocab, words=words), reference)]
+        optimizer = LBFGS(iterations_per_step=30, l2=0.01)
+        nlp.initialize(lambda examples=examples: examples, sgd=optimizer)
+        with caplog.at_level("WARNING", logger="spacy.spacy_crf"):
+            nlp.update(examples, sgd=optimizer)
+        spans = pipe.span_probabilities(plain(reference), 0.0)
+        probability[key] = {(span.start, span.end, span.label_): p for span, p in spans}[0, 2, "PER"]
+    told = [record.message for record in caplog.records if "CRF402" in record.message]
+    if loss is BesagPseudoLikelihood:
+        assert len(told) == 1 and "BesagPseudoLikelihood" in told[0]
+        assert probability["wrong"] == probability[None]
+    else:
+        assert not told
+        assert probability["wrong"] < 0.9 * probability[None]
+
+
+def test_rules_in_training_are_refused_as_for_chains():
+    rules = [{"rule": "at_most", "label": "ORG", "n": 1}]
+    constraints = {"@misc": "spacy_crf.constraints.v1", "rules": rules, "in_training": True}
+    piecewise = {"loss": {"@losses": "spacy_crf.Piecewise.v1"}, "constraints": constraints}
+    with pytest.raises(ValueError, match=r"CRF619.*Piecewise"):
+        spacy.blank("en").add_pipe("semicrf_ner", config=piecewise)
