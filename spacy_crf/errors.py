@@ -131,10 +131,6 @@ class Errors(metaclass=_Coded):
         "{optimizer} can't train '{key}': {partial} of {sequences} sequences are not annotated completely, and the dual "
         "needs the whole annotation. Leave them out, or use LBFGS, SGD, AdaGrad or a perceptron."
     )
-    CRF209 = (
-        "The optimizer {optimizer} knows the dual of linear chains only, and '{key}' scores segments. Use SGD, AdaGrad, AROW, "
-        "PassiveAggressive, a perceptron, LBFGS, ConjugateGradient or Adam.v1."
-    )
     CRF210 = (
         "The optimizer {optimizer} does not fit the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
         "the loss: {optimizers}."

@@ -105,6 +105,19 @@ def test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tm
     assert _annotation(again, docs) == _annotation(nlp, docs)
 
 
+@pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient"])
+def test_segments_train_in_the_dual(optimizer, corpus, tmp_path):
+    overrides = {**_overrides(corpus), "training.max_steps": 2}
+    config = load_config(ROOT / "configs" / "semicrf_ner.cfg", overrides=overrides)
+    config["training"]["optimizer"] = {"@optimizers": f"spacy_crf.{optimizer}.v1", "l2": 0.1, "epochs_per_step": 10}
+    config["components"]["semicrf_ner"]["loss"] = {"@losses": "spacy_crf.MaxMargin.v1"}
+    nlp, saved = train(init_nlp(config), tmp_path, stdout=io.StringIO(), stderr=io.StringIO())
+    docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
+    found = _annotation(nlp, docs)
+    assert [ents for ents, _ in found] == [entities(doc) for doc in docs]
+    assert _annotation(spacy.load(saved), docs) == found
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_config_is_complete(path, tmp_path):
     ours, filled = fill_config(tmp_path / "filled.cfg", path, silent=True)

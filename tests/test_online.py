@@ -65,7 +65,6 @@ OBJECTIVES = {
     "crf_ner": (LinearChainObjective, SequencesObjective),
     "semicrf_ner": (SemiMarkovObjective, SegmentSequencesObjective),
 }
-DUAL = (FrankWolfe, ExponentiatedGradient)  # they know linear chains only
 each_component = pytest.mark.parametrize("component", OBJECTIVES)
 each = pytest.mark.parametrize(
     "component,make,settings,loss",
@@ -73,7 +72,6 @@ each = pytest.mark.parametrize(
         pytest.param(component, *row, id=f"{component}, {name}")
         for component in OBJECTIVES
         for name, row in OPTIMIZERS.items()
-        if component == "crf_ner" or row[0] not in DUAL
     ],
 )
 
@@ -223,40 +221,6 @@ def test_stochastic_gradients_find_what_lbfgs_finds(component, make, l1):
         zeros = int((weights == 0).sum())
     assert values[1] == pytest.approx(values[0], rel=0.02)
     assert (zeros > 1) == (l1 > 0)
-
-
-@pytest.mark.parametrize("make", DUAL)
-def test_duality_gap_closes(make):
-    nlp, pipe, examples = make_pipe(MaxMargin())
-    optimizer = make(l2=0.2, gap_tolerance=1e-3, epochs_per_step=20)
-    gaps = []
-    for _ in range(40):
-        value = nlp.update(examples, sgd=optimizer)["crf_ner"]
-        gaps.append(optimizer.duality_gap("crf_ner"))
-    assert min(gaps) >= -1e-9
-    assert gaps[-1] < gaps[0]
-    assert gaps[-1] < 0.05 * value  # Frank-Wolfe's gap falls as 1 / epochs
-    # A subgradient method on the primal must not get below the dual
-    dual = value - gaps[-1]
-    nlp, pipe, examples = make_pipe(MaxMargin())
-    assert nlp.update(examples, sgd=SGD(l2=0.2, epochs_per_step=300))["crf_ner"] > 0
-    batch, _ = objectives(pipe, examples)
-    weights = batch.weights()
-    assert batch.evaluate(weights)[0] + 0.2 * weights @ weights > dual
-
-
-def test_dual_optimizers_need_complete_annotation_and_no_pairs():
-    for config, code in (({"partial": True}, "CRF208"), ({"pairs": True}, "CRF207")):
-        nlp, _, examples = make_pipe(MaxMargin(), **config)
-        with pytest.raises(ValueError, match=code):
-            nlp.update(examples, sgd=FrankWolfe())
-
-
-@pytest.mark.parametrize("make", DUAL)
-def test_dual_optimizers_are_refused_where_they_know_no_dual(make):
-    nlp, _, examples = make_pipe(MaxMargin(), "semicrf_ner")
-    with pytest.raises(ValueError, match=f"CRF209.*{make.__name__}.*'semicrf_ner' scores segments.*AdaGrad"):
-        nlp.update(examples, sgd=make())
 
 
 @each_component

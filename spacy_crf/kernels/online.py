@@ -107,6 +107,16 @@ class SumWork(NamedTuple):
     sums: Floats  # [P, P]
 
 
+class ScoreTable(NamedTuple):
+    """All scores of a corpus as one table [R, S], sequence by sequence: those of its tokens, then transitions, firsts and lasts;
+    of segments also begins, ends, listed spans and lengths."""
+
+    rows: NDArray[np.int64]  # [B, kinds + 1] first row of each kind, and the end
+    longest: int  # rows of a sequence
+    scores: tuple[Floats, ...]  # the work space of each kind
+    derivatives: tuple[Floats, ...]
+
+
 class Room(NamedTuple):
     """Work space for a pass over a corpus, with either ``bests`` or ``sums``."""
 
@@ -119,8 +129,7 @@ class Room(NamedTuple):
 
 def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
     size = corpus.n_states
-    width = -(-size // LANES) * LANES
-    longest = int(np.diff(corpus.starts).max(initial=1))
+    longest, width = _node_shape(corpus)
     height = max(size + 2, width)
     work = Workspace(
         nodes=np.full((longest, width), -np.inf),
@@ -142,14 +151,38 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
     if maximum:
         bests = BestWork(np.zeros(longest, dtype=np.int32))
     else:
-        sums = SumWork(
-            exp_nodes=np.zeros((longest, width)),
-            arriving=np.zeros((longest, width)),
-            beta=np.zeros(width),
-            transposed=np.zeros((width, width)),
-            sums=np.zeros((width, width)),
-        )
+        sums = make_sums(corpus)
     return Room(work, pairs, segments, bests, sums)
+
+
+def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
+    work, segments = room.work, room.segments
+    scores, derivatives = (work.nodes, work.chain), (work.d_nodes, work.d_chain)
+    n_tokens = np.diff(corpus.starts)
+    heights = [n_tokens, np.full(len(n_tokens), corpus.n_states + 2)]
+    if segments is not None:
+        scores += segments.begins, segments.ends, segments.spans, segments.lengths
+        derivatives += segments.d_begins, segments.d_ends, segments.d_spans, segments.d_lengths
+        n_spans = np.diff(segments.uses.listed_starts[corpus.starts])
+        heights += [n_tokens, n_tokens, n_spans, np.full(len(n_tokens), segments.uses.longest)]
+    ends = np.cumsum(np.transpose(heights)).reshape(len(n_tokens), len(heights))
+    rows = np.column_stack([np.append(0, ends[:-1, -1]), ends])
+    return ScoreTable(rows, int((rows[:, -1] - rows[:, 0]).max(initial=0)), scores, derivatives)
+
+
+def make_sums(corpus: ChainCorpus) -> SumWork:
+    longest, width = _node_shape(corpus)
+    return SumWork(
+        exp_nodes=np.zeros((longest, width)),
+        arriving=np.zeros((longest, width)),
+        beta=np.zeros(width),
+        transposed=np.zeros((width, width)),
+        sums=np.zeros((width, width)),
+    )
+
+
+def _node_shape(corpus: ChainCorpus) -> tuple[int, int]:
+    return int(np.diff(corpus.starts).max(initial=1)), -(-corpus.n_states // LANES) * LANES
 
 
 def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentWork:
@@ -255,33 +288,40 @@ def walk(
 
 @njit(cache=True, nogil=True)
 def frank_wolfe(
-    corpus: ChainCorpus, work: Workspace, bests: BestWork, order, learns, costs, weights, nodes, edges, dual, l2
+    corpus: ChainCorpus,
+    work: Workspace,
+    segments: Optional[SegmentWork],
+    bests: BestWork,
+    table: ScoreTable,
+    order,
+    learns,
+    costs,
+    weights,
+    uses,
+    dual,
+    l2,
 ):
     """Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3: each sequence keeps the mean of the labellings that
     it met, and moves it towards its most violating labelling by the best step.
 
     learns (bool): Or are only the losses wanted?
-    nodes (float64[T, S]), edges (float64[B, S + 2, S]): The mean uses of each score, less the annotation's.
+    uses (float64[R, S]): The mean uses of each score, less the annotation's; see `ScoreTable`.
     dual (float64[B]): The mean cost of each sequence's labellings.
     RETURNS: As `walk`.
     """
-    starts = corpus.starts
-    d_nodes, d_chain = work.d_nodes, work.d_chain
+    direction = np.zeros((table.longest, corpus.n_states))
     total = 0.0
     for k in range(len(order)):
         b = order[k]
-        begin, end = starts[b], starts[b + 1]
-        loss, _ = _differentiate(corpus, work, None, None, bests, None, b, costs, weights, 1.0)
+        loss, moves = _differentiate(corpus, work, None, segments, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
-        if not learns:
+        if not learns or not moves:
             continue
-        cost = 0.0
-        for t in range(begin, end):
-            cost += corpus.weights[b] * costs[corpus.gold[t], bests.path[t - begin]]
-        _add(d_nodes, d_chain, -1.0, nodes[begin:end], edges[b])  # where to go, less where it is
-        n_slots = _collect(corpus, work, None, None, b)
+        cost = _cost(corpus, work.d_nodes, b, costs)
+        mean = uses[table.rows[b, 0] : table.rows[b, -1]]
+        n_slots = _aim(corpus, work, segments, table, b, mean, direction)
         slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
         slope, square = _along(slots, amounts, weights)
         # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
@@ -293,7 +333,7 @@ def frank_wolfe(
         for n in range(n_slots):
             weights[slots[n]] -= step * amounts[n] / (2.0 * l2)
         dual[b] += step * (cost - dual[b])
-        _add(nodes[begin:end], edges[b], step, d_nodes, d_chain)
+        _add(mean, step, direction)
     return total, -1
 
 
@@ -301,17 +341,17 @@ def frank_wolfe(
 def exponentiated_gradient(
     corpus: ChainCorpus,
     work: Workspace,
+    segments: Optional[SegmentWork],
     bests: BestWork,
     sums: SumWork,
+    table: ScoreTable,
     order,
     learns,
     costs,
     weights,
-    nodes,
-    edges,
+    uses,
     dual,
-    theta_nodes,
-    theta_edges,
+    theta,
     rates,
     first,
     l2,
@@ -320,84 +360,68 @@ def exponentiated_gradient(
     chain with scores theta, and the step adds rate · (score + cost) to them. The rate of each sequence is halved until the
     dual grows, and grows by a twentieth when it did (Collins et al. 2008, section 6).
 
-    learns, nodes, edges, dual: As in `frank_wolfe`, of the distribution. theta_nodes (float64[T, S]), theta_edges
-    (float64[B, S + 2, S]): Its scores, -inf where forbidden. rates (float64[B]).
+    learns, uses, dual: As in `frank_wolfe`, of the distribution. theta (float64[R, S]): Its scores, -inf where forbidden.
+    rates (float64[B]).
     first (bool): Nothing is known of the distributions yet: those of theta replace the annotation, whatever the dual says.
     RETURNS: As `walk`.
     """
-    starts = corpus.starts
-    gold = corpus.gold
     size = corpus.n_states
-    node_scores, chain = work.nodes, work.chain
-    d_nodes, d_chain = work.d_nodes, work.d_chain
-    ascent_nodes, ascent_chain = np.zeros(node_scores.shape), np.zeros(chain.shape)
+    shape = table.longest, size
+    ascent, scores, direction = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     total = 0.0
     for k in range(len(order)):
         b = order[k]
-        begin, end = starts[b], starts[b + 1]
-        weight = corpus.weights[b]
-        if begin == end or weight == 0.0:
-            continue
-        loss, _ = _differentiate(corpus, work, None, None, bests, None, b, costs, weights, 1.0)
+        loss, moves = _differentiate(corpus, work, None, segments, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
-        if not learns:
+        if not learns or not moves:
             continue
-        for t in range(end - begin):
-            for j in range(size):
-                ascent_nodes[t, j] = node_scores[t, j]  # with the cost
-        for i in range(size + 2):
-            for j in range(size):
-                ascent_chain[i, j] = chain[i, j]
+        begin, end = corpus.starts[b], corpus.starts[b + 1]
+        n, weight = end - begin, corpus.weights[b]
+        rows = table.rows[b]
+        mean, theta_b = uses[rows[0] : rows[-1]], theta[rows[0] : rows[-1]]
+        _read(table.scores, rows, ascent)  # with the cost
         for _ in range(20):
             rate = 0.0 if first else rates[b]
-            for t in range(end - begin):
+            for r in range(len(mean)):
                 for j in range(size):
-                    node_scores[t, j] = theta_nodes[begin + t, j] + rate * ascent_nodes[t, j]
-            for i in range(size + 2):
-                for j in range(size):
-                    if ascent_chain[i, j] > -np.inf:  # rates may become 0
-                        chain[i, j] = theta_edges[b, i, j] + rate * ascent_chain[i, j]
-                    else:
-                        chain[i, j] = -np.inf
-            _clear(d_nodes, end - begin)
-            _clear(d_chain, len(d_chain))
-            log_z = _expect_scaled(work, sums, end - begin, size, 1.0)
-            if math.isnan(log_z):
-                log_z = _expect_in_logs(work, None, end - begin, size, 1.0)
+                    # Rates may become 0
+                    scores[r, j] = theta_b[r, j] + rate * ascent[r, j] if ascent[r, j] > -np.inf else -np.inf
+            _write(scores, rows, table.scores)
+            _clear_derivatives(corpus, work, None, segments, b)
+            if segments is None:
+                log_z = _expect_scaled(work, sums, n, size, weight)
+                if math.isnan(log_z):
+                    log_z = _expect_in_logs(work, None, n, size, weight)
+                _use_path(work, None, corpus.gold[begin:end], size, -weight)
+            else:
+                _fold(work.nodes, segments, corpus.clamp, begin, end, size, False)
+                log_z = _expect_segments(work, None, segments, n, size, weight)
+                _use_segments(work, None, segments, segments.uses.path[begin:end], size, -weight)
+                _cover(segments, n, size, work.d_nodes)
             if not math.isfinite(log_z):
                 return log_z, k
-            cost = 0.0
-            for t in range(end - begin):
-                for j in range(size):
-                    cost += weight * d_nodes[t, j] * costs[gold[begin + t], j]
-                    d_nodes[t, j] *= weight
-            for i in range(size + 2):
-                for j in range(size):
-                    d_chain[i, j] *= weight
-            _use_path(work, None, gold[begin:end], size, -weight)
-            _add(d_nodes, d_chain, -1.0, nodes[begin:end], edges[b])
-            n_slots = _collect(corpus, work, None, None, b)
+            cost = _cost(corpus, work.d_nodes, b, costs)
+            n_slots = _aim(corpus, work, segments, table, b, mean, direction)
             slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
             slope, square = _along(slots, amounts, weights)
             # Where a distribution has all its mass at one labelling growth is nothing but rounding, yet theta has to move on.
             growth = cost - dual[b] + slope - square / (4.0 * l2)
             if growth >= -1e-12 * (abs(cost) + abs(slope) + square / (4.0 * l2)) or first:
-                for n in range(n_slots):
-                    weights[slots[n]] -= amounts[n] / (2.0 * l2)
+                for m in range(n_slots):
+                    weights[slots[m]] -= amounts[m] / (2.0 * l2)
                 dual[b] = cost
-                _add(nodes[begin:end], edges[b], 1.0, d_nodes, d_chain)
-                for t in range(end - begin):
-                    # Only differences within a row matter, so the scores may stay small.
-                    largest = -np.inf
+                _add(mean, 1.0, direction)
+                for r in range(len(mean)):
+                    # Each token has one state, so only differences within its row matter, and these scores may stay small.
+                    largest = 0.0
+                    if r < n:
+                        largest = -np.inf
+                        for j in range(size):
+                            largest = max(largest, scores[r, j])
                     for j in range(size):
-                        largest = max(largest, node_scores[t, j])
-                    for j in range(size):
-                        theta_nodes[begin + t, j] = max(node_scores[t, j] - largest, -1e4)
-                for i in range(size + 2):
-                    for j in range(size):
-                        theta_edges[b, i, j] = chain[i, j]
+                        theta_b[r, j] = max(scores[r, j] - largest, -1e4) if r < n else scores[r, j]
                 if not first:
                     rates[b] *= 1.05
                 break
@@ -406,14 +430,52 @@ def exponentiated_gradient(
 
 
 @njit(**HELPER)
-def _add(nodes, chain, amount, other_nodes, other_chain):
-    """Uses of nodes and edges, with and without room for added states: the first += amount · the second."""
-    for t in range(min(len(nodes), len(other_nodes))):
-        for j in range(min(nodes.shape[1], other_nodes.shape[1])):
-            nodes[t, j] += amount * other_nodes[t, j]
-    for i in range(min(len(chain), len(other_chain))):
-        for j in range(min(chain.shape[1], other_chain.shape[1])):
-            chain[i, j] += amount * other_chain[i, j]
+def _read(tables, rows, target):
+    """The scores, or derivatives, of a sequence, one kind below the other."""
+    r = 0
+    for kind in range(len(tables)):
+        for t in range(rows[kind + 1] - rows[kind]):
+            for j in range(target.shape[1]):
+                target[r, j] = tables[kind][t, j]
+            r += 1
+
+
+@njit(**HELPER)
+def _write(source, rows, tables):
+    """The reverse of `_read`."""
+    r = 0
+    for kind in range(len(tables)):
+        for t in range(rows[kind + 1] - rows[kind]):
+            for j in range(source.shape[1]):
+                tables[kind][t, j] = source[r, j]
+            r += 1
+
+
+@njit(**HELPER)
+def _add(rows, amount, others):
+    for r in range(len(rows)):
+        for j in range(rows.shape[1]):
+            rows[r, j] += amount * others[r, j]
+
+
+@njit(**HELPER)
+def _aim(corpus, work, segments, table, b, mean, direction):
+    """Where a sequence could go, less where it is: in terms of scores, and collected by weight."""
+    _read(table.derivatives, table.rows[b], direction)
+    _add(direction[: len(mean)], -1.0, mean)
+    _write(direction, table.rows[b], table.derivatives)
+    return _collect(corpus, work, None, segments, b)
+
+
+@njit(**HELPER)
+def _cost(corpus, d_nodes, b, costs):
+    """Of the labellings whose uses, less the annotation's, are the derivative: the annotation itself costs nothing."""
+    cost = 0.0
+    begin = corpus.starts[b]
+    for t in range(begin, corpus.starts[b + 1]):
+        for j in range(corpus.n_states):
+            cost += d_nodes[t - begin, j] * costs[corpus.gold[t], j]
+    return cost
 
 
 @njit(**HELPER)
@@ -667,12 +729,7 @@ def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights
     begin, end = corpus.starts[b], corpus.starts[b + 1]
     factor = corpus.weights[b]
     n = end - begin
-    _clear(work.d_nodes, n)
-    _clear(work.d_chain, size + 2)
-    if pairs is not None:
-        _clear(pairs.d_scores, n)
-    if segments is not None:
-        _clear_segments(segments, begin, end)
+    _clear_derivatives(corpus, work, pairs, segments, b)
     if n == 0 or factor == 0.0:
         return 0.0, False
     if segments is None:
@@ -740,6 +797,21 @@ def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights
     if segments is not None:
         _cover(segments, n, size, work.d_nodes)
     return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
+
+
+@njit(**HELPER)
+def _clear_derivatives(corpus, work, pairs, segments, b):
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    _clear(work.d_nodes, end - begin)
+    _clear(work.d_chain, corpus.n_states + 2)
+    if pairs is not None:
+        _clear(pairs.d_scores, end - begin)
+    if segments is not None:
+        starts = segments.uses.listed_starts
+        _clear(segments.d_begins, end - begin)
+        _clear(segments.d_ends, end - begin)
+        _clear(segments.d_lengths, len(segments.d_lengths))
+        _clear(segments.d_spans, starts[end] - starts[begin])
 
 
 @njit(**HELPER)
@@ -1165,15 +1237,6 @@ def _expect_in_logs(work, pairs, n, size, amount):
 
 
 # ------------------------------------------------------------------------------------------------------------ segments
-
-
-@njit(**HELPER)
-def _clear_segments(segments, begin, end):
-    starts = segments.uses.listed_starts
-    _clear(segments.d_begins, end - begin)
-    _clear(segments.d_ends, end - begin)
-    _clear(segments.d_lengths, len(segments.d_lengths))
-    _clear(segments.d_spans, starts[end] - starts[begin])
 
 
 @njit(**HELPER)

@@ -1,5 +1,6 @@
-"""Max-margin training in the dual: each sequence keeps a distribution over its labellings, of which uses of nodes and edges
-are enough. Both optimizers minimize ``loss + l2·w²`` and know how far they are from the minimum: the duality gap.
+"""Max-margin training in the dual: each sequence keeps a distribution over its labellings, of which the expected uses of its
+scores are enough – those of tokens and transitions, of segments also those of begins, ends, lengths and listed spans. Both
+optimizers minimize ``loss + l2·w²`` and know how far they are from the minimum: the duality gap.
 
     primal = l2·w² + sum_i max_y (cost_i(y) + w·(features_i(y) - features_i(annotation)))
     dual   = sum_i E_i[cost] - l2·w²       with w = sum_i (features_i(annotation) - E_i[features]) / 2·l2
@@ -9,11 +10,12 @@ import logging
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import Errors, announcements
 from ..kernels import online as kernels
 from ..losses.clamped import MaxMargin
-from ..types import Floats
+from ..types import GOES_ON, ChainCorpus, Floats
 from .batch import SILENCE
 from .objective import SequenceObjective, check_number
 from .online import OnlineOptimizer, OnlineRun, Pass
@@ -23,14 +25,14 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 class DualOptimizer(OnlineOptimizer):
     """Base of both. They need the whole corpus in every batch and complete annotation, and keep
-    T·S + B·(S + 2)·S numbers; `ExponentiatedGradient` twice that.
+    T·S + B·(S + 2)·S numbers, for segments 3·T·S + N·S + B·(S + 2 + K)·S; `ExponentiatedGradient` twice that.
 
     l2 (float): Weight of w², without a factor 1/2; above 0.
     gap_tolerance (float): Stop when the duality gap is no larger than this part of the primal objective.
     """
 
+    wants_whole_corpus = True
     losses = (MaxMargin,)
-    is_dual = True
     identity = ("seed", "l2")
 
     def __init__(self, *, l2: float, gap_tolerance: float, epochs_per_step: int, seed: int) -> None:
@@ -61,18 +63,17 @@ class DualOptimizer(OnlineOptimizer):
         signature = list(objective.signature)
         if run.numbers.get("signature") != signature:
             # Another corpus: the weights are again a sum over its sequences, all of them at their annotation.
-            size = corpus.n_states
             run.slots[corpus.learned] = 0.0
-            run.arrays = {
-                "nodes": np.zeros((len(corpus.gold), size)),
-                "edges": np.zeros((len(corpus.weights), size + 2, size)),
-                "dual": np.zeros(len(corpus.weights)),
-            }
+            rows = kernels.make_table(corpus, pass_.room).rows
+            run.arrays = {"uses": np.zeros((rows[-1, -1], corpus.n_states)), "dual": np.zeros(len(corpus.weights))}
             run.numbers = {"signature": signature, "first": True}
-            self.start_distributions(corpus, run)
+            self.start_distributions(corpus, rows, run)
 
-    def start_distributions(self, corpus, run: OnlineRun) -> None:
-        """What else the rule remembers of each sequence."""
+    def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
+        """What else the rule remembers of each sequence.
+
+        rows (int64[B, kinds + 1]): Of the scores, see `ScoreTable`.
+        """
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         if run.numbers.get("done"):
@@ -127,16 +128,18 @@ class FrankWolfe(DualOptimizer):
         super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
 
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
-        arrays = (run.arrays["nodes"], run.arrays["edges"], run.arrays["dual"])
-        work, _, _, bests, _ = pass_.room
+        work, _, segments, bests, _ = pass_.room
+        room = (work, segments, bests, kernels.make_table(pass_.corpus, pass_.room))
+        arrays = (run.arrays["uses"], run.arrays["dual"])
         return kernels.frank_wolfe(
-            pass_.corpus, work, bests, pass_.order, learns, pass_.costs, run.slots, *arrays, float(self.l2)
+            pass_.corpus, *room, pass_.order, learns, pass_.costs, run.slots, *arrays, float(self.l2)
         )
 
 
 class ExponentiatedGradient(DualOptimizer):
-    """Exponentiated gradients on the max-margin dual, on node and edge marginals (Bartlett, Collins, Taskar & McAllester 2004,
-    figure 2), one sequence at a time with a step size each (Collins, Globerson, Koo, Carreras & Bartlett 2008, section 6).
+    """Exponentiated gradients on the max-margin dual, on the marginals of what scores are about (Bartlett, Collins, Taskar &
+    McAllester 2004, figure 2), one sequence at a time with a step size each (Collins, Globerson, Koo, Carreras & Bartlett 2008,
+    section 6).
 
     l2 (float): Weight of w², without a factor 1/2: 1/2C of the paper.
     rate (float): First step size.
@@ -160,20 +163,22 @@ class ExponentiatedGradient(DualOptimizer):
         check_number("ExponentiatedGradient", "rate", rate, open=True)
         self.rate = rate
 
-    def start_distributions(self, corpus, run: OnlineRun) -> None:
-        n_tokens, size = run.arrays["nodes"].shape
-        theta = np.zeros((n_tokens, size))
-        theta[np.arange(n_tokens), corpus.gold] = 5.0  # nearly all of the mass on the annotation
-        run.arrays["theta_nodes"] = theta
-        run.arrays["theta_edges"] = np.zeros(run.arrays["edges"].shape)
+    def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
+        # Nearly all of the mass is on the annotation
+        theta = np.zeros(run.arrays["uses"].shape)
+        tokens = np.concatenate([np.arange(*bounds) for bounds in rows[:, :2]])
+        theta[tokens, corpus.gold] = 5.0
+        if corpus.segments is not None:
+            begins = np.concatenate([np.arange(*bounds) for bounds in rows[:, 2:4]])
+            theta[begins[corpus.segments.path == GOES_ON]] = -5.0
+        run.arrays["theta"] = theta
         run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))
 
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
-        names = ("nodes", "edges", "dual", "theta_nodes", "theta_edges", "rates")
-        arrays = [run.arrays[name] for name in names]
+        work, _, segments, bests, _ = pass_.room
+        room = (work, segments, bests, kernels.make_sums(pass_.corpus), kernels.make_table(pass_.corpus, pass_.room))
+        arrays = [run.arrays[name] for name in ("uses", "dual", "theta", "rates")]
         first = bool(run.numbers["first"])
-        work, _, _, bests, _ = pass_.room
-        sums = kernels.make_room(pass_.corpus, maximum=False).sums
         return kernels.exponentiated_gradient(
-            pass_.corpus, work, bests, sums, pass_.order, learns, pass_.costs, run.slots, *arrays, first, float(self.l2)
+            pass_.corpus, *room, pass_.order, learns, pass_.costs, run.slots, *arrays, first, float(self.l2)
         )

@@ -57,7 +57,6 @@ class OnlineOptimizer(CRFOptimizer):
     wants_sequences = True
     wants_whole_corpus = False
     losses: tuple[type, ...] = (Perceptron, MaxMargin)
-    is_dual = False  # of linear chains
     averaging = False
     identity: tuple[str, ...] = ("seed",)  # settings that saved state depends on
 

@@ -414,7 +414,7 @@ class CRFPipe(TrainablePipe):
         return Supervision(clamp, wrong)
 
     def _check_fit(self, optimizer: Optimizer) -> None:
-        """RAISES (ValueError): CRF209 or CRF210 if the optimizer can't train this loss or this model."""
+        """RAISES (ValueError): CRF210 if the optimizer can't train this loss."""
         if not hasattr(optimizer, "fits"):
             return  # thinc's optimizers take every gradient
         from ..optimizers.objective import check_fit  # prediction does without

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
-from thinc.api import Optimizer
 
 from ..errors import Errors
 from ..features.gazetteers import read_gazetteer
@@ -105,11 +104,6 @@ class SemiCRFEntityRecognizer(EntityPipe):
         if self.is_initialized:  # a trained model keeps the lengths that it knows
             longest[: len(before)] = np.maximum(longest[: len(before)], before)
         self.model.attrs["longest"] = longest
-
-    def _check_fit(self, optimizer: Optimizer) -> None:
-        super()._check_fit(optimizer)
-        if getattr(optimizer, "is_dual", False):
-            raise ValueError(Errors.CRF209.format(optimizer=type(optimizer).__name__, key=self.name))
 
     @property
     def loss_excludes_spans(self) -> bool:
