@@ -263,10 +263,12 @@ class LexemeScores:
         self._slots = slots
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]
         self._sight = Sight.of(offsets[single])
-        self._templates = {
-            self._sight.place(offset): compiled.only(single & (offsets == offset), items=False)
-            for offset in np.unique(offsets[single])
-        }
+        # By their offsets, so that those of each place are a slice
+        chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
+        self._compiled = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
+        found, counts = np.unique(offsets[chosen], return_counts=True)
+        ends = np.cumsum(counts)
+        self._places = [(self._sight.place(o), slice(e - n, e)) for o, n, e in zip(found, counts, ends)]
         self._reach = compiled.reader.reach
         self._lock = threading.Lock()
         self._table: Optional[LexemeTable] = None
@@ -279,7 +281,7 @@ class LexemeScores:
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
-        if self._templates:
+        if self._places:
             table = self._up_to_date(columns.table)
             add_lexeme_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
 
@@ -302,7 +304,8 @@ class LexemeScores:
     def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
         scores = np.zeros((len(lexemes), *self._scores.shape[1:]))
         values = table.columns[lexemes]
-        for place, compiled in self._templates.items():
-            rows = compiled.rows_of_values(values, compiled.part_columns, self._rows.index)
-            self._rows.add_references(self._rows.first_slots(rows), self._slots, scores, place=place)
+        rows = self._compiled.rows_of_values(values, self._compiled.part_columns, self._rows.index)
+        first_slots = self._rows.first_slots(rows)
+        for place, templates in self._places:
+            self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
         self._scores[lexemes[0] : lexemes[-1] + 1] = scores

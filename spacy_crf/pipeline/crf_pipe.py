@@ -41,9 +41,9 @@ logger = logging.getLogger("spacy.spacy_crf")
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
 # A prediction batch: few enough tokens for their scores to stay in the cache, and few enough Docs in memory together for
-# Python's garbage collector to let them be
+# Python's garbage collector to let them be: each is a dozen containers, and from 700 on it looks through everything
 _PREDICTED_TOKENS = 1 << 14
-_PREDICTED_DOCS = 128
+_PREDICTED_DOCS = 64
 
 
 class Prediction(NamedTuple):
@@ -212,7 +212,7 @@ class CRFPipe(TrainablePipe):
         """Process a stream of Docs in batches.
 
         stream (Iterable[Doc]): The Docs.
-        batch_size (int): Most Docs in a batch; more than 128 together are no faster, and of long ones fewer.
+        batch_size (int): Most Docs in a batch, which has 64 at most: more together are no faster, and of long ones fewer.
         YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()
