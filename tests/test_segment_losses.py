@@ -202,6 +202,33 @@ def test_values_of_more_annotations(loss, seed):
         np.testing.assert_allclose(losses, defined(loss, scores, clamp, sequence_weights), atol=1e-10)
 
 
+@each
+@pytest.mark.parametrize("seed", range(40))
+def test_any_annotation_of_any_scores(loss, seed):
+    """Sequences of no token or of no labelling, forbidden and far away scores, clamps that contradict themselves."""
+    rng = np.random.default_rng(seed)
+    lengths, longest = rng.integers(0, 4, size=3).tolist(), int(rng.integers(1, 4))
+    settings = {"spread": rng.choice([0, 1, 5, 30]), "forbidden": rng.choice([0, 0.3]), "per_position": seed % 2 == 0}
+    scores = random_scores(lengths, 3, longest, seed=seed, **settings)
+    for name in FIELDS:
+        array = getattr(scores, name)
+        if name != "transitions" and rng.random() < 0.4:
+            array[rng.random(array.shape) < 0.25] = -np.inf
+    tokens = sum(lengths)
+    states = rng.random((tokens, 3)) < rng.choice([0.4, 0.8, 1.0])
+    clamp = SegmentClamp(states, rng.random(tokens) < 0.6, rng.random(tokens) < 0.3)
+    losses, d_scores, impossible = loss()(semi, scores, clamp)
+    assert all(np.isfinite(getattr(d_scores, name)).all() for name in FIELDS)
+    possible = reference.segment_log_partition(scores) > -np.inf
+    for b, (begin, end) in enumerate(reference.segment_sequences(scores)):
+        if loss is BesagPseudoLikelihood and not possible[b]:
+            continue  # what is impossible elsewhere does not matter to a term, but enumeration finds nothing
+        with np.errstate(invalid="ignore"):
+            expected = sum(np.float64(term) for _, term in TERMS[loss](scores, clamp, begin, end, ()))
+        assert impossible[b] == (not np.isfinite(expected))
+        assert losses[b] == pytest.approx(0.0 if impossible[b] else expected, abs=1e-8, rel=1e-9)
+
+
 @pytest.mark.parametrize("loss", [PseudoLikelihood, Piecewise])
 def test_spans_known_to_be_wrong_are_left_out(loss):
     scores, clamp, weights = problem("free")

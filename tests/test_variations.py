@@ -12,7 +12,7 @@ from spacy.util import load_config
 
 from .util import NER_TEXTS, ner_doc, ner_examples
 
-CONFIG = Path(__file__).parents[1] / "configs" / "crf_ner.cfg"
+CONFIGS = Path(__file__).parents[1] / "configs"
 VARIATIONS = [
     ("LBFGS", {"l1": 0.1}, "LogLikelihood"),
     ("LBFGS", {}, "SoftmaxMargin"),
@@ -31,20 +31,28 @@ VARIATIONS = [
 ]
 
 
-@pytest.mark.parametrize("optimizer,settings,loss", VARIATIONS)
-def test_trains_three_steps(optimizer, settings, loss, tmp_path):
+def train_three_steps(component, optimizer, settings, loss, tmp_path):
     nlp = spacy.blank("en")
     corpus = tmp_path / "tiny.spacy"
     DocBin(docs=[ner_doc(nlp, text) for text in NER_TEXTS]).to_disk(corpus)
-    config = load_config(CONFIG, overrides={"paths.train": str(corpus), "paths.dev": str(corpus)}, interpolate=False)
+    config = load_config(
+        CONFIGS / f"{component}.cfg",
+        overrides={"paths.train": str(corpus), "paths.dev": str(corpus)},
+        interpolate=False,
+    )
     name = "Adam.v1" if optimizer == "Adam" else f"spacy_crf.{optimizer}.v1"
     config["training"]["optimizer"] = {"@optimizers": name, **settings}
     config["training"]["max_steps"] = 3
-    config["components"]["crf_ner"]["loss"] = {"@losses": f"spacy_crf.{loss}.v1"}
+    config["components"][component]["loss"] = {"@losses": f"spacy_crf.{loss}.v1"}
     pipeline = init_nlp(config.interpolate())
     (tmp_path / "out").mkdir()
     train(pipeline, tmp_path / "out", use_gpu=-1)
-    trained = spacy.load(tmp_path / "out" / "model-last")
+    return spacy.load(tmp_path / "out" / "model-last")
+
+
+@pytest.mark.parametrize("optimizer,settings,loss", VARIATIONS)
+def test_trains_three_steps(optimizer, settings, loss, tmp_path):
+    trained = train_three_steps("crf_ner", optimizer, settings, loss, tmp_path)
     assert isinstance(trained("Ann Lee lives in New York .").ents, tuple)
     if loss != "BesagPseudoLikelihood" and optimizer in (
         "LBFGS",
@@ -54,6 +62,12 @@ def test_trains_three_steps(optimizer, settings, loss, tmp_path):
         "AROW",
     ):
         assert [ent.label_ for ent in trained("Bob left Paris for Acme Corp .").ents] == ["PER", "GPE", "ORG"]
+
+
+@pytest.mark.parametrize("loss", ["PseudoLikelihood", "BesagPseudoLikelihood", "Piecewise"])
+def test_segments_train_three_steps(loss, tmp_path):
+    trained = train_three_steps("semicrf_ner", "LBFGS", {}, loss, tmp_path)
+    assert [ent.label_ for ent in trained("Bob left Paris for Acme Corp .").ents] == ["PER", "GPE", "ORG"]
 
 
 @pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient"])

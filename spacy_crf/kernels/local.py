@@ -1,4 +1,4 @@
-"""What losses over single tokens need to know of a chain."""
+"""What losses over single tokens and segments need to know of all labellings."""
 
 import numpy as np
 from numba import njit

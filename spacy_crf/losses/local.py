@@ -18,7 +18,7 @@ from . import chain_terms, segment_terms
 from .clamped import LabelledLoss
 
 # Numbers in a table of a batch that are in memory at once
-_LARGEST_TABLE = 1 << 24
+_LARGEST_TABLE = 1 << 22
 _BY_TOKEN = ("emissions", "tokens", "begins", "ends")
 
 

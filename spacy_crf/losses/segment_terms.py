@@ -87,21 +87,41 @@ def conditionals(structure, scores: SegmentScores, annotation):
 def pieces(structure, scores: SegmentScores, annotation):
     """See `Piecewise`."""
     starts, states = scores.starts, annotation.clamp.states
+    opens, _ = ends(starts, len(states))
     spans = _every_span(scores)
     of_spans = scores_of_segments(scores, spans.begin, spans.end)
-    free = _sum_pieces(scores, spans, of_spans, np.ones_like(states))
-    of_spans[~_allowed(spans, starts, annotation)] = -np.inf
-    clamped = _sum_pieces(scores, spans, of_spans, states)
+    allowed = _allowed(spans, starts, annotation)
+    some = np.flatnonzero(allowed.any(axis=1))
+    # What may stand before a segment: log sums, and the share that each state has of them.
+    transitions = np.asarray(scores.transitions).reshape(-1, *np.shape(scores.transitions)[-2:])  # [1 or T, S, S]
+    sums = log_sum(transitions)
+    shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])
+    into = np.where(opens[:, np.newaxis], scores.first, sums)
+    before = np.vstack([np.zeros_like(states[:1]), states[:-1]]).astype(np.float64)
+    allowed_share = np.where(opens[:, np.newaxis], 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])
+    with np.errstate(divide="ignore"):
+        allowed_into = into + np.log(allowed_share)
+    free = _sum_pieces(scores, spans.begin, spans.end, of_spans, into)
+    of_some = np.where(allowed[some], of_spans[some], -np.inf)
+    clamped = _sum_pieces(scores, spans.begin[some], spans.end[some], of_some, allowed_into)
     impossible = any_token(clamped.log_z == -np.inf, starts)
     factors = token_factors(annotation, impossible, starts)
-    log_z, reached = (np.where(sums.log_z > -np.inf, sums.log_z, 0.0) for sums in (free, clamped))
-    d_pieces, d_steps = _derive_pieces(free, spans, log_z, factors)
-    d_clamped, d_steps_clamped = _derive_pieces(clamped, spans, reached, factors)
-    d_scores = derivative_of_segments(scores, spans.begin, spans.end, d_pieces - d_clamped)
-    d_steps -= d_steps_clamped
-    d_steps[ends(starts, len(states))[0]] = 0.0
-    d_transitions = d_steps if np.ndim(scores.transitions) == 3 else d_steps.sum(axis=0)
-    return per_sequence(factors * (log_z - reached), starts), d_scores._replace(transitions=d_transitions), impossible
+    counted = factors > 0.0
+    terms = np.zeros(len(factors))
+    terms[counted] = factors[counted] * (free.log_z[counted] - clamped.log_z[counted])
+    d_pieces = factors[spans.end - 1, np.newaxis] * free.shares
+    d_clamped = factors[spans.end[some] - 1, np.newaxis] * clamped.shares
+    d_into = _by_first_token(d_pieces, spans.begin, len(states))
+    d_allowed = _by_first_token(d_clamped, spans.begin[some], len(states))
+    d_allowed /= np.where(allowed_share > 0.0, allowed_share, 1.0)
+    d_into[opens] = d_allowed[opens] = 0.0  # those of `first` are added up with the segments
+    d_pieces[some] -= d_clamped
+    d_scores = derivative_of_segments(scores, spans.begin, spans.end, d_pieces)
+    if np.ndim(scores.transitions) == 3:
+        d_transitions = shares * (d_into[:, np.newaxis] - before[:, :, np.newaxis] * d_allowed[:, np.newaxis])
+    else:
+        d_transitions = shares[0] * (d_into.sum(axis=0) - before.T @ d_allowed)
+    return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
 
 
 class _Spans(NamedTuple):
@@ -113,10 +133,8 @@ class _Spans(NamedTuple):
 
 
 class _PieceSums(NamedTuple):
-    pieces: Floats  # [N, S] score of each segment and of all that may stand before it
-    steps: Floats  # [T, S before, S] scores of what stands before: for the first token of a sequence `first`, in row 0
-    into: Floats  # [T, S] their sum
     log_z: Floats  # [T] the sum of the pieces that end with each token, and of none
+    shares: Floats  # [N, S] what part of that each has
 
 
 def _every_span(scores: SegmentScores) -> _Spans:
@@ -169,39 +187,38 @@ def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
     return t, np.where(opens[t], t, before[t]), behind[t], opens[t], is_end[behind[t]]
 
 
-def _sum_pieces(scores: SegmentScores, spans: _Spans, of_spans: Floats, states: NDArray[np.bool_]) -> _PieceSums:
-    """The sums of all pieces, or of some.
+def _sum_pieces(
+    scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64], of_spans: Floats, into: Floats
+) -> _PieceSums:
+    """The sums of some pieces.
 
-    of_spans (float64[N, S]): Scores of the segments, -inf for those left out.
-    states (bool[T, S]): Which may stand before a segment.
+    begin, end (int64[N]), of_spans (float64[N, S]): Segments and their scores, -inf for those left out.
+    into (float64[T, S]): The sums of what may stand before a segment, by its first token and state.
     """
-    n_tokens, size = states.shape
-    opens, closes = ends(scores.starts, n_tokens)
-    steps = np.array(np.broadcast_to(scores.transitions, (n_tokens, size, size)), dtype=np.float64)
-    steps[1:][~states[:-1]] = -np.inf
-    steps[opens] = -np.inf
-    steps[opens, 0] = scores.first
-    into = log_sum(steps)
-    scored = of_spans + into[spans.begin]
-    final = spans.end - 1
-    scored[closes[final]] += scores.last
-    of_row = scored.max(axis=1)
+    n_tokens, final = len(into), end - 1
+    _, closes = ends(scores.starts, n_tokens)
+    shares = of_spans + into[begin]
+    shares[closes[final]] += scores.last
+    best = shares.max(axis=1)
     largest, farthest = np.full(n_tokens, -np.inf), np.full(n_tokens, -1)
-    np.maximum.at(largest, final, of_row)
-    np.maximum.at(farthest, spans.begin, np.where(of_row > -np.inf, final, -1))
+    np.maximum.at(largest, final, best)
+    np.maximum.at(farthest, begin, np.where(best > -np.inf, final, -1))
     goes_on = np.maximum.accumulate(farthest) > np.arange(n_tokens)
     largest[goes_on] = np.maximum(largest[goes_on], 0.0)
     shift = np.where(largest > -np.inf, largest, 0.0)
+    shares -= shift[final, np.newaxis]
+    np.exp(shares, out=shares)
     total = goes_on * np.exp(-shift)
-    np.add.at(total, final, np.exp(scored - shift[final, np.newaxis]).sum(axis=1))
+    np.add.at(total, final, shares.sum(axis=1))
+    shares /= np.where(total > 0.0, total, 1.0)[final, np.newaxis]
     with np.errstate(divide="ignore"):
-        return _PieceSums(scored, steps, into, shift + np.log(total))
+        return _PieceSums(shift + np.log(total), shares)
 
 
-def _derive_pieces(sums: _PieceSums, spans: _Spans, log_z: Floats, factors: Floats) -> tuple[Floats, Floats]:
-    """The derivative of the sums, times the factors of their tokens: with respect to pieces and steps."""
-    final = spans.end - 1
-    d_pieces = factors[final, np.newaxis] * np.exp(sums.pieces - log_z[final, np.newaxis])
-    d_into = np.add.reduceat(d_pieces, spans.starts[:-1], axis=0) if len(d_pieces) else np.zeros_like(sums.into)
-    into = np.where(sums.into > -np.inf, sums.into, 0.0)
-    return d_pieces, d_into[:, np.newaxis] * np.exp(sums.steps - into[:, np.newaxis])
+def _by_first_token(values: Floats, begin: NDArray[np.int64], n_tokens: int) -> Floats:
+    """Sums over the segments that begin at each token: float64[T, S]."""
+    total = np.zeros((n_tokens, values.shape[1]))
+    first = np.flatnonzero(np.append(True, begin[1:] > begin[:-1])[: len(begin)])
+    if len(first):
+        total[begin[first]] = np.add.reduceat(values, first, axis=0)
+    return total
