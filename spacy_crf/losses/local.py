@@ -5,7 +5,7 @@ state's segment begins there, or that one goes on. With segments of one token bo
 """
 
 import itertools
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +16,17 @@ from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, SegmentClamp
 from . import chain_terms, segment_terms
 from .clamped import LabelledLoss
+from .terms import Annotation
 
 # Numbers in a table of a batch that are in memory at once
 _LARGEST_TABLE = 1 << 22
 _BY_TOKEN = ("emissions", "tokens", "begins", "ends")
 
 
-class Annotation(NamedTuple):
-    """What is known of some sequences, and how much it counts."""
-
-    clamp: Any  # bool[T, S], or SegmentClamp
-    wrong: Segments  # that the clamp allows, and the annotation does not
-    factors: Floats  # [T] of each token's term
-    weights: Floats  # [B] of each sequence
-
-
 class LocalLoss(LabelledLoss):
     """Base of the losses in this file: called like a `ClampedLoss`."""
 
-    # What a class adds: functions of a structure, its scores, and the Annotation, with the answer of `__call__`
+    # What a class adds: functions of a structure, its scores and an Annotation, which answer as `__call__` does
     of_chain: ClassVar[Any]
     of_segments: ClassVar[Any]
 

@@ -1,7 +1,6 @@
 """The terms of local losses in chains of segments, as `chain_terms` has those of linear chains.
 
-Each function takes a structure, SegmentScores and the Annotation of some sequences, and returns what its sibling returns: the
-same numbers, if the longest segment has one token.
+Each function returns what its sibling returns: the same numbers, if the longest segment has one token.
 """
 
 from typing import NamedTuple
@@ -11,30 +10,20 @@ from numpy.typing import NDArray
 
 from ..inference.semi_markov import SemiMarkov, derivative_of_segments, every_span, scores_of_segments
 from ..kernels.local import cover_probability, segment_marginal_gradient
-from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
-from .chain_terms import any_token, choices, ends, log_sum, per_sequence, token_factors
+from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores, SpanList
+from .terms import Annotation, any_token, choices, ends, log_sum, per_sequence, token_factors
 
 _OPEN = -1  # what stands in a path where the annotation leaves several possibilities
 
 
-def marginals(structure, scores: SegmentScores, annotation):
+def marginals(structure: SemiMarkov, scores: SegmentScores, annotation: Annotation):
     """See `PseudoLikelihood`."""
-    starts, (n_tokens, size) = scores.starts, scores.tokens.shape
+    starts, n_tokens = scores.starts, len(scores.tokens)
     spans = _every_span(scores)
-    # Spans have expectations of their own if they are listed, and so have steps if transitions depend on the token.
-    listed = np.zeros((len(spans.begin), size))
-    if scores.listed is not None:
-        listed[np.repeat(spans.starts[:-1], np.diff(scores.listed.starts)) + scores.listed.lengths - 1] = scores.spans
-    listing = scores._replace(
-        spans=listed,
-        listed=every_span(starts, len(scores.lengths)),
-        transitions=np.broadcast_to(scores.transitions, (n_tokens, size, size)),
-    )
-    _, expected = SemiMarkov(threads=structure.threads).expectations(listing)
-    segments, steps = expected.spans, expected.transitions
+    segments, steps = _probabilities(structure, scores, spans)
     allowed = _allowed(spans, starts, annotation)
     probability = np.zeros(n_tokens)
-    cover_probability(segments, allowed, spans.starts, probability)
+    cover_probability(segments, allowed, spans.listed.starts, probability)
     impossible = any_token(probability <= 0.0, starts)
     opens, _ = ends(starts, n_tokens)
     factors = token_factors(annotation, impossible, starts) * (annotation.clamp.may_begin | opens)
@@ -42,13 +31,15 @@ def marginals(structure, scores: SegmentScores, annotation):
     terms = -factors * np.log(np.minimum(safe, 1.0))
     # As for chains: an allowed segment is rewarded with 1 / p for each of its tokens that has a term.
     d_segments, d_steps = np.zeros_like(segments), np.zeros_like(steps)
-    segment_marginal_gradient(segments, steps, allowed, factors / safe, spans.starts, starts, d_segments, d_steps)
+    segment_marginal_gradient(
+        segments, steps, allowed, factors / safe, spans.listed.starts, starts, d_segments, d_steps
+    )
     d_scores = derivative_of_segments(scores, spans.begin, spans.end, d_segments)
     d_transitions = d_steps if np.ndim(scores.transitions) == 3 else d_steps.sum(axis=0)
     return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
 
 
-def conditionals(structure, scores: SegmentScores, annotation):
+def conditionals(structure: SemiMarkov, scores: SegmentScores, annotation: Annotation):
     """See `BesagPseudoLikelihood`."""
     starts, size = scores.starts, scores.tokens.shape[1]
     path = _named_path(annotation.clamp, starts, scores.lengths)
@@ -84,26 +75,17 @@ def conditionals(structure, scores: SegmentScores, annotation):
     return losses, d_scores, impossible
 
 
-def pieces(structure, scores: SegmentScores, annotation):
+def pieces(structure: SemiMarkov, scores: SegmentScores, annotation: Annotation):
     """See `Piecewise`."""
     starts, states = scores.starts, annotation.clamp.states
-    opens, _ = ends(starts, len(states))
     spans = _every_span(scores)
     of_spans = scores_of_segments(scores, spans.begin, spans.end)
     allowed = _allowed(spans, starts, annotation)
     some = np.flatnonzero(allowed.any(axis=1))
-    # What may stand before a segment: log sums, and the share that each state has of them.
-    transitions = np.asarray(scores.transitions).reshape(-1, *np.shape(scores.transitions)[-2:])  # [1 or T, S, S]
-    sums = log_sum(transitions)
-    shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])
-    into = np.where(opens[:, np.newaxis], scores.first, sums)
-    before = np.vstack([np.zeros_like(states[:1]), states[:-1]]).astype(np.float64)
-    allowed_share = np.where(opens[:, np.newaxis], 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])
-    with np.errstate(divide="ignore"):
-        allowed_into = into + np.log(allowed_share)
-    free = _sum_pieces(scores, spans.begin, spans.end, of_spans, into)
+    before = _sum_before(scores, states)
+    free = _sum_pieces(scores, spans.begin, spans.end, of_spans, before.all)
     of_some = np.where(allowed[some], of_spans[some], -np.inf)
-    clamped = _sum_pieces(scores, spans.begin[some], spans.end[some], of_some, allowed_into)
+    clamped = _sum_pieces(scores, spans.begin[some], spans.end[some], of_some, before.allowed)
     impossible = any_token(clamped.log_z == -np.inf, starts)
     factors = token_factors(annotation, impossible, starts)
     counted = factors > 0.0
@@ -111,16 +93,11 @@ def pieces(structure, scores: SegmentScores, annotation):
     terms[counted] = factors[counted] * (free.log_z[counted] - clamped.log_z[counted])
     d_pieces = factors[spans.end - 1, np.newaxis] * free.shares
     d_clamped = factors[spans.end[some] - 1, np.newaxis] * clamped.shares
-    d_into = _by_first_token(d_pieces, spans.begin, len(states))
+    d_before = _by_first_token(d_pieces, spans.begin, len(states))
     d_allowed = _by_first_token(d_clamped, spans.begin[some], len(states))
-    d_allowed /= np.where(allowed_share > 0.0, allowed_share, 1.0)
-    d_into[opens] = d_allowed[opens] = 0.0  # those of `first` are added up with the segments
+    d_transitions = _derive_before(before, d_before, d_allowed, np.ndim(scores.transitions) == 3)
     d_pieces[some] -= d_clamped
     d_scores = derivative_of_segments(scores, spans.begin, spans.end, d_pieces)
-    if np.ndim(scores.transitions) == 3:
-        d_transitions = shares * (d_into[:, np.newaxis] - before[:, :, np.newaxis] * d_allowed[:, np.newaxis])
-    else:
-        d_transitions = shares[0] * (d_into.sum(axis=0) - before.T @ d_allowed)
     return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
 
 
@@ -129,7 +106,18 @@ class _Spans(NamedTuple):
 
     begin: NDArray[np.int64]  # [N]
     end: NDArray[np.int64]  # [N]
-    starts: NDArray[np.int64]  # [T + 1] which begin at each token
+    listed: SpanList
+
+
+class _Before(NamedTuple):
+    """What may stand before a segment, by its first token and state: log sums over the states before, or `first`."""
+
+    all: Floats  # [T, S]
+    allowed: Floats  # [T, S] of the states that the annotation allows
+    shares: Floats  # [1 or T, S before, S] what part of all each state has
+    share: Floats  # [T, S] what part those allowed have together
+    states: Floats  # [T, S before] 1 for those allowed, 0 for others
+    opens: NDArray[np.bool_]  # [T]
 
 
 class _PieceSums(NamedTuple):
@@ -138,12 +126,26 @@ class _PieceSums(NamedTuple):
 
 
 def _every_span(scores: SegmentScores) -> _Spans:
-    starts, lengths = every_span(scores.starts, len(scores.lengths))
-    begin = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    return _Spans(begin, begin + lengths, starts)
+    listed = every_span(scores.starts, len(scores.lengths))
+    begin = np.repeat(np.arange(len(scores.tokens)), np.diff(listed.starts))
+    return _Spans(begin, begin + listed.lengths, listed)
 
 
-def _allowed(spans: _Spans, starts: NDArray[np.int64], annotation) -> NDArray[np.bool_]:
+def _probabilities(structure: SemiMarkov, scores: SegmentScores, spans: _Spans) -> tuple[Floats, Floats]:
+    """Of all segments (float64[N, S]), and of the steps into a segment that begins at each token (float64[T, S, S]): spans that
+    are listed have expectations of their own, and so have steps if transitions depend on the token."""
+    n_tokens, size = scores.tokens.shape
+    of_spans = np.zeros((len(spans.begin), size))
+    if scores.listed is not None:
+        first = np.repeat(spans.listed.starts[:-1], np.diff(scores.listed.starts))
+        of_spans[first + scores.listed.lengths - 1] = scores.spans
+    transitions = np.broadcast_to(scores.transitions, (n_tokens, size, size))
+    listing = scores._replace(spans=of_spans, listed=spans.listed, transitions=transitions)
+    _, expected = SemiMarkov(threads=structure.threads).expectations(listing)
+    return expected.spans, expected.transitions
+
+
+def _allowed(spans: _Spans, starts: NDArray[np.int64], annotation: Annotation) -> NDArray[np.bool_]:
     """Which segments the annotation allows: bool[N, S]."""
     clamp: SegmentClamp = annotation.clamp
     opens, _ = ends(starts, len(clamp.states))
@@ -154,8 +156,8 @@ def _allowed(spans: _Spans, starts: NDArray[np.int64], annotation) -> NDArray[np
     fits = may[spans.begin] & may[spans.end] & (must[spans.end] == must[spans.begin + 1])
     allowed = (forbidden[spans.end] == forbidden[spans.begin]) & fits[:, np.newaxis]
     begin, end, label = annotation.wrong
-    listed = end - begin <= np.diff(spans.starts)[begin]
-    allowed[(spans.starts[begin] + end - begin - 1)[listed], 1 + label[listed]] = False
+    listed = end - begin <= np.diff(spans.listed.starts)[begin]
+    allowed[(spans.listed.starts[begin] + end - begin - 1)[listed], 1 + label[listed]] = False
     return allowed
 
 
@@ -185,6 +187,29 @@ def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
     named, is_end = np.append(path != _OPEN, True), np.append(opens, True)
     [t] = np.nonzero(named[:-1] & (opens | named[before]) & (is_end[behind] | named[behind]))
     return t, np.where(opens[t], t, before[t]), behind[t], opens[t], is_end[behind[t]]
+
+
+def _sum_before(scores: SegmentScores, states: NDArray[np.bool_]) -> _Before:
+    """states (bool[T, S]): That the annotation allows. One that scores e^-700 times the sum counts as forbidden."""
+    opens, _ = ends(scores.starts, len(states))
+    transitions = np.asarray(scores.transitions).reshape(-1, *np.shape(scores.transitions)[-2:])
+    sums = log_sum(transitions)
+    shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])
+    before = np.vstack([np.zeros_like(states[:1]), states[:-1]]).astype(np.float64)
+    share = np.where(opens[:, np.newaxis], 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])
+    everything = np.where(opens[:, np.newaxis], scores.first, sums)
+    with np.errstate(divide="ignore"):
+        return _Before(everything, everything + np.log(share), shares, share, before, opens)
+
+
+def _derive_before(before: _Before, d_all: Floats, d_allowed: Floats, per_position: bool) -> Floats:
+    """The derivative with respect to the transitions of what has these with respect to the sums, those of allowed states less."""
+    steps = ~before.opens[:, np.newaxis]
+    d_all, d_allowed = d_all * steps, d_allowed * steps / np.where(before.share > 0.0, before.share, 1.0)
+    if per_position:
+        d_shares = d_all[:, np.newaxis] - before.states[:, :, np.newaxis] * d_allowed[:, np.newaxis]
+        return before.shares * d_shares
+    return before.shares[0] * (d_all.sum(axis=0) - before.states.T @ d_allowed)
 
 
 def _sum_pieces(
