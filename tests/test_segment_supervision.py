@@ -10,6 +10,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.segment_training import RuledSegments
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
@@ -190,7 +191,7 @@ def test_sums_and_maxima_are_those_of_the_segmentations_without_them(lengths, li
     assert 0 < len(left) < len(every)
     wrong = Segments(*np.array(WRONG, dtype=np.int64).T)
     longest = np.array([1, 3, 2])
-    structure = RuledSegments(rules, {}, clamp, scores.starts, doc_starts, longest, wrong=wrong)
+    structure = RuledSegments(rules, Facts(), clamp, scores.starts, doc_starts, longest, wrong=wrong)
     log_z, expected = structure.expectations(scores, clamp=clamp)
     total = reference.log_sum([score for score, _, _ in left])
     assert log_z.sum() == pytest.approx(total, abs=1e-9)
