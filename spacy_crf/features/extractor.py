@@ -337,7 +337,9 @@ class IndexBuilder:
         """The features to keep (bool[N]), in the order in which they were met."""
         n_known = len(self.known)
         template_of = np.concatenate([np.zeros(0, dtype=np.int32), *self._template_of])[keep[n_known:]]
-        values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])[keep[n_known:]]
+        values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])
+        self._values.clear()  # they are large, and so is a copy
+        values = values if keep[n_known:].all() else values[keep[n_known:]]
         spelled = np.zeros(values.shape, dtype=np.int32)
         widths = np.zeros(len(values), dtype=np.int64)
         place: dict[str, int] = {}

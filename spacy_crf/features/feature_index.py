@@ -3,6 +3,7 @@ count, for corpora that are streamed."""
 
 import json
 import zlib
+from functools import cached_property
 from typing import Any, Optional
 
 import numpy as np
@@ -16,10 +17,12 @@ _SMALLEST = 1024
 class HashTable:
     """Rows of 64-bit keys. Looking up is safe while another thread inserts."""
 
+    slots_per_key = 4  # at least, when the table grows: for few collisions, and not to grow soon again
+
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
         self._keys: list[NDArray[np.uint64]] = []
         self._size = 0
-        self._slots_and_rows = (np.zeros(_SMALLEST, dtype=np.uint64), np.full(_SMALLEST, -1, dtype=np.int32))
+        self._slots_and_rows = _free_slots(_SMALLEST if keys is None else max(_SMALLEST, 2 * len(keys)))
         if keys is not None:
             self.insert(keys)
 
@@ -39,8 +42,7 @@ class HashTable:
         """
         slots, rows = self._slots_and_rows
         if 2 * (self._size + n_new) > len(slots):
-            size = 1 << (4 * (self._size + n_new) - 1).bit_length()
-            slots, rows = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
+            slots, rows = _free_slots(self.slots_per_key * (self._size + n_new))
             insert(slots, rows, self.keys, 0)
             self._slots_and_rows = (slots, rows)
         return slots, rows
@@ -62,8 +64,16 @@ class HashTable:
         return found
 
 
+def _free_slots(n: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """At least so many, and a power of two of them."""
+    size = 1 << (n - 1).bit_length()
+    return np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
+
+
 class CountingTable(HashTable):
     """Rows of keys that are counted as they come."""
+
+    slots_per_key = 2  # it is the largest thing there while the features of a corpus are counted
 
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
         super().__init__(keys)
@@ -112,7 +122,10 @@ class FeatureIndex:
         self.part_starts = part_starts
         self.parts = parts
         self.strings = strings
-        self._table = HashTable(keys)
+
+    @cached_property
+    def _table(self) -> HashTable:
+        return HashTable(self.keys)
 
     @classmethod
     def empty(cls) -> "FeatureIndex":

@@ -7,7 +7,7 @@ a window of three tags, and all templates of its parts, cost a token three refer
 
 The templates that read a single position are the windows of one position, and read all their columns there. Templates that
 read several positions share windows if they read the same columns. Where most windows of a corpus are of a kind of their
-own (pairs of words), their templates are left as they are; and a window that no other looks like is left as well.
+own (pairs of words), their templates are left as they are; and a window that few others look like is left as well.
 """
 
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class CorpusTokens(NamedTuple):
     # the features are among the items
     kinds: list[NDArray[np.int32]]
     rest: TemplateRows  # [M, T] of the other templates
-    items: TokenFeatures  # of functions and extensions, and of windows that no other looks like
+    items: TokenFeatures  # of functions and extensions, and of windows that few others look like
 
 
 class KindBuilder:
@@ -66,13 +66,13 @@ class KindBuilder:
         rest, items = self._rest.rows_by_template(columns, self._index)
         return CorpusTokens(columns.starts, kinds, rest, items)
 
-    def finish(self, corpus: list[CorpusTokens]) -> tuple[list[KindFeatures], list[CorpusTokens]]:
-        """The features of the kinds that occur more than once, and all batches with the numbers of these."""
+    def finish(self, corpus: list[CorpusTokens], *, often: int = 2) -> tuple[list[KindFeatures], list[CorpusTokens]]:
+        """The features of the kinds that occur at least so often, and all batches with the numbers of these."""
         shared = []
         for number, windows in enumerate(self._windows or []):
             features = windows.features(self._index)
             counts = sum(np.bincount(batch.kinds[number], minlength=features.rows[0].shape[1]) for batch in corpus)
-            common = counts > 1
+            common = counts >= often
             numbers = np.where(common, np.cumsum(common) - 1, -1).astype(np.int32)
             corpus = [self._leave_single(batch, number, features, numbers) for batch in corpus]
             shared.append(features._replace(rows=[rows[:, common] for rows in features.rows]))

@@ -523,6 +523,7 @@ class CRFPipe(TrainablePipe):
         if not batch:
             return
         self._clear_gradients()
+        self._sparse_features.forget_scores()  # of an evaluation, which take memory
         examples = [example for part in batch for example in part.examples]
         kind = _view_for(optimizer)
         if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
