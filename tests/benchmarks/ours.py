@@ -13,6 +13,7 @@ import spacy
 from spacy.language import Language
 from spacy.training import Example
 
+from spacy_crf.features.presets import NER_TEMPLATES
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .data import SETS, iob2_tags, make_doc, make_examples, read_sentences
@@ -22,6 +23,12 @@ from .rivals import EXAMPLE_TAGS, EXAMPLE_WORDS
 # The features of CRFsuite's chunking example; `first` and `last` weights stand for its __BOS__ and __EOS__.
 EXAMPLE_TEMPLATES = ["|".join(f"orth[{offset}]" for offset in offsets) for offsets in EXAMPLE_WORDS]
 EXAMPLE_TEMPLATES += ["|".join(f"tag[{offset}]" for offset in offsets) for offsets in EXAMPLE_TAGS]
+# The features of rivals.strong_features; `first` and `last` weights stand for its BOS and EOS.
+STRONG_FEATURES = {
+    "@misc": "spacy_crf.features.v1",
+    "templates": [template for template in NER_TEMPLATES if template != "lower[-1]|lower[1]"],
+    "padding": False,
+}
 EXAMPLE_MODEL = {
     "possible_transitions": False,
     "emissions": {
