@@ -99,6 +99,11 @@ def test_many_chunks_answer_like_one_sequence_at_a_time():
     together = likely_spans(scores, spans, 0.05, threads=2)
     asked = span_probabilities(scores, spans, together.segments, threads=2)
     np.testing.assert_allclose(asked, together.probabilities, rtol=1e-12)
+    last = together.segments.start >= sum(lengths[:-1])  # only one of the sequences has spans
+    few = Segments(*(column[last] for column in together.segments))
+    np.testing.assert_array_equal(span_probabilities(scores, spans, few), asked[last])
+    clamp = np.ones(scores.emissions.shape, dtype=bool)
+    np.testing.assert_array_equal(span_probabilities(scores, spans, few, clamp=clamp), asked[last])
     found = 0
     for begin, end in reference.sequences(scores):
         alone = likely_spans(

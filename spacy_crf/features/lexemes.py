@@ -98,23 +98,22 @@ class LexemeTable:
         found = self._index.rows(orths)
         if (found < 0).any():
             with self._lock:
-                missing = orths[self._index.rows(orths) < 0]
-                new, first = np.unique(missing, return_index=True)
-                new = new[np.argsort(first)]  # as they are met
+                new = list(dict.fromkeys(orths[self._index.rows(orths) < 0].tolist()))  # as they are met
                 vocabs = list(dict.fromkeys(map(_vocab, docs)))
-                owner = np.zeros(len(new), dtype=np.int64)
-                if len(vocabs) > 1:
-                    owner[:] = [next(n for n, v in enumerate(vocabs) if orth in v.strings) for orth in new.tolist()]
-                for n, vocab in enumerate(vocabs):
-                    self._read(new[owner == n], vocab)
+                if len(vocabs) == 1:
+                    self._read(new, vocabs[0])
+                else:
+                    owners = [next(vocab for vocab in vocabs if orth in vocab.strings) for orth in new]
+                    for vocab in vocabs:
+                        self._read([orth for orth, owner in zip(new, owners) if owner is vocab], vocab)
             found = self._index.rows(orths)
         return found
 
-    def _read(self, orths: NDArray[np.uint64], vocab: Vocab) -> None:
+    def _read(self, orths: list[int], vocab: Vocab) -> None:
         """Adds words. Python is called a few times per word, not once per attribute, which took a tenth of a pipeline's time."""
-        if not len(orths):
+        if not orths:
             return
-        lexemes = [vocab[orth] for orth in orths.tolist()]
+        lexemes = list(map(vocab.__getitem__, orths))
         texts = [lexeme.orth_ for lexeme in lexemes]
         rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # as is the bias
         read = attrgetter("flags", "orth", *(name for _, name in self._fields))
@@ -137,7 +136,7 @@ class LexemeTable:
                     affix = slice(length) if length > 0 else slice(length, None)
                     self.names.update((value, text[affix]) for value, text in zip(of_length, texts))
         self._append(rows)
-        self._index.insert(orths)
+        self._index.insert(np.array(orths, dtype=np.uint64))
 
     def _hash(self, value: Any) -> int:
         if not isinstance(value, str):

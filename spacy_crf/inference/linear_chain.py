@@ -1,7 +1,8 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
 import itertools
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple, NoReturn, Optional
 
 import numpy as np
@@ -330,6 +331,18 @@ class _Batch(NamedTuple):
             clamp=None,
         )
 
+    def only(self, sequences: NDArray[np.bool_]) -> tuple["_Batch", NDArray[np.bool_]]:
+        """Some of the sequences (bool[B]). RETURNS: The batch of these, and which tokens are theirs (bool[T])."""
+        lengths = np.diff(self.starts)
+        tokens = np.repeat(sequences, lengths)
+        part = self._replace(
+            emissions=self.emissions[tokens],
+            transitions=self.transitions[tokens] if self.per_position else self.transitions,
+            starts=np.append(0, np.cumsum(lengths[sequences])),
+            clamp=None if self.clamp is None else self.clamp[tokens],
+        )
+        return part, tokens
+
     def empty_scores(self) -> ChainScores:
         """Room for a derivative. The emissions are not set."""
         transitions = np.zeros(self.transitions.shape if self.per_position else self.transitions.shape[1:])
@@ -502,7 +515,8 @@ def _padded(size: int) -> int:
 # --------------------------------------------------------------------------------- between scores and the linear domain
 
 
-class _Exponentials(NamedTuple):
+@dataclass(frozen=True)
+class _Exponentials:
     """exp of the scores that tokens share, each less the maximum of its array. P is S rounded up to whole vectors."""
 
     layout: _Layout
@@ -514,6 +528,11 @@ class _Exponentials(NamedTuple):
     shift: Floats  # [1 or n] the maxima of the transitions
     end_shift: float  # the sum of the maxima of first and last
     spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
+
+    @cached_property
+    def matrices(self) -> Floats:
+        """The transitions in the order of the states: [1 or n, S, S]."""
+        return self.layout.restore(self.block, self.arcs)
 
 
 class _Scaled(NamedTuple):
@@ -535,16 +554,29 @@ class _Scaled(NamedTuple):
 def _exponentiate(batch: _Batch) -> _Exponentials:
     if batch.per_position:
         return _exponentials(_whole(len(batch.first)), batch.transitions, batch.first, batch.last)
-    return _shared_exponentials(batch.transitions.tobytes(), batch.first.tobytes(), batch.last.tobytes())
+    return _shared.of(batch.transitions, batch.first, batch.last)
 
 
-@lru_cache(maxsize=4)
-def _shared_exponentials(transitions: bytes, first: bytes, last: bytes) -> _Exponentials:
-    """Batch after batch has the same transitions; nobody writes to what is shared."""
-    of_first, of_last = np.frombuffer(first), np.frombuffer(last)
-    size = len(of_first)
-    matrix = np.frombuffer(transitions).reshape(1, size, size)
-    return _exponentials(_layout(matrix, False), matrix, of_first, of_last)
+class _Shared:
+    """The latest exponentials: batch after batch has the same transitions. Nobody writes to what is shared."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._latest: tuple[
+            tuple[tuple[Floats, ...], _Exponentials], ...
+        ] = ()  # replaced as a whole: threads may be reading
+
+    def of(self, *scores: Floats) -> _Exponentials:
+        for known, exponentials in self._latest:
+            if all(map(np.array_equal, known, scores)):
+                return exponentials
+        transitions, first, last = copies = tuple(array.copy() for array in scores)
+        exponentials = _exponentials(_layout(transitions, False), transitions, first, last)
+        self._latest = ((copies, exponentials), *self._latest[: self._most - 1])
+        return exponentials
+
+
+_shared = _Shared(most=4)
 
 
 def _exponentials(layout: _Layout, transitions: Floats, first: Floats, last: Floats) -> _Exponentials:
@@ -580,20 +612,13 @@ def _exp(scores: Floats, out: Floats):
     return largest.reshape(-1), (largest - smallest).reshape(-1)
 
 
-def _reorder(emissions: Floats, layout: _Layout) -> Floats:
-    if layout.is_whole:
-        return emissions
-    reordered = np.empty_like(emissions)
-    kernels.reorder(emissions, layout.order, reordered)
-    return reordered
-
-
 def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
     tokens = len(part.emissions)
     emissions = np.empty((tokens, len(exponentials.first)))
     shift = np.empty(tokens)
     spread = np.empty(tokens)
-    kernels.scale(_reorder(part.emissions, exponentials.layout), emissions, shift, spread)
+    layout = exponentials.layout
+    kernels.scale(part.emissions, layout.order[: 0 if layout.is_whole else None], emissions, shift, spread)
     np.exp(emissions, out=emissions)
     arriving = np.empty(tokens)
     arriving[:] = exponentials.shift
@@ -612,17 +637,18 @@ def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
 
 
 def _forward_backward(
-    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats, d_ends: Floats
-) -> tuple[Floats, Floats]:
-    """One chunk in the linear domain: fills log_z (NaN where log space has to be asked), d_emissions and d_ends [2, S], the
-    derivatives of firsts and lasts.
+    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """One chunk in the linear domain: fills log_z (NaN where log space has to be asked) and d_emissions [n, S], in the layout's
+    order.
 
-    RETURNS (float64[n, P], float64[n, P]): alpha and emissions as `kernels.expectations` leaves them, in the layout's order.
+    RETURNS (float64[n, P], float64[n, P], float64[2, S]): alpha and emissions as `kernels.expectations` leaves them, and the
+        derivatives of firsts and lasts, all in the layout's order.
     """
     scaled = _scale(part, exponentials)
     alpha = np.empty_like(scaled.emissions)
     layout = exponentials.layout
-    d_in_order, d_ends_in_order = np.empty_like(d_emissions), np.zeros(d_ends.shape)
+    d_ends = np.zeros((2, len(part.first)))
     kernels.forward(*scaled, alpha, log_z)
     kernels.expectations(
         scaled.emissions,
@@ -635,13 +661,10 @@ def _forward_backward(
         alpha,
         log_z,
         np.empty((2, len(scaled.last))),
-        d_emissions if layout.is_whole else d_in_order,
-        *d_ends_in_order,
+        d_emissions,
+        *d_ends,
     )
-    if not layout.is_whole:
-        kernels.reorder(d_in_order, layout.number, d_emissions)
-    kernels.reorder(d_ends_in_order, layout.number, d_ends)
-    return alpha, scaled.emissions
+    return alpha, scaled.emissions, d_ends
 
 
 def _expectations(
@@ -649,8 +672,12 @@ def _expectations(
 ) -> tuple[Floats, Floats, Floats]:
     """One chunk: fills log_z and d_emissions. RETURNS: The derivatives of transitions [1 or n, S, S], first, last [S]."""
     layout = exponentials.layout
-    d_first, d_last = d_ends = np.empty((2, len(part.first)))
-    alpha, emissions = _forward_backward(part, exponentials, weights, log_z, d_emissions, d_ends)
+    d_in_order = d_emissions if layout.is_whole else np.empty_like(d_emissions)
+    alpha, emissions, d_ends = _forward_backward(part, exponentials, weights, log_z, d_in_order)
+    if not layout.is_whole:
+        kernels.reorder(d_in_order, layout.number, d_emissions)
+        d_ends = np.take(d_ends, layout.number, axis=1)
+    d_first, d_last = d_ends
     d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
     kernels.transition_expectations(alpha, emissions, *layout.places, d_block, d_arcs)
     d_block *= exponentials.block

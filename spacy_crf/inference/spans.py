@@ -37,7 +37,7 @@ class Posterior(NamedTuple):
     left: Floats  # [n, P]
     matrices: Floats  # [1 or n, S, S]
     right: Floats  # [n, P]
-    number: NDArray[np.int64]  # [S] the column of left and right that each state has
+    number: NDArray[np.int64]  # [S] the column of left, right and marginals that each state has
     neighbours: NDArray[np.bool_]  # [4, S] see there
     marginals: Floats  # [n, S]
     opening: NDArray[np.bool_]  # [n] where sequences begin
@@ -59,6 +59,14 @@ def span_probabilities(
     batch = chains._check(kernels.span_probabilities, scores, clamp)
     begin, end, label = (np.ascontiguousarray(array, dtype=np.int64) for array in segments)
     probabilities = np.zeros(len(begin))
+    if not len(begin):
+        return probabilities
+    asked = np.zeros(len(batch.starts) - 1, dtype=bool)
+    asked[np.searchsorted(batch.starts, begin, side="right") - 1] = True
+    if not asked.all():  # most sentences of a novel have no span
+        batch, tokens = batch.only(asked)
+        place = np.append(0, np.cumsum(tokens))
+        begin, end = place[begin], place[end]
     shared = None if batch.per_position else chains._exponentiate(batch)
 
     def ask(posterior: Posterior, tokens: slice) -> None:
@@ -68,9 +76,8 @@ def span_probabilities(
         )
 
     def ask_chunk(chunk) -> None:
-        if np.searchsorted(begin, chunk.tokens.start) < np.searchsorted(begin, chunk.tokens.stop):
-            for posterior, tokens in _posteriors(batch, chunk, shared, spans):
-                ask(posterior, tokens)
+        for posterior, tokens in _posteriors(batch, chunk, shared, spans):
+            ask(posterior, tokens)
 
     run_chunks(ask_chunk, batch.chunks(), threads)
     return probabilities
@@ -120,14 +127,12 @@ def _posteriors(batch, chunk, shared, spans):
     exponentials = shared or chains._exponentiate(part)
     log_z = np.empty(len(part.starts) - 1)
     marginals = np.empty_like(part.emissions)
-    ends = np.empty((2, len(part.first)))
-    left, right = chains._forward_backward(part, exponentials, np.ones(len(log_z)), log_z, marginals, ends)
-    layout = exponentials.layout
-    matrices = layout.restore(exponentials.block, exponentials.arcs)
+    left, right, _ = chains._forward_backward(part, exponentials, np.ones(len(log_z)), log_z, marginals)
+    matrices = exponentials.matrices
     neighbours = _neighbours(matrices, spans)
     opening = np.zeros(len(marginals), dtype=np.bool_)
     opening[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = True
-    yield Posterior(left, matrices, right, layout.number, neighbours, marginals, opening), chunk.tokens
+    yield Posterior(left, matrices, right, exponentials.layout.number, neighbours, marginals, opening), chunk.tokens
     for b in np.flatnonzero(np.isnan(log_z)):
         sequence = part.chunk(b, b + 1)
         tokens = slice(chunk.tokens.start + sequence.tokens.start, chunk.tokens.start + sequence.tokens.stop)
@@ -146,7 +151,7 @@ def _neighbours(matrices: Floats, spans: SpanStates) -> NDArray[np.bool_]:
 def _log_posterior(sequence) -> Posterior:
     """Of one sequence, by the textbook recursions: its steps are not factored, the factors are 1."""
     tokens, size = sequence.emissions.shape
-    transitions = np.ascontiguousarray(np.broadcast_to(sequence.transitions, (tokens, size, size)))
+    transitions = np.array(np.broadcast_to(sequence.transitions, (tokens, size, size)), order="C")  # writable
     sequence = sequence._replace(transitions=transitions)
     alpha, marginals = np.empty((2, tokens, size))
     log_z, steps = np.empty(1), np.zeros((tokens, size, size))

@@ -61,10 +61,11 @@ def reorder(rows, order, reordered):
 
 
 @njit(cache=True, nogil=True)
-def scale(emissions, scaled, shift, spread):
+def scale(emissions, order, scaled, shift, spread):
     """Subtract the maximum of each row.
 
     emissions (float64[n, S]): Scores.
+    order (int64[S]): Which state comes as number k; empty if they stay as they are.
     scaled (float64[n, P]): Receives the scores less the maximum of their row; the added columns get -inf.
     shift (float64[n]): Receives the maxima, 0 for rows without any finite score.
     spread (float64[n]): Receives the distance between the largest and the smallest finite score of each row.
@@ -80,8 +81,12 @@ def scale(emissions, scaled, shift, spread):
             largest = smallest = 0.0
         shift[t] = largest
         spread[t] = largest - smallest
-        for j in range(emissions.shape[1]):
-            scaled[t, j] = emissions[t, j] - largest
+        if len(order) > 0:
+            for k in range(len(order)):
+                scaled[t, k] = emissions[t, order[k]] - largest
+        else:
+            for j in range(emissions.shape[1]):
+                scaled[t, j] = emissions[t, j] - largest
         for j in range(emissions.shape[1], scaled.shape[1]):
             scaled[t, j] = -np.inf
 
@@ -90,8 +95,8 @@ def scale(emissions, scaled, shift, spread):
 def _multiply(blocks, k, source, s, columns, target, t, rows, arc_from, arc_to, arcs):
     """target[t] = matrix k @ source[s], the matrix being a block, whose first row and column are given, and arcs.
 
-    Four sums at a time; as sums of columns it took a third longer, the target being loaded and stored again for each. The
-    slices tell LLVM that no index is negative, without which it would not vectorise.
+    Eight sums at a time, so that additions need not wait for one another; as sums of columns it took a third longer, the target
+    being loaded and stored again for each. The slices tell LLVM that no index is negative, without which it would not vectorise.
     """
     height, width = blocks.shape[1:]
     inputs = source[s, columns : columns + width]
@@ -100,7 +105,22 @@ def _multiply(blocks, k, source, s, columns, target, t, rows, arc_from, arc_to, 
         target[t, j] = 0.0
     for j in range(rows + height, target.shape[1]):
         target[t, j] = 0.0
-    for j in range(0, height, LANES):
+    eights = height // 8 * 8 if height > 24 else 0  # fewer rows are no faster with it
+    for j in range(0, eights, 8):
+        a = b = c = d = e = f = g = h = 0.0
+        for i in range(width):
+            x = inputs[i]
+            a += blocks[k, j, i] * x
+            b += blocks[k, j + 1, i] * x
+            c += blocks[k, j + 2, i] * x
+            d += blocks[k, j + 3, i] * x
+            e += blocks[k, j + 4, i] * x
+            f += blocks[k, j + 5, i] * x
+            g += blocks[k, j + 6, i] * x
+            h += blocks[k, j + 7, i] * x
+        outputs[j], outputs[j + 1], outputs[j + 2], outputs[j + 3] = a, b, c, d
+        outputs[j + 4], outputs[j + 5], outputs[j + 6], outputs[j + 7] = e, f, g, h
+    for j in range(eights, height, LANES):
         a = b = c = d = 0.0
         for i in range(width):
             x = inputs[i]

@@ -13,7 +13,7 @@ that is one multiplication per token of the span, and no state outside its label
 Shapes: n tokens, S states, P >= S (padding is 0); label l owns the states ``offset + l * width`` up to ``offset +
 (l + 1) * width``. ``continues[i, j]`` says that j directly after i goes on with the span of i; ``opening[t]`` (bool[n])
 that token t begins a sequence. One matrix [S, S] is shared by all tokens, or there is one per token; state i has column
-``number[i]`` of left and right.
+``number[i]`` of left, right and marginals.
 
 Most states of a tag scheme only ever begin a span or only go on with one, and likewise at its end: ``neighbours`` (bool[4,
 S]) says of each state whether there is any before it in its span, any before it outside, any behind it in its span, any
@@ -30,7 +30,7 @@ def _enter(left, matrices, right, number, neighbours, marginals, opening, contin
     k = t if matrices.shape[0] > 1 else 0
     for m in range(states.shape[0]):
         j = first_state + m
-        states[m] = marginals[t, j]
+        states[m] = marginals[t, number[j]]
         if opening[t] or states[m] == 0.0 or not neighbours[0, j]:
             continue
         total = 0.0
@@ -54,7 +54,7 @@ def _advance(left, matrices, right, number, marginals, continues, t, first_state
             i = first_state + m
             if continues[i, j] and before[m] > 0.0:
                 step = left[t - 1, number[i]] * matrices[k, i, j] * right[t, number[j]]
-                states[n] += before[m] * step / marginals[t - 1, i]
+                states[n] += before[m] * step / marginals[t - 1, number[i]]
         total += states[n]
     return total
 
@@ -76,7 +76,7 @@ def _leave(left, matrices, right, number, neighbours, marginals, opening, contin
             for j in range(marginals.shape[1]):
                 if not continues[i, j]:
                     leaving += matrices[k, i, j] * right[t, number[j]]
-            total += states[m] * (left[t - 1, number[i]] * leaving / marginals[t - 1, i])
+            total += states[m] * (left[t - 1, number[i]] * leaving / marginals[t - 1, number[i]])
     return min(total, 1.0)
 
 
@@ -152,7 +152,7 @@ def likely_spans(
             first_state = offset + of_label * width
             possible = 0.0
             for m in range(width):
-                possible += marginals[b, first_state + m]
+                possible += marginals[b, number[first_state + m]]
             if possible < min_prob or possible == 0.0:
                 continue
             _enter(left, matrices, right, number, neighbours, marginals, opening, continues, b, first_state, states)
