@@ -154,6 +154,20 @@ def test_a_loaded_component_has_read_nothing(caplog):
     assert "[initialize.components.crf_ner.corpus]" in warning
 
 
+def test_a_trained_component_goes_on_by_start_from(tmp_path):
+    nlp, sgd = make()
+    initialize(nlp, lambda nlp: iter(ner_examples(nlp)))
+    for _ in range(2):
+        value = nlp.update(ner_examples(nlp)[:1], sgd=sgd)["crf_ner"]
+    nlp.to_disk(tmp_path)
+    again, sgd = make()
+    examples = ner_examples(again)
+    ner = again.get_pipe("crf_ner")
+    ner.initialize(lambda: examples[:1], nlp=again, start_from=tmp_path, corpus=lambda nlp: iter(examples))
+    assert_same_weights(again, nlp)
+    assert again.update(examples[:1], sgd=sgd)["crf_ner"] < value
+
+
 def test_a_stream_that_is_named_nowhere_is_warned_of(caplog):
     nlp, _ = make()
     nlp.initialize(lambda: ner_examples(nlp))
