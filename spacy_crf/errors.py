@@ -273,8 +273,8 @@ class Warnings(metaclass=_Coded):
         'features share a fixed number of rows: @architectures = "spacy_crf.HashedEmissions.v1".'
     )
     CRF402 = (
-        "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them, but "
-        "for single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 can."
+        "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them, but for "
+        "single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 can."
     )
     CRF403 = (
         "{name}: {n} sequences (of the first batch with any) are annotated as no labelling can be, and teach nothing. Look for "
