@@ -273,8 +273,9 @@ class Warnings(metaclass=_Coded):
         'features share a fixed number of rows: @architectures = "spacy_crf.HashedEmissions.v1".'
     )
     CRF402 = (
-        "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them, but for "
-        "single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 can."
+        "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them, but "
+        "for single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 "
+        "can."
     )
     CRF403 = (
         "{name}: {n} sequences (of the first batch with any) are annotated as no labelling can be, and teach nothing. Look for "
@@ -282,8 +283,8 @@ class Warnings(metaclass=_Coded):
     )
     CRF404 = (
         "{name}: the corpus is streamed (max_epochs = -1), but {optimizer} looks at a whole corpus in each step, for which it "
-        "takes each batch. Name the corpus in [initialize.components.{name}.corpus]: it is read once, block by block, and every step "
-        "is about all of it. Or take an optimizer that learns from batch after batch, such as spacy_crf.AveragedPerceptron.v1."
+        "takes each batch. Name the corpus in [initialize.components.{name}.corpus]: it is read once, block by block, and every "
+        "step is about all of it. Or take an optimizer that learns from batch after batch, such as spacy_crf.AveragedPerceptron.v1."
     )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (
