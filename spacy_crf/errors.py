@@ -284,7 +284,8 @@ class Warnings(metaclass=_Coded):
     CRF404 = (
         "{name}: the corpus is streamed (max_epochs = -1), but {optimizer} looks at a whole corpus in each step, for which it "
         "takes each batch. Name the corpus in [initialize.components.{name}.corpus]: it is read once, block by block, and every "
-        "step is about all of it. Or take an optimizer that learns from batch after batch, such as spacy_crf.AveragedPerceptron.v1."
+        "step is about all of it. Or take an optimizer that learns from batch after batch, such as "
+        "spacy_crf.AveragedPerceptron.v1."
     )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (
