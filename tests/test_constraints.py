@@ -2,14 +2,16 @@
 
 import json
 import math
+import time
 
 import numpy as np
 import pytest
 
-from spacy_crf.constraints import rule_set
+from spacy_crf.constraints import decoding, rule_set
 from spacy_crf.constraints.automaton import SpanTags
 from spacy_crf.constraints.decoding import decode
 from spacy_crf.constraints.facts import Facts, Match, WordKinds
+from spacy_crf.constraints.integer_program import Solution
 from spacy_crf.constraints.rule_set import RuleSet
 from spacy_crf.constraints.rules import RULES, constraints, read_rule
 from spacy_crf.inference.spans import SpanStates, likely_spans
@@ -250,6 +252,28 @@ def test_rules_together(seed, way, monkeypatch):
     decoded = decode(rules, scores, np.array([0, 5]), Facts(), WORDS, spans)
     assert tuple(decoded.tags.tolist()) == expected[0][1]
     assert not decoded.relaxed
+
+
+def test_rules_that_have_to_yield_share_the_time_of_the_solver(monkeypatch):
+    asked = []
+
+    def out_of_time(*args, time_limit):
+        asked.append(time_limit)
+        time.sleep(time_limit)
+        return Solution(None, False)
+
+    monkeypatch.setattr(decoding, "solve", out_of_time)
+    rules = make_rules(
+        [{"rule": "same_text_same_label", "name": str(n)} for n in range(8)], SCHEMES["BIO"], time_limit=0.05
+    )
+    scores, spans = scheme_scores(SCHEMES["BIO"], 2, [5], seed=0)
+    emissions = np.full_like(scores.emissions, -50.0)
+    emissions[np.arange(5), [1, 0, 3, 0, 0]] = 0.0  # the same word is A, and then B
+    words = np.array([7, 1, 7, 2, 3], dtype=np.uint64)
+    decoded = decode(rules, scores._replace(emissions=emissions), np.array([0, 5]), Facts(), words, spans)
+    assert decoded.relaxed == {0: [str(n) for n in range(8)]} and decoded.unfinished == [0]
+    assert len(asked) == 9 and asked[0] == 0.05 and asked[1] < 0.05
+    assert min(asked) >= 0.01 * 0.05 and sum(asked) < 0.11
 
 
 @pytest.mark.parametrize("name", SCHEMES)

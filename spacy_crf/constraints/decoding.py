@@ -7,6 +7,7 @@ broken by little it is done at once. What no automaton holds, or only too large 
 it is broken.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
@@ -23,6 +24,8 @@ from .facts import Facts
 from .integer_program import Solution, solve
 from .rule_set import CompiledRules, RuleSet, ends
 from .rules import Rule
+
+_LEAST = 0.01  # of the time limit, for the solver to look at a document at all
 
 
 class Decoded(NamedTuple):
@@ -145,6 +148,8 @@ class Search:
         self._document = document
         self._finished = True
         self._added: list[str] = []
+        self._seconds = rules.constraints.time_limit  # that are left to the solver
+        self._share = 1.0  # of them, that it may take at once
 
     # What a structure adds
 
@@ -156,8 +161,11 @@ class Search:
         """The best labelling under the graph of some automata (None for none) and its score, None if it is too large."""
         raise NotImplementedError
 
-    def _program(self, masked: Any, automata: list[Automaton], occurrences: list[list[tuple[int, int]]]) -> Solution:
-        """The best labelling under automata, in which those spans of a list of occurrences that are taken have one label."""
+    def _program(
+        self, masked: Any, automata: list[Automaton], occurrences: list[list[tuple[int, int]]], seconds: float
+    ) -> Solution:
+        """The best labelling under automata, in which those spans of a list of occurrences that are taken have one label, or
+        what the solver knows of it after so many seconds."""
         raise NotImplementedError
 
     def _totals(self, tags: NDArray[np.int32]) -> Floats:
@@ -177,6 +185,8 @@ class Search:
         tags = self._solve([rule.place for rule in rules])
         if tags is not None:
             return Answer(tags, [], self._finished, self._added)
+        # The solver gets its time once more, for all rules together.
+        self._seconds, self._share = self._rules.constraints.time_limit, 0.5
         kept = [rule.place for rule in rules if not rule.hard]
         tags, relaxed = self._solve(kept), []
         if tags is None:  # the clamp alone is too much: whoever made it has looked at it, so only the scheme is left
@@ -232,7 +242,12 @@ class Search:
                 tags, score = best
                 return tags if score > -np.inf else None
         automata = [self._rules.automata[n].automaton for n in sorted(active)]
-        solution = self._program(masked, automata, [self._occurrences(*text, masked.tokens) for text in texts])
+        occurrences = [self._occurrences(*text, masked.tokens) for text in texts]
+        began = time.perf_counter()
+        solution = self._program(
+            masked, automata, occurrences, max(self._share * self._seconds, _LEAST * self._rules.constraints.time_limit)
+        )
+        self._seconds -= time.perf_counter() - began
         self._finished &= solution.finished
         return solution.tags
 
@@ -276,10 +291,8 @@ class ChainSearch(Search):
         path = (graph or LinearChain()).viterbi(masked.scores, clamp=masked.clamp)
         return path.states, float(path.scores[0])
 
-    def _program(self, masked: Joined, automata, occurrences) -> Solution:
-        return solve(
-            masked, self._rules.tags, automata, occurrences, time_limit=self._rules.constraints.time_limit
-        )  # fmt: skip
+    def _program(self, masked: Joined, automata, occurrences, seconds: float) -> Solution:
+        return solve(masked, self._rules.tags, automata, occurrences, time_limit=seconds)
 
     def _totals(self, tags: NDArray[np.int32]) -> Floats:
         opening, _ = ends(self._document.scores.starts, len(tags))

@@ -665,7 +665,7 @@ def constraints(
     path (str): A JSONL file with more rules.
     in_training (bool): Whether they hold in training too.
     max_states (int): States of the largest automaton that is made of several rules; beyond, a solver takes over.
-    time_limit (float): Seconds that the solver may take for one document.
+    time_limit (float): Seconds that the solver may take for one document, and as many again if hard rules have to yield.
     """
     for argument, value in (("max_states", max_states), ("time_limit", time_limit)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:

@@ -158,9 +158,8 @@ class SegmentSearch(Search):
         path = SemiMarkov().viterbi(expanded.scores, clamp=expanded.clamp)
         return labels_of(path.states, expanded.state_of), float(path.scores[0])
 
-    def _program(self, masked: JoinedSegments, automata, occurrences) -> Solution:
-        limit = self._rules.constraints.time_limit
-        return solve_segments(masked, self._rules.tags, automata, occurrences, time_limit=limit)
+    def _program(self, masked: JoinedSegments, automata, occurrences, seconds: float) -> Solution:
+        return solve_segments(masked, self._rules.tags, automata, occurrences, time_limit=seconds)
 
     def _totals(self, tags: NDArray[np.int32]) -> Floats:
         opening, _ = ends(self._document.scores.starts, len(tags))
