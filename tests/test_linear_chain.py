@@ -545,8 +545,8 @@ def test_second_call_compiles_nothing():
     first = random_scores([3, 1], 2, spread=500.0)
     ask_everything(first, np.ones((4, 2), dtype=bool))
     before = compiled()
-    # One signature each: the cold start is paid once
-    assert {name: count for name, count in before.items() if count != 1} == {}
+    # At most one signature each: the cold start is paid once
+    assert {name: count for name, count in before.items() if count > 1} == {}
     ask_everything(random_scores([1], 5)._replace(starts=None), np.ones((1, 5), dtype=bool))
     ask_everything(random_scores([], 1, per_position=True), np.ones((0, 1), dtype=bool))
     ask_everything(scheme_scores([3, 2], 6), np.ones((5, 25), dtype=bool))

@@ -11,7 +11,6 @@ from spacy.tokens import Doc, Span
 
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.segment_training import RuledSegments
-from spacy_crf.inference.semi_markov import Segments, path_of
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import GOES_ON, SegmentClamp
@@ -33,7 +32,10 @@ def only(path):
 
 
 def path_from(segments, tokens=5):
-    return path_of(Segments(*(np.array(column) for column in zip(*segments))), tokens)
+    path = np.full(tokens, GOES_ON, dtype=np.int32)
+    for begin, _, state in segments:
+        path[begin] = state
+    return path
 
 
 def slope(loss, structure, scores, clamp, name, direction):

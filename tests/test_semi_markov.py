@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spacy_crf.inference import semi_markov as inference
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.semi_markov import SemiMarkov, path_of, segments_of
+from spacy_crf.inference.semi_markov import SemiMarkov, segments_of
 from spacy_crf.kernels import semi_markov as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores, SpanList
@@ -189,7 +189,10 @@ def test_given_paths_match_enumeration(problem, data):
         assert log_probability[b] <= 0
         assert log_probability[b] == (-np.inf if score == -np.inf else pytest.approx(score - log_z[b], abs=1e-9))
     np.testing.assert_array_equal(semi.only_path(clamp), states)
-    np.testing.assert_array_equal(path_of(segments_of(states), tokens), states)
+    again = np.full(tokens, GOES_ON, dtype=np.int32)
+    segments = segments_of(states)
+    again[segments.begin] = segments.state
+    np.testing.assert_array_equal(again, states)
     free = scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in FIELDS})
     assert_scores_close(semi.path_expectations(scores, states), reference.segment_expectations(free, clamp))
 
@@ -458,7 +461,8 @@ def test_second_call_compiles_nothing():
 
     ask_everything(random_scores([3, 1], 2))
     before = compiled()
-    assert set(before.values()) == {1}  # one signature each: the cold start is paid once
+    # At most one signature each: the cold start is paid once
+    assert {name: count for name, count in before.items() if count > 1} == {}
     ask_everything(random_scores([1], 5)._replace(starts=None, listed=None, spans=np.zeros((0, 5))))
     ask_everything(random_scores([], 1, per_position=True))
     assert compiled() == before

@@ -1,5 +1,6 @@
 """From Docs to features: templates compiled against columns, hashed, and looked up in an index."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -45,16 +46,7 @@ class FeatureSet:
 
     def _check(self, template: Template) -> None:
         for attribute, _ in template.parts:
-            kind, _, name = attribute.rpartition(":")
-            if kind == "ext" and name not in Underscore.token_extensions:
-                known = ", ".join(sorted(Underscore.token_extensions)) or "none"
-                raise ValueError(Errors.CRF104.format(template=template, name=name, known=known))
-            if kind == "fn" and name not in self.functions:
-                known = ", ".join(sorted(self.functions)) or "none"
-                raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
-            if not kind and attribute not in LEXEME_ATTRIBUTES and attribute not in TOKEN_ATTRIBUTES:
-                message = Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes())
-                raise ValueError(message)
+            check_attribute(attribute, template, self.functions)
         items = [attribute for attribute, _ in template.parts if _is_item(attribute)]
         if len(items) > 1:
             raise ValueError(Errors.CRF108.format(template=template, parts=", ".join(items)))
@@ -98,6 +90,19 @@ class FeatureSet:
             reach=max(offsets),
             padding=self.padding,
         )
+
+
+def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) -> None:
+    """RAISES (ValueError): CRF103, CRF104 or CRF105, with the template, if there is no such attribute, extension or function."""
+    kind, _, name = attribute.rpartition(":")
+    if kind == "ext" and name not in Underscore.token_extensions:
+        known = ", ".join(sorted(Underscore.token_extensions)) or "none"
+        raise ValueError(Errors.CRF104.format(template=template, name=name, known=known))
+    if kind == "fn" and name not in functions:
+        known = ", ".join(sorted(functions)) or "none"
+        raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
+    if not kind and attribute not in LEXEME_ATTRIBUTES and attribute not in TOKEN_ATTRIBUTES:
+        raise ValueError(Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes()))
 
 
 def _is_item(attribute: str) -> bool:

@@ -30,7 +30,7 @@ from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
 from .columns import ColumnReader, TokenColumns, padding_values
-from .extractor import CompiledTemplates, FeatureSet
+from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import Gazetteer
 from .phrases import PhraseIndex
@@ -144,6 +144,8 @@ class SegmentFeatureSet:
         )
         for template in self.templates:
             for kind, name, _ in template.parts:
+                if kind in _TOKEN_PARTS:
+                    check_attribute(name, template, self.functions)
                 known = {"matches": self.patterns, "fn": self.functions}.get(kind)
                 if known is not None and name not in known:
                     names = ", ".join(known) or "none"
@@ -160,7 +162,7 @@ class SegmentFeatureSet:
             for kind, name, _ in template.parts:
                 if kind in _TOKEN_PARTS and name.startswith(("fn:", "ext:")):
                     raise ValueError(Errors.CRF121.format(template=template))
-        # `lower` is what phrases are compared by; the rest is checked by the set of token templates itself
+        # `lower` is what phrases are compared by
         read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in _TOKEN_PARTS}
         read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in _WHOLE})
         self._attributes = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)

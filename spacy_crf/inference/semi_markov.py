@@ -45,13 +45,6 @@ def segments_of(states: States) -> Segments:
     return Segments(begin[real], end[real], states[begin][real])
 
 
-def path_of(segments: Segments, tokens: int) -> States:
-    """The path (int32[T]) of segments that cover all tokens."""
-    states = np.full(tokens, GOES_ON, dtype=np.int32)
-    states[segments.begin] = segments.state
-    return states
-
-
 def add_spans(
     listed: Optional[SpanList], begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int
 ) -> tuple[SpanList, NDArray[np.int64], NDArray[np.int64]]:
