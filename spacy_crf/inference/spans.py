@@ -31,6 +31,13 @@ class LikelySpans(NamedTuple):
     probabilities: Floats  # [N]
 
 
+class BestPath(NamedTuple):
+    """The most probable path with its spans."""
+
+    states: NDArray[np.int32]  # [T] -1 where no path is allowed
+    spans: LikelySpans
+
+
 class Posterior(NamedTuple):
     """What `kernels.spans` begins its arguments with: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
 
@@ -69,18 +76,57 @@ def span_probabilities(
         begin, end = place[begin], place[end]
     shared = None if batch.per_position else chains._exponentiate(batch)
 
-    def ask(posterior: Posterior, tokens: slice) -> None:
-        n = slice(*np.searchsorted(begin, [tokens.start, tokens.stop]))
-        kernels.span_probabilities(
-            *posterior, *spans, begin[n] - tokens.start, end[n] - tokens.start, label[n], probabilities[n]
-        )
-
     def ask_chunk(chunk) -> None:
-        for posterior, tokens in _posteriors(batch, chunk, shared, spans):
-            ask(posterior, tokens)
+        for posterior, tokens, _ in _posteriors(batch, chunk, shared, spans):
+            n = slice(*np.searchsorted(begin, [tokens.start, tokens.stop]))
+            _ask(posterior, spans, begin[n] - tokens.start, end[n] - tokens.start, label[n], probabilities[n])
 
     run_chunks(ask_chunk, batch.chunks(), threads)
     return probabilities
+
+
+def best_path(scores: ChainScores, spans: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
+    """The most probable path (`LinearChain.viterbi`) with the probabilities of its spans (`span_probabilities`), for which the
+    path is searched among the states that are likely enough.
+
+    scores (ChainScores): Potentials of B sequences.
+    spans (SpanStates): How states spell spans.
+    clamp (bool[T, S]): States still allowed, or None.
+    RETURNS (BestPath)
+    """
+    batch = chains._check(chain_kernels.viterbi_among_likely, scores, clamp)
+    shared = None if batch.per_position else chains._exponentiate(batch)
+    states = np.empty(len(batch.emissions), dtype=np.int32)
+    found = []
+    for chunk in batch.chunks():
+        part = batch.cut(chunk)
+        of_chunk = states[chunk.tokens]
+        for posterior, tokens, log_z in _posteriors(part, part.chunk(0, len(part.starts) - 1), shared, spans):
+            if log_z is not None:  # the whole chunk; sequences in log space come again, one by one
+                _search(part, posterior, log_z, of_chunk)
+                begin, end, label = segments_of(of_chunk, spans, posterior.opening)
+                probabilities = np.zeros(len(begin))
+            n = slice(*np.searchsorted(begin, [tokens.start, tokens.stop]))
+            _ask(posterior, spans, begin[n] - tokens.start, end[n] - tokens.start, label[n], probabilities[n])
+        found.append((begin + chunk.tokens.start, end + chunk.tokens.start, label, probabilities))
+    begin, end, label, probabilities = (np.concatenate(column) for column in zip(*found))
+    return BestPath(states, LikelySpans(Segments(begin, end, label), probabilities))
+
+
+def _search(part, posterior: Posterior, log_z: Floats, states: NDArray[np.int32]) -> None:
+    found = np.empty(len(log_z), dtype=np.bool_)
+    order = np.argsort(posterior.number)
+    chain_kernels.viterbi_among_likely(*part.scores, order, posterior.marginals, log_z, states, found)
+    if not found.all():
+        rest, tokens = part.only(~found)
+        transitions = rest.transitions if rest.per_position else rest.transitions[0]
+        scores = ChainScores(rest.emissions, transitions, rest.first, rest.last, rest.starts)
+        states[tokens] = chains.LinearChain().viterbi(scores).states
+
+
+def _ask(posterior: Posterior, spans: SpanStates, begin, end, label, probabilities: Floats) -> None:
+    columns = (np.ascontiguousarray(column, dtype=np.int64) for column in (begin, end, label))
+    kernels.span_probabilities(*posterior, *spans, *columns, probabilities)
 
 
 def likely_spans(
@@ -101,7 +147,7 @@ def likely_spans(
         # Log-space sequences answer after the others of their chunk: sorted again in the end.
         return [
             _list(posterior, tokens.start, spans, min_prob)
-            for posterior, tokens in _posteriors(batch, chunk, shared, spans)
+            for posterior, tokens, _ in _posteriors(batch, chunk, shared, spans)
         ]
 
     parts = [part for parts in run_chunks(list_chunk, batch.chunks(), threads) for part in parts]
@@ -122,7 +168,8 @@ def _list(posterior: Posterior, start: int, spans: SpanStates, min_prob: float):
 
 
 def _posteriors(batch, chunk, shared, spans):
-    """The posterior of a chunk, then those of its sequences that have to be done in log space (0 in the first)."""
+    """The posterior of a chunk, its tokens and log partitions, then those of its sequences that have to be done in log space (0
+    in the first, where their log partition is NaN), and None."""
     part = batch.cut(chunk)
     exponentials = shared or chains._exponentiate(part)
     log_z = np.empty(len(part.starts) - 1)
@@ -132,11 +179,15 @@ def _posteriors(batch, chunk, shared, spans):
     neighbours = _neighbours(matrices, spans)
     opening = np.zeros(len(marginals), dtype=np.bool_)
     opening[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = True
-    yield Posterior(left, matrices, right, exponentials.layout.number, neighbours, marginals, opening), chunk.tokens
+    yield (
+        Posterior(left, matrices, right, exponentials.layout.number, neighbours, marginals, opening),
+        chunk.tokens,
+        log_z,
+    )
     for b in np.flatnonzero(np.isnan(log_z)):
         sequence = part.chunk(b, b + 1)
         tokens = slice(chunk.tokens.start + sequence.tokens.start, chunk.tokens.start + sequence.tokens.stop)
-        yield _log_posterior(part.cut(sequence)), tokens
+        yield _log_posterior(part.cut(sequence)), tokens, None
 
 
 def _neighbours(matrices: Floats, spans: SpanStates) -> NDArray[np.bool_]:

@@ -39,6 +39,8 @@ import numpy as np
 from numba import njit
 
 LANES = 4
+FEW = 16  # states among which a path is searched
+ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
 SPREAD = 300.0
 TINY = 1e-100
 
@@ -488,6 +490,86 @@ def viterbi(emissions, transitions, first, last, starts, order, offset, source, 
             while delta[t - 1, best] + transitions[t * step, best, j] < score:
                 best += 1
             states[t - 1] = best
+
+
+@njit(cache=True, nogil=True)
+def viterbi_among_likely(emissions, transitions, first, last, starts, order, marginals, log_z, states, found):
+    """`viterbi` where the posterior is known.
+
+    No path is more probable than a state on it is. So what is less probable than some path has no part in the best one: here that
+    of the likeliest state at each token. Few states are left, and among them the search takes next to nothing.
+
+    emissions, transitions, first, last, starts: As in `viterbi`.
+    order (int64[S]): Which state has column k of the marginals.
+    marginals (float64[n, S]), log_z (float64[B]): Probability of each state at each token, and log partitions.
+    states (int32[n]): Receives the paths.
+    found (bool[B]): Receives where there is one; the other sequences have too many likely states, or no posterior to be trusted.
+    """
+    size = emissions.shape[1]
+    step = 1 if transitions.shape[0] > 1 else 0
+    longest = 0
+    for b in range(starts.shape[0] - 1):
+        longest = max(longest, starts[b + 1] - starts[b])
+    among = np.empty((longest, FEW), dtype=np.int64)  # the likely states of each token, in rising order
+    counts = np.empty(longest, dtype=np.int64)
+    delta = np.empty((longest, FEW))
+    origin = np.empty((longest, FEW), dtype=np.int64)
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        found[b] = begin == end or log_z[b] > -np.inf  # false for NaN too
+        if begin == end or not found[b]:
+            continue
+        score = 0.0
+        before = 0
+        for t in range(begin, end):
+            likeliest = 0
+            for k in range(1, size):
+                if marginals[t, k] > marginals[t, likeliest]:
+                    likeliest = k
+            state = order[likeliest]
+            score += emissions[t, state] + (first[state] if t == begin else transitions[t * step, before, state])
+            before = state
+        threshold = np.exp(score + last[before] - log_z[b]) * ALMOST
+        if not threshold > 0.0:  # it is no path
+            found[b] = False
+            continue
+        for t in range(begin, end):
+            likely = among[t - begin]
+            n = 0
+            for k in range(size):
+                if marginals[t, k] >= threshold:
+                    if n == FEW:
+                        found[b] = False
+                        break
+                    m = n
+                    while m > 0 and likely[m - 1] > order[k]:
+                        likely[m] = likely[m - 1]
+                        m -= 1
+                    likely[m] = order[k]
+                    n += 1
+            counts[t - begin] = n
+            if not found[b]:
+                break
+        if not found[b]:
+            continue
+        for n in range(counts[0]):
+            delta[0, n] = first[among[0, n]] + emissions[begin, among[0, n]]
+        for t in range(1, end - begin):
+            for n in range(counts[t]):
+                state = among[t, n]
+                delta[t, n], origin[t, n] = -np.inf, 0
+                for m in range(counts[t - 1]):
+                    score = delta[t - 1, m] + transitions[(begin + t) * step, among[t - 1, m], state]
+                    if score > delta[t, n]:
+                        delta[t, n], origin[t, n] = score, m
+                delta[t, n] += emissions[begin + t, state]
+        best, score = 0, -np.inf
+        for n in range(counts[end - begin - 1]):
+            if delta[end - begin - 1, n] + last[among[end - begin - 1, n]] > score:
+                best, score = n, delta[end - begin - 1, n] + last[among[end - begin - 1, n]]
+        for t in range(end - begin - 1, -1, -1):
+            states[begin + t] = among[t, best]
+            best = origin[t, best]
 
 
 @njit(cache=True, nogil=True)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.spans import SpanStates, segments_of
+from ..inference.spans import SpanStates, best_path, segments_of, span_probabilities
 from ..schemes import Segments
-from ..types import ChainScores, Clamp
+from ..types import ChainScores, Clamp, Floats
 from .ruled_pipe import RuledPipe
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 class ChainPipe(RuledPipe):
     """Base of the components whose model gives ``ChainScores``. Their states are the tags, and clamps are bool[T, S]."""
+
+    # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
+    # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.
+    _is_dense = True
 
     def span_states(self) -> SpanStates:
         """How tags spell spans."""
@@ -49,6 +53,17 @@ class ChainPipe(RuledPipe):
 
     def best_tags(self, scores: ChainScores, clamp: Any) -> NDArray[np.int32]:
         return self.model.attrs["structure"].viterbi(scores, clamp=clamp).states
+
+    def best_with_probabilities(self, scores: ChainScores, clamp: Any) -> tuple[NDArray[np.int32], Floats]:
+        if self._is_dense:
+            tags, (segments, probabilities) = best_path(scores, self.span_states(), clamp=clamp)
+        else:
+            tags = self.best_tags(scores, clamp)
+            segments = self.segments(tags, scores.starts)
+            probabilities = span_probabilities(scores, self.span_states(), segments, clamp=clamp)
+        with_spans = np.unique(np.searchsorted(scores.starts, segments.start, side="right"))
+        self._is_dense = 2 * len(with_spans) >= len(scores.starts) - 1
+        return tags, probabilities
 
     def compile_rules(self, constraints: "Constraints") -> "RuleSet":
         from ..constraints.automaton import SpanTags

@@ -70,7 +70,8 @@ class Decoding(Protocol):
 def predict(
     pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
-    """Tags of a batch of Docs as the component's settings ask for, and the probabilities of the spans if they do.
+    """Tags of a batch of Docs under rules, or with the best expected number of right tags, and the probabilities of the spans if
+    the component's settings ask for them.
 
     scores: What the model says.
     clamp: What is still allowed, or None.
@@ -81,10 +82,9 @@ def predict(
     facts = rules.matcher(docs) if rules is not None else None
     posterior = settings["decode"] == "posterior"
     weigh = settings["confidence"] or settings["min_prob"] > 0.0
+    tags: Optional[NDArray[np.int32]] = None
     relaxed: dict[int, list[str]] = {}
-    if rules is None:
-        tags = None if posterior else pipe.best_tags(scores, clamp)
-    else:
+    if rules is not None:
         tags, relaxed = _decode(pipe, docs, scores, clamp, rules.all, facts)
     if not (weigh or posterior):
         return tags, None

@@ -123,6 +123,12 @@ class RuledPipe(CRFPipe):
         """Tags of the most probable labelling."""
         raise NotImplementedError
 
+    def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[NDArray[np.int32], Floats]:
+        """Tags of the most probable labelling, and the probability of each of its spans."""
+        tags = self.best_tags(scores, clamp)
+        segments = self.segments(tags, scores.starts)
+        return tags, self.decoding().batch(scores, clamp).span_probabilities(segments)
+
     def compile_rules(self, constraints: "Constraints") -> "CompiledRules":
         """Rules for the present labels."""
         raise NotImplementedError
@@ -256,11 +262,14 @@ class RuledPipe(CRFPipe):
         rules = self.rules()
         settings = self.cfg
         weigh = settings["confidence"] or settings["min_prob"] > 0.0
-        if rules is None and settings["decode"] == "viterbi" and not weigh:
-            return Prediction(self.best_tags(scores, clamp), scores.starts, docs.bounds, preset)
-        from .probabilities import predict
+        if rules is not None or settings["decode"] == "posterior":
+            from .probabilities import predict
 
-        tags, probabilities = predict(self, docs, scores, clamp, rules)
+            tags, probabilities = predict(self, docs, scores, clamp, rules)
+        elif weigh:
+            tags, probabilities = self.best_with_probabilities(scores, clamp)
+        else:
+            return Prediction(self.best_tags(scores, clamp), scores.starts, docs.bounds, preset)
         if settings["min_prob"] > 0.0:
             tags, probabilities = self._without_unlikely(tags, probabilities, scores.starts)
         prediction = Prediction(tags, scores.starts, docs.bounds, preset)
