@@ -127,7 +127,7 @@ class _WordPatterns:
                 table, kind_of, matched = self._known
                 new = np.unique(docs.words[table.rows(docs.words) < 0])
                 kinds = {kind: n for n, kind in enumerate(map(tuple, matched.tolist()))}
-                of_new = [kinds.setdefault(self._ask(word), len(kinds)) for word in new.tolist()]
+                of_new = [kinds.setdefault(tuple(kind), len(kinds)) for kind in self._ask(new.tolist())]
                 if len(kinds) > len(matched):
                     matched = np.array(list(kinds), dtype=bool)
                 kind_of = np.append(kind_of, np.array(of_new, dtype=np.int32))
@@ -136,9 +136,13 @@ class _WordPatterns:
             rows = table.rows(docs.words)
         return WordKinds(kind_of[rows], matched, self._places)
 
-    def _ask(self, word: int) -> tuple[bool, ...]:
-        doc = Doc(self._vocab, words=[self._vocab.strings[word]])
-        return tuple(bool(matcher(doc)) for matcher in self._matchers)
+    def _ask(self, words: list[int]) -> list[list[bool]]:
+        """Which patterns match each word. The words are asked for together, which takes little longer than for one."""
+        doc = Doc(self._vocab, words=[self._vocab.strings[word] for word in words])
+        matched = np.zeros((len(words), len(self._matchers)), dtype=bool)
+        for column, matcher in enumerate(self._matchers):
+            matched[[begin for _, begin, _ in matcher(doc)], column] = True
+        return matched.tolist()
 
 
 def _is_lexical(token: dict) -> bool:
