@@ -93,8 +93,27 @@ def test_frank_wolfe_sees_the_whole_corpus_too():
     assert_same_weights(lean, nlp)
 
 
-@pytest.mark.parametrize("factory", EXAMPLES)
-def test_no_doc_is_kept(factory):
+RULES = {
+    "@misc": "spacy_crf.constraints.v1",
+    "in_training": True,
+    "rules": [{"rule": "at_most", "label": "PER", "n": 2}],
+}
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_rules_hold_in_training(factory):
+    nlp, sgd = make(factory, streamed=False, constraints=RULES)
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    expected = [nlp.update(examples, sgd=sgd)[factory] for _ in range(2)]
+    lean, sgd = make(factory, constraints=RULES)
+    initialize(lean, lambda nlp: iter(ner_examples(nlp)), factory)
+    assert [lean.update(examples[:1], sgd=sgd)[factory] for _ in range(2)] == expected
+    assert_same_weights(lean, nlp)
+
+
+@pytest.mark.parametrize("factory, config", [*((name, {}) for name in EXAMPLES), ("crf_ner", {"constraints": RULES})])
+def test_no_doc_is_kept(factory, config):
     class Mark:
         pass
 
@@ -107,7 +126,7 @@ def test_no_doc_is_kept(factory):
                 marks.add(mark)
             yield example
 
-    nlp, sgd = make(factory)
+    nlp, sgd = make(factory, **config)
     initialize(nlp, read, factory)
     gc.collect()
     assert not marks
