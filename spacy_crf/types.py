@@ -121,15 +121,15 @@ class SegmentUses(NamedTuple):
     """What a corpus of chains of segments has beside that of linear chains: the annotated segments, and which weights segments
     use of their features.
 
-    There are five kinds of uses, each of S columns: at each of the T tokens of segments, at their first, at their last, at the N
-    spans that are listed (see `SpanList`), and what listed spans use again of the weights of the first kind.
+    There are five kinds of features, each of S columns: at each of the T tokens of segments, at their first, at their last, at
+    the N spans that are listed (see `SpanList`), and what listed spans use again of the weights of the first kind.
     """
 
     longest: int  # K
     path: NDArray[np.int32]  # [T] the path that the annotation names, where it names one
     may_begin: NDArray[np.bool_]  # [T] see `SegmentClamp`
     must_begin: NDArray[np.bool_]  # [T]
-    kinds: tuple[SlotUses, SlotUses, SlotUses, SlotUses, SlotUses]
+    features: SlotUses  # of T tokens, T tokens, T tokens, N spans and N spans
     listed_starts: NDArray[np.int64]  # [T + 1]
     listed_lengths: NDArray[np.int32]  # [N]
     length_start: int  # first slot of the lengths, K rows of S

@@ -123,14 +123,12 @@ def loss_of(pipe, example):
     return OBJECTIVES[pipe.name][0](pipe.model, pipe.loss, [pipe._annotated([example])]).evaluate
 
 
-def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=None, state=(0.0, 1.0, 0.0)):
+def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=None, scaling=None):
     """Calls the kernel of the rules."""
-    costs, memory = (np.zeros((0, 0)) if costs is None else costs), (np.zeros(0) if memory is None else memory)
+    costs = np.zeros((0, 0)) if costs is None else costs
     settings = (*settings, 0.0, 0.0, 0.0, 0.0)[:4]
     room = kernels.make_room(corpus, maximum=maximum)
-    return kernels.walk(
-        corpus, *room, order, costs, slots, rule, settings, np.array(state), memory, np.zeros_like(memory)
-    )
+    return kernels.walk(*room, order, costs, slots, rule, settings, 0.0, scaling, memory, None)
 
 
 LOSSES = [
@@ -152,7 +150,9 @@ def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs,
     batch, online = objectives(pipe, examples)
     corpus = online.corpus
     if corpus.segments is not None and not partial:
-        assert all(len(uses.slots) for uses in corpus.segments.kinds)
+        uses, n_tokens, n_spans = corpus.segments, len(corpus.gold), len(corpus.segments.listed_lengths)
+        bounds = np.cumsum([0, n_tokens, n_tokens, n_tokens, n_spans, n_spans])
+        assert (np.diff(uses.features.bounds[2 * bounds]) > 0).all()
     if corpus.segments is not None and partial:
         assert corpus.segments.excluded.any()
     weights = np.random.default_rng(5).normal(size=len(batch.weights())) * size
@@ -163,13 +163,14 @@ def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs,
     order = np.arange(len(corpus.starts) - 1)
     costs = loss.bind(pipe.tag_labels()).costs(corpus.n_states)
     given = {"maximum": loss.maximum, "costs": costs}
-    assert_allclose(walk(kernels.NOTHING, corpus, order, slots, **given)[0], value, rtol=1e-9, atol=1e-9)
+    found = walk(kernels.NOTHING, corpus, order, slots, scaling=np.array([1.0, 0.0]), **given)
+    assert_allclose(found[0], value, rtol=1e-9, atol=1e-9)
     # A tiny step of each sequence from the same weights: together the gradient
     moved = np.zeros_like(weights)
     eta = 1e-7
     for b in order:
         after = slots.copy()
-        walk(kernels.SGD, corpus, order[b : b + 1], after, 0.0, eta, 1.0, **given)
+        walk(kernels.SGD, corpus, order[b : b + 1], after, 0.0, eta, 1.0, scaling=np.array([1.0, 0.0]), **given)
         moved += (after[corpus.slot_of_weight] - weights) / -eta
         assert_array_equal(after[~corpus.learned], slots[~corpus.learned])
     assert_allclose(moved, gradient, atol=2e-6 * size)

@@ -25,7 +25,7 @@ SPREAD = 300.0
 GOES_ON = -2
 OF_SPANS = 3  # from which on the kinds of a `SegmentUses` are about spans
 
-# Rules of `walk`
+# Rules of `walk`; those up to AROW look at the best labelling
 NOTHING = 0
 PERCEPTRON = 1
 VOTED_PERCEPTRON = 2
@@ -36,8 +36,9 @@ SGD_L1 = 6
 ADAGRAD = 7
 
 # Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
-# as a part of its callers, so calls are not nested deeply. ``pairs``, ``segments``, ``bests`` and ``sums`` are None where they
-# are not needed, and what is done with them is then not compiled.
+# as a part of its callers, so calls are not nested deeply; and every array of a named tuple that it is given costs time.
+# ``pairs``, ``chains``, ``segments``, ``bests`` and ``sums`` are None where they are not needed, and what is done with them is
+# then not compiled. (What is done where one is None is compiled always.)
 HELPER = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -48,8 +49,6 @@ class Workspace(NamedTuple):
     chain: Floats  # [at least S + 2, P] scores of transitions, firsts, lasts
     d_nodes: Floats
     d_chain: Floats
-    kept: Floats  # [n, P]
-    forward: Floats  # [n, P]
     matrix: Floats  # [P, P]
     gradient: Floats  # [M] sums while they are collected, otherwise 0
     slots: NDArray[np.int64]  # what was collected: the gradient at these slots
@@ -62,6 +61,13 @@ class PairWork(NamedTuple):
     uses: SlotUses
     scores: Floats  # [n, S * S] added to the transitions into each token
     d_scores: Floats
+
+
+class ChainWork(NamedTuple):
+    """For linear chains."""
+
+    kept: Floats  # [n, P]
+    forward: Floats  # [n, P]
 
 
 class SegmentWork(NamedTuple):
@@ -118,10 +124,12 @@ class ScoreTable(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Work space for a pass over a corpus, with either ``bests`` or ``sums``."""
+    """Work space for a pass over a corpus, with either ``chains`` or ``segments``, and with either ``bests`` or ``sums``."""
 
+    corpus: ChainCorpus  # its pairs and segments are in their work spaces
     work: Workspace
     pairs: Optional[PairWork]
+    chains: Optional[ChainWork]
     segments: Optional[SegmentWork]
     bests: Optional[BestWork]
     sums: Optional[SumWork]
@@ -136,15 +144,15 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
         chain=np.full((height, width), -np.inf),
         d_nodes=np.zeros((longest, width)),
         d_chain=np.zeros((height, width)),
-        kept=np.zeros((longest, width)),
-        forward=np.zeros((longest, width)),
         matrix=np.zeros((width, width)),
         gradient=np.zeros(len(corpus.learned)),
         slots=np.zeros(corpus.most_slots, dtype=np.int64),
         amounts=np.zeros(corpus.most_slots),
     )
-    pairs = segments = bests = sums = None
-    if corpus.segments is not None:
+    pairs = chains = segments = bests = sums = None
+    if corpus.segments is None:
+        chains = ChainWork(np.zeros((longest, width)), np.zeros((longest, width)))
+    else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
     if corpus.pairs is not None:
         pairs = PairWork(corpus.pairs, np.zeros((longest, size * size)), np.zeros((longest, size * size)))
@@ -152,7 +160,7 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
         bests = BestWork(np.zeros(longest, dtype=np.int32))
     else:
         sums = make_sums(corpus)
-    return Room(work, pairs, segments, bests, sums)
+    return Room(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, bests, sums)
 
 
 def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
@@ -216,6 +224,7 @@ def walk(
     corpus: ChainCorpus,
     work: Workspace,
     pairs: Optional[PairWork],
+    chains: Optional[ChainWork],
     segments: Optional[SegmentWork],
     bests: Optional[BestWork],
     sums: Optional[SumWork],
@@ -224,63 +233,74 @@ def walk(
     weights,
     rule,
     settings,
-    state,
+    seen,
+    scaling,
     memory,
     squares,
 ):
-    """Applies a rule to the sequences in the order given. One kernel, since most of it is the same for all rules.
+    """Applies a rule to the sequences in the order given. One kernel, since most of it is the same for all rules; what some of
+    them need is None for the others, and then theirs is compiled only.
 
     costs (float64[S, S] or [0, 0]): Added to the score of each state where the annotation says another one.
-    settings (four floats): Of the rule; memory (float64[M] or [0]): What it remembers of each slot: see below.
-    state (float64[3]): How many sequences came before; the scale of the weights, w = scale · weights, and what any weight
-        could have been charged so far, both of SGD.
-    squares (float64[M] or [0]): Of AdaGrad.
+    settings (four floats): Of the rule. seen (float): How many sequences came before.
+    scaling (float64[2] or None): The scale of the weights, w = scale · weights, and what any weight could have been charged so
+        far, both of SGD.
+    memory (float64[M] or None): What the rule remembers of each slot: see below. None for SGD without l1.
+    squares (float64[M] or None): Of AdaGrad.
     RETURNS: The sum of losses, and -1; or a loss that is not a finite number, and its place in the order. It stops there.
     """
     total = 0.0
     n_updates = 0
     for k in range(len(order)):
         b = order[k]
-        if rule == ADAGRAD:
-            _catch_up_sequence(corpus, pairs, segments, b, weights, settings, state[0], memory, squares)
-        loss, moves = _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights, state[1])
+        scale = 1.0
+        if scaling is not None:
+            scale = scaling[0]
+        if squares is not None:
+            _catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen + k, memory, squares)
+        loss, moves = _differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, weights, scale)
         if not math.isfinite(loss):
             return loss, k
-        if rule == SGD:
-            rate = settings[1] / (settings[2] + state[0])
-            state[1] *= 1.0 - rate * settings[0]
+        if scaling is not None and rule == SGD:
+            rate = settings[1] / (settings[2] + seen + k)
+            scaling[0] *= 1.0 - rate * settings[0]
             if moves:
-                _descend(corpus, work, pairs, segments, b, rate / state[1], weights)
-        elif rule != NOTHING:
+                _descend(corpus, work, pairs, segments, b, rate / scaling[0], weights)
+        if memory is not None and rule != NOTHING:
             n_slots = _collect(corpus, work, pairs, segments, b) if moves else 0
             slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
-            if rule == SGD_L1:
-                _sgd_l1(slots, amounts, weights, settings, state, memory)
-            elif rule == ADAGRAD:
+            if scaling is not None and rule == SGD_L1:
+                _sgd_l1(slots, amounts, weights, settings, seen + k, scaling, memory)
+            if squares is not None and rule == ADAGRAD:
                 _adagrad(slots, amounts, weights, settings, squares)
-            elif bests is not None and n_slots > 0:
+            if bests is not None and rule <= AROW and n_slots > 0:
                 if rule == PERCEPTRON:
-                    _perceptron(slots, amounts, weights, state[0], memory)
+                    _perceptron(slots, amounts, weights, seen + k, memory)
                 elif rule == VOTED_PERCEPTRON:
                     n_updates += 1
                     for n in range(n_slots):
                         memory[slots[n]] -= amounts[n]
                 else:
                     factor = corpus.weights[b]
-                    wrong = _n_wrong(corpus, segments, b, bests.path)
+                    begin, end = corpus.starts[b], corpus.starts[b + 1]
+                    wrong = 0
+                    if chains is not None:
+                        wrong = _n_wrong(corpus.gold, corpus.clamp, begin, end, bests.path)
+                    if segments is not None:
+                        must, may = segments.uses.must_begin, segments.uses.may_begin
+                        wrong = _n_wrong_segments(corpus.gold, corpus.clamp, must, may, begin, end, bests.path)
                     if rule == PASSIVE_AGGRESSIVE:
                         loss = _passive_aggressive(
-                            slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, state[0], memory
+                            slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, seen + k, memory
                         )
                     else:
                         loss = _arow(slots, amounts, loss, factor, wrong, len(costs) > 0, weights, settings, memory)
         total += loss
-        state[0] += 1.0
-        if state[1] < 1e-9:
+        if scaling is not None and scaling[0] < 1e-9:
             for slot in range(len(weights)):
-                weights[slot] *= state[1]
-            state[1] = 1.0
-    if n_updates > 0:
+                weights[slot] *= scaling[0]
+            scaling[0] = 1.0
+    if memory is not None and n_updates > 0:
         for slot in range(len(memory)):
             memory[slot] /= n_updates
     return total, -1
@@ -290,6 +310,7 @@ def walk(
 def frank_wolfe(
     corpus: ChainCorpus,
     work: Workspace,
+    chains: Optional[ChainWork],
     segments: Optional[SegmentWork],
     bests: BestWork,
     table: ScoreTable,
@@ -313,7 +334,7 @@ def frank_wolfe(
     total = 0.0
     for k in range(len(order)):
         b = order[k]
-        loss, moves = _differentiate(corpus, work, None, segments, bests, None, b, costs, weights, 1.0)
+        loss, moves = _differentiate(corpus, work, None, chains, segments, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
@@ -341,6 +362,7 @@ def frank_wolfe(
 def exponentiated_gradient(
     corpus: ChainCorpus,
     work: Workspace,
+    chains: Optional[ChainWork],
     segments: Optional[SegmentWork],
     bests: BestWork,
     sums: SumWork,
@@ -371,7 +393,7 @@ def exponentiated_gradient(
     total = 0.0
     for k in range(len(order)):
         b = order[k]
-        loss, moves = _differentiate(corpus, work, None, segments, bests, None, b, costs, weights, 1.0)
+        loss, moves = _differentiate(corpus, work, None, chains, segments, bests, None, b, costs, weights, 1.0)
         if not math.isfinite(loss):
             return loss, k
         total += loss
@@ -389,17 +411,19 @@ def exponentiated_gradient(
                     # Rates may become 0
                     scores[r, j] = theta_b[r, j] + rate * ascent[r, j] if ascent[r, j] > -np.inf else -np.inf
             _write(scores, rows, table.scores)
-            _clear_derivatives(corpus, work, None, segments, b)
-            if segments is None:
-                log_z = _expect_scaled(work, sums, n, size, weight)
+            for kind in range(len(table.derivatives)):
+                _clear(table.derivatives[kind], rows[kind + 1] - rows[kind])
+            log_z = np.nan
+            if chains is not None:
+                log_z = _expect_scaled(work, chains, sums, n, size, weight)
                 if math.isnan(log_z):
-                    log_z = _expect_in_logs(work, None, n, size, weight)
+                    log_z = _expect_in_logs(work, chains, None, n, size, weight)
                 _use_path(work, None, corpus.gold[begin:end], size, -weight)
-            else:
+            if segments is not None:
                 _fold(work.nodes, segments, corpus.clamp, begin, end, size, False)
                 log_z = _expect_segments(work, None, segments, n, size, weight)
                 _use_segments(work, None, segments, segments.uses.path[begin:end], size, -weight)
-                _cover(segments, n, size, work.d_nodes)
+                _cover(segments.d_begins, segments.d_ends, n, size, work.d_nodes)
             if not math.isfinite(log_z):
                 return log_z, k
             cost = _cost(corpus, work.d_nodes, b, costs)
@@ -572,13 +596,12 @@ def _descend(corpus, work, pairs, segments, b, rate, weights):
         _descend_uses(pairs.uses, begin, end, size * size, pairs.d_scores, rate, learned, weights)
     if segments is not None:
         uses = segments.uses
-        first, last = uses.listed_starts[begin], uses.listed_starts[end]
         derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
         # What was used before has the rate already
         rates = (1.0, rate, rate, rate, 1.0)
         for kind in range(5):
-            a, c = (begin, end) if kind < OF_SPANS else (first, last)
-            _descend_uses(uses.kinds[kind], a, c, size, derivatives[kind], rates[kind], learned, weights)
+            a, c = _rows(uses.listed_starts, kind, begin, end)
+            _descend_uses(uses.features, a, c, size, derivatives[kind], rates[kind], learned, weights)
         slot = uses.length_start
         for k in range(uses.longest):
             for j in range(size):
@@ -611,19 +634,19 @@ def _descend_uses(uses, begin, end, size, d_scores, rate, learned, weights):
 
 
 @njit(**HELPER)
-def _sgd_l1(slots, amounts, weights, settings, state, paid):
+def _sgd_l1(slots, amounts, weights, settings, seen, scaling, paid):
     """`_descend` with the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009, figure 2.
 
     settings: As of SGD, and the weight of |w| per sequence. paid (float64[M]): q, what each weight was charged.
     """
     decay, rate, offset, l1 = settings
-    rate /= offset + state[0]
-    state[1] *= 1.0 - rate * decay
-    state[2] += rate * l1
+    rate /= offset + seen
+    scaling[0] *= 1.0 - rate * decay
+    scaling[1] += rate * l1
     for n in range(len(slots)):
         slot = slots[n]
-        weights[slot] -= rate / state[1] * amounts[n]
-        weights[slot] = _charge(weights[slot] * state[1], state[2], paid, slot) / state[1]
+        weights[slot] -= rate / scaling[0] * amounts[n]
+        weights[slot] = _charge(weights[slot] * scaling[0], scaling[1], paid, slot) / scaling[0]
 
 
 @njit(**HELPER)
@@ -687,10 +710,9 @@ def _catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen, regu
         _catch_up_uses(pairs.uses, begin, end, size * size, weights, settings, seen, regularized, squares)
     if segments is not None:
         uses = segments.uses
-        first, last = uses.listed_starts[begin], uses.listed_starts[end]
         for kind in range(5):
-            a, c = (begin, end) if kind < OF_SPANS else (first, last)
-            _catch_up_uses(uses.kinds[kind], a, c, size, weights, settings, seen, regularized, squares)
+            a, c = _rows(uses.listed_starts, kind, begin, end)
+            _catch_up_uses(uses.features, a, c, size, weights, settings, seen, regularized, squares)
     for slot in range(corpus.chain_start, len(weights)):
         if corpus.learned[slot]:
             _catch_up(slot, weights, settings, seen, regularized, squares)
@@ -716,8 +738,9 @@ def catch_up_all(learned, weights, settings, seen, regularized, squares):
 # ------------------------------------------------------------------------------------------- what a sequence asks for
 
 
-@njit(**HELPER)
-def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights, scale):
+# A part of its callers before LLVM sees them, which then optimizes it once instead of twice
+@njit(inline="always", **HELPER)
+def _differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, weights, scale):
     """Leaves the derivative of a sequence's loss in the work spaces.
 
     RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
@@ -725,16 +748,24 @@ def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights
     gold = corpus.gold
     clamp = corpus.clamp
     size = corpus.n_states
-    nodes, chain, kept = work.nodes, work.chain, work.kept
+    nodes, chain = work.nodes, work.chain
     begin, end = corpus.starts[b], corpus.starts[b + 1]
     factor = corpus.weights[b]
     n = end - begin
-    _clear_derivatives(corpus, work, pairs, segments, b)
+    _clear(work.d_nodes, n)
+    _clear(work.d_chain, size + 2)
+    if pairs is not None:
+        _clear(pairs.d_scores, n)
+    if segments is not None:
+        _clear(segments.d_begins, n)
+        _clear(segments.d_ends, n)
+        _clear(segments.d_lengths, len(segments.d_lengths))
+        _clear(segments.d_spans, segments.uses.listed_starts[end] - segments.uses.listed_starts[begin])
     if n == 0 or factor == 0.0:
         return 0.0, False
-    if segments is None:
+    if chains is not None:
         _add_scores(corpus.states, begin, end, size, weights, scale, False, nodes)
-    else:
+    if segments is not None:
         _score_segments(corpus.states, nodes, segments, begin, end, size, weights, scale)
     if pairs is not None:
         _add_scores(pairs.uses, begin, end, size * size, weights, scale, False, pairs.scores)
@@ -745,9 +776,9 @@ def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights
     for step in range(2):  # what the annotation allows, then everything
         is_free = step == 1
         if not is_free and corpus.is_known[b]:
-            if segments is None:
+            if chains is not None:
                 reached = _path_score(work, pairs, gold[begin:end], size)
-            else:
+            if segments is not None:
                 reached = _segments_score(work, pairs, segments, segments.uses.path[begin:end], size)
         else:
             if is_free and len(costs) > 0:
@@ -755,63 +786,49 @@ def _differentiate(corpus, work, pairs, segments, bests, sums, b, costs, weights
             if segments is not None:
                 _fold(nodes, segments, clamp, begin, end, size, not is_free)
                 if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
-                    _exclude(segments, begin, end, size, is_free)
-            elif not is_free:
+                    first, last = segments.uses.listed_starts[begin], segments.uses.listed_starts[end]
+                    _exclude(segments.uses.excluded[first:last], segments.spans, segments.kept, is_free)
+            if chains is not None and not is_free:
                 for t in range(n):
                     for j in range(size):
-                        kept[t, j] = nodes[t, j]
+                        chains.kept[t, j] = nodes[t, j]
                         if not clamp[begin + t, j]:
                             nodes[t, j] = -np.inf
             amount = factor if is_free else -factor
             if bests is not None:
-                if segments is None:
-                    value = _viterbi(work, pairs, bests.path, n, size)
+                if chains is not None:
+                    value = _viterbi(work, chains, pairs, bests.path, n, size)
                     if math.isfinite(value):
                         _use_path(work, pairs, bests.path[:n], size, amount)
-                else:
+                if segments is not None:
                     value = _best_segments(work, pairs, segments, bests.path, n, size)
                     if math.isfinite(value):
                         _use_segments(work, pairs, segments, bests.path[:n], size, amount)
             if sums is not None:
-                if segments is None:
+                if chains is not None:
                     value = np.nan
                     if pairs is None:
-                        value = _expect_scaled(work, sums, n, size, amount)
+                        value = _expect_scaled(work, chains, sums, n, size, amount)
                     if math.isnan(value):
-                        value = _expect_in_logs(work, pairs, n, size, amount)
-                else:
+                        value = _expect_in_logs(work, chains, pairs, n, size, amount)
+                if segments is not None:
                     value = _expect_segments(work, pairs, segments, n, size, amount)
             if not is_free:
                 reached = value
-                if segments is None:
+                if chains is not None:
                     for t in range(n):
                         for j in range(size):
-                            nodes[t, j] = kept[t, j]
+                            nodes[t, j] = chains.kept[t, j]
         if reached == -np.inf:
             return 0.0, False  # the annotation is forbidden: nothing to learn
     if corpus.is_known[b]:
-        if segments is None:
+        if chains is not None:
             _use_path(work, pairs, gold[begin:end], size, -factor)
-        else:
+        if segments is not None:
             _use_segments(work, pairs, segments, segments.uses.path[begin:end], size, -factor)
     if segments is not None:
-        _cover(segments, n, size, work.d_nodes)
+        _cover(segments.d_begins, segments.d_ends, n, size, work.d_nodes)
     return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
-
-
-@njit(**HELPER)
-def _clear_derivatives(corpus, work, pairs, segments, b):
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
-    _clear(work.d_nodes, end - begin)
-    _clear(work.d_chain, corpus.n_states + 2)
-    if pairs is not None:
-        _clear(pairs.d_scores, end - begin)
-    if segments is not None:
-        starts = segments.uses.listed_starts
-        _clear(segments.d_begins, end - begin)
-        _clear(segments.d_ends, end - begin)
-        _clear(segments.d_lengths, len(segments.d_lengths))
-        _clear(segments.d_spans, starts[end] - starts[begin])
 
 
 @njit(**HELPER)
@@ -858,25 +875,12 @@ def _add_costs(nodes, gold, clamp, begin, end, costs):
 
 
 @njit(**HELPER)
-def _n_wrong(corpus, segments, b, path):
-    """Tokens at which a path contradicts the annotation: another state, or a segment begins or goes on where it must not."""
+def _n_wrong(gold, clamp, begin, end, path):
+    """Tokens at which a path contradicts the annotation."""
     wrong = 0
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
-    state = 0
     for t in range(begin, end):
-        is_wrong = False
-        if segments is None:
-            state = path[t - begin]
-        else:
-            goes_on = path[t - begin] == GOES_ON
-            if goes_on:
-                is_wrong = segments.uses.must_begin[t]
-            else:
-                state = path[t - begin]
-                is_wrong = t > begin and not segments.uses.may_begin[t]
-        named = corpus.gold[t]
-        is_wrong |= state != named if named >= 0 else not corpus.clamp[t, state]
-        wrong += is_wrong
+        state = path[t - begin]
+        wrong += state != gold[t] if gold[t] >= 0 else not clamp[t, state]
     return wrong
 
 
@@ -922,11 +926,10 @@ def _collect(corpus, work, pairs, segments, b):
         found = _collect_uses(pairs.uses, begin, end, size * size, pairs.d_scores, learned, gradient, slots, found)
     if segments is not None:
         uses = segments.uses
-        first, last = uses.listed_starts[begin], uses.listed_starts[end]
         derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
         for kind in range(5):
-            a, c = (begin, end) if kind < OF_SPANS else (first, last)
-            found = _collect_uses(uses.kinds[kind], a, c, size, derivatives[kind], learned, gradient, slots, found)
+            a, c = _rows(uses.listed_starts, kind, begin, end)
+            found = _collect_uses(uses.features, a, c, size, derivatives[kind], learned, gradient, slots, found)
         slot = uses.length_start
         for k in range(uses.longest):
             for j in range(size):
@@ -982,9 +985,9 @@ def _collect_uses(uses, begin, end, size, d_scores, learned, gradient, touched, 
 
 
 @njit(**HELPER)
-def _viterbi(work, pairs, path, n, size):
+def _viterbi(work, chains, pairs, path, n, size):
     """The best labelling in ``path``, and its score; among equals the one with the lower last state, then the one before."""
-    nodes, chain, delta = work.nodes, work.chain, work.forward
+    nodes, chain, delta = work.nodes, work.chain, chains.forward
     transitions = chain if pairs is None else work.matrix
     width = chain.shape[1]
     for j in range(width):
@@ -1056,13 +1059,13 @@ def _exp(source, row, largest, target):
 
 
 @njit(fastmath=LINEAR, **HELPER)
-def _expect_scaled(work, sum_work, n, size, amount):
+def _expect_scaled(work, chains, sum_work, n, size, amount):
     """Log partition; adds the expected uses of each score, times an amount.
 
     Scaled linear domain, as in `linear_chain`; NaN, and nothing added, where numbers could vanish.
     """
     nodes, chain, d_nodes, d_chain = work.nodes, work.chain, work.d_nodes, work.d_chain
-    alpha, matrix = work.forward, work.matrix
+    alpha, matrix = chains.forward, work.matrix
     exp_nodes, arriving, beta, transposed, sums = sum_work
     width = matrix.shape[0]
     _clear(sums, width)
@@ -1192,9 +1195,9 @@ def _log_sum(terms):
 
 
 @njit(**HELPER)
-def _expect_in_logs(work, pairs, n, size, amount):
+def _expect_in_logs(work, chains, pairs, n, size, amount):
     """Textbook forward and backward, where the scaled ones give up or transitions depend on the token."""
-    nodes, chain, d_nodes, d_chain, alpha = work.nodes, work.chain, work.d_nodes, work.d_chain, work.forward
+    nodes, chain, d_nodes, d_chain, alpha = work.nodes, work.chain, work.d_nodes, work.d_chain, chains.forward
     terms, arriving, beta = np.empty(size), np.empty(size), np.empty(size)
     for t in range(n):
         for j in range(size):
@@ -1240,18 +1243,28 @@ def _expect_in_logs(work, pairs, n, size, amount):
 
 
 @njit(**HELPER)
+def _rows(listed_starts, kind, begin, end):
+    """What tokens begin:end use of a kind of `SegmentUses.features`."""
+    n_tokens = len(listed_starts) - 1
+    if kind < OF_SPANS:
+        return kind * n_tokens + begin, kind * n_tokens + end
+    before = OF_SPANS * n_tokens + (kind - OF_SPANS) * listed_starts[-1]
+    return before + listed_starts[begin], before + listed_starts[end]
+
+
+@njit(**HELPER)
 def _score_segments(states, nodes, segments, begin, end, size, weights, scale):
     """Scores of tokens, begins, ends, lengths and listed spans; and which spans are listed."""
     uses = segments.uses
     starts = uses.listed_starts
-    first, last = starts[begin], starts[end]
+    first = starts[begin]
     scores = (nodes, segments.begins, segments.ends, segments.spans, segments.spans)
     _add_scores(states, begin, end, size, weights, 1.0, False, nodes)
     for kind in range(5):
-        a, c = (begin, end) if kind < OF_SPANS else (first, last)
+        a, c = _rows(starts, kind, begin, end)
         # The first is added to what states gave, the last to what spans gave: so these two are not scaled yet.
         is_second, is_scaled = kind == 0 or kind == 4, kind != 3
-        _add_scores(uses.kinds[kind], a, c, size, weights, scale if is_scaled else 1.0, is_second, scores[kind])
+        _add_scores(uses.features, a, c, size, weights, scale if is_scaled else 1.0, is_second, scores[kind])
     for k in range(uses.longest):
         for j in range(size):
             segments.lengths[k, j] = scale * weights[uses.length_start + k * size + j]
@@ -1286,17 +1299,16 @@ def _fold(nodes, segments, clamp, begin, end, size, is_clamped):
 
 
 @njit(**HELPER)
-def _exclude(segments, begin, end, size, is_over):
+def _exclude(excluded, spans, kept, is_over):
     """Forbids the spans that the annotation excludes, or, when that is over, gives them their scores back."""
-    first, last = segments.uses.listed_starts[begin], segments.uses.listed_starts[end]
-    for n in range(last - first):
-        for j in range(size):
-            if segments.uses.excluded[first + n, j]:
+    for n in range(len(excluded)):
+        for j in range(excluded.shape[1]):
+            if excluded[n, j]:
                 if is_over:
-                    segments.spans[n, j] = segments.kept[n, j]
+                    spans[n, j] = kept[n, j]
                 else:
-                    segments.kept[n, j] = segments.spans[n, j]
-                    segments.spans[n, j] = -np.inf
+                    kept[n, j] = spans[n, j]
+                    spans[n, j] = -np.inf
 
 
 @njit(**HELPER)
@@ -1411,13 +1423,28 @@ def _use_segments(work, pairs, segments, path, size, amount):
 
 
 @njit(**HELPER)
-def _cover(segments, n, size, d_nodes):
+def _n_wrong_segments(gold, clamp, must_begin, may_begin, begin, end, path):
+    """Tokens at which a path contradicts the annotation: another state, or a segment begins or goes on where it must not."""
+    wrong = 0
+    state = 0
+    for t in range(begin, end):
+        goes_on = path[t - begin] == GOES_ON
+        if not goes_on:
+            state = path[t - begin]
+        is_wrong = must_begin[t] if goes_on else t > begin and not may_begin[t]
+        is_wrong |= state != gold[t] if gold[t] >= 0 else not clamp[t, state]
+        wrong += is_wrong
+    return wrong
+
+
+@njit(**HELPER)
+def _cover(d_begins, d_ends, n, size, d_nodes):
     """Segments over each token: those that began up to it, less those that ended before it."""
     for t in range(n):
         for j in range(size):
-            d_nodes[t, j] = segments.d_begins[t, j]
+            d_nodes[t, j] = d_begins[t, j]
             if t > 0:
-                d_nodes[t, j] += d_nodes[t - 1, j] - segments.d_ends[t - 1, j]
+                d_nodes[t, j] += d_nodes[t - 1, j] - d_ends[t - 1, j]
 
 
 @njit(**HELPER)

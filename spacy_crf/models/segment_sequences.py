@@ -54,7 +54,7 @@ class SegmentSequencesObjective(SemiMarkovWeights):
         laid_out, segments = self.corpus, self.corpus.segments
         arrays = [laid_out.starts, laid_out.gold, laid_out.weights, laid_out.clamp, segments.path, segments.may_begin]
         arrays += [segments.must_begin, segments.listed_starts, segments.listed_lengths, segments.excluded]
-        for uses in (laid_out.states, *segments.kinds):
+        for uses in (laid_out.states, segments.features):
             arrays += [uses.slots, uses.bounds]
         for array in arrays:
             check = zlib.crc32(np.ascontiguousarray(array), check)
@@ -118,7 +118,7 @@ class SegmentSequencesObjective(SemiMarkovWeights):
             path=path,
             may_begin=clamp.may_begin,
             must_begin=clamp.must_begin,
-            kinds=tuple(uses[kind] for kind in ("tokens", "begins", "ends", "spans", "repeats")),
+            features=join_uses([uses[kind] for kind in ("tokens", "begins", "ends", "spans", "repeats")]),
             listed_starts=listed_starts,
             listed_lengths=listed_lengths,
             length_start=length_start,

@@ -128,12 +128,10 @@ class FrankWolfe(DualOptimizer):
         super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
 
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
-        work, _, segments, bests, _ = pass_.room
-        room = (work, segments, bests, kernels.make_table(pass_.corpus, pass_.room))
+        corpus, work, _, chains, segments, bests, _ = pass_.room
+        room = (corpus, work, chains, segments, bests, kernels.make_table(corpus, pass_.room))
         arrays = (run.arrays["uses"], run.arrays["dual"])
-        return kernels.frank_wolfe(
-            pass_.corpus, *room, pass_.order, learns, pass_.costs, run.slots, *arrays, float(self.l2)
-        )
+        return kernels.frank_wolfe(*room, pass_.order, learns, pass_.costs, run.slots, *arrays, float(self.l2))
 
 
 class ExponentiatedGradient(DualOptimizer):
@@ -175,10 +173,11 @@ class ExponentiatedGradient(DualOptimizer):
         run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))
 
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
-        work, _, segments, bests, _ = pass_.room
-        room = (work, segments, bests, kernels.make_sums(pass_.corpus), kernels.make_table(pass_.corpus, pass_.room))
+        corpus, work, _, chains, segments, bests, _ = pass_.room
+        sums, table = kernels.make_sums(corpus), kernels.make_table(corpus, pass_.room)
+        room = (corpus, work, chains, segments, bests, sums, table)
         arrays = [run.arrays[name] for name in ("uses", "dual", "theta", "rates")]
         first = bool(run.numbers["first"])
         return kernels.exponentiated_gradient(
-            pass_.corpus, *room, pass_.order, learns, pass_.costs, run.slots, *arrays, first, float(self.l2)
+            *room, pass_.order, learns, pass_.costs, run.slots, *arrays, first, float(self.l2)
         )

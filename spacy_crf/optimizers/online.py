@@ -21,8 +21,6 @@ from .objective import CRFOptimizer, SequenceObjective, check_count
 
 logger = logging.getLogger("spacy.spacy_crf")
 
-_NOTHING = np.zeros(0)
-
 
 class Pass(NamedTuple):
     """What a kernel is told of a pass."""
@@ -87,18 +85,18 @@ class OnlineOptimizer(CRFOptimizer):
         pass_: Pass,
         run: OnlineRun,
         *settings: float,
-        memory: Floats = _NOTHING,
-        squares: Floats = _NOTHING,
+        memory: Optional[Floats] = None,
+        squares: Optional[Floats] = None,
     ) -> tuple[float, int]:
         """Walks by a rule of the kernel, which gets its settings and what it remembers of each slot."""
         numbers = run.numbers
-        state = np.array([run.count, numbers.get("scale", 1.0), numbers.get("due", 0.0)])
+        scaling = np.array([numbers["scale"], numbers["due"]]) if "scale" in numbers else None
         padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
-        given = (pass_.corpus, *pass_.room, pass_.order, pass_.costs, run.slots)
-        loss, place = kernels.walk(*given, rule, padded, state, memory, squares)
-        if "scale" in numbers:
-            numbers["scale"], numbers["due"] = state[1:].tolist()
-        return loss, place
+        given = (*pass_.room, pass_.order, pass_.costs, run.slots)
+        found = kernels.walk(*given, rule, padded, float(run.count), scaling, memory, squares)
+        if scaling is not None:
+            numbers["scale"], numbers["due"] = scaling.tolist()
+        return found
 
     def present(self, run: OnlineRun) -> Floats:
         """The weights in slots (float64[M])."""

@@ -107,7 +107,7 @@ class SGD(OnlineOptimizer):
         share = len(sample) / n_sequences
 
         def objective(position: OnlineRun) -> float:
-            loss, _ = self.apply(kernels.NOTHING, pass_, position)
+            loss, _ = self.apply(kernels.NOTHING, pass_, position, memory=position.arrays.get("paid"))
             return loss + share * self.penalty(self.present(position)[corpus.slot_of_weight])
 
         def try_rate(eta: float) -> float:
