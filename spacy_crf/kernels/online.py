@@ -482,7 +482,7 @@ def _add(rows, amount, others):
             rows[r, j] += amount * others[r, j]
 
 
-@njit(inline='always', **HELPER)
+@njit(inline="always", **HELPER)
 def _aim(corpus, work, segments, table, b, mean, direction):
     """Where a sequence could go, less where it is: in terms of scores, and collected by weight."""
     _read(table.derivatives, table.rows[b], direction)
