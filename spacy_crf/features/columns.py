@@ -86,6 +86,11 @@ class ColumnReader:
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
         self._table = self._new_table()
 
+    @property
+    def table(self) -> LexemeTable:
+        """The words that are kept."""
+        return self._table
+
     def keep_names(self, keep: bool) -> None:
         """While names are kept, ``name_of`` can spell the values read since; reading is slower and the table new."""
         self.names = {} if keep else None

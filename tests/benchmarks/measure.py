@@ -86,6 +86,12 @@ def _peak_mb() -> float:
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
+def memory_mb() -> float:
+    """What this process has in memory now (on Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+
 def entity_f1(gold: Tags, predicted: Tags) -> float:
     """Percent, micro average over entities, as conlleval counts them."""
     return 100 * float(f1_score([list(tags) for tags in gold], [list(tags) for tags in predicted]))
