@@ -515,7 +515,7 @@ def _padded(size: int) -> int:
 # --------------------------------------------------------------------------------- between scores and the linear domain
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Exponentials:
     """exp of the scores that tokens share, each less the maximum of its array. P is S rounded up to whole vectors."""
 
@@ -528,6 +528,8 @@ class _Exponentials:
     shift: Floats  # [1 or n] the maxima of the transitions
     end_shift: float  # the sum of the maxima of first and last
     spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
+
+    neighbours: Optional[tuple] = None  # what `spans` found out about the matrices
 
     @cached_property
     def matrices(self) -> Floats:

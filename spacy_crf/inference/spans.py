@@ -176,7 +176,7 @@ def _posteriors(batch, chunk, shared, spans):
     marginals = np.empty_like(part.emissions)
     left, right, _ = chains._forward_backward(part, exponentials, np.ones(len(log_z)), log_z, marginals)
     matrices = exponentials.matrices
-    neighbours = _neighbours(matrices, spans)
+    neighbours = _neighbours(exponentials, spans)
     opening = np.zeros(len(marginals), dtype=np.bool_)
     opening[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = True
     yield (
@@ -190,12 +190,19 @@ def _posteriors(batch, chunk, shared, spans):
         yield _log_posterior(part.cut(sequence)), tokens, None
 
 
-def _neighbours(matrices: Floats, spans: SpanStates) -> NDArray[np.bool_]:
+def _neighbours(exponentials, spans: SpanStates) -> NDArray[np.bool_]:
     """Which states have any neighbours before and behind them, in their span and outside: bool[4, S]."""
+    kept = exponentials.neighbours
+    if kept is None or kept[0] is not spans.continues:
+        kept = exponentials.neighbours = (spans.continues, _find_neighbours(exponentials.matrices, spans.continues))
+    return kept[1]
+
+
+def _find_neighbours(matrices: Floats, continues: NDArray[np.bool_]) -> NDArray[np.bool_]:
     if len(matrices) > 1:  # they may differ from token to token
         return np.ones((4, matrices.shape[1]), dtype=bool)
     possible = matrices[0] > 0.0
-    inside, outside = possible & spans.continues, possible & ~spans.continues
+    inside, outside = possible & continues, possible & ~continues
     return np.array([inside.any(axis=0), outside.any(axis=0), inside.any(axis=1), outside.any(axis=1)])
 
 

@@ -497,7 +497,8 @@ def viterbi_among_likely(emissions, transitions, first, last, starts, order, mar
     """`viterbi` where the posterior is known.
 
     No path is more probable than a state on it is. So what is less probable than some path has no part in the best one: here that
-    of the likeliest state at each token. Few states are left, and among them the search takes next to nothing.
+    of the likeliest state at each token, of those allowed behind the one before. Few states are left, and among them the search
+    takes next to nothing.
 
     emissions, transitions, first, last, starts: As in `viterbi`.
     order (int64[S]): Which state has column k of the marginals.
@@ -527,6 +528,12 @@ def viterbi_among_likely(emissions, transitions, first, last, starts, order, mar
                 if marginals[t, k] > marginals[t, likeliest]:
                     likeliest = k
             state = order[likeliest]
+            if t > begin and transitions[t * step, before, state] == -np.inf:
+                most = -1.0
+                for k in range(size):
+                    if marginals[t, k] > most and transitions[t * step, before, order[k]] > -np.inf:
+                        most = marginals[t, k]
+                        state = order[k]
             score += emissions[t, state] + (first[state] if t == begin else transitions[t * step, before, state])
             before = state
         threshold = np.exp(score + last[before] - log_z[b]) * ALMOST

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Optimizer
 
 from ..errors import Errors, Warnings
-from ..features.doc_batch import DocBatch, doc_bounds
+from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
@@ -289,14 +290,17 @@ class RuledPipe(CRFPipe):
         begin, end, _ = self.segments(prediction.tags, prediction.starts)
         bounds = prediction.doc_starts
         counts = np.diff(np.searchsorted(begin, bounds))
-        shift = np.repeat(bounds[:-1], counts)
-        found = zip((begin - shift).tolist(), (end - shift - 1).tolist(), prediction.probabilities.tolist())
-        for doc, n_spans in zip(docs, counts.tolist()):
-            # What span._.set does, without a Span, which took longer than all inference
-            for first, last, probability in islice(found, n_spans):
-                last_token = doc[last]
-                key = ("._.", "crf_prob", doc[first].idx, last_token.idx + len(last_token))
-                doc.user_data[key] = probability
+        # What span._.set does, without Spans and Tokens, which took longer than all inference
+        having = [doc for doc, n_spans in zip(docs, counts.tolist()) if n_spans]
+        offset, length = read_attributes(having, [IDX, LENGTH]).T.astype(np.int64)
+        left_out = np.cumsum(np.where(counts > 0, 0, np.diff(bounds)))
+        shift = np.repeat(left_out, counts)
+        first, last = begin - shift, end - shift - 1
+        found = zip(offset[first].tolist(), (offset[last] + length[last]).tolist(), prediction.probabilities.tolist())
+        for doc, n_spans in zip(having, counts[counts > 0].tolist()):
+            doc.user_data.update(
+                (("._.", "crf_prob", start, stop), probability) for start, stop, probability in islice(found, n_spans)
+            )
 
     def _spans_clamp(self, docs: DocBatch, starts: NDArray[np.int64], clamp: Any) -> Any:
         """The clamp, or None, narrowed by doc.spans["crf_blocked"] and doc.spans["crf_forced"]."""
