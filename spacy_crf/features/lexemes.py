@@ -96,9 +96,10 @@ class LexemeTable:
         orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know their attributes.
         """
         found = self._index.rows(orths)
-        if (found < 0).any():
+        if found.min(initial=0) < 0:
             with self._lock:
-                new = list(dict.fromkeys(orths[self._index.rows(orths) < 0].tolist()))  # as they are met
+                missing = orths[found < 0]
+                new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))  # as they are met
                 vocabs = list(dict.fromkeys(map(_vocab, docs)))
                 if len(vocabs) == 1:
                     self._read(new, vocabs[0])

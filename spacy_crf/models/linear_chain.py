@@ -14,7 +14,7 @@ from thinc.api import Model
 
 from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..schemes import TransitionMask
-from ..types import ChainScores, Clamp
+from ..types import ChainScores, Clamp, Floats
 from .emissions import Corpus, Emissions, pairs_allowed, resize_emissions
 
 _PARAMS = ("transitions", "first", "last")
@@ -42,6 +42,7 @@ def LinearChain(
             "resize": resize_chain,
             "objective": _make_objective,
             "sequences": _make_sequences,
+            "potentials": Potentials(),
             "allowed": None,  # TransitionMask, set by the component
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
         },
@@ -65,20 +66,44 @@ def set_allowed(model: Model, mask: TransitionMask) -> None:
     model.attrs["allowed"] = mask
 
 
+class Potentials:
+    """Those of transitions, firsts and lasts: the same from batch to batch, so that predicting need not make them again."""
+
+    def __init__(self) -> None:
+        self._latest: Optional[tuple] = None  # replaced as a whole: threads may be reading
+
+    def of(self, weights: list[NDArray], allowed: TransitionMask) -> tuple[Floats, Floats, Floats]:
+        """In float64, with -inf where the scheme forbids; nobody writes to them. Optimizers change weights in place, so they
+        are compared."""
+        latest = self._latest
+        if latest is None or latest[0] is not allowed or not all(map(np.array_equal, latest[1], weights)):
+            potentials = tuple(np.where(mask, w, -np.inf).astype(np.float64) for mask, w in zip(allowed, weights))
+            latest = self._latest = (allowed, [w.copy() for w in weights], potentials)
+        return latest[2]
+
+
 def chain_scores(model: Model, emissions: Emissions, transitions, first, last) -> ChainScores:
     """Potentials from emissions and the chain's weights, in float64, with -inf where the scheme forbids."""
     allowed: TransitionMask = model.attrs["allowed"]
     transitions = np.where(allowed.transitions, transitions, -np.inf)
-    if emissions.transitions is not None:
-        transitions = emissions.transitions + transitions
     first = np.where(allowed.first, first, -np.inf)
     last = np.where(allowed.last, last, -np.inf)
+    return _with_emissions(emissions, transitions, first, last)
+
+
+def _with_emissions(emissions: Emissions, transitions: Floats, first: Floats, last: Floats) -> ChainScores:
+    if emissions.transitions is not None:
+        transitions = emissions.transitions + transitions
     return ChainScores(emissions.scores, transitions, first, last, emissions.starts)
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ChainScores, Callable]:
     emissions, backprop_emissions = model.layers[0](docs, is_train)
-    scores = chain_scores(model, emissions, *(model.get_param(name).astype(np.float64) for name in _PARAMS))
+    weights = [model.get_param(name) for name in _PARAMS]
+    if is_train:
+        scores = chain_scores(model, emissions, *(array.astype(np.float64) for array in weights))
+    else:
+        scores = _with_emissions(emissions, *model.attrs["potentials"].of(weights, model.attrs["allowed"]))
 
     def backprop(d_scores: ChainScores) -> list[Doc]:
         d_transitions, per_position = d_scores.transitions, None

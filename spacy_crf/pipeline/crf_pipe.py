@@ -40,10 +40,11 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
-# A prediction batch: few enough tokens for their scores to stay in the cache, and few enough Docs in memory together for
-# Python's garbage collector to let them be: each is a dozen containers, and from 700 on it looks through everything
+# A prediction batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large
+# batches. But the scores of their tokens should stay in the cache, and each Doc is a dozen containers, among which Python's
+# garbage collector looks for cycles as long as they are alive.
 _PREDICTED_TOKENS = 1 << 14
-_PREDICTED_DOCS = 64
+_PREDICTED_DOCS = 128
 
 
 class Prediction(NamedTuple):
@@ -212,11 +213,11 @@ class CRFPipe(TrainablePipe):
         """Process a stream of Docs in batches.
 
         stream (Iterable[Doc]): The Docs.
-        batch_size (int): Most Docs in a batch, which has 64 at most: more together are no faster, and of long ones fewer.
+        batch_size (int): Most Docs in a batch; more than 128 together are no faster, and of long ones fewer.
         YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()
-        for docs in _minibatch_by_tokens(stream, batch_size):
+        for docs in _minibatch_by_tokens(stream, min(batch_size, _PREDICTED_DOCS)):
             try:
                 self.set_annotations(docs, self.predict(docs))
                 yield from docs
@@ -606,7 +607,6 @@ class _TrainingBatch(NamedTuple):
 
 def _minibatch_by_tokens(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
     """Batches of at most so many Docs, each ended by the Doc that makes it large enough."""
-    batch_size = min(batch_size, _PREDICTED_DOCS)
     batch, size = [], 0
     for doc in docs:
         batch.append(doc)

@@ -1,5 +1,6 @@
 """Fair measurements: tasks side by side in one run, peak memory in processes of their own, scores, and the table."""
 
+import gc
 import multiprocessing
 import resource
 import statistics
@@ -28,6 +29,7 @@ def side_by_side(*tasks: Callable[[], Any], repeats: int = 5, warm_up: bool = Tr
     seconds: list[list[float]] = [[] for _ in tasks]
     for _ in range(repeats):
         for task, times in zip(tasks, seconds):
+            gc.collect()  # or one task pays for what all of them left behind, turn after turn the same one
             start = time.perf_counter()
             task()
             times.append(time.perf_counter() - start)
