@@ -166,7 +166,7 @@ def novels(repeats: int) -> list[Line]:
 
 def ingredients(repeats: int) -> list[Line]:
     """Docs of seven tokens, labels of ingredients_ip."""
-    return _pipes("ingredients", "ingredients.txt", 10_000, "ingredients_ip", repeats, share=(0.35, 0.55))
+    return _pipes("ingredients", "ingredients.txt", 19_000, "ingredients_ip", repeats, share=(0.35, 0.55))
 
 
 def _pipes(name: str, file: str, n_texts: int, corpus: str, repeats: int, *, share: tuple[float, float]) -> list[Line]:
