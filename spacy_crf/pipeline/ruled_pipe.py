@@ -298,9 +298,9 @@ class RuledPipe(CRFPipe):
         first, last = begin - shift, end - shift - 1
         found = zip(offset[first].tolist(), (offset[last] + length[last]).tolist(), prediction.probabilities.tolist())
         for doc, n_spans in zip(having, counts[counts > 0].tolist()):
-            doc.user_data.update(
-                (("._.", "crf_prob", start, stop), probability) for start, stop, probability in islice(found, n_spans)
-            )
+            user_data = doc.user_data
+            for start, stop, probability in islice(found, n_spans):
+                user_data["._.", "crf_prob", start, stop] = probability
 
     def _spans_clamp(self, docs: DocBatch, starts: NDArray[np.int64], clamp: Any) -> Any:
         """The clamp, or None, narrowed by doc.spans["crf_blocked"] and doc.spans["crf_forced"]."""
