@@ -1,0 +1,76 @@
+"""The pages under docs/ and the README are true: their code blocks are run, and what they print is what they say.
+
+The blocks of a page run one after the other, in a folder with the repository's ``assets`` and ``configs``: ``python`` blocks in
+one namespace, ``bash`` blocks of docs/ as scripts; of ``ini`` blocks, which are parts of configs, every registered name resolves. Comments right below a line that begins
+with ``print(`` are what it prints; ``...`` in them stands for anything.
+"""
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import srsly
+from spacy.util import registry
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_blocks_run(page, tmp_path, monkeypatch, capsys):
+    for folder in ("assets", "configs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    for language, block in _BLOCK.findall(page.read_text(encoding="utf8")):
+        if language == "python":
+            capsys.readouterr()
+            exec(compile(block, page.name, "exec"), namespace)
+            _compare(_promised(block), capsys.readouterr().out.splitlines())
+        elif language == "ini":
+            _check_config(block)
+        elif language == "bash" and page.stem != "README":  # the README's set up environments and train for minutes
+            _run_script(block, tmp_path)
+
+
+def _promised(block: str) -> list[str]:
+    """The comments below lines that print."""
+    promised, printed = [], False
+    for line in block.splitlines():
+        if printed and line.startswith("# "):
+            promised.append(line[2:])
+        else:
+            printed = line.startswith("print(")
+    return promised
+
+
+def _compare(promised: list[str], printed: list[str]) -> None:
+    if not promised:
+        return
+    assert len(promised) == len(printed), "\n".join(printed)
+    for expected, line in zip(promised, printed):
+        pattern = ".*".join(map(re.escape, expected.split("...")))
+        assert re.fullmatch(pattern, line), f"the page says\n{expected}\nand it prints\n{line}"
+
+
+def _check_config(block: str) -> None:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str
+    parser.read_string(block)
+    for section in parser.sections():
+        for key, value in parser.items(section):
+            value = srsly.json_loads(value) if not value.startswith("$") else value
+            assert not key.startswith("@") or registry.has(key[1:], value), f"[{section}] {key} = {value}"
+
+
+def _run_script(block: str, folder: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
