@@ -1,8 +1,8 @@
 """The pages under docs/ and the README are true: their code blocks are run, and what they print is what they say.
 
 The blocks of a page run one after the other, in a folder with the repository's ``assets`` and ``configs``: ``python`` blocks in
-one namespace, ``bash`` blocks of docs/ as scripts; of ``ini`` blocks, which are parts of configs, every registered name resolves. Comments right below a line that begins
-with ``print(`` are what it prints; ``...`` in them stands for anything.
+one namespace, ``bash`` blocks of docs/ as scripts; of ``ini`` blocks, which are parts of configs, every registered name resolves.
+Comments right below a line that begins with ``print(`` are what it prints; ``...`` in them stands for anything.
 """
 
 import configparser
