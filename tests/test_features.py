@@ -15,6 +15,10 @@ from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTa
 from spacy_crf.features.gazetteers import Gazetteer, read_gazetteer
 from spacy_crf.features.presets import ner_features, tagger_features
 
+HASHES_OF_SAVED_MODELS = [
+    *(11724556408893989787, 11164902482223277355, 812238095144249939, 8105097113831310172),
+    *(15111438328409758322, 2677515452674963592),
+]
 TEXTS = ["New York is big .", "", "I live in New Orleans , Louisiana", "Hi"]
 
 
@@ -238,6 +242,40 @@ def test_every_attribute_can_be_read(docs):
     affixes = [2 * max(0, 5 - len(word)) for word in words]  # those that the word is too short for
     assert [len(found) for found in names] == [len(templates) - missing for missing in affixes]
     assert "short_shape[0]=Xx" in index.names() and "sent_start[0]=-1" not in names[0]
+
+
+@pytest.mark.issue(12)
+def test_minus_one_is_a_value(nlp):
+    """It was also the mark of columns without a value, so that heads and sentence starts lost it."""
+    heads = [1, 1, 1, 2, 3, 2]
+    doc = Doc(nlp.vocab, words=["all", "of", "them", "read", "in", "it"], heads=heads, deps=["dep"] * 6)
+    _, _, names = freeze(FeatureSet(["head[0]", "sent_start[0]", "head[-1]|head[0]"], padding=False), [doc])
+    offsets = [str(head - i) for i, head in enumerate(heads)]
+    for i, found in enumerate(names):
+        plain = [f"head[0]={offsets[i]}", f"sent_start[0]={1 if i == 0 else -1}"]
+        plain += [f"head[-1]|head[0]={offsets[i - 1]}|{offsets[i]}"] if i else []
+        assert found == sorted(plain)
+
+
+@pytest.mark.issue(12)
+def test_clusters_are_whatever_the_table_says():
+    """Negative ones and bit strings ended in an overflow."""
+    nlp = spacy.blank("en")
+    clusters = {"a": -1, "b": -(2**63), "c": 2**64 - 1, "d": 7, "e": "0110", "f": 10**40}
+    table = nlp.vocab.lookups.add_table("lexeme_cluster")
+    for word, cluster in clusters.items():
+        table[nlp.vocab.strings.add(word)] = cluster
+    _, _, names = freeze(FeatureSet(["cluster[0]"]), [Doc(nlp.vocab, words=[*clusters, "unknown"])])
+    assert names == [[f"cluster[0]={cluster}"] for cluster in [*clusters.values(), 0]]
+
+
+def test_features_have_the_hashes_of_saved_models(nlp):
+    """Saved models know their features by these numbers."""
+    feature_set = FeatureSet(["bias", "lower[0]", "suffix3[-1]|tag[1]", "shape[2]", "is_title[0]", "head[0]|spacy[0]"])
+    doc = Doc(nlp.vocab, words=["Ann", "leaves", "Rome"], tags=["N", "V", "N"], heads=[1, 1, 1], deps=["dep"] * 3)
+    reader = feature_set.reader({})
+    hashes = CompiledTemplates(feature_set.templates, reader).hash(reader.read([doc])).hashes
+    assert hashes[0].tolist() == HASHES_OF_SAVED_MODELS
 
 
 def test_presets_make_indices(docs):

@@ -74,6 +74,16 @@ def test_joined_parts_read_the_ends_and_their_surroundings():
     assert found[3, 4] == {f"{template}=york|.|.|<EOS1>": 1.0}
 
 
+@pytest.mark.issue(12)
+def test_ends_may_have_the_value_minus_one():
+    """As a number, -1 was the mark of no value."""
+    doc = Doc(nlp.vocab, words=["the", "old", "town"], heads=[2, 2, 2], deps=["det", "amod", "ROOT"])
+    doc[1].head, doc[2].head = doc[0], doc[1]
+    found = features_of(doc, ["seg.first:head|seg.last:sent_start"])
+    assert found[1, 2] == {"seg.first:head|seg.last:sent_start=-1|-1": 1.0}
+    assert found[1, 3] == {"seg.first:head|seg.last:sent_start=-1|-1": 1.0}
+
+
 def test_parts_at_the_ends_read_their_neighbours():
     doc = doc_of("in New York .")
     found = features_of(

@@ -39,8 +39,7 @@ _FLAGS = [
 ]
 
 # What lexemes have as numbers: strings as their hashes
-_FIELDS = ["orth", "lower", "shape", "prefix", "suffix", "cluster"]
-_SPELLED = _FIELDS[:5]
+_FIELDS = ["orth", "lower", "shape", "prefix", "suffix"]
 
 # How many characters of the word, from its end if negative; shorter words have no such affix.
 _AFFIXES = {**{f"prefix{n}": n for n in range(1, 6)}, **{f"suffix{n}": -n for n in range(1, 6)}}
@@ -52,11 +51,18 @@ def _short_shape(shape: str) -> str:
     return "".join(kind for kind, _ in groupby(shape))
 
 
+def _cluster(lexeme: Lexeme) -> Any:
+    """The table of clusters is the user's, and may hold what a column can't."""
+    cluster = lexeme.cluster
+    return cluster if isinstance(cluster, int) and 0 <= cluster < 1 << 63 else str(cluster)
+
+
 # From a word and its lexeme to a string or a number
 _COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
     "length": lambda text, lexeme: len(text),
     "has_hyphen": lambda text, lexeme: int("-" in text),
     "has_digit": lambda text, lexeme: int(any(map(str.isdigit, text))),
+    "cluster": lambda text, lexeme: _cluster(lexeme),
     "short_shape": lambda text, lexeme: _short_shape(lexeme.shape_),
 }
 
@@ -119,9 +125,9 @@ class LexemeTable:
         rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # as is the bias
         read = attrgetter("flags", "orth", *(name for _, name in self._fields))
         values = np.array(list(map(read, lexemes)), dtype=np.uint64)
-        for place, (column, name) in enumerate(self._fields, start=2):
+        for place, (column, _) in enumerate(self._fields, start=2):
             rows[:, column] = values[:, place]
-            if self.names is not None and name in _SPELLED:
+            if self.names is not None:
                 self.names.update((value, vocab.strings[value]) for value in values[:, place].tolist())
         for column, bit in self._flags:
             rows[:, column] = values[:, 0] >> bit & np.uint64(1)

@@ -9,7 +9,9 @@ the sequence, ``reach + k - 1`` for k tokens behind it.
 import numpy as np
 from numba import njit
 
-ABSENT = np.uint64(0xFFFFFFFFFFFFFFFF)  # value of a column where the token has none: its templates are left out
+# Value of a column where the token has none: its templates are left out. As a number it is -2**63, which no attribute has; of
+# strings, one in 2**64 has it for a hash. (-1 is the head of a token whose head stands before it.)
+ABSENT = np.uint64(1 << 63)
 NO_FEATURE = np.uint64(0)
 
 _FIRST = np.uint64(0x9E3779B97F4A7C15)

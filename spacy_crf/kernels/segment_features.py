@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-ABSENT = np.uint64(0xFFFFFFFFFFFFFFFF)
+ABSENT = np.uint64(1 << 63)  # as in ``hashing``
 NO_FEATURE = np.uint64(0)
 
 # What a part of a template reads from the span of the tokens b to e - 1
