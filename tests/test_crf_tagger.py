@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc, Token
+from spacy.language import Language
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 from spacy.util import registry
 
@@ -230,6 +231,33 @@ def test_features_from_a_rule_based_component():
         nlp.update(examples, sgd=optimizer, annotates=["entity_ruler"])
     doc = nlp(Doc(nlp.vocab, words=["h", "mister", "unseen"]))
     assert [token.tag_ for token in doc] == ["X", "X", "NAME"]
+
+
+@Language.component("first_word_annotator")
+def annotate_partly(doc):
+    """The first word is the root of all, and an entity."""
+    for token in doc:
+        token.head = doc[0]
+    doc.set_ents([Span(doc, 0, 1, "FIRST")], default="outside")
+    return doc
+
+
+@pytest.mark.issue(12)
+def test_what_a_component_leaves_out_is_not_taken_from_the_gold_annotation():
+    """It said that the first word is a root and the others no entities, both of which are written as 0."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("first_word_annotator")
+    nlp.config["training"]["annotating_components"] = ["first_word_annotator"]
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["ent_type[0]", "ent_id[0]", "head[0]"]}
+    tagger = nlp.add_pipe("crf_tagger", config={"model": {"emissions": {"features": features}}})
+    [example, *_] = tag_examples(nlp)
+    gold = example.reference
+    gold.set_ents([Span(gold, 1, 2, "LAST", span_id="last")], default="outside")
+    for token in gold:
+        token.head = gold[2]
+    nlp.initialize(lambda: [example])
+    names = tagger.model.get_ref("emissions").attrs["features"].states.index.names()
+    assert sorted(names) == ["ent_id[0]", "ent_type[0]", "ent_type[0]=FIRST", "head[0]=-1", "head[0]=-2", "head[0]=0"]
 
 
 def test_features_from_a_component_trained_in_the_same_run():

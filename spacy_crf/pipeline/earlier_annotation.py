@@ -7,10 +7,14 @@ count no features, so they are counted on copies that have the annotation traini
 from collections.abc import Callable
 from typing import Optional
 
-from spacy.attrs import IDS, ORTH
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, IDS, ORTH
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
+
+_OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 outside of entities too
 
 
 class EarlierAnnotation:
@@ -38,11 +42,21 @@ class EarlierAnnotation:
         if self._attributes and _same_words(doc, example.reference):
             ids = [ORTH, *self._attributes]  # two at least, for an array with two axes
             values, gold = doc.to_array(ids), example.reference.to_array(ids)
-            unset = values == 0
-            if len(doc) and (gold[unset] != 0).any():
-                values[unset] = gold[unset]
-                doc.from_array(ids[1:], values[:, 1:])
+            unset = self._unset(doc, values[:, 1:])
+            gold = np.where(unset, gold[:, 1:], values[:, 1:])
+            if (gold != values[:, 1:]).any():
+                doc.from_array(ids[1:], gold)
         return doc
+
+    def _unset(self, doc: Doc, values: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which values no component has set: bool[T, C] of uint64[T, C]. 0 may be an answer: no entity, the root of a tree."""
+        unset = values == 0
+        for column, attribute in enumerate(self._attributes):
+            if attribute in _OF_ENTITIES:
+                unset[:, column] &= doc.to_array(ENT_IOB) == 0
+            elif attribute == HEAD:
+                unset[:, column] &= not values[:, column].any()
+        return unset
 
 
 def annotators_that_learn(nlp: Language, name: str) -> list[str]:
