@@ -196,6 +196,10 @@ class Errors(metaclass=_Coded):
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
     CRF505 = "{source} does not fit the component in the config: {reason}"
     CRF506 = "Can't read the saved component {source}: {reason}."
+    CRF507 = (
+        "Component '{name}' is a copy that can't train: its optimizer has a schedule, and schedules can be neither copied nor "
+        "sent to another process. Train the original, or save the pipeline and load it here."
+    )
     CRF601 = "Rule {place} is no rule: {rule!r}. A rule is a table with the key 'rule' and its arguments."
     CRF602 = "Rule {place}: there is no rule '{rule}'. Known rules: {known}."
     CRF603 = "Rule '{name}': the arguments are not right. {problem}. Arguments of this rule: {known}."

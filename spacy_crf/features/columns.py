@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import srsly
 from numpy.typing import NDArray
 from spacy.attrs import IDS
 from spacy.strings import hash_string
@@ -27,6 +28,21 @@ TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 Source = Callable[[Doc], Any]
+
+
+class Functions(dict[str, Callable]):
+    """Registered functions by name, never changed. Copies share them; other processes get them by value where they can't import
+    them, for a registered function is often made by another one."""
+
+    def __deepcopy__(self, memo: dict) -> "Functions":
+        return self
+
+    def __reduce__(self):
+        return _unpickled_functions, (srsly.pickle_dumps(dict(self)),)
+
+
+def _unpickled_functions(data: bytes) -> Functions:
+    return Functions(srsly.pickle_loads(data))
 
 
 def known_attributes() -> str:

@@ -12,7 +12,7 @@ from spacy.vocab import Vocab
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
 from ..types import TemplateRows, TokenFeatures
-from .columns import TOKEN_ATTRIBUTES, ColumnReader, Source, TokenColumns, extension_items, known_attributes
+from .columns import TOKEN_ATTRIBUTES, ColumnReader, Functions, Source, TokenColumns, extension_items, known_attributes
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import Gazetteer
 from .lexemes import LEXEME_ATTRIBUTES
@@ -35,7 +35,7 @@ class FeatureSet:
         padding: bool = True,
         functions: Optional[dict[str, Source]] = None,
     ):
-        self.functions = dict(functions or {})
+        self.functions = Functions(functions or {})
         self.padding = padding
         self.templates = parse_templates(templates)
         self.transitions = parse_templates(transitions or [])

@@ -29,7 +29,7 @@ from ..errors import Errors
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
-from .columns import ColumnReader, TokenColumns, padding_values
+from .columns import ColumnReader, Functions, TokenColumns, padding_values
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import Gazetteer
@@ -138,7 +138,7 @@ class SegmentFeatureSet:
         functions: Optional[dict[str, SpanSource]] = None,
     ):
         self.patterns = {name: _pattern_list(name, pattern) for name, pattern in (patterns or {}).items()}
-        self.functions = dict(functions or {})
+        self.functions = Functions(functions or {})
         self.templates = list(
             dict.fromkeys(template for text in templates for template in parse_segment_template(text))
         )
@@ -366,19 +366,22 @@ class CompiledSegments:
     def _find_near(self, name, docs, columns, words, begin, length, keys) -> tuple[_Items, Callable[[], list[str]]]:
         phrases, cache = self.phrases[name], self._similar
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        new = np.array([n for n, key in enumerate(distinct.tolist()) if (name, key) not in cache], dtype=np.int64)
+        known = {key: cache.get((name, key)) for key in distinct.tolist()}
+        new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
         if len(new):
             lower = [token.lower_ for doc in docs for token in doc]
             at, width = begin[where[new]], length[where[new]]
             texts = [" ".join(lower[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
             found = phrases.near(texts, words, at, width)
+            asked = {key: [] for key in distinct[new].tolist()}
+            for query, *similarity in zip(*(array.tolist() for array in found)):
+                asked[int(distinct[new[query]])].append(tuple(similarity))
+            known.update(asked)
             if len(cache) > _CACHED_SPANS:
                 cache.clear()
-            for key in distinct[new].tolist():
-                cache[name, key] = []
-            for query, *similarity in zip(*(array.tolist() for array in found)):
-                cache[name, int(distinct[new[query]])].append(tuple(similarity))
-        rows = [(n, *similarity) for n, key in enumerate(distinct.tolist()) for similarity in cache[name, key]]
+            # Not before they are complete: other threads may be reading
+            cache.update(((name, key), similar) for key, similar in asked.items())
+        rows = [(n, *similarity) for n, similar in enumerate(known.values()) for similarity in similar]
         if not rows:
             return _labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
         of, label, shared, alike = (np.array(column) for column in zip(*rows))

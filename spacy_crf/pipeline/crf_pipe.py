@@ -4,11 +4,13 @@ A component adds what its annotation means: which tags there are, which of them 
 already present allow, and how tags are written to a Doc.
 """
 
+import copyreg
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from types import GeneratorType
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -556,6 +558,23 @@ class CRFPipe(TrainablePipe):
 
     # ---------------------------------------------------------------------------------------------------- saving
 
+    def __reduce__(self):
+        """For copies and other processes: what is kept from one call to the next is made anew there."""
+        state = {name: getattr(self, name) for name in ("vocab", "name", "model", "cfg", "scorer")}
+        return copyreg.__newobj__, (type(self),), {**state, **self.__dict__, **self.left_behind()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    def left_behind(self) -> dict[str, Any]:
+        """What copies do without, as they begin."""
+        left = {"_corpus": None, "_batch": [], "_stepped": None}
+        schedules = getattr(self.optimizer, "schedules", {}).values()
+        if any(isinstance(schedule, GeneratorType) for schedule in schedules):
+            left["optimizer"] = partial(_refuse_step, self.name)
+        return left
+
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
         """RETURNS (bytes): Labels, settings and model."""
         self._validate_serialization_attrs()
@@ -596,6 +615,11 @@ class CRFPipe(TrainablePipe):
             self._labels_changed()
         self._corpus = None
         self._batch = []
+
+
+def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
+    """Stands for an optimizer that could not come along."""
+    raise ValueError(Errors.CRF507.format(name=name))
 
 
 class _TrainingBatch(NamedTuple):

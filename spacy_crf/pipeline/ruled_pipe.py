@@ -446,6 +446,14 @@ class RuledPipe(CRFPipe):
 
     # --------------------------------------------------------------------------------------------------- saving
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.cfg["confidence"]:
+            register_extension()
+
+    def left_behind(self) -> dict[str, Any]:
+        return {**super().left_behind(), "_compiled": None}
+
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
         if self.constraints is not None:
             tables = self.constraints.tables

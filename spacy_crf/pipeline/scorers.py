@@ -1,6 +1,8 @@
 """Scorers for components whose annotation spaCy's own scorers do not know."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from spacy.scorer import Scorer
@@ -33,7 +35,16 @@ def score_tags(examples: Iterable[Example], *, attribute: str = "tag", **kwargs:
 def attribute_getter(attribute: str) -> Callable[[Token], str]:
     """How to read an attribute of a token as text; the empty string where it is not set."""
     if attribute == "morph":
-        return lambda token: str(token.morph) if token.has_morph() else ""
+        return _morph
     if attribute in ("tag", "pos"):
-        return lambda token: getattr(token, attribute + "_")
-    return lambda token: "" if token._.get(attribute) is None else str(token._.get(attribute))
+        return attrgetter(attribute + "_")
+    return partial(_extension, attribute)
+
+
+def _morph(token: Token) -> str:
+    return str(token.morph) if token.has_morph() else ""
+
+
+def _extension(name: str, token: Token) -> str:
+    value = token._.get(name)
+    return "" if value is None else str(value)
