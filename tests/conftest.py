@@ -1,15 +1,6 @@
-"""Keys numba's cache by the sources of the kernels: an edited helper elsewhere would leave callers with the old code."""
+"""Options of the tests."""
 
-import hashlib
 import os
-import tempfile
-from pathlib import Path
-
-import spacy_crf
-
-_sources = sorted((Path(spacy_crf.__file__).parent / "kernels").glob("*.py"))
-_digest = hashlib.sha256(b"".join(path.read_bytes() for path in _sources)).hexdigest()[:16]
-os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"spacy_crf_numba_{_digest}"))
 
 
 def pytest_addoption(parser):

@@ -2,7 +2,11 @@
 
 import logging
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import numba
 import pytest
@@ -55,29 +59,66 @@ def test_plain_python_is_not_announced(fresh, caplog):
     assert not caplog.records
 
 
-def test_a_temporary_folder_stands_in_where_nothing_can_be_written(tmp_path, monkeypatch):
+@pytest.fixture
+def asked_anew():
+    kernels.cache_folder.cache_clear()
+    yield
+    kernels.cache_folder.cache_clear()
+
+
+def test_a_temporary_folder_stands_in_where_nothing_can_be_written(tmp_path, monkeypatch, asked_anew):
     def refuse(**options):
         raise RuntimeError("cannot cache function: no locator available")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setattr(numba, "njit", refuse)
-    kernels._ensure_cache_folder()
-    folder = numba.config.CACHE_DIR
-    assert os.path.dirname(folder) == str(tmp_path) and os.access(folder, os.W_OK)
+    folder = kernels.cache_folder()
+    assert folder.parent.parent == tmp_path and os.access(folder.parent, os.W_OK)
 
 
-def test_the_users_choice_of_folder_stays(monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "/somewhere")
-    monkeypatch.setattr(numba, "njit", None)
-    kernels._ensure_cache_folder()
-    assert numba.config.CACHE_DIR == "/somewhere"
+@compiled
+def test_kernels_are_kept_in_the_users_choice_of_folder(tmp_path, monkeypatch, asked_anew):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert tmp_path in kernels.cache_folder().parents
 
 
-def test_a_writable_installation_is_left_alone(monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    kernels._ensure_cache_folder()
-    assert numba.config.CACHE_DIR == ""
+@compiled
+def test_functions_of_others_stay_where_they_are(tmp_path):
+    before = numba.config.CACHE_DIR
+    assert str(kernels.cache_folder()) in kernels.kernel(lambda x: x).stats.cache_path
+    assert str(kernels.cache_folder()) not in module_with_kernel(tmp_path).stats.cache_path
+    assert before == numba.config.CACHE_DIR
+
+
+HASH = """
+import numpy as np
+from spacy_crf.kernels import hashing
+print(hashing.hash_rows(np.arange(3, dtype=np.uint64)[np.newaxis])[0])
+print(sum(hashing.hash_rows.stats.cache_misses.values()), sum(hashing.mix.stats.cache_misses.values()))
+"""
+
+
+@compiled
+def test_an_edited_helper_is_compiled_into_its_callers(tmp_path):
+    """numba kept the old code in them: it looks at a kernel's own file alone."""
+
+    def run():
+        environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+        found = subprocess.run(
+            [sys.executable, "-c", HASH], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        )
+        return found.stdout.split("\n")[:2]
+
+    package = Path(kernels.__file__).parent.parent
+    copy = shutil.copytree(package, tmp_path / "spacy_crf", ignore=shutil.ignore_patterns("__pycache__"))
+    first, misses = run()
+    assert misses == "1 1"
+    assert run() == [first, "0 0"]
+    numerics = copy / "kernels" / "numerics.py"
+    numerics.write_text(numerics.read_text().replace("z = (hashed ^ value)", "z = (hashed ^ (value + value))"))
+    second, misses = run()
+    assert second != first and misses == "1 1"
+    assert list((copy / "kernels").rglob("hashing.hash_rows*.nbi"))
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners on this system")

@@ -20,6 +20,7 @@ from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import ChainScores
 
 from . import reference
+from .util import signatures
 
 chain = LinearChain()
 quickly = settings(deadline=None, derandomize=True, max_examples=60)
@@ -538,9 +539,7 @@ def test_second_call_compiles_nothing():
         chain.only_path(clamp)
 
     def compiled():
-        # Helpers (_name) are compiled into their callers, and not at all where these come from the cache.
-        named = {name: kernel for name, kernel in vars(kernels).items() if not name.startswith("_")}
-        return {name: len(kernel.signatures) for name, kernel in named.items() if hasattr(kernel, "signatures")}
+        return signatures(kernels)
 
     first = random_scores([3, 1], 2, spread=500.0)
     ask_everything(first, np.ones((4, 2), dtype=bool))

@@ -15,6 +15,7 @@ from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores, S
 
 from . import reference
 from .test_linear_chain import SCORES
+from .util import signatures
 
 semi = SemiMarkov()
 quickly = settings(deadline=None, derandomize=True, max_examples=60)
@@ -454,10 +455,7 @@ def test_second_call_compiles_nothing():
         semi.only_path(clamp)
 
     def compiled():
-        # helpers have no signatures of their own where their callers come from the cache
-        names = (name for name in vars(kernels) if not name.startswith("_") and name not in ("segment_end", "GOES_ON"))
-        kernel_list = [getattr(kernels, name) for name in names]
-        return {k.py_func.__name__: len(k.signatures) for k in kernel_list if hasattr(k, "signatures")}
+        return signatures(kernels)
 
     ask_everything(random_scores([3, 1], 2))
     before = compiled()

@@ -73,3 +73,14 @@ def plain(doc: Doc) -> Doc:
 
 def entities(doc: Doc) -> list[tuple[int, int, str]]:
     return [(ent.start, ent.end, ent.label_) for ent in doc.ents]
+
+
+def signatures(kernels) -> dict[str, int]:
+    """For how many types each kernel of a module was compiled. Helpers are a part of their callers, and not compiled where these
+    come from the cache."""
+    declared = {name: kernel for name, kernel in vars(kernels).items() if hasattr(kernel, "signatures")}
+    return {
+        name: len(kernel.signatures)
+        for name, kernel in declared.items()
+        if not kernel.targetoptions.get("no_cpython_wrapper")
+    }

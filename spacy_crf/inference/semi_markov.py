@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..errors import Errors
 from ..kernels import announce_compilation
 from ..kernels import semi_markov as kernels
+from ..kernels.numerics import SPREAD
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
 from .threads import run_chunks
 
@@ -741,7 +742,7 @@ def _exponentiate(batch: _Batch) -> _Exponentials:
     transitions, shift, spread = _exp(batch.transitions)
     first, first_shift, first_spread = _exp(batch.first[np.newaxis])
     last, last_shift, last_spread = _exp(batch.last[np.newaxis])
-    refused = max(spread, first_spread, last_spread) > kernels.SPREAD
+    refused = max(spread, first_spread, last_spread) > SPREAD
     refused |= _largest(batch.lengths) + _largest(batch.spans) > kernels.EXTRA
     lengths = np.exp(np.minimum(batch.lengths, kernels.EXTRA))
     allowed = lengths > 0

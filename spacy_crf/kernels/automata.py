@@ -1,10 +1,11 @@
 """Deterministic automata over the events of many documents at once."""
 
 import numpy as np
-from numba import njit
+
+from . import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_automata(events, doc_starts, following, scores, last, offsets, totals):
     """Score that each automaton gives to each document.
 

@@ -6,12 +6,12 @@ complete labelling that is taken from the queue is the best. Where the rules are
 """
 
 import numpy as np
-from numba import njit
 
-GOES_ON = np.int32(-2)
+from ..types import GOES_ON
+from . import helper, kernel
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _best_suffixes(emissions, transitions, last, beta):
     """beta[t, i] = max_j(transitions[i, j] + emissions[t+1, j] + beta[t+1, j])"""
     tokens, size = emissions.shape
@@ -25,7 +25,7 @@ def _best_suffixes(emissions, transitions, last, beta):
             beta[t - 1, i] = best
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _push(heap, bounds, n, node):
     """Put a node into the heap of n nodes, the one with the largest bound on top."""
     heap[n] = node
@@ -37,7 +37,7 @@ def _push(heap, bounds, n, node):
         n = above
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _pop(heap, bounds, n):
     """Take the top from the heap of n nodes."""
     top = heap[0]
@@ -57,7 +57,7 @@ def _pop(heap, bounds, n):
     return top
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _is_first(seen, node, place_of, tag_of, states):
     """Notes that a node was taken. Prefixes that end at one place in the same tag and states are one, and the first that is
     taken is the best of them.
@@ -85,7 +85,7 @@ def _is_first(seen, node, place_of, tag_of, states):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_first(emissions, transitions, first, last, events, following, scores, ends, offsets, max_nodes, path):
     """Best labelling of one sequence of at least one token.
 
@@ -163,7 +163,7 @@ def best_first(emissions, transitions, first, last, events, following, scores, e
                 break
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_segment_suffixes(
     opening, closing, lengths, spans, transitions, last, span_starts, span_lengths, reach, leave, out
 ):
@@ -191,7 +191,7 @@ def best_segment_suffixes(
             out[t, j] = opening[t, j] + best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_first_segments(
     opening,
     closing,

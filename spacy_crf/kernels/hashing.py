@@ -7,29 +7,16 @@ the sequence, ``reach + k - 1`` for k tokens behind it.
 """
 
 import numpy as np
-from numba import njit
+
+from . import helper, kernel
+from .numerics import FIRST_HASH, NO_FEATURE, mix
 
 # Value of a column where the token has none: its templates are left out. As a number it is -2**63, which no attribute has; of
 # strings, one in 2**64 has it for a hash. (-1 is the head of a token whose head stands before it.)
 ABSENT = np.uint64(1 << 63)
-NO_FEATURE = np.uint64(0)
-
-_FIRST = np.uint64(0x9E3779B97F4A7C15)
-_SECOND = np.uint64(0xBF58476D1CE4E5B9)
-_THIRD = np.uint64(0x94D049BB133111EB)
-_R30, _R27, _R31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-@njit(cache=True, nogil=True)
-def mix(hashed, value):
-    """Mixes one value into a hash (the finaliser of SplitMix64: Steele, Lea & Flood 2014)."""
-    z = (hashed ^ value) + _FIRST
-    z = (z ^ (z >> _R30)) * _SECOND
-    z = (z ^ (z >> _R27)) * _THIRD
-    return z ^ (z >> _R31)
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def mix_all(hashes, values):
     """``mix`` of each value into its hash (both uint64[N]), in place; an absent value leaves NO_FEATURE."""
     for n in range(len(hashes)):
@@ -39,19 +26,19 @@ def mix_all(hashes, values):
             hashes[n] = mix(hashes[n], values[n])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_rows(values):
     """One hash for each row of ``values`` (uint64[T, C]), never NO_FEATURE: uint64[T]."""
     hashes = np.empty(len(values), dtype=np.uint64)
     for t in range(len(values)):
-        hashed = _FIRST
+        hashed = FIRST_HASH
         for c in range(values.shape[1]):
             hashed = mix(hashed, values[t, c])
         hashes[t] = max(hashed, np.uint64(1))
     return hashes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_affixes(points, ends, sizes):
     """Hash of the first (size > 0) or last (size < 0) characters of words; ABSENT for shorter words.
 
@@ -65,7 +52,7 @@ def hash_affixes(points, ends, sizes):
             size = abs(sizes[a])
             if size <= ends[v] - begin:
                 first = begin if sizes[a] > 0 else ends[v] - size
-                hashed = _FIRST
+                hashed = FIRST_HASH
                 for n in range(first, first + size):
                     hashed = mix(hashed, np.uint64(points[n]))
                 hashes[v, a] = hashed
@@ -73,7 +60,7 @@ def hash_affixes(points, ends, sizes):
     return hashes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_features(
     lexemes, lexeme_columns, token_columns, starts, reach, seeds, part_starts, part_columns, part_offsets
 ):
@@ -115,7 +102,7 @@ def hash_features(
     return hashes
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _slot(keys, key):
     """Where the key is, or where it would go (linear probing; the size is a power of two, 0 marks a free slot)."""
     mask = np.uint64(len(keys) - 1)
@@ -126,7 +113,7 @@ def _slot(keys, key):
     return slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def insert(slots, rows, keys, first_row):
     """Puts new keys into a table with room for them; they get the rows from ``first_row`` on.
 
@@ -138,7 +125,7 @@ def insert(slots, rows, keys, first_row):
         slots[slot] = keys[n]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def look_up(slots, rows, keys, found):
     """Writes the row of each key into ``found`` (int32[N]), -1 where the table has none. RETURNS how many it has not."""
     missing = 0
@@ -151,7 +138,7 @@ def look_up(slots, rows, keys, found):
     return missing
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
     """Counts keys, giving each new one the next row, in a table with room for all of them.
 
@@ -174,7 +161,7 @@ def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
     return n_rows
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def compress(found, n_tokens, width):
     """Compressed rows of ``found`` (int32[T * width]) without the -1.
 
@@ -195,7 +182,7 @@ def compress(found, n_tokens, width):
     return rows, starts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_pairs(rows, starts, columns, column_starts, seen):
     """Marks the pairs of a feature and a column that meet at some token.
 
@@ -209,7 +196,7 @@ def mark_pairs(rows, starts, columns, column_starts, seen):
                 seen[rows[n], word] |= bit
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def list_pairs(seen, n_columns):
     """The pairs marked in ``seen`` (uint64[F, W]).
 

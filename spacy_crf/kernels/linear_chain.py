@@ -36,16 +36,12 @@ would not pay, the block is the whole matrix (R = C = P), there are no arcs, and
 """
 
 import numpy as np
-from numba import njit
 
-LANES = 4
+from . import helper, kernel
+from .numerics import LANES, LINEAR, SPREAD, TINY, draw, log_sum
+
 FEW = 16  # states among which a path is searched
 ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
-SPREAD = 300.0
-TINY = 1e-100
-
-# In the linear domain there are no infinities: sums may be reordered (vectorised) and fused with products.
-LINEAR = {"reassoc", "contract"}
 
 # The helpers of the recursions are inlined by numba: LLVM thinks them too large, and handing over the parts of all their
 # arrays took 30 of the 112 ns that `forward` needed for a token of 22 states.
@@ -54,7 +50,7 @@ LINEAR = {"reassoc", "contract"}
 # ---------------------------------------------------------------------------------------------- scaled linear domain
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def reorder(rows, order, reordered):
     """reordered[t, k] = rows[t, order[k]], both float64[n, S], order int64[S]."""
     for t in range(rows.shape[0]):
@@ -62,7 +58,7 @@ def reorder(rows, order, reordered):
             reordered[t, k] = rows[t, order[k]]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scale(emissions, order, scaled, shift, spread):
     """Subtract the maximum of each row.
 
@@ -93,7 +89,7 @@ def scale(emissions, order, scaled, shift, spread):
             scaled[t, j] = -np.inf
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR, inline="always")
+@helper(fastmath=LINEAR, inline="always")
 def _multiply(blocks, k, source, s, columns, target, t, rows, arc_from, arc_to, arcs):
     """target[t] = matrix k @ source[s], the matrix being a block, whose first row and column are given, and arcs.
 
@@ -135,7 +131,7 @@ def _multiply(blocks, k, source, s, columns, target, t, rows, arc_from, arc_to, 
         target[t, arc_to[n]] += arcs[n] * source[s, arc_from[n]]
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR, inline="always")
+@helper(fastmath=LINEAR, inline="always")
 def _normalise(rows, t):
     """Divide a row by its sum.
 
@@ -155,7 +151,7 @@ def _normalise(rows, t):
     return -1.0 if too_small else total
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR)
+@kernel(fastmath=LINEAR)
 def forward(emissions, transposed, offset, source, target, arcs, first, last, starts, shift, spread, alpha, log_z):
     """Probability of each state at each token, given the tokens up to it.
 
@@ -200,7 +196,7 @@ def forward(emissions, transposed, offset, source, target, arcs, first, last, st
         log_z[b] = total
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR)
+@kernel(fastmath=LINEAR)
 def expectations(
     emissions,
     transitions,
@@ -278,7 +274,7 @@ def expectations(
             emissions[begin:end] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR)
+@kernel(fastmath=LINEAR)
 def transition_expectations(alpha, emissions, offset, source, target, d_transitions, d_arcs):
     """Products of neighbouring rows that `expectations` left, still to be multiplied by the exp of the transitions.
 
@@ -324,20 +320,7 @@ def transition_expectations(alpha, emissions, offset, source, target, d_transiti
 # ---------------------------------------------------------------------------------------------------------- log space
 
 
-@njit(cache=True, nogil=True)
-def _log_sum(terms):
-    largest = -np.inf
-    for i in range(terms.shape[0]):
-        largest = max(largest, terms[i])
-    if largest == -np.inf:
-        return largest
-    total = 0.0
-    for i in range(terms.shape[0]):
-        total += np.exp(terms[i] - largest)
-    return largest + np.log(total)
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def log_forward(emissions, transitions, first, last, starts, alpha, log_z):
     """Textbook forward pass.
 
@@ -361,13 +344,13 @@ def log_forward(emissions, transitions, first, last, starts, alpha, log_z):
             for j in range(states):
                 for i in range(states):
                     terms[i] = alpha[t - 1, i] + transitions[t * step, i, j]
-                alpha[t, j] = emissions[t, j] + _log_sum(terms)
+                alpha[t, j] = emissions[t, j] + log_sum(terms)
         for j in range(states):
             terms[j] = alpha[end - 1, j] + last[j]
-        log_z[b] = _log_sum(terms)
+        log_z[b] = log_sum(terms)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_expectations(
     emissions, transitions, first, last, starts, weights, alpha, log_z, d_emissions, d_transitions, d_first, d_last
 ):
@@ -399,7 +382,7 @@ def log_expectations(
                     terms[j] = transitions[t * step, i, j] + arriving[j]
                     edge = np.exp(alpha[t - 1, i] + terms[j] - log_z[b])
                     d_transitions[t * step, i, j] += weights[b] * edge
-                beta[i] = _log_sum(terms)
+                beta[i] = log_sum(terms)
         for j in range(states):
             d_first[j] += d_emissions[begin, j]
             d_last[j] += d_emissions[end - 1, j]
@@ -408,7 +391,7 @@ def log_expectations(
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _take(transitions, k, order, offset, source, target, block, arcs):
     """Copy the transitions in the block (float64[R, C]) and the arcs (float64[A]) out of matrix k."""
     size = order.shape[0]
@@ -420,7 +403,7 @@ def _take(transitions, k, order, offset, source, target, block, arcs):
         arcs[n] = transitions[k, order[source[n]], order[target[n]]]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def viterbi(emissions, transitions, first, last, starts, order, offset, source, target, block, states, scores):
     """Most probable path of each sequence; the lowest state wins a tie.
 
@@ -492,7 +475,7 @@ def viterbi(emissions, transitions, first, last, starts, order, offset, source, 
             states[t - 1] = best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def viterbi_among_likely(emissions, transitions, first, last, starts, order, marginals, log_z, states, found):
     """`viterbi` where the posterior is known.
 
@@ -579,7 +562,7 @@ def viterbi_among_likely(emissions, transitions, first, last, starts, order, mar
             best = origin[t, best]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def n_best(emissions, transitions, first, last, n, states, scores):
     """The n best paths of one sequence of at least one token, best first.
 
@@ -631,7 +614,7 @@ def n_best(emissions, transitions, first, last, n, states, scores):
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sample(transitions, last, starts, alpha, uniforms, states):
     """Draw paths from the posterior: forward filtering has been done, this is backward sampling.
 
@@ -644,36 +627,24 @@ def sample(transitions, last, starts, alpha, uniforms, states):
     size = alpha.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty(size)
-    for draw in range(uniforms.shape[0]):
+    for n in range(uniforms.shape[0]):
         for b in range(starts.shape[0] - 1):
             state = -1
             for t in range(starts[b + 1] - 1, starts[b] - 1, -1):
-                largest = -np.inf
                 for i in range(size):
                     arc = last[i] if t == starts[b + 1] - 1 else transitions[(t + 1) * step, i, state]
                     terms[i] = alpha[t, i] + arc
-                    largest = max(largest, terms[i])
-                if largest == -np.inf:  # only possible at the last token: no path at all
-                    states[draw, starts[b] : t + 1] = -1
+                state = draw(terms, uniforms[n, t])
+                if state == -1:  # only possible at the last token: no path at all
+                    states[n, starts[b] : t + 1] = -1
                     break
-                total = 0.0
-                for i in range(size):
-                    total += np.exp(terms[i] - largest)
-                remaining = uniforms[draw, t] * total
-                for i in range(size):
-                    mass = np.exp(terms[i] - largest)
-                    if mass > 0.0:
-                        state = i  # the last possible state stays, should rounding leave a rest
-                        remaining -= mass
-                        if remaining < 0.0:
-                            break
-                states[draw, t] = state
+                states[n, t] = state
 
 
 # --------------------------------------------------------------------------------------------------------- given paths
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def path_score(emissions, transitions, first, last, starts, states, scores):
     """Score of one path per sequence: states (int32[n]), scores (float64[B]); -inf for a path with a negative state."""
     step = 1 if transitions.shape[0] > 1 else 0
@@ -691,7 +662,7 @@ def path_score(emissions, transitions, first, last, starts, states, scores):
         scores[b] = score
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def path_expectations(starts, states, weights, d_emissions, d_transitions, d_first, d_last):
     """Add weights[b] for each score that the path of sequence b uses; sequences with a negative state add nothing."""
     step = 1 if d_transitions.shape[0] > 1 else 0
@@ -710,7 +681,7 @@ def path_expectations(starts, states, weights, d_emissions, d_transitions, d_fir
                 d_transitions[t * step, states[t - 1], states[t]] += weights[b]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def only_path(clamp, states):
     """Whether a clamp (bool[n, S]) allows exactly one state everywhere; states (int32[n]) receives them."""
     for t in range(clamp.shape[0]):
@@ -727,7 +698,7 @@ def only_path(clamp, states):
 # ------------------------------------------------------------------------------------------------------------- checks
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def well_formed(emissions, transitions, first, last, starts):
     """Whether no score is NaN or infinite upwards, and the sequences are all tokens, one after the other. In one call: for a
     short text, looking through the scores with numpy took twice as long as decoding it."""

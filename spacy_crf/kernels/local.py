@@ -1,10 +1,11 @@
 """What losses over single tokens and segments need to know of all labellings."""
 
 import numpy as np
-from numba import njit
+
+from . import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def marginal_gradient(nodes, edges, rewards, starts, d_nodes, d_edges):
     """The derivative of -sum over tokens t of E[reward of t], the rewards fixed, with respect to emissions and transitions:
     minus the covariance of the total reward with the use of each score. O(T · S²).
@@ -45,7 +46,7 @@ def marginal_gradient(nodes, edges, rewards, starts, d_nodes, d_edges):
                 d_nodes[t, j] = -nodes[t, j] * (past[t - begin, j] + future[t - begin, j] - expected)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cover_probability(segments, allowed, span_starts, probability):
     """How probable it is that the segment which covers a token is one of those allowed. O(N · S), and sums without differences.
 
@@ -63,7 +64,7 @@ def cover_probability(segments, allowed, span_starts, probability):
             probability[b + n - span_starts[b]] += longer
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def segment_marginal_gradient(segments, steps, allowed, rewards, span_starts, starts, d_segments, d_steps):
     """`marginal_gradient` for chains of segments: the derivative of -E[reward of all segments], the rewards fixed, with respect
     to the scores of segments and transitions. O(T · (K·S + S²)).

@@ -13,16 +13,12 @@ import math
 from typing import NamedTuple, Optional
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from ..types import ChainCorpus, Floats, SegmentUses, SlotUses
+from ..types import GOES_ON, ChainCorpus, Floats, SegmentUses, SlotUses
+from . import helper, kernel
+from .numerics import LANES, LINEAR, SPREAD, TINY, exp_row, log_sum
 
-LANES = 4
-LINEAR = {"reassoc", "contract"}
-TINY = 1e-100
-SPREAD = 300.0
-GOES_ON = -2
 OF_SPANS = 3  # from which on the kinds of a `SegmentUses` are about spans
 
 # Rules of `walk`; those up to AROW look at the best labelling
@@ -35,11 +31,8 @@ SGD = 5
 SGD_L1 = 6
 ADAGRAD = 7
 
-# Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
-# as a part of its callers, so calls are not nested deeply; and every array of a named tuple that it is given costs time.
 # ``pairs``, ``chains``, ``segments``, ``bests`` and ``sums`` are None where they are not needed, and what is done with them is
 # then not compiled. (What is done where one is None is compiled always.)
-HELPER = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class Workspace(NamedTuple):
@@ -219,7 +212,7 @@ def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) 
 # ---------------------------------------------------------------------------------------------- ways through a corpus
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def walk(
     corpus: ChainCorpus,
     work: Workspace,
@@ -306,7 +299,7 @@ def walk(
     return total, -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def frank_wolfe(
     corpus: ChainCorpus,
     work: Workspace,
@@ -358,7 +351,7 @@ def frank_wolfe(
     return total, -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def exponentiated_gradient(
     corpus: ChainCorpus,
     work: Workspace,
@@ -453,7 +446,7 @@ def exponentiated_gradient(
     return total, -1
 
 
-@njit(**HELPER)
+@helper
 def _read(tables, rows, target):
     """The scores, or derivatives, of a sequence, one kind below the other."""
     r = 0
@@ -464,7 +457,7 @@ def _read(tables, rows, target):
             r += 1
 
 
-@njit(**HELPER)
+@helper
 def _write(source, rows, tables):
     """The reverse of `_read`."""
     r = 0
@@ -475,14 +468,14 @@ def _write(source, rows, tables):
             r += 1
 
 
-@njit(**HELPER)
+@helper
 def _add(rows, amount, others):
     for r in range(len(rows)):
         for j in range(rows.shape[1]):
             rows[r, j] += amount * others[r, j]
 
 
-@njit(inline="always", **HELPER)
+@helper(inline="always")
 def _aim(corpus, work, segments, table, b, mean, direction):
     """Where a sequence could go, less where it is: in terms of scores, and collected by weight."""
     _read(table.derivatives, table.rows[b], direction)
@@ -491,7 +484,7 @@ def _aim(corpus, work, segments, table, b, mean, direction):
     return _collect(corpus, work, None, segments, b)
 
 
-@njit(**HELPER)
+@helper
 def _cost(corpus, d_nodes, b, costs):
     """Of the labellings whose uses, less the annotation's, are the derivative: the annotation itself costs nothing."""
     cost = 0.0
@@ -502,7 +495,7 @@ def _cost(corpus, d_nodes, b, costs):
     return cost
 
 
-@njit(**HELPER)
+@helper
 def _along(slots, amounts, weights):
     """RETURNS: weights · gradient, and |gradient|²."""
     slope = square = 0.0
@@ -517,7 +510,7 @@ def _along(slots, amounts, weights):
 # The gradient of a sequence's loss is ``amounts`` at ``slots``, ``seen`` is how many sequences came before it.
 
 
-@njit(**HELPER)
+@helper
 def _perceptron(slots, amounts, weights, seen, drift):
     """Collins 2002, figure 1: w += features(annotation) - features(best labelling).
 
@@ -529,7 +522,7 @@ def _perceptron(slots, amounts, weights, seen, drift):
         drift[slots[n]] -= (seen + 1.0) * amounts[n]
 
 
-@njit(**HELPER)
+@helper
 def _passive_aggressive(slots, amounts, loss, factor, wrong, has_costs, weights, settings, seen, drift):
     """Crammer et al. 2006: the smallest change after which the annotation wins by a margin.
 
@@ -558,7 +551,7 @@ def _passive_aggressive(slots, amounts, loss, factor, wrong, has_costs, weights,
     return factor * loss
 
 
-@njit(**HELPER)
+@helper
 def _arow(slots, amounts, loss, factor, wrong, has_costs, weights, settings, variance):
     """Crammer, Kulesza & Dredze 2009, figure 1, with a diagonal covariance.
 
@@ -580,7 +573,7 @@ def _arow(slots, amounts, loss, factor, wrong, has_costs, weights, settings, var
     return factor * loss
 
 
-@njit(fastmath=LINEAR, **HELPER)
+@helper(fastmath=LINEAR)
 def _descend(corpus, work, pairs, segments, b, rate, weights):
     """Stochastic gradient descent on loss / B + decay / 2 · w², where most states of most tokens have a derivative. Shrinking
     all weights is one product (Shalev-Shwartz, Singer & Srebro 2007, section 2.3).
@@ -616,7 +609,7 @@ def _descend(corpus, work, pairs, segments, b, rate, weights):
             slot += 1
 
 
-@njit(fastmath=LINEAR, **HELPER)
+@helper(fastmath=LINEAR)
 def _descend_uses(uses, begin, end, size, d_scores, rate, learned, weights):
     slots, columns, values, bounds = uses
     for t in range(begin, end):
@@ -633,7 +626,7 @@ def _descend_uses(uses, begin, end, size, d_scores, rate, learned, weights):
             weights[slots[n]] -= value * d_token[columns[n]]
 
 
-@njit(**HELPER)
+@helper
 def _sgd_l1(slots, amounts, weights, settings, seen, scaling, paid):
     """`_descend` with the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009, figure 2.
 
@@ -649,7 +642,7 @@ def _sgd_l1(slots, amounts, weights, settings, seen, scaling, paid):
         weights[slot] = _charge(weights[slot] * scaling[0], scaling[1], paid, slot) / scaling[0]
 
 
-@njit(**HELPER)
+@helper
 def _charge(weight, due, paid, slot):
     before = weight
     if weight > 0.0:
@@ -660,7 +653,7 @@ def _charge(weight, due, paid, slot):
     return weight
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def charge_all(learned, weights, scale, due, paid):
     """Brings every weight up to date, the used and the unused."""
     for slot in range(len(weights)):
@@ -668,7 +661,7 @@ def charge_all(learned, weights, scale, due, paid):
             weights[slot] = _charge(weights[slot] * scale, due, paid, slot) / scale
 
 
-@njit(**HELPER)
+@helper
 def _adagrad(slots, amounts, weights, settings, squares):
     """Duchi, Hazan & Singer 2011, section 5.1 (composite mirror descent), each weight catching up when it is used.
 
@@ -680,7 +673,7 @@ def _adagrad(slots, amounts, weights, settings, squares):
         weights[slots[n]] -= settings[0] / (settings[1] + math.sqrt(squares[slots[n]])) * amounts[n]
 
 
-@njit(**HELPER)
+@helper
 def _catch_up(slot, weights, settings, seen, regularized, squares):
     """So many proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) without a gradient in between, as one.
 
@@ -699,7 +692,7 @@ def _catch_up(slot, weights, settings, seen, regularized, squares):
     weights[slot] = np.sign(weights[slot]) * max(0.0, size)
 
 
-@njit(**HELPER)
+@helper
 def _catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen, regularized, squares):
     if settings[2] == 0.0 and settings[3] == 0.0:
         return
@@ -718,7 +711,7 @@ def _catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen, regu
             _catch_up(slot, weights, settings, seen, regularized, squares)
 
 
-@njit(**HELPER)
+@helper
 def _catch_up_uses(uses, begin, end, size, weights, settings, seen, regularized, squares):
     slots, _, _, bounds = uses
     for side in range(2 * begin, 2 * end):
@@ -727,7 +720,7 @@ def _catch_up_uses(uses, begin, end, size, weights, settings, seen, regularized,
                 _catch_up(slot, weights, settings, seen, regularized, squares)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def catch_up_all(learned, weights, settings, seen, regularized, squares):
     """Brings every weight up to date with the regularizer."""
     for slot in range(len(weights)):
@@ -739,7 +732,7 @@ def catch_up_all(learned, weights, settings, seen, regularized, squares):
 
 
 # A part of its callers before LLVM sees them, which then optimizes it once instead of twice
-@njit(inline="always", **HELPER)
+@helper(inline="always")
 def _differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, weights, scale):
     """Leaves the derivative of a sequence's loss in the work spaces.
 
@@ -831,14 +824,14 @@ def _differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs,
     return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
 
 
-@njit(**HELPER)
+@helper
 def _clear(rows, n):
     for t in range(n):
         for j in range(rows.shape[1]):
             rows[t, j] = 0.0
 
 
-@njit(fastmath=LINEAR, **HELPER)
+@helper(fastmath=LINEAR)
 def _add_scores(uses, begin, end, size, weights, scale, adds, scores):
     """scores[t, c] = scale · the weights of column c that token t uses; what is there already counts as some, if it adds."""
     slots, columns, values, bounds = uses
@@ -859,7 +852,7 @@ def _add_scores(uses, begin, end, size, weights, scale, adds, scores):
             target[j] *= scale
 
 
-@njit(**HELPER)
+@helper
 def _add_costs(nodes, gold, clamp, begin, end, costs):
     """Where the annotation leaves several states, a wrong one costs what the cheapest of the mistakes costs."""
     for t in range(begin, end):
@@ -874,7 +867,7 @@ def _add_costs(nodes, gold, clamp, begin, end, costs):
                 nodes[t - begin, j] += least
 
 
-@njit(**HELPER)
+@helper
 def _n_wrong(gold, clamp, begin, end, path):
     """Tokens at which a path contradicts the annotation."""
     wrong = 0
@@ -884,7 +877,7 @@ def _n_wrong(gold, clamp, begin, end, path):
     return wrong
 
 
-@njit(**HELPER)
+@helper
 def _path_score(work, pairs, path, size):
     nodes, chain = work.nodes, work.chain
     score = chain[size, path[0]] + chain[size + 1, path[-1]]
@@ -897,7 +890,7 @@ def _path_score(work, pairs, path, size):
     return score
 
 
-@njit(**HELPER)
+@helper
 def _use_path(work, pairs, path, size, amount):
     """Adds an amount for each score that a path uses."""
     d_nodes, d_chain = work.d_nodes, work.d_chain
@@ -911,7 +904,7 @@ def _use_path(work, pairs, path, size, amount):
                 pairs.d_scores[t, path[t - 1] * size + path[t]] += amount
 
 
-@njit(**HELPER)
+@helper
 def _collect(corpus, work, pairs, segments, b):
     """The gradient by weight: each slot of a sequence whose sum is not 0 in work.slots, the sums in work.amounts.
 
@@ -957,7 +950,7 @@ def _collect(corpus, work, pairs, segments, b):
     return n_slots
 
 
-@njit(**HELPER)
+@helper
 def _collect_uses(uses, begin, end, size, d_scores, learned, gradient, touched, found):
     slots, columns, values, bounds = uses
     for t in range(begin, end):
@@ -984,7 +977,7 @@ def _collect_uses(uses, begin, end, size, d_scores, learned, gradient, touched, 
 # ----------------------------------------------------------------------------------------------------------- inference
 
 
-@njit(**HELPER)
+@helper
 def _viterbi(work, chains, pairs, path, n, size):
     """The best labelling in ``path``, and its score; among equals the one with the lower last state, then the one before."""
     nodes, chain, delta = work.nodes, work.chain, chains.forward
@@ -1025,7 +1018,7 @@ def _viterbi(work, chains, pairs, path, n, size):
     return total
 
 
-@njit(**HELPER)
+@helper
 def _set_transitions(chain, pairs, t, size, matrix):
     """The scores of the step to token t, in matrix [P, P]."""
     for i in range(matrix.shape[0]):
@@ -1033,32 +1026,7 @@ def _set_transitions(chain, pairs, t, size, matrix):
             matrix[i, j] = chain[i, j] + pairs[t, i * size + j] if i < size and j < size else -np.inf
 
 
-@njit(fastmath=LINEAR, **HELPER)
-def _exp(source, row, largest, target):
-    """target[row] = exp(source[row] - largest), for differences between -SPREAD and 0, and 0 where they are smaller.
-
-    exp(x) = exp(x / 1024)^1024: additions and products of whole vectors, where math.exp would be called for every number.
-    It is right to twelve digits.
-    """
-    for j in range(target.shape[1]):
-        x = (source[row, j] - largest) * (1.0 / 1024.0)
-        y = 1.0 + x * (1.0 / 11.0)  # the first twelve terms of the series
-        y = 1.0 + x * (1.0 / 10.0) * y
-        y = 1.0 + x * (1.0 / 9.0) * y
-        y = 1.0 + x * (1.0 / 8.0) * y
-        y = 1.0 + x * (1.0 / 7.0) * y
-        y = 1.0 + x * (1.0 / 6.0) * y
-        y = 1.0 + x * (1.0 / 5.0) * y
-        y = 1.0 + x * (1.0 / 4.0) * y
-        y = 1.0 + x * (1.0 / 3.0) * y
-        y = 1.0 + x * (1.0 / 2.0) * y
-        y = 1.0 + x * y
-        for _ in range(10):
-            y *= y
-        target[row, j] = 0.0 if x < -SPREAD / 1024.0 else y  # NaN stays NaN
-
-
-@njit(fastmath=LINEAR, **HELPER)
+@helper(fastmath=LINEAR)
 def _expect_scaled(work, chains, sum_work, n, size, amount):
     """Log partition; adds the expected uses of each score, times an amount.
 
@@ -1080,7 +1048,7 @@ def _expect_scaled(work, chains, sum_work, n, size, amount):
     if not spread < SPREAD:
         return np.nan
     for i in range(width):
-        _exp(chain, i, largest, matrix)
+        exp_row(chain, i, largest, matrix)
         if i >= size:  # there may be the firsts and lasts
             for j in range(width):
                 matrix[i, j] = 0.0
@@ -1101,7 +1069,7 @@ def _expect_scaled(work, chains, sum_work, n, size, amount):
             n_small += (nodes[t, j] <= top + spread - SPREAD) & (nodes[t, j] > -np.inf)
         if n_small > 0:
             return np.nan
-        _exp(nodes, t, top, exp_nodes)
+        exp_row(nodes, t, top, exp_nodes)
         if t == 0:
             for j in range(width):
                 alpha[t, j] = math.exp(chain[size, j])
@@ -1181,20 +1149,7 @@ def _expect_scaled(work, chains, sum_work, n, size, amount):
     return log_z
 
 
-@njit(**HELPER)
-def _log_sum(terms):
-    largest = -np.inf
-    for term in terms:
-        largest = max(largest, term)
-    if largest == -np.inf:
-        return largest
-    total = 0.0
-    for term in terms:
-        total += math.exp(term - largest)
-    return largest + math.log(total)
-
-
-@njit(**HELPER)
+@helper
 def _expect_in_logs(work, chains, pairs, n, size, amount):
     """Textbook forward and backward, where the scaled ones give up or transitions depend on the token."""
     nodes, chain, d_nodes, d_chain, alpha = work.nodes, work.chain, work.d_nodes, work.d_chain, chains.forward
@@ -1208,11 +1163,11 @@ def _expect_in_logs(work, chains, pairs, n, size, amount):
                 terms[i] = alpha[t - 1, i] + chain[i, j]
                 if pairs is not None:
                     terms[i] += pairs.scores[t, i * size + j]
-            alpha[t, j] = nodes[t, j] + _log_sum(terms)
+            alpha[t, j] = nodes[t, j] + log_sum(terms)
     for j in range(size):
         beta[j] = chain[size + 1, j]
         terms[j] = alpha[n - 1, j] + beta[j]
-    log_z = _log_sum(terms)
+    log_z = log_sum(terms)
     if not math.isfinite(log_z):
         return log_z
     for t in range(n - 1, -1, -1):
@@ -1235,14 +1190,14 @@ def _expect_in_logs(work, chains, pairs, n, size, amount):
                 d_chain[i, j] += expected
                 if pairs is not None:
                     pairs.d_scores[t, i * size + j] += expected
-            beta[i] = _log_sum(terms)
+            beta[i] = log_sum(terms)
     return log_z
 
 
 # ------------------------------------------------------------------------------------------------------------ segments
 
 
-@njit(**HELPER)
+@helper
 def _rows(listed_starts, kind, begin, end):
     """What tokens begin:end use of a kind of `SegmentUses.features`."""
     n_tokens = len(listed_starts) - 1
@@ -1252,7 +1207,7 @@ def _rows(listed_starts, kind, begin, end):
     return before + listed_starts[begin], before + listed_starts[end]
 
 
-@njit(**HELPER)
+@helper
 def _score_segments(states, nodes, segments, begin, end, size, weights, scale):
     """Scores of tokens, begins, ends, lengths and listed spans; and which spans are listed."""
     uses = segments.uses
@@ -1275,7 +1230,7 @@ def _score_segments(states, nodes, segments, begin, end, size, weights, scale):
             segments.span_of[t - begin, uses.listed_lengths[n] - 1] = n - first
 
 
-@njit(**HELPER)
+@helper
 def _fold(nodes, segments, clamp, begin, end, size, is_clamped):
     """Opening, closing and reach of segments, see `semi_markov.fold` and `semi_markov.mask`."""
     opening, closing, reach, total = segments.opening, segments.closing, segments.reach, segments.column
@@ -1298,7 +1253,7 @@ def _fold(nodes, segments, clamp, begin, end, size, is_clamped):
                     opening[t, j] = closing[t - 1, j] = -np.inf
 
 
-@njit(**HELPER)
+@helper
 def _exclude(excluded, spans, kept, is_over):
     """Forbids the spans that the annotation excludes, or, when that is over, gives them their scores back."""
     for n in range(len(excluded)):
@@ -1311,7 +1266,7 @@ def _exclude(excluded, spans, kept, is_over):
                     spans[n, j] = -np.inf
 
 
-@njit(**HELPER)
+@helper
 def _gather_ending(segments, t, size):
     """Scores of the segments that end with t, with what is before them and without the closing, in terms[k].
 
@@ -1329,7 +1284,7 @@ def _gather_ending(segments, t, size):
     return n_lengths
 
 
-@njit(**HELPER)
+@helper
 def _best_segments(work, pairs, segments, path, n, size):
     """The best segmentation in ``path``, and its score; ties as in `semi_markov.viterbi`."""
     chain, entered, left, terms = work.chain, segments.entered, segments.left, segments.terms
@@ -1381,7 +1336,7 @@ def _best_segments(work, pairs, segments, path, n, size):
         t -= 1
 
 
-@njit(**HELPER)
+@helper
 def _segments_score(work, pairs, segments, path, size):
     chain = work.chain
     score, before, t = 0.0, -1, 0
@@ -1401,7 +1356,7 @@ def _segments_score(work, pairs, segments, path, size):
     return score + chain[size + 1, before]
 
 
-@njit(**HELPER)
+@helper
 def _use_segments(work, pairs, segments, path, size, amount):
     """Adds an amount for each score that a path of segments uses; those of tokens are left to `_cover`."""
     d_chain = work.d_chain
@@ -1422,7 +1377,7 @@ def _use_segments(work, pairs, segments, path, size, amount):
     d_chain[size + 1, before] += amount
 
 
-@njit(**HELPER)
+@helper
 def _n_wrong_segments(gold, clamp, must_begin, may_begin, begin, end, path):
     """Tokens at which a path contradicts the annotation: another state, or a segment begins or goes on where it must not."""
     wrong = 0
@@ -1437,7 +1392,7 @@ def _n_wrong_segments(gold, clamp, must_begin, may_begin, begin, end, path):
     return wrong
 
 
-@njit(**HELPER)
+@helper
 def _cover(d_begins, d_ends, n, size, d_nodes):
     """Segments over each token: those that began up to it, less those that ended before it."""
     for t in range(n):
@@ -1447,7 +1402,7 @@ def _cover(d_begins, d_ends, n, size, d_nodes):
                 d_nodes[t, j] += d_nodes[t - 1, j] - d_ends[t - 1, j]
 
 
-@njit(**HELPER)
+@helper
 def _log_sum_steps(chain, pairs, t, i, j, row, size, terms, leaves):
     """Log of the sum over the steps into token t that leave state i (to all j), or that lead to state j (from all i)."""
     for other in range(size):
@@ -1455,10 +1410,10 @@ def _log_sum_steps(chain, pairs, t, i, j, row, size, terms, leaves):
         terms[other] = row[other] + chain[before, after]
         if pairs is not None:
             terms[other] += pairs.scores[t, before * size + after]
-    return _log_sum(terms)
+    return log_sum(terms)
 
 
-@njit(**HELPER)
+@helper
 def _log_sum_lengths(terms, n_lengths, size, shares, out):
     """out[j] = log of the sum over k of exp(terms[k, j])."""
     for j in range(size):
@@ -1469,7 +1424,7 @@ def _log_sum_lengths(terms, n_lengths, size, shares, out):
     for k in range(n_lengths):
         for j in range(size):
             shares[k, j] = terms[k, j] - (out[j] if out[j] > -np.inf else 0.0)
-        _exp(shares, k, 0.0, shares)
+        exp_row(shares, k, 0.0, shares)
         if k > 0:
             for j in range(size):
                 shares[0, j] += shares[k, j]
@@ -1477,7 +1432,7 @@ def _log_sum_lengths(terms, n_lengths, size, shares, out):
         out[j] = out[j] + math.log(shares[0, j]) if out[j] > -np.inf else -np.inf
 
 
-@njit(**HELPER)
+@helper
 def _largest(row):
     largest = -np.inf
     for value in row:
@@ -1485,7 +1440,7 @@ def _largest(row):
     return largest
 
 
-@njit(**HELPER)
+@helper
 def _expect_segments(work, pairs, segments, n, size, amount):
     """Log partition; adds the expected uses of each score, times an amount; those of tokens are left to `_cover`.
 
@@ -1501,7 +1456,7 @@ def _expect_segments(work, pairs, segments, n, size, amount):
         for j in range(size):
             top = max(top, chain[i, j])
     for i in range(size):
-        _exp(chain, i, top, exps)
+        exp_row(chain, i, top, exps)
     # entered[t, j] = opening[t, j] + logsum_i(left[t-1, i] + transitions[i, j])
     # left[t, j] = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
     for t in range(n):
@@ -1513,7 +1468,7 @@ def _expect_segments(work, pairs, segments, n, size, amount):
             for j in range(size):
                 entered[t, j] = 0.0
             if pairs is None and largest > -np.inf:
-                _exp(left, t - 1, largest, mass)
+                exp_row(left, t - 1, largest, mass)
                 for i in range(size):
                     for j in range(size):
                         entered[t, j] += mass[t - 1, i] * exps[i, j]
@@ -1528,7 +1483,7 @@ def _expect_segments(work, pairs, segments, n, size, amount):
             left[t, j] += closing[t, j]
     for j in range(size):
         column[j] = left[n - 1, j] + chain[size + 1, j]
-    log_z = _log_sum(column)
+    log_z = log_sum(column)
     if not math.isfinite(log_z):
         return log_z
     for j in range(size):
@@ -1542,8 +1497,8 @@ def _expect_segments(work, pairs, segments, n, size, amount):
             share = after + before + top - log_z
             is_scaled = pairs is None and after > -np.inf and before > -np.inf and share < SPREAD / 3.0
             if is_scaled:
-                _exp(out, t + 1, after, mass)
-                _exp(left, t, before, mass)
+                exp_row(out, t + 1, after, mass)
+                exp_row(left, t, before, mass)
                 share = amount * math.exp(share)
             for i in range(size):
                 total = 0.0
@@ -1576,7 +1531,7 @@ def _expect_segments(work, pairs, segments, n, size, amount):
                 if span >= 0:
                     terms[k, j] += spans[span, j]
                 shares[k, j] = entered[t, j] + terms[k, j]
-            _exp(shares, k, log_z, shares)
+            exp_row(shares, k, log_z, shares)
             for j in range(size):
                 expected = amount * shares[k, j]
                 segments.d_begins[t, j] += expected

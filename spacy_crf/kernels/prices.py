@@ -1,10 +1,11 @@
 """What rules add to the scores of tokens."""
 
 import numpy as np
-from numba import njit
+
+from . import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_prices(emissions, prices, kinds):
     """Scores of tokens whose kind has a price for each state.
 

@@ -1,30 +1,16 @@
 """Features of whole spans: hashes of their words, and the nearest phrases of a list."""
 
 import numpy as np
-from numba import njit
 
-ABSENT = np.uint64(1 << 63)  # as in ``hashing``
-NO_FEATURE = np.uint64(0)
+from . import helper, kernel
+from .hashing import ABSENT
+from .numerics import NO_FEATURE, mix
 
 # What a part of a template reads from the span of the tokens b to e - 1
 LENGTH, WHOLE, FIRST, LAST = 0, 1, 2, 3
 
-_FIRST = np.uint64(0x9E3779B97F4A7C15)
-_SECOND = np.uint64(0xBF58476D1CE4E5B9)
-_THIRD = np.uint64(0x94D049BB133111EB)
-_R30, _R27, _R31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
-
-@njit(cache=True, nogil=True)
-def mix(hashed, value):
-    """As in ``hashing``; here because a helper lives in the file of its callers."""
-    z = (hashed ^ value) + _FIRST
-    z = (z ^ (z >> _R30)) * _SECOND
-    z = (z ^ (z >> _R27)) * _THIRD
-    return z ^ (z >> _R31)
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def all_spans(closing, first, last, longest):
     """Every span of at most `longest` tokens that begins with the tokens first to last - 1, by its first token and then by its
     length.
@@ -45,7 +31,7 @@ def all_spans(closing, first, last, longest):
     return begin, length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_whole(column, begin, length):
     """Hash of all values of a span, word by word.
 
@@ -65,7 +51,7 @@ def hash_whole(column, begin, length):
     return hashes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_spans(
     columns,
     padding,
@@ -119,7 +105,7 @@ def hash_spans(
     return hashes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def list_repeats(keys, closing, longest, out_begin, out_length, out_key):
     """Where a span holds a token's feature again: once for each token of it that has the feature not for the first time.
 
@@ -149,7 +135,7 @@ def list_repeats(keys, closing, longest, out_begin, out_length, out_key):
     return found
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _bucket(characters, at, n, n_buckets):
     hashed = NO_FEATURE
     for c in range(at, at + n):
@@ -157,7 +143,7 @@ def _bucket(characters, at, n, n_buckets):
     return np.int64(hashed % np.uint64(n_buckets))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def index_grams(characters, text_starts, n, n_buckets):
     """Which texts hold which n neighbouring characters, hashed into buckets.
 
@@ -187,7 +173,7 @@ def index_grams(characters, text_starts, n, n_buckets):
     return bucket_starts, texts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, most_postings, candidates):
     """The texts that share most of the rarest n-grams with a query.
 
@@ -247,7 +233,7 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
             at = stop
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def jaccard(words, starts, lengths, other_words, other_starts, others, similarity):
     """Jaccard similarity of sets of words: what both have, of what one of them has.
 

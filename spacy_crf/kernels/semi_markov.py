@@ -32,21 +32,18 @@ them by their last token and then by their length. Matrices of transitions are [
 """
 
 import numpy as np
-from numba import njit
 
-GOES_ON = np.int32(-2)
-SPREAD = 300.0
+from ..types import GOES_ON
+from . import helper, kernel
+from .numerics import LINEAR, TINY, draw, log_sum
+
 LEAD = 200.0
 EXTRA = 100.0
 LARGEST_EXPONENT = 600.0
-TINY = 1e-100
 SMALLEST, LARGEST = 1e-250, 1e100
 
-# In the linear domain there are no infinities: sums may be reordered (vectorised) and fused with products.
-LINEAR = {"reassoc", "contract"}
 
-
-@njit(cache=True, nogil=True)
+@kernel
 def fold(tokens, begins, ends, starts, opening, closing):
     """Spread the scores of tokens over the ends of the segments: running sums, added behind and taken off in front.
 
@@ -71,7 +68,7 @@ def fold(tokens, begins, ends, starts, opening, closing):
     return forbids
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach):
     """Forbid what a clamp forbids.
 
@@ -94,7 +91,7 @@ def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach
                 closing[t - 1] = -np.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def no_mask(starts, reach):
     """`reach` (int32[n, S]) where nothing is forbidden."""
     for b in range(starts.shape[0] - 1):
@@ -104,7 +101,7 @@ def no_mask(starts, reach):
 # ---------------------------------------------------------------------------------------------- scaled linear domain
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR)
+@helper(fastmath=LINEAR)
 def _normalise(row):
     """Divide a row by its sum. RETURNS (float64): The sum; 0 if it is 0, -1 where the row has entries too small to trust."""
     total = 0.0
@@ -122,7 +119,7 @@ def _normalise(row):
     return -1.0 if too_small else total
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _put(window, filled, slot, row, log_scale, scores, unbroken, reference):
     """Write a row into the window: exp(log(row) + log_scale + scores - reference), moving references that are too far away.
 
@@ -148,7 +145,7 @@ def _put(window, filled, slot, row, log_scale, scores, unbroken, reference):
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR)
+@kernel(fastmath=LINEAR)
 def forward(
     opening,
     closing,
@@ -261,7 +258,7 @@ def forward(
         log_z[b] = scale
 
 
-@njit(cache=True, nogil=True, fastmath=LINEAR)
+@kernel(fastmath=LINEAR)
 def expectations(
     opening,
     closing,
@@ -425,20 +422,7 @@ def expectations(
 # ---------------------------------------------------------------------------------------------------------- log space
 
 
-@njit(cache=True, nogil=True)
-def _log_sum(terms, n):
-    largest = -np.inf
-    for i in range(n):
-        largest = max(largest, terms[i])
-    if largest == -np.inf:
-        return largest
-    total = 0.0
-    for i in range(n):
-        total += np.exp(terms[i] - largest)
-    return largest + np.log(total)
-
-
-@njit(cache=True, nogil=True)
+@helper
 def _gather(t, first_token, source, lengths, spans, span_lengths, end_starts, end_spans, reach, terms):
     """Scores of the segments that end with t: terms[k, j] = source[t-k, j] + lengths[k, j] + spans[.., j], all but closing.
 
@@ -459,7 +443,7 @@ def _gather(t, first_token, source, lengths, spans, span_lengths, end_starts, en
     return n_lengths
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_forward(
     opening,
     closing,
@@ -503,19 +487,19 @@ def log_forward(
                 else:
                     for i in range(size):
                         column[i] = left[t - 1, i] + transitions[t * step, i, j]
-                    entered[t, j] = _log_sum(column, size) + opening[t, j]
+                    entered[t, j] = log_sum(column[:size]) + opening[t, j]
             # left[t, j] = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
             n_lengths = _gather(t, begin, entered, lengths, spans, span_lengths, end_starts, end_spans, reach, terms)
             for j in range(size):
                 for k in range(n_lengths):
                     column[k] = terms[k, j]
-                left[t, j] = closing[t, j] + _log_sum(column, n_lengths)
+                left[t, j] = closing[t, j] + log_sum(column[:n_lengths])
         for j in range(size):
             column[j] = left[end - 1, j] + last[j]
-        log_z[b] = _log_sum(column, size)
+        log_z[b] = log_sum(column[:size])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_backward(
     opening, closing, lengths, spans, transitions, last, starts, span_starts, span_lengths, reach, leaving, out
 ):
@@ -537,7 +521,7 @@ def log_backward(
                 else:
                     for j in range(size):
                         column[j] = transitions[(t + 1) * step, i, j] + out[t + 1, j]
-                    leaving[t, i] = _log_sum(column, size) + closing[t, i]
+                    leaving[t, i] = log_sum(column[:size]) + closing[t, i]
             # out[t, j] = opening[t, j] + logsum_k(leaving[t+k, j] + lengths[k, j] + spans[.., j])
             n_lengths = min(longest, end - t)
             for j in range(size):
@@ -547,10 +531,10 @@ def log_backward(
                     if n < span_starts[t + 1] and span_lengths[n] == k + 1:
                         column[k] += spans[n, j]
                         n += 1
-                out[t, j] = _log_sum(column, n_lengths) + opening[t, j]
+                out[t, j] = log_sum(column[:n_lengths]) + opening[t, j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def log_expectations(
     opening,
     lengths,
@@ -611,7 +595,7 @@ def log_expectations(
                             d_transitions[t * step, i, j] += weights[b] * np.exp(score - log_z[b])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def list_probable(
     lengths,
     spans,
@@ -660,7 +644,7 @@ def list_probable(
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def viterbi(
     opening,
     closing,
@@ -749,7 +733,7 @@ def viterbi(
             t -= 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def n_best(
     opening,
     closing,
@@ -848,30 +832,7 @@ def n_best(
     return found
 
 
-@njit(cache=True, nogil=True)
-def _draw(terms, n, uniform):
-    """One of n, with probabilities proportional to exp(terms); -1 if all are -inf."""
-    largest = -np.inf
-    for i in range(n):
-        largest = max(largest, terms[i])
-    if largest == -np.inf:
-        return -1
-    total = 0.0
-    for i in range(n):
-        total += np.exp(terms[i] - largest)
-    remaining = uniform * total
-    drawn = -1
-    for i in range(n):
-        mass = np.exp(terms[i] - largest)
-        if mass > 0.0:
-            drawn = i  # the last possible one stays, should rounding leave a rest
-            remaining -= mass
-            if remaining < 0.0:
-                break
-    return drawn
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def sample(
     lengths,
     spans,
@@ -897,7 +858,7 @@ def sample(
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty((longest, size))
     column = np.empty(max(size, longest))
-    for draw in range(uniforms.shape[0]):
+    for n in range(uniforms.shape[0]):
         for b in range(starts.shape[0] - 1):
             begin, t = starts[b], starts[b + 1] - 1
             state = -1
@@ -905,25 +866,25 @@ def sample(
                 for i in range(size):
                     arc = last[i] if state == -1 else transitions[(t + 1) * step, i, state]
                     column[i] = left[t, i] + arc
-                state = _draw(column, size, uniforms[draw, t, 0])
+                state = draw(column[:size], uniforms[n, t, 0])
                 if state == -1:  # only possible at the last token: no path at all
-                    states[draw, begin : t + 1] = -1
+                    states[n, begin : t + 1] = -1
                     break
                 n_lengths = _gather(
                     t, begin, entered, lengths, spans, span_lengths, end_starts, end_spans, reach, terms
                 )
                 for k in range(n_lengths):
                     column[k] = terms[k, state]
-                longer = _draw(column, n_lengths, uniforms[draw, t, 1])
-                states[draw, t - longer + 1 : t + 1] = GOES_ON
-                states[draw, t - longer] = state
+                longer = draw(column[:n_lengths], uniforms[n, t, 1])
+                states[n, t - longer + 1 : t + 1] = GOES_ON
+                states[n, t - longer] = state
                 t -= longer + 1
 
 
 # --------------------------------------------------------------------------------------------------------- given paths
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def segment_end(states, t, end):
     """The token behind the segment that begins at t, in a sequence that ends before `end`."""
     t += 1
@@ -932,7 +893,7 @@ def segment_end(states, t, end):
     return t
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def path_score(
     tokens, begins, ends, lengths, spans, transitions, first, last, starts, span_starts, span_lengths, states, scores
 ):
@@ -963,7 +924,7 @@ def path_score(
         scores[b] = score
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def path_expectations(
     starts,
     span_starts,
@@ -1005,7 +966,7 @@ def path_expectations(
             d_last[before] += weights[b]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_segments(begin, end, number, derivative, d_begins, d_ends, d_lengths, d_spans):
     """Add the derivative with respect to the scores of segments (float64[N, S]) to those of what they are sums of, but tokens.
 
@@ -1021,7 +982,7 @@ def add_segments(begin, end, number, derivative, d_begins, d_ends, d_lengths, d_
                 d_spans[number[n], j] += derivative[n, j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cover(d_begins, d_ends, starts, d_tokens):
     """Expected number of segments that cover each token: those that began up to it, less those that ended before it."""
     size = d_begins.shape[1]
@@ -1033,7 +994,7 @@ def cover(d_begins, d_ends, starts, d_tokens):
                     d_tokens[t, j] += d_tokens[t - 1, j] - d_ends[t - 1, j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def only_path(allowed, may_begin, must_begin, states):
     """Whether a clamp (bool[n, S], bool[n], bool[n]) allows exactly one path; states (int32[n]) receives it."""
     for t in range(allowed.shape[0]):

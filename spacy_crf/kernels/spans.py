@@ -21,10 +21,11 @@ behind it outside. The sums over all states are for those alone that have both.
 """
 
 import numpy as np
-from numba import njit
+
+from . import helper, kernel
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _enter(left, matrices, right, number, neighbours, marginals, opening, continues, t, first_state, states):
     """states[m] = P(a span begins at t, with state first_state + m)."""
     k = t if matrices.shape[0] > 1 else 0
@@ -41,7 +42,7 @@ def _enter(left, matrices, right, number, neighbours, marginals, opening, contin
         states[m] = total * right[t, number[j]]
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _advance(left, matrices, right, number, marginals, continues, t, first_state, states, before):
     """From the states at t - 1 to those at t of spans that go on. RETURNS (float64): Their sum."""
     k = t if matrices.shape[0] > 1 else 0
@@ -59,7 +60,7 @@ def _advance(left, matrices, right, number, marginals, continues, t, first_state
     return total
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _leave(left, matrices, right, number, neighbours, marginals, opening, continues, t, first_state, states):
     """P(a span that is in one of the states at t - 1 does not go on at t)."""
     at_end = t == marginals.shape[0] or opening[t]
@@ -80,7 +81,7 @@ def _leave(left, matrices, right, number, neighbours, marginals, opening, contin
     return min(total, 1.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def span_probabilities(
     left,
     matrices,
@@ -117,7 +118,7 @@ def span_probabilities(
         )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def likely_spans(
     left,
     matrices,

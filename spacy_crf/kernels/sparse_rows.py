@@ -12,13 +12,14 @@ is then formed in the order of the tokens, whatever the number of threads.
 """
 
 import numpy as np
-from numba import njit
+
+from . import kernel
 
 # Slots that follow one another belong to one thread: two threads must not write to one cache line all the time.
 _SHARED = 5
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
     """Slots of each row: all columns for rows with at least ``threshold`` weights, their own columns for the others.
 
@@ -49,7 +50,7 @@ def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
     return slot_starts, slot_columns, slot_of_pair
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slots, scores):
     """scores[t, c] += sum over the features f of token t of values · weight[f, c], for tokens begin to end.
 
@@ -72,7 +73,7 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
                 target[-1 - slot_columns[stop - 1]] += value * slots[stop - 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, part, mask, gradient):
     """gradient[f, c] += sum over the tokens t with feature f of values · d_scores[t, c], for features of one part.
 
@@ -88,7 +89,7 @@ def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, 
                     gradient[p] += value * d_token[pair_columns[p]]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_references(first_slots, begin, end, slot_columns, slots, scores, o):
     """``add_scores`` for features that come one per template, for items (tokens, or kinds) begin to end.
 
@@ -114,7 +115,7 @@ def add_references(first_slots, begin, end, slot_columns, slots, scores, o):
                     target[-1 - column] += slots[at]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slots):
     """The gradient of ``add_references`` for slots of one part; template by template, so that the rows of frequent
     features stay in the cache.
@@ -140,7 +141,7 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
                     d_slots[at] += source[-1 - column]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_kind_rows(kinds, starts, reach, first, table, scores):
     """scores[position + first + o] += table[kind at position, o], for all positions and the O tokens that each is seen from.
 
@@ -165,7 +166,7 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
                     target[c] += source[c]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table):
     """The gradient of ``add_kind_rows`` for kinds of one part: d_table[kind at position, o] += d_scores[position + first + o]."""
     n_columns = d_scores.shape[1]
@@ -185,7 +186,7 @@ def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table
                     target[c] += source[c]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_lexeme_rows(lexemes, starts, reach, first, table, scores):
     """scores[position + first + o] += table[lexeme at position, o], as ``add_kind_rows`` for prediction.
 

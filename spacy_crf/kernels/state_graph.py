@@ -10,12 +10,12 @@ Transitions are [1, G, G] or [n, G, G].
 """
 
 import numpy as np
-from numba import njit
 
-SPREAD = 300.0
+from . import helper, kernel
+from .numerics import SPREAD, draw, log_sum
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _arc_scores(transitions, k, source_starts, target, arc_scores, tag_of, scores, potentials):
     """Scores of all arcs and their exponentials, less the maximum. RETURNS (float64, float64): The maximum, and how far from it
     the smallest finite score lies."""
@@ -35,7 +35,7 @@ def _arc_scores(transitions, k, source_starts, target, arc_scores, tag_of, score
     return largest, largest - smallest
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _exponentials(row, out):
     """exp of a row less its maximum. RETURNS (float64, float64): The maximum, and the distance of the smallest finite
     entry."""
@@ -52,20 +52,7 @@ def _exponentials(row, out):
     return largest, largest - smallest
 
 
-@njit(cache=True, nogil=True)
-def _log_sum(terms):
-    largest = -np.inf
-    for i in range(terms.shape[0]):
-        largest = max(largest, terms[i])
-    if largest == -np.inf:
-        return largest
-    total = 0.0
-    for i in range(terms.shape[0]):
-        total += np.exp(terms[i] - largest)
-    return largest + np.log(total)
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def forward(
     emissions,
     transitions,
@@ -141,10 +128,10 @@ def forward(
                     alpha[t, j] = -np.inf
         for j in range(states):
             terms[j] = alpha[end - 1, j] + last[tag_of[j]] + graph_last[j]
-        log_z[b] = _log_sum(terms)
+        log_z[b] = log_sum(terms)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def backward(
     emissions,
     transitions,
@@ -199,7 +186,7 @@ def backward(
                 beta[t - 1, i] = np.log(total) + largest if total > 0.0 else -np.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expectations(
     emissions,
     transitions,
@@ -270,7 +257,7 @@ def expectations(
                     d_transitions[t * step, tag_of[i], tag_of[j]] += edge
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def viterbi(
     emissions,
     transitions,
@@ -333,7 +320,7 @@ def viterbi(
         path[begin] = best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def n_best(
     emissions,
     transitions,
@@ -407,7 +394,7 @@ def n_best(
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sample(
     transitions,
     last,
@@ -432,13 +419,12 @@ def sample(
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty(states)
     sources = np.empty(states, dtype=np.int64)
-    for draw in range(uniforms.shape[0]):
+    for n in range(uniforms.shape[0]):
         for b in range(starts.shape[0] - 1):
             state = -1
             for t in range(starts[b + 1] - 1, starts[b] - 1, -1):
                 at_end = t == starts[b + 1] - 1
                 choices = states if at_end else target_starts[state + 1] - target_starts[state]
-                largest = -np.inf
                 for m in range(choices):
                     if at_end:
                         sources[m] = m
@@ -448,22 +434,12 @@ def sample(
                         sources[m] = source[a]
                         arc = transitions[(t + 1) * step, tag_of[source[a]], tag_of[state]] + arc_scores[a]
                         terms[m] = alpha[t, source[a]] + arc
-                    largest = max(largest, terms[m])
-                if largest == -np.inf:  # only possible at the last token: no path at all
-                    paths[draw, starts[b] : t + 1] = -1
+                chosen = draw(terms[:choices], uniforms[n, t])
+                if chosen == -1:  # only possible at the last token: no path at all
+                    paths[n, starts[b] : t + 1] = -1
                     break
-                total = 0.0
-                for m in range(choices):
-                    total += np.exp(terms[m] - largest)
-                remaining = uniforms[draw, t] * total
-                for m in range(choices):
-                    mass = np.exp(terms[m] - largest)
-                    if mass > 0.0:
-                        state = sources[m]  # the last possible state stays, should rounding leave a rest
-                        remaining -= mass
-                        if remaining < 0.0:
-                            break
-                paths[draw, t] = state
+                state = sources[chosen]
+                paths[n, t] = state
 
 
 # -------------------------------------------------------------------------------------------------------------- spans
@@ -476,7 +452,7 @@ def sample(
 # of its label.
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _enter(
     emissions,
     transitions,
@@ -509,7 +485,7 @@ def _enter(
                 entered[j] += np.exp(alpha[t - 1, i] + arc + emissions[t, tag_of[j]] + beta[t, j] - log_z)
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _go_on(
     emissions,
     transitions,
@@ -552,7 +528,7 @@ def _go_on(
     return min(leaving, 1.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def span_probabilities(
     emissions,
     transitions,
@@ -625,7 +601,7 @@ def span_probabilities(
             now[low:high] = following[low:high]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def likely_spans(
     emissions,
     transitions,

@@ -1,0 +1,91 @@
+"""Numbers and small functions that several kernels need."""
+
+import math
+
+import numpy as np
+
+from . import helper
+
+LANES = 4  # of a vector: arrays are padded to whole ones
+SPREAD = 300.0  # scores that meet in the linear domain lie no further apart
+TINY = 1e-100  # normalised numbers below this are not trusted
+
+# In the linear domain there are no infinities: sums may be reordered (vectorised) and fused with products.
+LINEAR = {"reassoc", "contract"}
+
+NO_FEATURE = np.uint64(0)  # the hash of no feature
+FIRST_HASH = np.uint64(0x9E3779B97F4A7C15)
+_SECOND = np.uint64(0xBF58476D1CE4E5B9)
+_THIRD = np.uint64(0x94D049BB133111EB)
+_R30, _R27, _R31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@helper
+def log_sum(terms):
+    """Log of the sum of exp(terms), float64[N]."""
+    largest = -np.inf
+    for term in terms:
+        largest = max(largest, term)
+    if largest == -np.inf:
+        return largest
+    total = 0.0
+    for term in terms:
+        total += math.exp(term - largest)
+    return largest + math.log(total)
+
+
+@helper(fastmath=LINEAR)
+def exp_row(source, row, largest, target):
+    """target[row] = exp(source[row] - largest), for differences between -SPREAD and 0, and 0 where they are smaller.
+
+    exp(x) = exp(x / 1024)^1024: additions and products of whole vectors, where math.exp would be called for every number.
+    It is right to twelve digits.
+    """
+    for j in range(target.shape[1]):
+        x = (source[row, j] - largest) * (1.0 / 1024.0)
+        y = 1.0 + x * (1.0 / 11.0)  # the first twelve terms of the series
+        y = 1.0 + x * (1.0 / 10.0) * y
+        y = 1.0 + x * (1.0 / 9.0) * y
+        y = 1.0 + x * (1.0 / 8.0) * y
+        y = 1.0 + x * (1.0 / 7.0) * y
+        y = 1.0 + x * (1.0 / 6.0) * y
+        y = 1.0 + x * (1.0 / 5.0) * y
+        y = 1.0 + x * (1.0 / 4.0) * y
+        y = 1.0 + x * (1.0 / 3.0) * y
+        y = 1.0 + x * (1.0 / 2.0) * y
+        y = 1.0 + x * y
+        for _ in range(10):
+            y *= y
+        target[row, j] = 0.0 if x < -SPREAD / 1024.0 else y  # NaN stays NaN
+
+
+@helper
+def draw(terms, uniform):
+    """One of N, with probabilities proportional to exp(terms); -1 if all are -inf."""
+    largest = -np.inf
+    for term in terms:
+        largest = max(largest, term)
+    if largest == -np.inf:
+        return -1
+    total = 0.0
+    for term in terms:
+        total += np.exp(term - largest)
+    remaining = uniform * total
+    drawn = -1
+    for i in range(len(terms)):
+        mass = np.exp(terms[i] - largest)
+        if mass > 0.0:
+            drawn = i  # the last possible one stays, should rounding leave a rest
+            remaining -= mass
+            if remaining < 0.0:
+                break
+    return drawn
+
+
+@helper
+def mix(hashed, value):
+    """Mixes one value into a hash (the finaliser of SplitMix64: Steele, Lea & Flood 2014)."""
+    z = (hashed ^ value) + FIRST_HASH
+    z = (z ^ (z >> _R30)) * _SECOND
+    z = (z ^ (z >> _R27)) * _THIRD
+    return z ^ (z >> _R31)
