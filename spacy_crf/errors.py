@@ -2,6 +2,8 @@
 4xx components, 5xx saving, 6xx constraints, 7xx command line. And the logger of the few that every user shall read."""
 
 import logging
+import reprlib
+from typing import Any
 
 # `spacy train` leaves spaCy's logger at WARNING, yet every user shall read how many features there are, how far training is and
 # why it stopped. A level of its own lets these few lines through to spaCy's handler, and nothing else that is logged at INFO.
@@ -16,6 +18,14 @@ class _Coded(type):
     def __new__(cls, name, bases, namespace):
         coded = {key: f"{key}: {value}" if key.startswith("CRF") else value for key, value in namespace.items()}
         return super().__new__(cls, name, bases, coded)
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: cut short, whatever it is."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return f"<{type(value).__name__}>"
 
 
 class Errors(metaclass=_Coded):
@@ -65,14 +75,14 @@ class Errors(metaclass=_Coded):
         "Join such a part with plain attributes only."
     )
     CRF109 = (
-        "The feature '{source}' is {value} at token {token} ('{text}') of the document '{start}...': features are finite "
-        "numbers."
+        "The feature '{source}' is {value} at token {token} ('{text}') of the document '{start}...': features are numbers "
+        "of at most 3.4e38."
     )
     CRF110 = (
         "The feature function '{name}' returned {got} items for a document of {expected} tokens ('{start}...'). It returns "
         "one list of strings or numbers per token, or an array with one row per token."
     )
-    CRF111 = "The feature function '{name}' gave {value!r} for a token: give a list of strings, or of numbers."
+    CRF111 = "The feature function '{name}' gave {value} for a token: give a list of strings, or of numbers."
     CRF112 = "Can't read the gazetteer '{name}' from {path}: {reason}."
     CRF113 = "Line {line} of the gazetteer '{name}' ({path}) can't be read: {reason}."
     CRF114 = (
@@ -92,7 +102,7 @@ class Errors(metaclass=_Coded):
     )
     CRF123 = "The Matcher refuses the pattern '{name}' of the segment features: {reason}"
     CRF124 = (
-        "The feature function '{name}' gave {value!r} for the span '{span}': give strings, finite numbers, or a dict from "
+        "The feature function '{name}' gave {value} for the span '{span}': give strings, finite numbers, or a dict from "
         "strings to numbers."
     )
     CRF125 = (
@@ -103,6 +113,11 @@ class Errors(metaclass=_Coded):
         "longest_segment names the label '{label}', which the component does not have. Labels: {known}. A label of segments can "
         "be given with [initialize.components.NAME] labels = [...]."
     )
+    CRF130 = (
+        "The extension '{name}' is {value} at token {token} ('{text}') of the document '{start}...', which is no feature: a "
+        "string, a boolean or an integer is a category, a float a number, and None nothing."
+    )
+    CRF131 = "The feature '{source}' has the value {value}, which is no text: {reason}."
     CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
     CRF202 = (
         "{optimizer} needs the objective of a CRF component; the component with the parameter {key} can't give one. "

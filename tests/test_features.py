@@ -1,5 +1,6 @@
 """Features against a plain Python reading of the templates."""
 
+import math
 import pickle
 import threading
 
@@ -141,7 +142,19 @@ def test_numbers_are_real_values(docs):
     assert (features.values[np.isin(features.rows, words)] == 1).all()
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+NO_NUMBERS = [
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    1e39,
+    10**400,
+    -(10**5000),
+    np.float64("nan"),
+    np.longdouble("1e400"),
+]
+
+
+@pytest.mark.parametrize("bad", NO_NUMBERS, ids=range(len(NO_NUMBERS)))
 def test_numbers_must_be_finite(docs, bad):
     feature_set = FeatureSet(
         ["fn:n[0]"], functions={"n": lambda doc: [[1.0] if token.i != 2 else [bad] for token in doc]}
@@ -157,15 +170,79 @@ def test_functions_must_fit_the_doc(docs):
         freeze(FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: ["x"] * len(doc)}), docs[:1])
 
 
-def test_extensions(docs):
+ODD_ROWS = [None, 3.5, "x", b"x", [None], [b"x"], ["a", 1.0], [1.0, None], {"a": "1.5"}, {"a": None}, [True], [1 + 2j]]
+ODD_ROWS += [{"a", 1}, {1, 2}, np.array(3.0), np.array([[1.0]]), np.array([True]), [[1.0]], [10**5000, None], object()]
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("odd", ODD_ROWS, ids=range(len(ODD_ROWS)))
+def test_what_functions_may_not_give_is_shown(docs, odd):
+    feature_set = FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: [odd] * len(doc)})
+    with pytest.raises(ValueError, match=r"CRF111.*'fn:odd' gave .+ for a token"):
+        freeze(feature_set, docs[:1])
+
+
+@pytest.mark.issue(12)
+def test_what_functions_may_give(docs):
+    given = [
+        {"n": np.int64(3), "yes": True, 7: 0.5},
+        {"b", "a"},
+        (np.float32(2.0),),
+        np.array(["x"]),
+        np.array([], int),
+    ]
+    feature_set = FeatureSet(["fn:any[0]"], functions={"any": lambda doc: given})
+    _, features, names = freeze(feature_set, docs[:1])
+    assert [[name.partition("=")[2] for name in of_token] for of_token in names] == [
+        *(["7", "n", "yes"], ["a", "b"], ["0"], ["x"], [])
+    ]
+    assert sorted(features.values.tolist()) == [0.5, 1.0, 1.0, 1.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.issue(12)
+def test_half_a_character_is_no_feature(docs):
+    feature_set = FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: [["\ud800"]] * len(doc)})
+    with pytest.raises(ValueError, match=r"CRF131.*'fn:odd' has the value '\\ud800'"):
+        freeze(feature_set, docs[:1])
+
+
+@pytest.fixture
+def extension():
     Token.set_extension("crf_test", default=None, force=True)
-    try:
-        docs[0][0]._.crf_test, docs[0][1]._.crf_test, docs[0][2]._.crf_test = "a", 2.5, True
-        _, features, names = freeze(FeatureSet(["ext:crf_test[0]"]), docs[:1])
-        assert names == [["ext:crf_test[0]=a"], ["ext:crf_test[0]"], ["ext:crf_test[0]=True"], [], []]
-        assert features.values.tolist() == [1.0, 2.5, 1.0]
-    finally:
-        Token.remove_extension("crf_test")
+    yield
+    Token.remove_extension("crf_test")
+
+
+@pytest.mark.usefixtures("extension")
+def test_extensions(nlp):
+    doc = Doc(nlp.vocab, words=list("abcdefgh"))
+    for token, value in zip(doc, ["a", 2.5, True, np.float32(0.5), np.bool_(False), np.int64(7), 10**30]):
+        token._.crf_test = value
+    _, features, names = freeze(FeatureSet(["ext:crf_test[0]"]), [doc])
+    values = ["=a", "", "=True", "", "=False", "=7", f"={10**30}"]
+    assert names == [*([f"ext:crf_test[0]{value}"] for value in values), []]
+    assert features.values.tolist() == [1.0, 2.5, 1.0, 0.5, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.issue(12)
+@pytest.mark.usefixtures("extension")
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        *((value, r"CRF130.*'crf_test' is .+ at token 1 \('b'\)") for value in (b"x", ["x"], {}, object(), 1j)),
+        *(
+            (value, r"CRF109.*'ext:crf_test' is .+ at token 1")
+            for value in (math.nan, math.inf, 1e200, np.float32("inf"))
+        ),
+        ("\udfff", r"CRF131.*'ext:crf_test' has the value"),
+    ],
+)
+def test_what_extensions_may_not_be_is_shown(nlp, value, message):
+    """Objects became their text, with addresses in it; numbers too large for float32 became infinite."""
+    doc = Doc(nlp.vocab, words=list("abc"))
+    doc[1]._.crf_test = value
+    with pytest.raises(ValueError, match=message):
+        freeze(FeatureSet(["ext:crf_test[0]"]), [doc])
 
 
 def test_gazetteers(nlp, docs):

@@ -287,10 +287,32 @@ def test_gazetteers_that_are_not_there_are_named():
         CompiledSegments(SegmentFeatureSet(["seg.near:cities"]), {})
 
 
-@pytest.mark.parametrize("given", [[float("nan")], object(), {"a": "b"}, True])
+ODD = [
+    [float("nan")],
+    object(),
+    {"a": "b"},
+    True,
+    np.bool_(True),
+    b"x",
+    10**400,
+    10**5000,
+    1e39,
+    ["a", 1],
+    {1, 2},
+    [None],
+]
+
+
+@pytest.mark.parametrize("given", ODD, ids=range(len(ODD)))
 def test_functions_that_give_nonsense_are_named(given):
     with pytest.raises(ValueError, match=r"CRF124.*'bad'"):
         features_of(doc_of("a"), ["seg.fn:bad"], functions={"bad": lambda span: given})
+
+
+@pytest.mark.issue(12)
+def test_functions_of_spans_give_text():
+    with pytest.raises(ValueError, match=r"CRF131.*'seg.fn:bad'"):
+        features_of(doc_of("a"), ["seg.fn:bad"], functions={"bad": lambda span: "\ud800"})
 
 
 def test_templates_are_spelled_as_they_are_written():

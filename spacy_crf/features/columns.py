@@ -1,23 +1,20 @@
 """What templates read from Docs: columns of 64-bit values, one row per token.
 
 Attributes of the lexeme are in a table of their own (``lexemes``). Attributes of the token are read with ``Doc.to_array``.
-Gazetteers, custom extensions and registered functions are computed per Doc.
+Gazetteers, and the items of custom extensions and registered functions (``items``), are computed per Doc.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
-import srsly
 from numpy.typing import NDArray
 from spacy.attrs import IDS
-from spacy.strings import hash_string
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
-from ..errors import Errors
 from .doc_batch import DocBatch, sequence_starts
 from .gazetteers import Gazetteer
+from .items import Items, Source, read_items
 from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, padding_values
 
 # Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
@@ -27,36 +24,11 @@ TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
 # What one annotation of a token can change, for telling whether features are still up to date
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
-Source = Callable[[Doc], Any]
-
-
-class Functions(dict[str, Callable]):
-    """Registered functions by name, never changed. Copies share them; other processes get them by value where they can't import
-    them, for a registered function is often made by another one."""
-
-    def __deepcopy__(self, memo: dict) -> "Functions":
-        return self
-
-    def __reduce__(self):
-        return _unpickled_functions, (srsly.pickle_dumps(dict(self)),)
-
-
-def _unpickled_functions(data: bytes) -> Functions:
-    return Functions(srsly.pickle_loads(data))
-
 
 def known_attributes() -> str:
     """For error messages: everything a template may name."""
     names = sorted([*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES])
     return ", ".join([*names, "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"])
-
-
-class Items(NamedTuple):
-    """Any number of features per token, from functions and extensions: token t has ``starts[t]:starts[t + 1]``."""
-
-    hashes: NDArray[np.uint64]  # [N] of the item's name
-    values: NDArray[np.float32]  # [N]
-    starts: NDArray[np.int64]  # [T + 1]
 
 
 class TokenColumns(NamedTuple):
@@ -145,66 +117,3 @@ class ColumnReader:
         items = {name: read_items(name, source, docs, self.names) for name, source in self.item_sources.items()}
         starts = sequence_starts(docs.sent_start, doc_starts)
         return TokenColumns(starts, doc_starts, lexemes, table, values, items)
-
-
-def extension_items(extension: str) -> Source:
-    """Items of a custom extension: a number counts as a real value, anything else as a category; None is left out."""
-
-    def read(doc: Doc):
-        rows = []
-        for token in doc:
-            value = token._.get(extension)
-            if value is None:
-                rows.append([])
-            elif isinstance(value, float):
-                rows.append({"": value})
-            else:
-                rows.append([str(value)])
-        return rows
-
-    return read
-
-
-def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
-    """Calls a source on each Doc and lays its items end to end.
-
-    The source gives per token a list of strings, a list of numbers, or a dict from strings to numbers; or, for the whole
-    Doc, an array of numbers with one row per token.
-    RAISES (ValueError): CRF109 for a number that is not finite, CRF110 and CRF111 for anything else.
-    """
-    hashes, values, counts = [], [], []
-    hash_of: dict[str, int] = {}
-    for doc in docs:
-        rows = source(doc)
-        if not hasattr(rows, "__len__") or len(rows) != len(doc):
-            got = len(rows) if hasattr(rows, "__len__") else type(rows).__name__
-            raise ValueError(Errors.CRF110.format(name=name, got=got, expected=len(doc), start=doc.text[:40]))
-        for i, row in enumerate(rows):
-            texts, numbers = _row_items(name, row)
-            if not np.isfinite(numbers).all():
-                value = next(number for number in numbers if not np.isfinite(number))
-                message = Errors.CRF109.format(source=name, value=value, token=i, text=doc[i].text, start=doc.text[:40])
-                raise ValueError(message)
-            for text in texts:
-                if text not in hash_of:
-                    hash_of[text] = hash_string(text)
-                hashes.append(hash_of[text])
-            values.extend(numbers)
-            counts.append(len(numbers))
-    if names is not None:
-        names.update({hashed: text for text, hashed in hash_of.items()})
-    starts = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return Items(np.array(hashes, dtype=np.uint64), np.array(values, dtype=np.float32), starts)
-
-
-def _row_items(name: str, row: Any) -> tuple[list[str], list[float]]:
-    if isinstance(row, dict):
-        return [str(key) for key in row], [float(value) for value in row.values()]
-    if isinstance(row, (list, tuple, set, np.ndarray)):
-        row = sorted(row) if isinstance(row, set) else list(row)
-        if all(isinstance(item, str) for item in row):
-            return row, [1.0] * len(row)
-        if all(isinstance(item, (int, float, np.number)) and not isinstance(item, bool) for item in row):
-            return [str(n) for n in range(len(row))], [float(item) for item in row]
-    raise ValueError(Errors.CRF111.format(name=name, value=row))

@@ -12,9 +12,10 @@ from spacy.vocab import Vocab
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
 from ..types import TemplateRows, TokenFeatures
-from .columns import TOKEN_ATTRIBUTES, ColumnReader, Functions, Source, TokenColumns, extension_items, known_attributes
+from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import Gazetteer
+from .items import Functions, Source, extension_items
 from .lexemes import LEXEME_ATTRIBUTES
 from .templates import Part, Template, parse_templates
 

@@ -25,14 +25,15 @@ from spacy.strings import hash_string
 from spacy.tokens import Doc, Span
 from spacy.vocab import Vocab
 
-from ..errors import Errors
+from ..errors import Errors, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
-from .columns import ColumnReader, Functions, TokenColumns, padding_values
+from .columns import ColumnReader, TokenColumns, padding_values
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import Gazetteer
+from .items import Functions, hash_item, named_numbers
 from .phrases import PhraseIndex
 from .templates import OFFSETS, Part, offsets_of
 
@@ -425,7 +426,7 @@ class CompiledSegments:
                 spans.append(n)
                 texts.append(text)
                 numbers.append(number)
-        hashes = np.array([hash_string(text) for text in texts], dtype=np.uint64)
+        hashes = np.array([hash_item(f"seg.fn:{name}", text) for text in texts], dtype=np.uint64)
         return _Items(np.array(spans, dtype=np.int64), hashes, np.array(numbers, dtype=np.float64)), lambda: texts
 
     # ------------------------------------------------------------------------------------------------- known spans
@@ -524,20 +525,11 @@ def _span_items(name: str, span: Span, given: Any):
     """What a function gave for a span as pairs of a name and a number. RAISES (ValueError): CRF124."""
     if given is None:
         return []
-    if isinstance(given, (str, int, float, np.number)) and not isinstance(given, bool):
-        given = [given]
-    if isinstance(given, dict):
-        items = [(str(key), value) for key, value in given.items()]
-    elif isinstance(given, (list, tuple)) and all(isinstance(item, str) for item in given):
-        return [(item, 1.0) for item in given]
-    elif isinstance(given, (list, tuple)):
-        items = [(str(n), value) for n, value in enumerate(given)]
-    else:
-        items = [("", given)]
-    for _, value in items:
-        if isinstance(value, (str, bool)) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value):
-            raise ValueError(Errors.CRF124.format(name=name, value=value, span=span.text[:40]))
-    return [(key, float(value)) for key, value in items]
+    one = isinstance(given, (str, int, float, np.number))
+    found = named_numbers([given] if one else given)
+    if found is None or not np.isfinite(found[1]).all():
+        raise ValueError(Errors.CRF124.format(name=name, value=shown(given), span=span.text[:40]))
+    return zip(*found)
 
 
 def _sequence_bounds(starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,0 +1,141 @@
+"""Items: any number of features per token or span, from registered functions and custom extensions."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import srsly
+from numpy.typing import NDArray
+from spacy.strings import hash_string
+from spacy.tokens import Doc
+
+from ..errors import Errors, shown
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+Source = Callable[[Doc], Any]
+
+
+class Functions(dict[str, Callable]):
+    """Registered functions by name, never changed. Copies share them; other processes get them by value where they can't import
+    them, for a registered function is often made by another one."""
+
+    def __deepcopy__(self, memo: dict) -> "Functions":
+        return self
+
+    def __reduce__(self):
+        return _unpickled_functions, (srsly.pickle_dumps(dict(self)),)
+
+
+def _unpickled_functions(data: bytes) -> Functions:
+    return Functions(srsly.pickle_loads(data))
+
+
+class Items(NamedTuple):
+    """Any number of features per token, from functions and extensions: token t has ``starts[t]:starts[t + 1]``."""
+
+    hashes: NDArray[np.uint64]  # [N] of the item's name
+    values: NDArray[np.float32]  # [N]
+    starts: NDArray[np.int64]  # [T + 1]
+
+
+def extension_items(extension: str) -> Source:
+    """Items of a custom extension: strings, booleans and integers are categories, floats real values; None is left out.
+
+    RAISES (ValueError): CRF130 for anything else.
+    """
+
+    def read(doc: Doc):
+        rows = []
+        for token in doc:
+            value = token._.get(extension)
+            if value is None:
+                rows.append([])
+            elif isinstance(value, (float, np.floating)):
+                rows.append({"": value})
+            elif isinstance(value, (str, bool, int, np.bool_, np.integer)):
+                rows.append([str(value)])
+            else:
+                place = {"token": token.i, "text": token.text, "start": doc.text[:40]}
+                raise ValueError(Errors.CRF130.format(name=extension, value=shown(value), **place))
+        return rows
+
+    return read
+
+
+def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+    """Calls a source on each Doc and lays its items end to end.
+
+    The source gives per token a list of strings, a list of numbers, or a dict from strings to numbers; or, for the whole
+    Doc, an array of numbers with one row per token.
+    RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
+    """
+    hashes, values, counts = [], [], []
+    hash_of: dict[str, int] = {}
+    for doc in docs:
+        rows = source(doc)
+        if not hasattr(rows, "__len__") or len(rows) != len(doc):
+            got = len(rows) if hasattr(rows, "__len__") else type(rows).__name__
+            raise ValueError(Errors.CRF110.format(name=name, got=got, expected=len(doc), start=doc.text[:40]))
+        for i, row in enumerate(rows):
+            found = named_numbers(row)
+            if found is None:
+                raise ValueError(Errors.CRF111.format(name=name, value=shown(row)))
+            texts, numbers = found
+            if not np.isfinite(numbers).all():
+                value = next(number for number in numbers if not np.isfinite(number))
+                message = Errors.CRF109.format(source=name, value=value, token=i, text=doc[i].text, start=doc.text[:40])
+                raise ValueError(message)
+            for text in texts:
+                if text not in hash_of:
+                    hash_of[text] = hash_item(name, text)
+                hashes.append(hash_of[text])
+            values.extend(numbers)
+            counts.append(len(numbers))
+    if names is not None:
+        names.update({hashed: text for text, hashed in hash_of.items()})
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return Items(np.array(hashes, dtype=np.uint64), np.array(values, dtype=np.float32), starts)
+
+
+def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
+    """What a function gave for one token or span: names and their values. Strings are names of value 1, numbers have their
+    places for a name, and a dict may say True or False of a name.
+
+    RETURNS (tuple[list[str], list[float]]): None if it is neither strings nor numbers; numbers that float32 can't hold are
+        infinite.
+    """
+    if isinstance(given, np.ndarray) and given.ndim == 1:
+        given = given.tolist()
+    if isinstance(given, dict):
+        names = [str(key) for key in given]
+        values = [int(value) if isinstance(value, (bool, np.bool_)) else value for value in given.values()]
+    elif isinstance(given, (list, tuple, set, frozenset)):
+        if all(isinstance(item, str) for item in given):
+            return sorted(given) if isinstance(given, (set, frozenset)) else list(given), [1.0] * len(given)
+        if isinstance(given, (set, frozenset)):
+            return None  # without an order
+        names, values = [str(n) for n in range(len(given))], list(given)
+    else:
+        return None
+    if not all(isinstance(v, (int, float, np.integer, np.floating)) and not isinstance(v, bool) for v in values):
+        return None
+    return names, [_as_float(value) for value in values]
+
+
+def _as_float(number: Any) -> float:
+    try:
+        value = float(number)
+    except OverflowError:  # an integer of more than 308 digits
+        value = math.inf
+    return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
+
+
+def hash_item(source: str, text: str) -> int:
+    """RAISES (ValueError): CRF131 for text that is no Unicode."""
+    try:
+        return hash_string(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(Errors.CRF131.format(source=source, value=shown(text), reason=error.reason)) from error
