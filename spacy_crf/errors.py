@@ -118,6 +118,10 @@ class Errors(metaclass=_Coded):
         "string, a boolean or an integer is a category, a float a number, and None nothing."
     )
     CRF131 = "The feature '{source}' has the value {value}, which is no text: {reason}."
+    CRF132 = (
+        "[initialize.components.NAME.gazetteers]: {name} = {value} is not possible: it must be the path of a file, or a table "
+        "with the 'path' and, as 'attr', what words are compared by: {known}."
+    )
     CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
     CRF202 = (
         "{optimizer} needs the objective of a CRF component; the component with the parameter {key} can't give one. "
@@ -280,6 +284,7 @@ class Errors(metaclass=_Coded):
 
 
 class Warnings(metaclass=_Coded):
+    CRF130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
     CRF201 = (
         "The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and forgets "
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "

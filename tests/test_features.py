@@ -13,7 +13,7 @@ from spacy.util import registry
 from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTable
-from spacy_crf.features.gazetteers import Gazetteer, read_gazetteer
+from spacy_crf.features.gazetteers import Gazetteer, read_gazetteer, read_gazetteers
 from spacy_crf.features.presets import ner_features, tagger_features
 
 HASHES_OF_SAVED_MODELS = [
@@ -283,6 +283,74 @@ def test_reading_gazetteers(nlp, tmp_path):
         read_gazetteer("cities", lines, nlp.make_doc)
     with pytest.raises(ValueError, match=r"CRF112.*'cities'.*nowhere\.txt"):
         read_gazetteer("cities", tmp_path / "nowhere.txt", nlp.make_doc)
+
+
+@pytest.mark.issue(12)
+def test_gazetteers_are_read_as_they_were_written(nlp, tmp_path):
+    """A byte order mark was part of the first phrase, and a line separator inside JSON cut its line in two."""
+    text = tmp_path / "cities.txt"
+    text.write_bytes("\ufeffNew York\r\nBerlin\u2028Mitte\r\n".encode())
+    assert read_gazetteer("cities", text, nlp.make_doc).entries == [(("New", "York"), ""), (("Berlin", "Mitte"), "")]
+    lines = tmp_path / "cities.jsonl"
+    lines.write_bytes('\ufeff"New\u2028York"\n'.encode())
+    assert read_gazetteer("cities", lines, nlp.make_doc).entries == [(("New", "York"), "")]
+
+
+@pytest.mark.issue(12)
+def test_empty_gazetteers_are_said(nlp, tmp_path, caplog):
+    path = tmp_path / "cities.txt"
+    path.write_text("\ufeff\n  \n", encoding="utf8")
+    assert read_gazetteer("cities", path, nlp.make_doc).entries == []
+    assert "CRF130: The gazetteer 'cities' has no entries" in caplog.text
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("[" * 100_000, "recursion"),
+        (r'"\ud800"', "surrogates"),
+        (r'{"text": "a", "label": "\udfff"}', "surrogates"),
+        ('{"text": " "}', "expected a phrase"),
+        ('{"text": "a", "label": 1}', "'label'"),
+        ('{"phrase": "a"}', "'pattern' or 'text'"),
+        ("[1]", "expected a phrase"),
+        ("1" * 5000, "digits"),
+        ("{", "property name"),
+    ],
+)
+def test_lines_that_are_no_entry_are_named(nlp, tmp_path, line, reason):
+    path = tmp_path / "cities.jsonl"
+    path.write_text(f'"Paris"\n{line}\n', encoding="utf8")
+    with pytest.raises(ValueError, match=rf"CRF113: Line 2 of the gazetteer 'cities'.*{reason}"):
+        read_gazetteer("cities", path, nlp.make_doc)
+
+
+@pytest.mark.parametrize(
+    "attr, found",
+    [
+        ("LOWER", [["B"], ["L"], [], ["B"], ["L"], []]),
+        ("ORTH", [["B"], ["L"], [], [], [], []]),
+        ("SHAPE", [["B"], ["L"], [], [], [], []]),
+    ],
+)
+def test_gazetteers_compare_by_an_attribute(nlp, tmp_path, attr, found):
+    path = tmp_path / "cities.txt"
+    path.write_text("New York\n", encoding="utf8")
+    read = read_gazetteers({"cities": {"path": str(path), "attr": attr}}, nlp.make_doc, {}, owner="crf_ner")
+    again = {name: Gazetteer.from_dict(gazetteer.to_dict()) for name, gazetteer in read.items()}
+    doc = Doc(nlp.vocab, words=["New", "York", ",", "new", "york", "NEW"])
+    _, _, names = freeze(FeatureSet(["in:cities[0]"]), [doc], again)
+    assert [[name.partition("=")[2] for name in of_token] for of_token in names] == found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [5, None, {}, {"path": "x.txt", "attr": "TAG"}, {"path": "x.txt", "case": True}, {"path": 3, "attr": "ORTH"}],
+)
+def test_settings_of_gazetteers_are_checked(nlp, given):
+    with pytest.raises(ValueError, match=r"CRF132: .*gazetteers\]: cities = .+LOWER, ORTH, SHAPE"):
+        read_gazetteers({"cities": given}, nlp.make_doc, {}, owner="crf_ner")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,25 @@ def test_gazetteers_are_saved_with_the_model(tmp_path):
     assert predictions(spacy.load(tmp_path / "model"), examples) == predictions(nlp, examples)
 
 
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("given", ["as trained", "nothing", "by orth"])
+def test_initializing_a_loaded_model_finds_its_gazetteers_in_it(tmp_path, given):
+    """Its config names a file that need not be where the model is."""
+    path = tmp_path / "people.txt"
+    path.write_text("Ann Lee\nBob\nCarla Diaz\n", encoding="utf8")
+    nlp, examples = make({"model": {"emissions": {"features": GAZETTEER}}}, gazetteers={"people": str(path)})
+    nlp.to_disk(tmp_path / "model")
+    path.unlink()
+    loaded = spacy.load(tmp_path / "model")
+    people = {"as trained": str(path), "by orth": {"path": str(path), "attr": "ORTH"}}
+    settings = {} if given == "nothing" else {"gazetteers": {"people": people[given]}}
+    loaded.config["initialize"]["components"]["crf_ner"] = settings
+    loaded.initialize(lambda: examples)
+    found = loaded.get_pipe("crf_ner").model.get_ref("emissions").attrs["features"].gazetteers["people"]
+    assert found.entries == [(("Ann", "Lee"), ""), (("Bob",), ""), (("Carla", "Diaz"), "")]
+    assert found.attr == ("ORTH" if given == "by orth" else "LOWER")
+
+
 def test_missing_gazetteer_is_named(tmp_path):
     nlp = blank({"model": {"emissions": {"features": GAZETTEER}}})
     examples = ner_examples(nlp)

@@ -149,6 +149,32 @@ def test_near_agrees_with_a_scan_of_the_list():
     np.testing.assert_allclose(found.jaro_winkler[found.query.argsort()], scanned, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "attr, spans, best",
+    [
+        ("LOWER", {(0, 2), (3, 5)}, {(0, 2): 1.0, (3, 5): 1.0}),
+        ("ORTH", {(3, 5)}, {(3, 5): 1.0}),
+        ("SHAPE", {(3, 5)}, {(3, 5): 1.0}),
+    ],
+)
+def test_phrases_compare_by_the_attribute_of_their_gazetteer(attr, spans, best):
+    doc = doc_of("new york , New York")
+    gazetteers = {"cities": Gazetteer([(("New", "York"), "")], attr=attr)}
+    found = features_of(doc, ["seg.in:cities", "seg.near:cities"], gazetteers=gazetteers)
+    assert {span for span, names in found.items() if "seg.in:cities=yes" in names} == spans
+    shared = {span: names.get("seg.near:cities=jaccard", 0.0) for span, names in found.items()}
+    assert {span: value for span, value in shared.items() if value == 1.0} == best
+
+
+@pytest.mark.issue(12)
+def test_phrases_may_be_words_that_are_symbols_of_spacy():
+    """Such as "mark", the name of a dependency: its hash is another one, and it was never found."""
+    gazetteers = {"names": Gazetteer([(("Mark",), ""), (("the", "MARK"), "")])}
+    found = features_of(doc_of("the Mark"), ["seg.in:names", "seg.near:names"], longest=2, gazetteers=gazetteers)
+    assert found[1, 2]["seg.in:names=yes"] == found[0, 2]["seg.in:names=yes"] == 1.0
+    assert found[1, 2]["seg.near:names=jaccard"] == found[0, 2]["seg.near:names=jaccard"] == 1.0
+
+
 @pytest.mark.parametrize("entries", [[], [((), "")]])
 def test_empty_gazetteers_find_nothing(entries):
     doc = doc_of("New York")

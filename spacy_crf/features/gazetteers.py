@@ -1,33 +1,42 @@
-"""Gazetteers: named lists of phrases, found with spaCy's PhraseMatcher.
+"""Gazetteers: named lists of phrases, found with spaCy's PhraseMatcher. (Whole spans look theirs up in ``phrases``.)
 
 The value at a token is its position in the longest match that covers it (``B``, ``I``, ``L`` or ``U``), behind it the
 label of the entry where the list has labels. Tokens outside every match have no value.
 """
 
 import json
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.lang.lex_attrs import word_shape
 from spacy.matcher import PhraseMatcher
 from spacy.strings import hash_string
 from spacy.tokens import Doc
 from spacy.util import filter_spans
 from spacy.vocab import Vocab
 
-from ..errors import Errors
+from ..errors import Errors, Warnings, announcements, shown
 from ..kernels.hashing import ABSENT
 
+logger = logging.getLogger("spacy.spacy_crf")
+
+# How the words of phrases and texts are spelled where they are compared
+SPELLINGS: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "ORTH": str, "SHAPE": word_shape}
 _NO_LABEL = ""
+
+GazetteerFile = Union[str, Path, dict[str, Any]]
 
 
 class Gazetteer:
-    """Phrases under an optional label, compared by one token attribute (LOWER unless told otherwise).
+    """Phrases under an optional label.
 
     entries: Words and label of each phrase; duplicates are kept once.
+    attr: The token attribute that phrases and texts are compared by, one of `SPELLINGS`.
     """
 
     def __init__(self, entries: Iterable[tuple[tuple[str, ...], str]], *, attr: str = "LOWER"):
@@ -85,6 +94,31 @@ def _value_name(position: str, label: str) -> str:
     return f"{position}-{label}" if label else position
 
 
+def read_gazetteers(
+    files: Mapping[str, GazetteerFile], tokenizer: Callable[[str], Doc], known: Mapping[str, Gazetteer], *, owner: str
+) -> dict[str, Gazetteer]:
+    """The gazetteers that a config names, beside those that a model brought along. A file that is not there is no error where the
+    model has the gazetteer.
+
+    files: By name a path, or a table with `path` and `attr`.
+    known: The gazetteers of the model.
+    owner: The component, for messages.
+    RAISES (ValueError): CRF112 or CRF113 for a file that can't be read, CRF132 for other settings.
+    """
+    read = dict(known)
+    for name, given in files.items():
+        settings = given if isinstance(given, dict) else {"path": given}
+        path, attr = settings.get("path"), settings.get("attr", "LOWER")
+        if not isinstance(path, (str, Path)) or attr not in SPELLINGS or not settings.keys() <= {"path", "attr"}:
+            raise ValueError(Errors.CRF132.format(name=name, value=shown(given), known=", ".join(SPELLINGS)))
+        if name in known and not Path(path).exists():
+            announcements.info("%s: the gazetteer '%s' is the one in the model: there is no file %s", owner, name, path)
+            read[name] = Gazetteer(known[name].entries, attr=attr)
+        else:
+            read[name] = read_gazetteer(name, path, tokenizer, attr=attr)
+    return read
+
+
 def read_gazetteer(
     name: str, path: Union[str, Path], tokenizer: Callable[[str], Doc], *, attr: str = "LOWER"
 ) -> Gazetteer:
@@ -95,7 +129,8 @@ def read_gazetteer(
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf8").splitlines()
+        with path.open(encoding="utf-8-sig") as file:
+            lines = file.readlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(Errors.CRF112.format(name=name, path=path, reason=error)) from error
     entries = []
@@ -104,8 +139,10 @@ def read_gazetteer(
             continue
         try:
             entries.append(_entry(line) if path.suffix in (".jsonl", ".json") else (line.strip(), _NO_LABEL))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(Errors.CRF113.format(line=number, name=name, path=path, reason=error)) from error
+    if not entries:
+        logger.warning(Warnings.CRF130.format(name=name, path=path))
 
     # A tokenizer cuts what stands between blanks on its own; long lists repeat most of their words.
     @cache
@@ -113,15 +150,18 @@ def read_gazetteer(
         return tuple(token.text for token in tokenizer(chunk))
 
     tokenized = ((tuple(word for chunk in text.split() for word in words_of(chunk)), label) for text, label in entries)
-    return Gazetteer(((words, label) for words, label in tokenized if words), attr=attr)
+    return Gazetteer(tokenized, attr=attr)
 
 
 def _entry(line: str) -> tuple[str, str]:
+    """RAISES (ValueError): With what is wrong."""
     item = json.loads(line)
-    if isinstance(item, str):
-        return item, _NO_LABEL
-    if isinstance(item, dict):
-        text, label = item.get("pattern", item.get("text")), item.get("label", _NO_LABEL)
-        if isinstance(text, str) and isinstance(label, str):
-            return text, label
-    raise ValueError("expected a string, or an object with a string under 'pattern' or 'text'")
+    if not isinstance(item, dict):
+        item = {"text": item}
+    text, label = item.get("pattern", item.get("text")), item.get("label", _NO_LABEL)
+    if not isinstance(text, str) or not isinstance(label, str) or not text.strip():
+        raise ValueError(
+            "expected a phrase, or an object with a phrase under 'pattern' or 'text' and, perhaps, a string under 'label'"
+        )
+    (text + label).encode("utf8")  # JSON may spell half of a surrogate pair
+    return text, label

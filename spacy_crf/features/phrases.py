@@ -5,12 +5,12 @@ share the rarest n-grams of characters with the span, and compared with them alo
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.strings import hash_string
+from spacy.strings import get_string_id
 
 from ..kernels.segment_features import find_candidates, hash_whole, index_grams, jaccard
 from ..types import Floats
@@ -33,12 +33,13 @@ class Similarities(NamedTuple):
 
 
 class PhraseIndex:
-    """Phrases under an optional label, in lower case.
+    """Phrases under an optional label.
 
     entries: Words and label of each phrase.
+    spell: How words are spelled where they are compared.
     """
 
-    def __init__(self, entries: Iterable[tuple[tuple[str, ...], str]]):
+    def __init__(self, entries: Iterable[tuple[tuple[str, ...], str]], spell: Callable[[str], str] = str.lower):
         self._texts: list[str] = []
         place: dict[str, int] = {}
         hash_of: dict[str, int] = {}
@@ -46,14 +47,14 @@ class PhraseIndex:
         for words, label in entries:
             if not words:
                 continue
-            lower = [word.lower() for word in words]
-            for word in lower:
+            spelled = [spell(word) for word in words]
+            for word in spelled:
                 if word not in hash_of:
-                    hash_of[word] = hash_string(word)
+                    hash_of[word] = get_string_id(word)  # some words are symbols of spaCy
                 hashes.append(hash_of[word])
-            widths.append(len(lower))
+            widths.append(len(spelled))
             labels.append(place.setdefault(label, len(place)))
-            self._texts.append(" ".join(lower))
+            self._texts.append(" ".join(spelled))
         self.labels = list(place)
         self._words = np.array(hashes, dtype=np.uint64)
         self._label_of = np.array(labels, dtype=np.int32)
@@ -75,7 +76,7 @@ class PhraseIndex:
     def exact(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Which spans are phrases.
 
-        keys (uint64[N]): Hashes of the lower words of spans.
+        keys (uint64[N]): Hashes of the spelled words of spans.
         RETURNS (int64[M], int32[M]): The spans, and the label of a phrase with these words, once for each label.
         """
         rows = self._table.rows(keys)
@@ -89,8 +90,8 @@ class PhraseIndex:
     def near(self, texts: list[str], words: NDArray[np.uint64], begin: NDArray, length: NDArray) -> Similarities:
         """How near spans are to the phrases of each label.
 
-        texts (List[str]): The spans in lower case, words joined by blanks.
-        words (uint64[W]): Hashes of the lower words; span n is ``words[begin[n]:begin[n] + length[n]]``.
+        texts (List[str]): The spans as phrases are spelled, words joined by blanks.
+        words (uint64[W]): Hashes of the spelled words; span n is ``words[begin[n]:begin[n] + length[n]]``.
         """
         from rapidfuzz.distance import JaroWinkler
         from rapidfuzz.process import cpdist

@@ -15,7 +15,8 @@ Segment features weigh labels, not ``O``: its segments have one token, and token
 
 import re
 from collections.abc import Callable
-from itertools import product
+from itertools import chain, product
+from operator import attrgetter
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -32,7 +33,7 @@ from ..types import SpanList, TokenFeatures
 from .columns import ColumnReader, TokenColumns, padding_values
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import CountingTable, FeatureIndex
-from .gazetteers import Gazetteer
+from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions, hash_item, named_numbers
 from .phrases import PhraseIndex
 from .templates import OFFSETS, Part, offsets_of
@@ -163,9 +164,10 @@ class SegmentFeatureSet:
             for kind, name, _ in template.parts:
                 if kind in _TOKEN_PARTS and name.startswith(("fn:", "ext:")):
                     raise ValueError(Errors.CRF121.format(template=template))
-        # `lower` is what phrases are compared by
         read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in _TOKEN_PARTS}
         read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in _WHOLE})
+        if self.phrase_lists:
+            read.update({f"{attr.lower()}[0]": None for attr in SPELLINGS})
         self._attributes = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
 
     def _placed(self, kinds: set[str]) -> list[PlacedTemplate]:
@@ -180,10 +182,14 @@ class SegmentFeatureSet:
         return [str(template) for template in self.templates]
 
     @property
+    def phrase_lists(self) -> list[str]:
+        """Names of the gazetteers in which whole segments are looked up."""
+        return list(dict.fromkeys(name for t in self.templates for kind, name, _ in t.parts if kind in ("in", "near")))
+
+    @property
     def gazetteers(self) -> list[str]:
         """Names of the gazetteers that the templates read."""
-        named = [name for t in self.templates for kind, name, _ in t.parts if kind in ("in", "near")]
-        return list(dict.fromkeys([*named, *self._attributes.gazetteers]))
+        return list(dict.fromkeys([*self.phrase_lists, *self._attributes.gazetteers]))
 
     @property
     def token_attributes(self) -> list[str]:
@@ -248,14 +254,18 @@ class CompiledSegments:
         self.begins = CompiledTemplates(feature_set.begins, self.reader)
         self.ends = CompiledTemplates(feature_set.ends, self.reader)
         self.tokens = CompiledTemplates(feature_set.tokens, self.reader)
-        wanted = {name for t in feature_set.templates for kind, name, _ in t.parts if kind in ("in", "near")}
-        self.phrases = {name: PhraseIndex(gazetteers[name].entries) for name in wanted}
+        self.phrases: dict[str, PhraseIndex] = {}
+        self._phrase_column: dict[str, str] = {}  # the attribute by which phrases are compared
+        for name in feature_set.phrase_lists:
+            attr = gazetteers[name].attr
+            self.phrases[name] = PhraseIndex(gazetteers[name].entries, SPELLINGS[attr])
+            self._phrase_column[name] = attr.lower()
         self._matchers: dict[str, Matcher] = {}
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}  # by gazetteer and hash of the span
         templates = feature_set.spans + feature_set.span_items
         self._columns = sorted(
             {part.name if part.kind in _TOKEN_PARTS else _WHOLE[part.kind] for t in templates for part in t.parts
-             if part.kind in _TOKEN_PARTS or part.kind in _WHOLE} | {"lower"}
+             if part.kind in _TOKEN_PARTS or part.kind in _WHOLE} | {"lower", *self._phrase_column.values()}
         )  # fmt: skip
         self._seeds = np.array([hash_string(str(t)) for t in feature_set.spans], dtype=np.uint64)
         parts = [part for t in feature_set.spans for part in t.parts]
@@ -294,10 +304,10 @@ class CompiledSegments:
         )  # fmt: skip
         opening, closing = _sequence_bounds(columns.starts)
         whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
-        for attribute in {"lower", *(_WHOLE[k] for t in self.feature_set.templates for k in t.kinds if k in _WHOLE)}:
-            column = self._columns.index(attribute) if attribute in self._columns else -1
-            if column >= 0:
-                whole[:, column] = kernels.hash_whole(np.ascontiguousarray(values[:, column]), begin, length)
+        of_templates = {_WHOLE[kind] for t in self.feature_set.templates for kind in t.kinds if kind in _WHOLE}
+        for attribute in of_templates.intersection(self._columns).union(self._phrase_column.values()):
+            column = self._columns.index(attribute)
+            whole[:, column] = kernels.hash_whole(np.ascontiguousarray(values[:, column]), begin, length)
         fixed = (opening, closing, whole)
         hashes = kernels.hash_spans(
             values,
@@ -351,28 +361,28 @@ class CompiledSegments:
 
     def _find(self, part, docs, columns, values, begin, length, whole) -> tuple[_Items, Callable[[], list[str]]]:
         """Items of one part, and their names if someone wants to know."""
-        lower = self._columns.index("lower")
         if part.kind == "in":
             phrases = self.phrases[part.name]
-            span, label = phrases.exact(whole[:, lower])
+            span, label = phrases.exact(whole[:, self._columns.index(self._phrase_column[part.name])])
             names = [label or "yes" for label in phrases.labels]
             return _labelled(span, label, names, np.ones(len(span)))
         if part.kind == "near":
-            return self._find_near(part.name, docs, columns, values[:, lower].copy(), begin, length, whole[:, lower])
+            column = self._columns.index(self._phrase_column[part.name])
+            return self._find_near(part.name, docs, values[:, column].copy(), begin, length, whole[:, column])
         if part.kind == "matches":
             span = self._find_matches(part.name, docs, columns.doc_starts, begin, length)
             return _labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
         return self._call(part.name, docs, columns.doc_starts, begin, length)
 
-    def _find_near(self, name, docs, columns, words, begin, length, keys) -> tuple[_Items, Callable[[], list[str]]]:
+    def _find_near(self, name, docs, words, begin, length, keys) -> tuple[_Items, Callable[[], list[str]]]:
         phrases, cache = self.phrases[name], self._similar
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
         known = {key: cache.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
         if len(new):
-            lower = [token.lower_ for doc in docs for token in doc]
+            spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(docs)))
             at, width = begin[where[new]], length[where[new]]
-            texts = [" ".join(lower[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
+            texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
             found = phrases.near(texts, words, at, width)
             asked = {key: [] for key in distinct[new].tolist()}
             for query, *similarity in zip(*(array.tolist() for array in found)):

@@ -98,6 +98,11 @@ class SparseFeatures:
                 )
             return self._compiled
 
+    @property
+    def asks_functions(self) -> bool:
+        """Whether functions or extensions give features."""
+        return bool(self.reader.item_sources)
+
     def set_gazetteers(self, gazetteers: dict[str, Gazetteer]) -> None:
         """RAISES (ValueError): CRF106 if the templates name another one."""
         self.feature_set.reader(gazetteers)

@@ -25,7 +25,7 @@ from thinc.api import Model, Optimizer, set_dropout_rate
 
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, sequence_starts
-from ..features.gazetteers import read_gazetteer
+from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..losses.clamped import ClampedLoss
 from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
@@ -239,7 +239,7 @@ class CRFPipe(TrainablePipe):
         *,
         nlp: Optional[Language] = None,
         labels: Optional[Iterable[str]] = None,
-        gazetteers: Optional[dict[str, Union[str, Path]]] = None,
+        gazetteers: Optional[dict[str, GazetteerFile]] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
     ) -> None:
@@ -248,7 +248,8 @@ class CRFPipe(TrainablePipe):
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         nlp (Language): The pipeline, for its tokenizer.
         labels (Iterable[str]): The labels; found in the data if None.
-        gazetteers (dict[str, Path]): Files of the gazetteers that templates name.
+        gazetteers (dict[str, Path]): Files of the gazetteers that templates name, each a path or a table with `path` and `attr`,
+            the attribute by which words are compared: LOWER, ORTH or SHAPE. Those of a loaded model stay where none is given.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
             weights are kept, and new ones are added.
         corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
@@ -285,8 +286,7 @@ class CRFPipe(TrainablePipe):
         if not self.labels:
             raise ValueError(Errors.CRF403.format(name=self.name))
         self.check_settings()
-        if gazetteers or (self._sparse_features is not None and start_from is None):
-            self._read_gazetteers(gazetteers or {}, nlp)
+        self._set_gazetteers(gazetteers or {}, nlp)
         self.measure(get_examples)
         report = GoldReport()
 
@@ -333,28 +333,32 @@ class CRFPipe(TrainablePipe):
 
     def _token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
-        features = self._sparse_features
-        return [] if features is None else features.feature_set.token_attributes
+        return list(dict.fromkeys(name for f in self._feature_stores() for name in f.feature_set.token_attributes))
 
     @property
     def asks_functions(self) -> bool:
         """Whether functions or extensions give features, which may say something else at the next step."""
-        features = self._sparse_features
-        return features is not None and bool(features.reader.item_sources)
+        return any(features.asks_functions for features in self._feature_stores())
 
     @property
     def _sparse_features(self) -> Optional[SparseFeatures]:
         return self.model.get_ref("emissions").attrs.get("features")
 
-    def _read_gazetteers(self, files: dict[str, Union[str, Path]], nlp: Optional[Language]) -> None:
-        features = self._sparse_features
-        wanted = features.feature_set.gazetteers if features is not None else []
+    def _feature_stores(self) -> list[Any]:
+        """Everything of the model that has templates."""
+        return [] if self._sparse_features is None else [self._sparse_features]
+
+    def _set_gazetteers(self, files: dict[str, GazetteerFile], nlp: Optional[Language]) -> None:
+        stores = self._feature_stores()
+        wanted = {name for features in stores for name in features.feature_set.gazetteers}
         unused = [name for name in files if name not in wanted]
         if unused:
             raise ValueError(Errors.CRF404.format(name=self.name, gazetteers=", ".join(unused)))
-        if features is not None:
-            tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(self.vocab, words=text.split())
-            features.set_gazetteers({name: read_gazetteer(name, path, tokenizer) for name, path in files.items()})
+        tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(self.vocab, words=text.split())
+        known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
+        read = read_gazetteers(files, tokenizer, known, owner=self.name)
+        for features in stores:
+            features.set_gazetteers({name: read[name] for name in features.feature_set.gazetteers if name in read})
 
     def _annotated(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
         """Training data.

@@ -1,17 +1,13 @@
 """Named entities as segments: the semi-Markov component."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.language import Language
-from spacy.tokens import Doc, Span
+from spacy.tokens import Span
 from spacy.training import Example
 
-from ..errors import Errors
-from ..features.gazetteers import read_gazetteer
 from ..inference.semi_markov import Segments as StateSegments
 from ..models.segments import SegmentFeatures, certain_segments
 from ..models.semi_markov import longest_of
@@ -113,25 +109,8 @@ class SemiCRFEntityRecognizer(EntityPipe):
     def _segment_features(self) -> Optional[SegmentFeatures]:
         return self.model.get_ref("segments").attrs.get("segment_features")
 
-    @property
-    def asks_functions(self) -> bool:
-        own = self._segment_features
-        return super().asks_functions or (own is not None and own.asks_functions)
-
-    def _token_attributes(self) -> list[str]:
-        own = self._segment_features.feature_set.token_attributes if self._segment_features is not None else []
-        return list(dict.fromkeys([*super()._token_attributes(), *own]))
-
-    def _read_gazetteers(self, files: dict[str, Union[str, Path]], nlp: Optional[Language]) -> None:
-        sets = [features for features in (self._sparse_features, self._segment_features) if features is not None]
-        wanted = [name for features in sets for name in features.feature_set.gazetteers]
-        unused = [name for name in files if name not in wanted]
-        if unused:
-            raise ValueError(Errors.CRF404.format(name=self.name, gazetteers=", ".join(unused)))
-        tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(self.vocab, words=text.split())
-        read = {name: read_gazetteer(name, path, tokenizer) for name, path in files.items()}
-        for features in sets:
-            features.set_gazetteers({name: read[name] for name in features.feature_set.gazetteers if name in read})
+    def _feature_stores(self) -> list[Any]:
+        return super()._feature_stores() + ([] if self._segment_features is None else [self._segment_features])
 
     # -------------------------------------------------------------------------------------------------- prediction
 
