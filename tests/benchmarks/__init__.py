@@ -1,5 +1,6 @@
 """Side-by-side comparisons with other taggers: ``python -m tests.benchmarks.parity`` (or ``.accuracy``, ``.speed``).
 
 They need the extra ``dev``, and public data that is not part of this repository: the folder ``SPACY_CRF_DATA``, by
-default ``../shared/data`` beside the repository. The test suite runs nothing of this but ``test_benchmarks.py``.
+default ``../shared/data`` beside the repository. ``.spacy_suite`` needs neither: it runs the tests that come with spaCy with our component.
+The test suite runs nothing of this but the files ``test_….py``.
 """
