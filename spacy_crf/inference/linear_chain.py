@@ -51,11 +51,12 @@ class LinearChain:
         def sum_chunk(chunk: _Chunk) -> None:
             part = batch.cut(chunk)
             chunk_log_z = log_z[chunk.sequences]
-            scaled = _scale(part, shared or _exponentiate(part))
-            kernels.forward(*scaled, np.empty_like(scaled.emissions), chunk_log_z)
+            exponentials = shared or _exponentiate(part)
+            scaled, layout = _scale(part, exponentials), exponentials.layout
+            kernels.forward(scaled, layout, np.empty_like(scaled.emissions), chunk_log_z)
             for b in np.flatnonzero(np.isnan(chunk_log_z)):
                 sequence = part.cut(part.chunk(b, b + 1))
-                kernels.log_forward(*sequence.scores, np.empty_like(sequence.emissions), chunk_log_z[b : b + 1])
+                kernels.log_forward(sequence.scores, np.empty_like(sequence.emissions), chunk_log_z[b : b + 1])
 
         run_chunks(sum_chunk, batch.chunks(), self.threads)
         return log_z
@@ -132,14 +133,7 @@ class LinearChain:
         layout = _layout(batch.transitions, batch.per_position)
 
         def decode_chunk(chunk: _Chunk) -> None:
-            kernels.viterbi(
-                *batch.cut(chunk).scores,
-                layout.order,
-                *layout.places,
-                np.empty(layout.shape),
-                path.states[chunk.tokens],
-                path.scores[chunk.sequences],
-            )
+            kernels.viterbi(batch.cut(chunk).scores, layout, path.states[chunk.tokens], path.scores[chunk.sequences])
 
         run_chunks(decode_chunk, batch.chunks(), self.threads)
         return path
@@ -176,7 +170,7 @@ class LinearChain:
                 return [(0.0, np.empty(0, dtype=np.int32))]
             states = np.empty((n, len(sequence.emissions)), dtype=np.int32)
             path_scores = np.empty(n)
-            found = kernels.n_best(*sequence.scores[:4], n, states, path_scores)
+            found = kernels.n_best(sequence.scores, n, states, path_scores)
             return [(float(path_scores[rank]), states[rank]) for rank in range(found)]
 
         return run_chunks(search, range(len(batch.starts) - 1), self.threads)
@@ -192,7 +186,7 @@ class LinearChain:
         """
         batch = _check(kernels.path_score, scores)
         path_scores = np.empty(len(batch.starts) - 1)
-        kernels.path_score(*batch.scores, batch.check_states(states), path_scores)
+        kernels.path_score(batch.scores, batch.check_states(states), path_scores)
         return path_scores
 
     def path_expectations(
@@ -216,15 +210,8 @@ class LinearChain:
             out = batch.empty_scores()._replace(starts=scores.starts)
             out.emissions[:] = 0.0
         transitions = out.transitions if batch.per_position else out.transitions[np.newaxis]
-        kernels.path_expectations(
-            batch.starts,
-            batch.check_states(states),
-            batch.check_weights(weights),
-            out.emissions,
-            transitions,
-            out.first,
-            out.last,
-        )
+        uses = kernels.Scores(out.emissions, transitions, out.first, out.last, batch.starts)
+        kernels.path_expectations(batch.check_states(states), batch.check_weights(weights), uses)
         return out
 
     def log_probability(self, scores: ChainScores, states: States) -> Floats:
@@ -268,15 +255,8 @@ class LinearChain:
             part = batch.cut(chunk)
             alpha = np.empty_like(part.emissions)
             drawn = np.empty((n, len(alpha)), dtype=np.int32)
-            kernels.log_forward(*part.scores, alpha, np.empty(len(part.starts) - 1))
-            kernels.sample(
-                part.transitions,
-                part.last,
-                part.starts,
-                alpha,
-                np.ascontiguousarray(uniforms[:, chunk.tokens]),
-                drawn,
-            )
+            kernels.log_forward(part.scores, alpha, np.empty(len(part.starts) - 1))
+            kernels.sample(part.scores, alpha, np.ascontiguousarray(uniforms[:, chunk.tokens]), drawn)
             states[:, chunk.tokens] = drawn
 
         run_chunks(draw_chunk, batch.chunks(), self.threads)
@@ -301,9 +281,8 @@ class _Batch(NamedTuple):
     clamp: Optional[Clamp]
 
     @property
-    def scores(self):
-        """What most kernels begin their arguments with."""
-        return self[:5]
+    def scores(self) -> kernels.Scores:
+        return kernels.Scores(*self[:5])
 
     def chunks(self) -> list[_Chunk]:
         """Cut where a sequence is the first to start in another block of CHUNK_TOKENS."""
@@ -422,20 +401,8 @@ def _refuse(scores: ChainScores) -> NoReturn:
 # ---------------------------------------------------------------------------------------------- forbidden transitions
 
 
-class _Layout(NamedTuple):
+class _Layout(kernels.Layout):
     """Where the allowed transitions are, once the states are in order: in a block of the matrix, and on a few arcs."""
-
-    order: NDArray[np.int64]  # [S] which state comes as number k
-    number: NDArray[np.int64]  # [S] and the other way round
-    offset: int  # the sources of the block are R states from here on, its targets the first C states
-    source: NDArray[np.int32]  # [A] numbers in the order
-    target: NDArray[np.int32]  # [A]
-    shape: tuple[int, int]  # R and C, whole vectors both
-
-    @property
-    def places(self):
-        """How kernels are told where block and arcs are."""
-        return self[2:5]
 
     @property
     def block(self) -> tuple[slice, slice, slice]:
@@ -537,22 +504,6 @@ class _Exponentials:
         return self.layout.restore(self.block, self.arcs)
 
 
-class _Scaled(NamedTuple):
-    """What `kernels.forward` begins its arguments with."""
-
-    emissions: Floats  # [n, P]
-    transposed: Floats  # [1 or n, C, R]
-    offset: int
-    source: NDArray[np.int32]  # [A]
-    target: NDArray[np.int32]  # [A]
-    arcs: Floats  # [A]
-    first: Floats  # [P]
-    last: Floats  # [P]
-    starts: NDArray[np.int64]  # [B + 1]
-    shift: Floats  # [n]
-    spread: Floats  # [n]
-
-
 def _exponentiate(batch: _Batch) -> _Exponentials:
     if batch.per_position:
         return _exponentials(_whole(len(batch.first)), batch.transitions, batch.first, batch.last)
@@ -614,7 +565,7 @@ def _exp(scores: Floats, out: Floats):
     return largest.reshape(-1), (largest - smallest).reshape(-1)
 
 
-def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
+def _scale(part: _Batch, exponentials: _Exponentials) -> kernels.Potentials:
     tokens = len(part.emissions)
     emissions = np.empty((tokens, len(exponentials.first)))
     shift = np.empty(tokens)
@@ -625,48 +576,34 @@ def _scale(part: _Batch, exponentials: _Exponentials) -> _Scaled:
     arriving = np.empty(tokens)
     arriving[:] = exponentials.shift
     arriving[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = exponentials.end_shift
-    return _Scaled(
+    return kernels.Potentials(
         emissions,
+        exponentials.block,
         exponentials.transposed,
-        *exponentials.layout.places,
         exponentials.arcs,
         exponentials.first,
         exponentials.last,
-        part.starts,
         shift + arriving,
         spread + exponentials.spread,
+        part.starts,
     )
 
 
 def _forward_backward(
     part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, d_emissions: Floats
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[kernels.Potentials, Floats, Floats]:
     """One chunk in the linear domain: fills log_z (NaN where log space has to be asked) and d_emissions [n, S], in the layout's
     order.
 
-    RETURNS (float64[n, P], float64[n, P], float64[2, S]): alpha and emissions as `kernels.expectations` leaves them, and the
-        derivatives of firsts and lasts, all in the layout's order.
+    RETURNS (Potentials, float64[n, P], float64[2, S]): Those and alpha as `kernels.expectations` leaves them, and the derivatives
+        of firsts and lasts, all in the layout's order.
     """
     scaled = _scale(part, exponentials)
     alpha = np.empty_like(scaled.emissions)
-    layout = exponentials.layout
     d_ends = np.zeros((2, len(part.first)))
-    kernels.forward(*scaled, alpha, log_z)
-    kernels.expectations(
-        scaled.emissions,
-        exponentials.block,
-        *layout.places,
-        exponentials.arcs,
-        scaled.last,
-        scaled.starts,
-        weights,
-        alpha,
-        log_z,
-        np.empty((2, len(scaled.last))),
-        d_emissions,
-        *d_ends,
-    )
-    return alpha, scaled.emissions, d_ends
+    kernels.forward(scaled, exponentials.layout, alpha, log_z)
+    kernels.expectations(scaled, exponentials.layout, weights, alpha, log_z, d_emissions, *d_ends)
+    return scaled, alpha, d_ends
 
 
 def _expectations(
@@ -675,13 +612,13 @@ def _expectations(
     """One chunk: fills log_z and d_emissions. RETURNS: The derivatives of transitions [1 or n, S, S], first, last [S]."""
     layout = exponentials.layout
     d_in_order = d_emissions if layout.is_whole else np.empty_like(d_emissions)
-    alpha, emissions, d_ends = _forward_backward(part, exponentials, weights, log_z, d_in_order)
+    scaled, alpha, d_ends = _forward_backward(part, exponentials, weights, log_z, d_in_order)
     if not layout.is_whole:
         kernels.reorder(d_in_order, layout.number, d_emissions)
         d_ends = np.take(d_ends, layout.number, axis=1)
     d_first, d_last = d_ends
     d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
-    kernels.transition_expectations(alpha, emissions, *layout.places, d_block, d_arcs)
+    kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
     d_transitions = layout.restore(d_block, d_arcs)
@@ -689,15 +626,8 @@ def _expectations(
         chunk = part.chunk(b, b + 1)
         sequence = part.cut(chunk)
         log_alpha = np.empty_like(sequence.emissions)
-        kernels.log_forward(*sequence.scores, log_alpha, log_z[b : b + 1])
-        kernels.log_expectations(
-            *sequence.scores,
-            weights[b : b + 1],
-            log_alpha,
-            log_z[b : b + 1],
-            d_emissions[chunk.tokens],
-            d_transitions[chunk.tokens] if part.per_position else d_transitions,
-            d_first,
-            d_last,
-        )
+        d_steps = d_transitions[chunk.tokens] if part.per_position else d_transitions
+        out = kernels.Scores(d_emissions[chunk.tokens], d_steps, d_first, d_last, sequence.starts)
+        kernels.log_forward(sequence.scores, log_alpha, log_z[b : b + 1])
+        kernels.log_expectations(sequence.scores, weights[b : b + 1], log_alpha, log_z[b : b + 1], out)
     return d_transitions, d_first, d_last

@@ -10,18 +10,11 @@ from numpy.typing import NDArray
 
 from ..kernels import linear_chain as chain_kernels
 from ..kernels import spans as kernels
+from ..kernels.spans import Posterior, SpanStates
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from . import linear_chain as chains
 from .threads import run_chunks
-
-
-class SpanStates(NamedTuple):
-    """How the states of a chain spell spans: label l owns the ``width`` states from ``offset + l * width``."""
-
-    continues: NDArray[np.bool_]  # [S, S] state j directly after state i goes on with the span of i
-    offset: int
-    width: int
 
 
 class LikelySpans(NamedTuple):
@@ -36,18 +29,6 @@ class BestPath(NamedTuple):
 
     states: NDArray[np.int32]  # [T] -1 where no path is allowed
     spans: LikelySpans
-
-
-class Posterior(NamedTuple):
-    """What `kernels.spans` begins its arguments with: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
-
-    left: Floats  # [n, P]
-    matrices: Floats  # [1 or n, S, S]
-    right: Floats  # [n, P]
-    number: NDArray[np.int64]  # [S] the column of left, right and marginals that each state has
-    neighbours: NDArray[np.bool_]  # [4, S] see there
-    marginals: Floats  # [n, S]
-    opening: NDArray[np.bool_]  # [n] where sequences begin
 
 
 def span_probabilities(
@@ -116,7 +97,7 @@ def best_path(scores: ChainScores, spans: SpanStates, *, clamp: Optional[Clamp] 
 def _search(part, posterior: Posterior, log_z: Floats, states: NDArray[np.int32]) -> None:
     found = np.empty(len(log_z), dtype=np.bool_)
     order = np.argsort(posterior.number)
-    chain_kernels.viterbi_among_likely(*part.scores, order, posterior.marginals, log_z, states, found)
+    chain_kernels.viterbi_among_likely(part.scores, order, posterior.marginals, log_z, states, found)
     if not found.all():
         rest, tokens = part.only(~found)
         transitions = rest.transitions if rest.per_position else rest.transitions[0]
@@ -126,7 +107,7 @@ def _search(part, posterior: Posterior, log_z: Floats, states: NDArray[np.int32]
 
 def _ask(posterior: Posterior, spans: SpanStates, begin, end, label, probabilities: Floats) -> None:
     columns = (np.ascontiguousarray(column, dtype=np.int64) for column in (begin, end, label))
-    kernels.span_probabilities(*posterior, *spans, *columns, probabilities)
+    kernels.span_probabilities(posterior, spans, *columns, probabilities)
 
 
 def likely_spans(
@@ -161,7 +142,7 @@ def _list(posterior: Posterior, start: int, spans: SpanStates, min_prob: float):
     while True:
         begin, end, label = np.empty((3, size), dtype=np.int64)
         probabilities = np.empty(size)
-        found = kernels.likely_spans(*posterior, *spans, float(min_prob), begin, end, label, probabilities)
+        found = kernels.likely_spans(posterior, spans, float(min_prob), begin, end, label, probabilities)
         if found <= size:
             return begin[:found] + start, end[:found] + start, label[:found], probabilities[:found]
         size = found
@@ -174,13 +155,13 @@ def _posteriors(batch, chunk, shared, spans):
     exponentials = shared or chains._exponentiate(part)
     log_z = np.empty(len(part.starts) - 1)
     marginals = np.empty_like(part.emissions)
-    left, right, _ = chains._forward_backward(part, exponentials, np.ones(len(log_z)), log_z, marginals)
+    scaled, left, _ = chains._forward_backward(part, exponentials, np.ones(len(log_z)), log_z, marginals)
     matrices = exponentials.matrices
     neighbours = _neighbours(exponentials, spans)
     opening = np.zeros(len(marginals), dtype=np.bool_)
     opening[part.starts[:-1][part.starts[:-1] < part.starts[1:]]] = True
     yield (
-        Posterior(left, matrices, right, exponentials.layout.number, neighbours, marginals, opening),
+        Posterior(left, matrices, scaled.emissions, exponentials.layout.number, neighbours, marginals, opening),
         chunk.tokens,
         log_z,
     )
@@ -213,8 +194,9 @@ def _log_posterior(sequence) -> Posterior:
     sequence = sequence._replace(transitions=transitions)
     alpha, marginals = np.empty((2, tokens, size))
     log_z, steps = np.empty(1), np.zeros((tokens, size, size))
-    chain_kernels.log_forward(*sequence.scores, alpha, log_z)
-    chain_kernels.log_expectations(*sequence.scores, np.ones(1), alpha, log_z, marginals, steps, *np.zeros((2, size)))
+    out = chain_kernels.Scores(marginals, steps, *np.zeros((2, size)), sequence.starts)
+    chain_kernels.log_forward(sequence.scores, alpha, log_z)
+    chain_kernels.log_expectations(sequence.scores, np.ones(1), alpha, log_z, out)
     ones = np.ones((tokens, size))
     number, neighbours = np.arange(size), np.ones((4, size), dtype=bool)
     return Posterior(ones, steps, ones, number, neighbours, marginals, np.arange(tokens) == 0)

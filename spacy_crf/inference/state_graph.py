@@ -35,9 +35,7 @@ class GraphChain:
         source_starts = np.searchsorted(graph.source, states).astype(np.int64)
         by_target = np.argsort(graph.target, kind="stable")
         target_starts = np.searchsorted(graph.target[by_target], states).astype(np.int64)
-        self._forwards = (source_starts, graph.target, graph.scores)
-        self._backwards = (target_starts, by_target, graph.source, graph.scores)
-        self._graph = (*self._forwards, graph.first, graph.last, graph.tag_of)
+        self._graph = kernels.Graph(source_starts, *graph, target_starts, by_target)
 
     # --------------------------------------------------------------------------------------------------------- sums
 
@@ -78,18 +76,8 @@ class GraphChain:
             part, chunk_log_z = batch.cut(chunk), log_z[chunk.sequences]
             alpha, beta = self._forward(part, chunk_log_z), self._backward(part)
             d_transitions, (d_first, d_last) = np.zeros(part.transitions.shape), np.zeros((2, len(part.first)))
-            kernels.expectations(
-                *part.scores,
-                *self._graph,
-                alpha,
-                beta,
-                chunk_log_z,
-                weights[chunk.sequences],
-                out.emissions[chunk.tokens],
-                d_transitions,
-                d_first,
-                d_last,
-            )
+            d_scores = chain_kernels.Scores(out.emissions[chunk.tokens], d_transitions, d_first, d_last, part.starts)
+            kernels.expectations(part.scores, self._graph, alpha, beta, chunk_log_z, weights[chunk.sequences], d_scores)
             return d_transitions, d_first, d_last
 
         chunks = batch.chunks()
@@ -120,7 +108,7 @@ class GraphChain:
 
         def decode_chunk(chunk) -> None:
             states = np.empty(chunk.tokens.stop - chunk.tokens.start, dtype=np.int32)
-            kernels.viterbi(*batch.cut(chunk).scores, *self._graph, states, path.scores[chunk.sequences])
+            kernels.viterbi(batch.cut(chunk).scores, self._graph, states, path.scores[chunk.sequences])
             path.states[chunk.tokens] = self._tags(states)
 
         run_chunks(decode_chunk, batch.chunks(), self.threads)
@@ -138,14 +126,13 @@ class GraphChain:
         if n < 1:
             raise ValueError(Errors.CRF014.format(n=n))
         batch = chains._check(kernels.n_best, scores, clamp)
-        graph = (*self._backwards, *self._graph[3:])
 
         def search(b: int) -> list[tuple[float, States]]:
             sequence = batch.cut(batch.chunk(b, b + 1))
             if len(sequence.emissions) == 0:
                 return [(0.0, np.empty(0, dtype=np.int32))]
             states, path_scores = np.empty((n, len(sequence.emissions)), dtype=np.int32), np.empty(n)
-            found = kernels.n_best(*sequence.scores[:4], *graph, n, states, path_scores)
+            found = kernels.n_best(sequence.scores, self._graph, n, states, path_scores)
             return [(float(path_scores[rank]), self._tags(states[rank])) for rank in range(found)]
 
         return run_chunks(search, range(len(batch.starts) - 1), self.threads)
@@ -193,16 +180,7 @@ class GraphChain:
             part = batch.cut(chunk)
             drawn = np.empty((n, len(part.emissions)), dtype=np.int32)
             alpha = self._forward(part, np.empty(len(part.starts) - 1))
-            kernels.sample(
-                part.transitions,
-                part.last,
-                part.starts,
-                *self._backwards,
-                *self._graph[4:],
-                alpha,
-                np.ascontiguousarray(uniforms[:, chunk.tokens]),
-                drawn,
-            )
+            kernels.sample(part.scores, self._graph, alpha, np.ascontiguousarray(uniforms[:, chunk.tokens]), drawn)
             tags[:, chunk.tokens] = self._tags(drawn)
 
         run_chunks(draw_chunk, batch.chunks(), self.threads)
@@ -253,19 +231,19 @@ class GraphChain:
         n_labels = (len(part.first) - spans.offset) // spans.width
         tags = spans.offset + np.arange(n_labels + 1) * spans.width
         label_starts = np.searchsorted(self.graph.tag_of, tags).astype(np.int64)
-        scores = (part.emissions, part.transitions, part.starts)
-        return (*scores, *self._forwards, self.graph.tag_of, alpha, beta, log_z, spans.continues, label_starts)
+        posterior = kernels.Posterior(alpha, beta, log_z, spans.continues, label_starts)
+        return part.scores, self._graph, posterior
 
     # ------------------------------------------------------------------------------------------------------- helpers
 
     def _forward(self, part, log_z: Floats) -> Floats:
         alpha = np.empty((len(part.emissions), len(self.graph.tag_of)))
-        kernels.forward(*part.scores, *self._graph, alpha, log_z)
+        kernels.forward(part.scores, self._graph, alpha, log_z)
         return alpha
 
     def _backward(self, part) -> Floats:
         beta = np.empty((len(part.emissions), len(self.graph.tag_of)))
-        kernels.backward(*part.scores, *self._graph, beta)
+        kernels.backward(part.scores, self._graph, beta)
         return beta
 
     def _tags(self, states: States) -> States:

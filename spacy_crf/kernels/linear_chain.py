@@ -35,13 +35,53 @@ contiguous. R, C and ``offset`` are multiples of LANES; what rounding adds is in
 would not pay, the block is the whole matrix (R = C = P), there are no arcs, and the order is that of the states.
 """
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Floats
 from . import helper, kernel
 from .numerics import LANES, LINEAR, SPREAD, TINY, draw, log_sum
 
 FEW = 16  # states among which a path is searched
 ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
+
+
+class Scores(NamedTuple):
+    """Of a chunk. The same tuple holds the derivative of something with respect to each score."""
+
+    emissions: Floats  # [n, S]
+    transitions: Floats  # [1 or n, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    starts: NDArray[np.int64]  # [B + 1] where the sequences start
+
+
+class Layout(NamedTuple):
+    """Where the allowed transitions are."""
+
+    order: NDArray[np.int64]  # [S] which state comes as number k
+    number: NDArray[np.int64]  # [S] and the other way round
+    offset: int
+    source: NDArray[np.int32]  # [A] numbers in the order
+    target: NDArray[np.int32]  # [A]
+    shape: tuple[int, int]  # R and C
+
+
+class Potentials(NamedTuple):
+    """Exponentials of the scores of a chunk, each less the maximum of its array, the states in the order of the layout."""
+
+    emissions: Floats  # [n, P]
+    block: Floats  # [1 or n, R, C] transitions
+    transposed: Floats  # [1 or n, C, R] the same, next state by state
+    arcs: Floats  # [A] transitions outside the block
+    first: Floats  # [P]
+    last: Floats  # [P]
+    shift: Floats  # [n] sum of the maxima that were subtracted at each token
+    spread: Floats  # [n] sum of the spreads of the scores that meet at each token
+    starts: NDArray[np.int64]  # [B + 1]
+
 
 # The helpers of the recursions are inlined by numba: LLVM thinks them too large, and handing over the parts of all their
 # arrays took 30 of the 112 ns that `forward` needed for a token of 22 states.
@@ -152,20 +192,15 @@ def _normalise(rows, t):
 
 
 @kernel(fastmath=LINEAR)
-def forward(emissions, transposed, offset, source, target, arcs, first, last, starts, shift, spread, alpha, log_z):
+def forward(potentials, layout, alpha, log_z):
     """Probability of each state at each token, given the tokens up to it.
 
-    emissions (float64[n, P]): exp of the scaled emissions.
-    transposed (float64[1 | n, C, R]): exp of the transitions in the block less the maximum of all, [next state, state].
-    offset (int), source, target (int32[A]): Where the block and the arcs are.
-    arcs (float64[A]): exp of the transitions outside the block.
-    first, last (float64[P]): exp of the scores less their maximum.
-    starts (int64[B + 1]): Where the sequences start.
-    shift (float64[n]): Sum of the maxima that were subtracted at each token.
-    spread (float64[n]): Sum of the spreads of the scores that meet at each token.
+    potentials (Potentials), layout (Layout)
     alpha (float64[n, P]): Receives the rows, each with sum 1.
     log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence must be done in log space.
     """
+    emissions, _, transposed, arcs, first, last, shift, spread, starts = potentials
+    offset, source, target = layout.offset, layout.source, layout.target
     width = alpha.shape[1]
     step = 1 if transposed.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
@@ -197,38 +232,23 @@ def forward(emissions, transposed, offset, source, target, arcs, first, last, st
 
 
 @kernel(fastmath=LINEAR)
-def expectations(
-    emissions,
-    transitions,
-    offset,
-    source,
-    target,
-    arcs,
-    last,
-    starts,
-    weights,
-    alpha,
-    log_z,
-    beta,
-    d_emissions,
-    d_first,
-    d_last,
-):
+def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first, d_last):
     """Backward pass over what `forward` left: the derivative of sum_b weights[b] · log_z[b].
 
-    emissions, offset, source, target, arcs, last, starts: As in `forward`. The emissions hold emissions · beta afterwards,
-        0 where a sequence begins.
-    transitions (float64[1 | n, R, C]): exp of the transitions in the block less the maximum of all.
+    potentials (Potentials), layout (Layout): As in `forward`. The emissions hold emissions · beta afterwards, 0 where a sequence
+        begins.
     weights (float64[B]): Factor of each sequence.
     alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the step from i at t - 1 to j at t is expected
         alpha[t - 1, i] · transitions[i, j] · emissions[t, j] times.
     log_z (float64[B]): From `forward`. Receives NaN if the sequence must be done in log space: it has expectations 0 then.
-    beta (float64[2, P]): Work space: beta of a token, and its expectations.
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations (first, last: added).
     """
+    emissions, block, _, arcs, _, last, _, _, starts = potentials
+    offset, source, target = layout.offset, layout.source, layout.target
+    beta = np.empty((2, alpha.shape[1]))  # of a token, and its expectations
     states = d_emissions.shape[1]
     width = alpha.shape[1]
-    step = 1 if transitions.shape[0] > 1 else 0
+    step = 1 if block.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
@@ -260,7 +280,7 @@ def expectations(
                 for j in range(states):
                     d_emissions[t, j] = beta[1, j]
                 if t > begin:
-                    _multiply(transitions, t * step, emissions, t, 0, beta, 0, offset, target, source, arcs)
+                    _multiply(block, t * step, emissions, t, 0, beta, 0, offset, target, source, arcs)
             if not trusted:
                 log_z[b] = np.nan
         if trusted:
@@ -275,21 +295,22 @@ def expectations(
 
 
 @kernel(fastmath=LINEAR)
-def transition_expectations(alpha, emissions, offset, source, target, d_transitions, d_arcs):
+def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
     """Products of neighbouring rows that `expectations` left, still to be multiplied by the exp of the transitions.
 
-    alpha, emissions (float64[n, P]): From `expectations`.
-    offset (int), source, target (int32[A]): Where the block and the arcs are.
-    d_transitions (float64[1 | n, R, C]): The products in the block, added over all tokens if there is one matrix.
+    potentials (Potentials), layout (Layout), alpha (float64[n, P]): From `expectations`.
+    d_block (float64[1 | n, R, C]): The products in the block, added over all tokens if there is one matrix.
     d_arcs (float64[A]): The products outside, added over all tokens.
     """
+    emissions = potentials.emissions
+    offset, source, target = layout.offset, layout.source, layout.target
     tokens = alpha.shape[0]
-    height, width = d_transitions.shape[1:]
-    if d_transitions.shape[0] > 1:
+    height, width = d_block.shape[1:]
+    if d_block.shape[0] > 1:
         for t in range(1, tokens):
             for i in range(height):
                 for j in range(width):
-                    d_transitions[t, i, j] = alpha[t - 1, offset + i] * emissions[t, j]
+                    d_block[t, i, j] = alpha[t - 1, offset + i] * emissions[t, j]
         return
     # Four tokens at a time: the matrix is loaded and stored less often.
     rest = 1 + max(tokens - 1, 0) // 4 * 4
@@ -298,7 +319,7 @@ def transition_expectations(alpha, emissions, offset, source, target, d_transiti
             n = offset + i
             a, b, c, d = alpha[t - 1, n], alpha[t, n], alpha[t + 1, n], alpha[t + 2, n]
             for j in range(width):
-                d_transitions[0, i, j] += (
+                d_block[0, i, j] += (
                     a * emissions[t, j] + b * emissions[t + 1, j] + c * emissions[t + 2, j] + d * emissions[t + 3, j]
                 )
         for n in range(d_arcs.shape[0]):
@@ -312,7 +333,7 @@ def transition_expectations(alpha, emissions, offset, source, target, d_transiti
     for t in range(rest, tokens):
         for i in range(height):
             for j in range(width):
-                d_transitions[0, i, j] += alpha[t - 1, offset + i] * emissions[t, j]
+                d_block[0, i, j] += alpha[t - 1, offset + i] * emissions[t, j]
         for n in range(d_arcs.shape[0]):
             d_arcs[n] += alpha[t - 1, source[n]] * emissions[t, target[n]]
 
@@ -321,14 +342,14 @@ def transition_expectations(alpha, emissions, offset, source, target, d_transiti
 
 
 @kernel
-def log_forward(emissions, transitions, first, last, starts, alpha, log_z):
+def log_forward(scores, alpha, log_z):
     """Textbook forward pass.
 
-    emissions (float64[n, S]), transitions (float64[1 | n, S, S]), first, last (float64[S]): Scores.
-    starts (int64[B + 1]): Where the sequences start.
+    scores (Scores)
     alpha (float64[n, S]): Receives the log score of all prefixes that end in each state.
     log_z (float64[B]): Receives the log partition.
     """
+    emissions, transitions, first, last, starts = scores
     states = emissions.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty(states)
@@ -351,11 +372,13 @@ def log_forward(emissions, transitions, first, last, starts, alpha, log_z):
 
 
 @kernel
-def log_expectations(
-    emissions, transitions, first, last, starts, weights, alpha, log_z, d_emissions, d_transitions, d_first, d_last
-):
-    """Textbook backward pass over what `log_forward` left. Shapes as there; the d_ arrays receive the derivative of
-    sum_b weights[b] · log_z[b] (d_emissions is overwritten, the others are added to)."""
+def log_expectations(scores, weights, alpha, log_z, out):
+    """Textbook backward pass over what `log_forward` left: the derivative of sum_b weights[b] · log_z[b].
+
+    out (Scores): Receives it; what sequences share is added to.
+    """
+    emissions, transitions, _, last, starts = scores
+    d_emissions, d_transitions, d_first, d_last, _ = out
     states = emissions.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
     beta = np.empty(states)
@@ -392,8 +415,9 @@ def log_expectations(
 
 
 @helper
-def _take(transitions, k, order, offset, source, target, block, arcs):
+def _take(transitions, k, layout, block, arcs):
     """Copy the transitions in the block (float64[R, C]) and the arcs (float64[A]) out of matrix k."""
+    order, _, offset, source, target, _ = layout
     size = order.shape[0]
     for i in range(block.shape[0]):
         for j in range(block.shape[1]):
@@ -404,21 +428,20 @@ def _take(transitions, k, order, offset, source, target, block, arcs):
 
 
 @kernel
-def viterbi(emissions, transitions, first, last, starts, order, offset, source, target, block, states, scores):
+def viterbi(scores, layout, states, totals):
     """Most probable path of each sequence; the lowest state wins a tie.
 
-    emissions (float64[n, S]), transitions (float64[1 | n, S, S]), first, last (float64[S]): Scores.
-    starts (int64[B + 1]): Where the sequences start.
-    order (int64[S]), offset (int), source, target (int32[A]): Where the block and the arcs are.
-    block (float64[R, C]): Work space.
+    scores (Scores), layout (Layout)
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
-    scores (float64[B]): Receives the score of the path.
+    totals (float64[B]): Receives the score of the path.
 
     Backpointers are not kept: along the best path, and only there, the way back asks once more which predecessor was
     best. That leaves an addition and a maximum per arc, vectorised over j.
     """
+    emissions, transitions, first, last, starts = scores
+    order, _, offset, source, target, (height, width) = layout
+    block = np.empty((height, width))
     tokens, size = emissions.shape
-    height, width = block.shape
     step = 1 if transitions.shape[0] > 1 else 0
     delta = np.empty((tokens, size))  # score of the best prefix that ends here
     ordered = np.empty((2, (size + LANES - 1) // LANES * LANES))  # two rows of delta, by turns, in order
@@ -427,7 +450,7 @@ def viterbi(emissions, transitions, first, last, starts, order, offset, source, 
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
-            scores[b] = 0.0
+            totals[b] = 0.0
             continue
         for j in range(ordered.shape[1]):
             ordered[begin % 2, j] = first[order[j]] + emissions[begin, order[j]] if j < size else -np.inf
@@ -438,7 +461,7 @@ def viterbi(emissions, transitions, first, last, starts, order, offset, source, 
             before, now = (t - 1) % 2, t % 2
             if taken != t * step:
                 taken = t * step
-                _take(transitions, taken, order, offset, source, target, block, arcs)
+                _take(transitions, taken, layout, block, arcs)
             for j in range(ordered.shape[1]):
                 ordered[now, j] = -np.inf
             for i in range(0, height, LANES):
@@ -459,7 +482,7 @@ def viterbi(emissions, transitions, first, last, starts, order, offset, source, 
             if delta[end - 1, j] + last[j] > score:
                 score = delta[end - 1, j] + last[j]
                 best = j
-        scores[b] = score
+        totals[b] = score
         if best == -1:
             states[begin:end] = -1
             continue
@@ -476,19 +499,19 @@ def viterbi(emissions, transitions, first, last, starts, order, offset, source, 
 
 
 @kernel
-def viterbi_among_likely(emissions, transitions, first, last, starts, order, marginals, log_z, states, found):
+def viterbi_among_likely(scores, order, marginals, log_z, states, found):
     """`viterbi` where the posterior is known.
 
     No path is more probable than a state on it is. So what is less probable than some path has no part in the best one: here that
     of the likeliest state at each token, of those allowed behind the one before. Few states are left, and among them the search
     takes next to nothing.
 
-    emissions, transitions, first, last, starts: As in `viterbi`.
     order (int64[S]): Which state has column k of the marginals.
     marginals (float64[n, S]), log_z (float64[B]): Probability of each state at each token, and log partitions.
     states (int32[n]): Receives the paths.
     found (bool[B]): Receives where there is one; the other sequences have too many likely states, or no posterior to be trusted.
     """
+    emissions, transitions, first, last, starts = scores
     size = emissions.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
     longest = 0
@@ -563,15 +586,15 @@ def viterbi_among_likely(emissions, transitions, first, last, starts, order, mar
 
 
 @kernel
-def n_best(emissions, transitions, first, last, n, states, scores):
+def n_best(scores, n, states, totals):
     """The n best paths of one sequence of at least one token, best first.
 
-    emissions (float64[T, S]), transitions (float64[1 | T, S, S]), first, last (float64[S]): Scores.
-    states (int32[n, T]), scores (float64[n]): Receive the paths.
+    states (int32[n, T]), totals (float64[n]): Receive the paths.
     RETURNS (int): How many paths there are, at most n.
 
     Among equal scores the lower last state comes first, then the lower state before it, and so on to the front.
     """
+    emissions, transitions, first, last, _ = scores
     tokens, size = emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
     delta = np.full((tokens, size, n), -np.inf)  # scores of the n best prefixes that end here, best first
@@ -601,7 +624,7 @@ def n_best(emissions, transitions, first, last, n, states, scores):
                 if t < tokens:
                     delta[t, j, rank] = score + emissions[t, j]
                 else:
-                    scores[rank] = score
+                    totals[rank] = score
     found = 0
     while found < n and from_state[tokens, 0, found] >= 0:
         state, rank = 0, found
@@ -615,15 +638,14 @@ def n_best(emissions, transitions, first, last, n, states, scores):
 
 
 @kernel
-def sample(transitions, last, starts, alpha, uniforms, states):
+def sample(scores, alpha, uniforms, states):
     """Draw paths from the posterior: forward filtering has been done, this is backward sampling.
 
-    transitions (float64[1 | n, S, S]), last (float64[S]): Scores.
-    starts (int64[B + 1]): Where the sequences start.
     alpha (float64[n, S]): From `log_forward`.
     uniforms (float64[N, n]): Random numbers in [0, 1), one per path and token.
     states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
     """
+    _, transitions, _, last, starts = scores
     size = alpha.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty(size)
@@ -645,8 +667,9 @@ def sample(transitions, last, starts, alpha, uniforms, states):
 
 
 @kernel
-def path_score(emissions, transitions, first, last, starts, states, scores):
-    """Score of one path per sequence: states (int32[n]), scores (float64[B]); -inf for a path with a negative state."""
+def path_score(scores, states, totals):
+    """Score of one path per sequence: states (int32[n]), totals (float64[B]); -inf for a path with a negative state."""
+    emissions, transitions, first, last, starts = scores
     step = 1 if transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
@@ -659,12 +682,13 @@ def path_score(emissions, transitions, first, last, starts, states, scores):
             score += emissions[t, states[t]]
         if end > begin and score > -np.inf:
             score += last[states[end - 1]]
-        scores[b] = score
+        totals[b] = score
 
 
 @kernel
-def path_expectations(starts, states, weights, d_emissions, d_transitions, d_first, d_last):
+def path_expectations(states, weights, out):
     """Add weights[b] for each score that the path of sequence b uses; sequences with a negative state add nothing."""
+    d_emissions, d_transitions, d_first, d_last, starts = out
     step = 1 if d_transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]

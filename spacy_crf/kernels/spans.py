@@ -10,24 +10,45 @@ summed over the few states of the span's label. With the posterior of a step fac
 
 that is one multiplication per token of the span, and no state outside its label is looked at except at its two ends.
 
-Shapes: n tokens, S states, P >= S (padding is 0); label l owns the states ``offset + l * width`` up to ``offset +
-(l + 1) * width``. ``continues[i, j]`` says that j directly after i goes on with the span of i; ``opening[t]`` (bool[n])
-that token t begins a sequence. One matrix [S, S] is shared by all tokens, or there is one per token; state i has column
-``number[i]`` of left, right and marginals.
-
-Most states of a tag scheme only ever begin a span or only go on with one, and likewise at its end: ``neighbours`` (bool[4,
-S]) says of each state whether there is any before it in its span, any before it outside, any behind it in its span, any
-behind it outside. The sums over all states are for those alone that have both.
+Most states of a tag scheme only ever begin a span or only go on with one, and likewise at its end. The sums over all states
+are for those alone that do both (``neighbours``).
 """
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Floats
 from . import helper, kernel
 
 
+class Posterior(NamedTuple):
+    """Of n tokens and S states: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
+
+    left: Floats  # [n, P] the columns after the first S are padding
+    matrices: Floats  # [1 or n, S, S]
+    right: Floats  # [n, P]
+    number: NDArray[np.int64]  # [S] the column of left, right and marginals that each state has
+    neighbours: NDArray[
+        np.bool_
+    ]  # [4, S] has it any before it in its span, before it outside, behind it in its span, behind it?
+    marginals: Floats  # [n, S]
+    opening: NDArray[np.bool_]  # [n] where sequences begin
+
+
+class SpanStates(NamedTuple):
+    """How the states of a chain spell spans: label l owns the ``width`` states from ``offset + l * width``."""
+
+    continues: NDArray[np.bool_]  # [S, S] state j directly after state i goes on with the span of i
+    offset: int
+    width: int
+
+
 @helper
-def _enter(left, matrices, right, number, neighbours, marginals, opening, continues, t, first_state, states):
+def _enter(posterior, continues, t, first_state, states):
     """states[m] = P(a span begins at t, with state first_state + m)."""
+    left, matrices, right, number, neighbours, marginals, opening = posterior
     k = t if matrices.shape[0] > 1 else 0
     for m in range(states.shape[0]):
         j = first_state + m
@@ -43,8 +64,9 @@ def _enter(left, matrices, right, number, neighbours, marginals, opening, contin
 
 
 @helper
-def _advance(left, matrices, right, number, marginals, continues, t, first_state, states, before):
+def _advance(posterior, continues, t, first_state, states, before):
     """From the states at t - 1 to those at t of spans that go on. RETURNS (float64): Their sum."""
+    left, matrices, right, number, _, marginals, _ = posterior
     k = t if matrices.shape[0] > 1 else 0
     before[:] = states
     total = 0.0
@@ -61,8 +83,9 @@ def _advance(left, matrices, right, number, marginals, continues, t, first_state
 
 
 @helper
-def _leave(left, matrices, right, number, neighbours, marginals, opening, continues, t, first_state, states):
+def _leave(posterior, continues, t, first_state, states):
     """P(a span that is in one of the states at t - 1 does not go on at t)."""
+    left, matrices, right, number, neighbours, marginals, opening = posterior
     at_end = t == marginals.shape[0] or opening[t]
     k = t if matrices.shape[0] > 1 and not at_end else 0
     total = 0.0
@@ -82,60 +105,26 @@ def _leave(left, matrices, right, number, neighbours, marginals, opening, contin
 
 
 @kernel
-def span_probabilities(
-    left,
-    matrices,
-    right,
-    number,
-    neighbours,
-    marginals,
-    opening,
-    continues,
-    offset,
-    width,
-    begin,
-    end,
-    label,
-    probabilities,
-):
+def span_probabilities(posterior, spans, begin, end, label, probabilities):
     """Probability of each of the given spans.
 
-    left, right (float64[n, P]), matrices (float64[1 | n, S, S]): Factors of the posterior of steps.
-    number (int64[S]), neighbours (bool[4, S]): See above.
-    marginals (float64[n, S]): Probability of each state at each token.
+    posterior (Posterior), spans (SpanStates)
     begin, end, label (int64[N]): The spans, each inside one sequence.
     probabilities (float64[N]): Receives the answer.
     """
+    continues, offset, width = spans
     states = np.empty(width)
     before = np.empty(width)
     for n in range(begin.shape[0]):
         i, b, e = offset + label[n] * width, begin[n], end[n]
-        _enter(left, matrices, right, number, neighbours, marginals, opening, continues, b, i, states)
+        _enter(posterior, continues, b, i, states)
         for t in range(b + 1, e):
-            _advance(left, matrices, right, number, marginals, continues, t, i, states, before)
-        probabilities[n] = _leave(
-            left, matrices, right, number, neighbours, marginals, opening, continues, e, i, states
-        )
+            _advance(posterior, continues, t, i, states, before)
+        probabilities[n] = _leave(posterior, continues, e, i, states)
 
 
 @kernel
-def likely_spans(
-    left,
-    matrices,
-    right,
-    number,
-    neighbours,
-    marginals,
-    opening,
-    continues,
-    offset,
-    width,
-    min_prob,
-    begin,
-    end,
-    label,
-    probabilities,
-):
+def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
     """All spans of at least some probability, by their first token, label and length.
 
     A span's beginning has at least the probability of the span, so beginnings below min_prob are not followed.
@@ -144,6 +133,8 @@ def likely_spans(
     begin, end, label (int64[N]), probabilities (float64[N]): Receive the first N of the spans.
     RETURNS (int): How many there are, perhaps more than N.
     """
+    continues, offset, width = spans
+    number, marginals, opening = posterior.number, posterior.marginals, posterior.opening
     tokens, size = marginals.shape
     states = np.empty(width)
     before = np.empty(width)
@@ -156,19 +147,17 @@ def likely_spans(
                 possible += marginals[b, number[first_state + m]]
             if possible < min_prob or possible == 0.0:
                 continue
-            _enter(left, matrices, right, number, neighbours, marginals, opening, continues, b, first_state, states)
+            _enter(posterior, continues, b, first_state, states)
             possible = states.sum()
             e = b + 1
             while possible >= min_prob and possible > 0.0:
-                p = _leave(
-                    left, matrices, right, number, neighbours, marginals, opening, continues, e, first_state, states
-                )
+                p = _leave(posterior, continues, e, first_state, states)
                 if p >= min_prob and p > 0.0:
                     if found < begin.shape[0]:
                         begin[found], end[found], label[found], probabilities[found] = b, e, of_label, p
                     found += 1
                 if e == tokens or opening[e]:
                     break
-                possible = _advance(left, matrices, right, number, marginals, continues, e, first_state, states, before)
+                possible = _advance(posterior, continues, e, first_state, states, before)
                 e += 1
     return found

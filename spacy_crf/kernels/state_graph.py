@@ -9,30 +9,50 @@ Shapes: n tokens, G tags, S states, A arcs, sorted by source; the arcs of source
 Transitions are [1, G, G] or [n, G, G].
 """
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Floats
 from . import helper, kernel
 from .numerics import SPREAD, draw, log_sum
 
 
+class Graph(NamedTuple):
+    """Arcs between states, see `types.StateGraph`, by their source and by their target."""
+
+    source_starts: NDArray[np.int64]  # [S + 1] the arcs of source i are source_starts[i]:source_starts[i + 1]
+    source: NDArray[np.int32]  # [A]
+    target: NDArray[np.int32]  # [A]
+    scores: Floats  # [A]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    tag_of: NDArray[np.int32]  # [S]
+    target_starts: NDArray[
+        np.int64
+    ]  # [S + 1] the arcs into state j are by_target[target_starts[j]:target_starts[j + 1]]
+    by_target: NDArray[np.int64]  # [A]
+
+
+class Posterior(NamedTuple):
+    """What `forward` and `backward` leave, and how states spell spans."""
+
+    alpha: Floats  # [n, S]
+    beta: Floats  # [n, S]
+    log_z: Floats  # [B]
+    continues: NDArray[np.bool_]  # [G, G] which tag, directly after which, goes on with the same span
+    label_starts: NDArray[np.int64]  # [L + 1] the states of label l are label_starts[l]:label_starts[l + 1]
+
+
 @helper
-def _arc_scores(transitions, k, source_starts, target, arc_scores, tag_of, scores, potentials):
+def _arc_scores(transitions, k, graph, scores, potentials):
     """Scores of all arcs and their exponentials, less the maximum. RETURNS (float64, float64): The maximum, and how far from it
     the smallest finite score lies."""
-    largest, smallest = -np.inf, np.inf
-    for i in range(tag_of.shape[0]):
-        for a in range(source_starts[i], source_starts[i + 1]):
-            score = transitions[k, tag_of[i], tag_of[target[a]]] + arc_scores[a]
-            scores[a] = score
-            largest = max(largest, score)
-            if score > -np.inf:
-                smallest = min(smallest, score)
-    if largest == -np.inf:
-        potentials[:] = 0.0
-        return 0.0, 0.0
+    source, target, tag_of = graph.source, graph.target, graph.tag_of
     for a in range(scores.shape[0]):
-        potentials[a] = np.exp(scores[a] - largest)
-    return largest, largest - smallest
+        scores[a] = transitions[k, tag_of[source[a]], tag_of[target[a]]] + graph.scores[a]
+    return _exponentials(scores, potentials)
 
 
 @helper
@@ -53,38 +73,24 @@ def _exponentials(row, out):
 
 
 @kernel
-def forward(
-    emissions,
-    transitions,
-    first,
-    last,
-    starts,
-    source_starts,
-    target,
-    arc_scores,
-    graph_first,
-    graph_last,
-    tag_of,
-    alpha,
-    log_z,
-):
+def forward(scores, graph, alpha, log_z):
     """Forward pass.
 
-    emissions (float64[n, G]), transitions (float64[1 | n, G, G]), first, last (float64[G]): Scores of tags.
-    starts (int64[B + 1]): Where the sequences start.
-    source_starts (int64[S + 1]), target (int32[A]), arc_scores (float64[A]), graph_first, graph_last (float64[S]), tag_of
-        (int32[S]): The graph.
+    scores (linear_chain.Scores): Of tags.
+    graph (Graph)
     alpha (float64[n, S]): Receives the log score of all prefixes that end in each state.
     log_z (float64[B]): Receives the log partition.
     """
+    emissions, transitions, first, last, starts = scores
+    source_starts, _, target, _, graph_first, graph_last, tag_of, _, _ = graph
     states = tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
-    scores, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
+    arcs, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
     before, total, largest = np.empty(states), np.empty(states), np.empty(states)
     terms = np.empty(states)
     shift = spread = 0.0
     if step == 0 and emissions.shape[0] > 0:
-        shift, spread = _arc_scores(transitions, 0, source_starts, target, arc_scores, tag_of, scores, potentials)
+        shift, spread = _arc_scores(transitions, 0, graph, arcs, potentials)
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
@@ -95,9 +101,7 @@ def forward(
         # alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + arc[i, j])
         for t in range(begin + 1, end):
             if step == 1:
-                shift, spread = _arc_scores(
-                    transitions, t, source_starts, target, arc_scores, tag_of, scores, potentials
-                )
+                shift, spread = _arc_scores(transitions, t, graph, arcs, potentials)
             before_shift, before_spread = _exponentials(alpha[t - 1], before)
             total[:] = 0.0
             if before_spread <= SPREAD and spread <= SPREAD:
@@ -115,12 +119,12 @@ def forward(
             for i in range(states):
                 if alpha[t - 1, i] > -np.inf:
                     for a in range(source_starts[i], source_starts[i + 1]):
-                        largest[target[a]] = max(largest[target[a]], alpha[t - 1, i] + scores[a])
+                        largest[target[a]] = max(largest[target[a]], alpha[t - 1, i] + arcs[a])
             for i in range(states):
                 if alpha[t - 1, i] > -np.inf:
                     for a in range(source_starts[i], source_starts[i + 1]):
-                        if scores[a] > -np.inf:
-                            total[target[a]] += np.exp(alpha[t - 1, i] + scores[a] - largest[target[a]])
+                        if arcs[a] > -np.inf:
+                            total[target[a]] += np.exp(alpha[t - 1, i] + arcs[a] - largest[target[a]])
             for j in range(states):
                 if total[j] > 0.0:
                     alpha[t, j] = np.log(total[j]) + largest[j] + emissions[t, tag_of[j]]
@@ -132,28 +136,17 @@ def forward(
 
 
 @kernel
-def backward(
-    emissions,
-    transitions,
-    first,
-    last,
-    starts,
-    source_starts,
-    target,
-    arc_scores,
-    graph_first,
-    graph_last,
-    tag_of,
-    beta,
-):
+def backward(scores, graph, beta):
     """Backward pass. Arguments as in `forward`; beta (float64[n, S]) receives the log score of all suffixes behind each state."""
+    emissions, transitions, _, last, starts = scores
+    source_starts, _, target, _, _, graph_last, tag_of, _, _ = graph
     states = tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
-    scores, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
+    arcs, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
     arriving, behind = np.empty(states), np.empty(states)
     shift = spread = 0.0
     if step == 0 and emissions.shape[0] > 0:
-        shift, spread = _arc_scores(transitions, 0, source_starts, target, arc_scores, tag_of, scores, potentials)
+        shift, spread = _arc_scores(transitions, 0, graph, arcs, potentials)
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
@@ -163,9 +156,7 @@ def backward(
         # beta[t-1, i] = logsum_j(arc[i, j] + emissions[t, j] + beta[t, j])
         for t in range(end - 1, begin, -1):
             if step == 1:
-                shift, spread = _arc_scores(
-                    transitions, t, source_starts, target, arc_scores, tag_of, scores, potentials
-                )
+                shift, spread = _arc_scores(transitions, t, graph, arcs, potentials)
             for j in range(states):
                 arriving[j] = emissions[t, tag_of[j]] + beta[t, j]
             behind_shift, behind_spread = _exponentials(arriving, behind)
@@ -179,48 +170,31 @@ def backward(
                     continue
                 largest = -np.inf
                 for a in range(source_starts[i], source_starts[i + 1]):
-                    largest = max(largest, scores[a] + arriving[target[a]])
+                    largest = max(largest, arcs[a] + arriving[target[a]])
                 if largest > -np.inf:
                     for a in range(source_starts[i], source_starts[i + 1]):
-                        total += np.exp(scores[a] + arriving[target[a]] - largest)
+                        total += np.exp(arcs[a] + arriving[target[a]] - largest)
                 beta[t - 1, i] = np.log(total) + largest if total > 0.0 else -np.inf
 
 
 @kernel
-def expectations(
-    emissions,
-    transitions,
-    first,
-    last,
-    starts,
-    source_starts,
-    target,
-    arc_scores,
-    graph_first,
-    graph_last,
-    tag_of,
-    alpha,
-    beta,
-    log_z,
-    weights,
-    d_emissions,
-    d_transitions,
-    d_first,
-    d_last,
-):
+def expectations(scores, graph, alpha, beta, log_z, weights, out):
     """The derivative of sum_b weights[b] · log_z[b] with respect to the scores of tags.
 
     alpha, beta (float64[n, S]), log_z (float64[B]): From `forward` and `backward`.
     weights (float64[B]): Factor of each sequence.
-    d_emissions (float64[n, G]), d_transitions (float64[1 | n, G, G]), d_first, d_last (float64[G]): Are added to.
+    out (linear_chain.Scores): Is added to.
     """
+    emissions, transitions, _, _, starts = scores
+    source_starts, _, target, _, _, _, tag_of, _, _ = graph
+    d_emissions, d_transitions, d_first, d_last, _ = out
     states = tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
-    scores, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
+    arcs, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
     arriving, before, behind = np.empty(states), np.empty(states), np.empty(states)
     shift = 0.0
     if step == 0 and emissions.shape[0] > 0:
-        shift, _ = _arc_scores(transitions, 0, source_starts, target, arc_scores, tag_of, scores, potentials)
+        shift, _ = _arc_scores(transitions, 0, graph, arcs, potentials)
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end or log_z[b] == -np.inf:
@@ -236,7 +210,7 @@ def expectations(
             if t == begin:
                 continue
             if step == 1:
-                shift, _ = _arc_scores(transitions, t, source_starts, target, arc_scores, tag_of, scores, potentials)
+                shift, _ = _arc_scores(transitions, t, graph, arcs, potentials)
             for j in range(states):
                 arriving[j] = emissions[t, tag_of[j]] + beta[t, j]
             before_shift, _ = _exponentials(alpha[t - 1], before)
@@ -253,31 +227,19 @@ def expectations(
                     if safe:
                         edge = before[i] * potentials[a] * behind[j] * factor
                     else:
-                        edge = weights[b] * np.exp(alpha[t - 1, i] + scores[a] + arriving[j] - log_z[b])
+                        edge = weights[b] * np.exp(alpha[t - 1, i] + arcs[a] + arriving[j] - log_z[b])
                     d_transitions[t * step, tag_of[i], tag_of[j]] += edge
 
 
 @kernel
-def viterbi(
-    emissions,
-    transitions,
-    first,
-    last,
-    starts,
-    source_starts,
-    target,
-    arc_scores,
-    graph_first,
-    graph_last,
-    tag_of,
-    path,
-    path_scores,
-):
+def viterbi(scores, graph, path, totals):
     """Most probable path of each sequence; the lowest state wins a tie. Scores and graph as in `forward`.
 
     path (int32[n]): Receives the states, -1 where the sequence has no allowed path.
-    path_scores (float64[B]): Receives their score.
+    totals (float64[B]): Receives their score.
     """
+    emissions, transitions, first, last, starts = scores
+    source_starts, _, target, arc_scores, graph_first, graph_last, tag_of, _, _ = graph
     tokens, states = emissions.shape[0], tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     delta, following = np.empty(states), np.empty(states)  # score of the best prefix that ends here
@@ -285,7 +247,7 @@ def viterbi(
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
-            path_scores[b] = 0.0
+            totals[b] = 0.0
             continue
         for j in range(states):
             delta[j] = first[tag_of[j]] + graph_first[j] + emissions[begin, tag_of[j]]
@@ -310,7 +272,7 @@ def viterbi(
             if delta[j] + last[tag_of[j]] + graph_last[j] > score:
                 score = delta[j] + last[tag_of[j]] + graph_last[j]
                 best = j
-        path_scores[b] = score
+        totals[b] = score
         if best == -1:
             path[begin:end] = -1
             continue
@@ -321,30 +283,15 @@ def viterbi(
 
 
 @kernel
-def n_best(
-    emissions,
-    transitions,
-    first,
-    last,
-    target_starts,
-    by_target,
-    source,
-    arc_scores,
-    graph_first,
-    graph_last,
-    tag_of,
-    n,
-    paths,
-    scores,
-):
+def n_best(scores, graph, n, paths, totals):
     """The n best paths of one sequence of at least one token, best first.
 
-    emissions, transitions, first, last: As in `forward`.
-    target_starts (int64[S + 1]), by_target (int64[A]): Numbers of the arcs into each state.
-    source (int32[A]), arc_scores (float64[A]), graph_first, graph_last (float64[S]), tag_of (int32[S]): The graph.
-    paths (int32[n, T]), scores (float64[n]): Receive the paths.
+    scores, graph: As in `forward`.
+    paths (int32[n, T]), totals (float64[n]): Receive the paths.
     RETURNS (int): How many paths there are, at most n.
     """
+    emissions, transitions, first, last, _ = scores
+    _, source, _, arc_scores, graph_first, graph_last, tag_of, target_starts, by_target = graph
     tokens, states = emissions.shape[0], tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     delta = np.full((tokens, states, n), -np.inf)  # scores of the n best prefixes that end here, best first
@@ -381,7 +328,7 @@ def n_best(
                 if t < tokens:
                     delta[t, j, rank] = score + emissions[t, tag_of[j]]
                 else:
-                    scores[rank] = score
+                    totals[rank] = score
     found = 0
     while found < n and from_state[tokens, 0, found] >= 0:
         state, rank = 0, found
@@ -395,26 +342,14 @@ def n_best(
 
 
 @kernel
-def sample(
-    transitions,
-    last,
-    starts,
-    target_starts,
-    by_target,
-    source,
-    arc_scores,
-    graph_last,
-    tag_of,
-    alpha,
-    uniforms,
-    paths,
-):
+def sample(scores, graph, alpha, uniforms, paths):
     """Draw paths from the posterior, backwards from what `forward` left.
 
     uniforms (float64[N, n]): Random numbers in [0, 1), one per path and token.
     paths (int32[N, n]): Receives the states, -1 where a sequence has no allowed path.
-    Everything else as in `forward` and `n_best`.
     """
+    _, transitions, _, last, starts = scores
+    _, source, _, arc_scores, _, graph_last, tag_of, target_starts, by_target = graph
     states = tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty(states)
@@ -453,59 +388,37 @@ def sample(
 
 
 @helper
-def _enter(
-    emissions,
-    transitions,
-    source_starts,
-    target,
-    arc_scores,
-    tag_of,
-    alpha,
-    beta,
-    log_z,
-    continues,
-    at_start,
-    t,
-    entered,
-):
-    """entered[j] = P(a span begins at t with state j); at_start: t begins a sequence."""
-    states = tag_of.shape[0]
+def _enter(scores, graph, posterior, s, t, entered):
+    """entered[j] = P(a span begins at token t of sequence s with state j)."""
+    emissions, transitions, _, _, starts = scores
+    alpha, beta, log_z, continues, _ = posterior
+    target, tag_of = graph.target, graph.tag_of
     k = t if transitions.shape[0] > 1 else 0
-    for j in range(states):
-        entered[j] = np.exp(alpha[t, j] + beta[t, j] - log_z) if at_start else 0.0
+    at_start = t == starts[s]
+    for j in range(tag_of.shape[0]):
+        entered[j] = np.exp(alpha[t, j] + beta[t, j] - log_z[s]) if at_start else 0.0
     if at_start:
         return
-    for i in range(states):
+    for i in range(tag_of.shape[0]):
         if alpha[t - 1, i] == -np.inf:
             continue
-        for a in range(source_starts[i], source_starts[i + 1]):
+        for a in range(graph.source_starts[i], graph.source_starts[i + 1]):
             j = target[a]
             if not continues[tag_of[i], tag_of[j]] and beta[t, j] > -np.inf:
-                arc = transitions[k, tag_of[i], tag_of[j]] + arc_scores[a]
-                entered[j] += np.exp(alpha[t - 1, i] + arc + emissions[t, tag_of[j]] + beta[t, j] - log_z)
+                arc = transitions[k, tag_of[i], tag_of[j]] + graph.scores[a]
+                entered[j] += np.exp(alpha[t - 1, i] + arc + emissions[t, tag_of[j]] + beta[t, j] - log_z[s])
 
 
 @helper
-def _go_on(
-    emissions,
-    transitions,
-    source_starts,
-    target,
-    arc_scores,
-    tag_of,
-    beta,
-    continues,
-    at_end,
-    t,
-    low,
-    high,
-    now,
-    following,
-):
-    """One step of spans in the states low..high-1 at t - 1: following receives those that go on at t.
+def _go_on(scores, graph, posterior, label, at_end, t, now, following):
+    """One step of spans of a label: now (float64[S]), of its states at t - 1, becomes the probabilities of those that go on at t.
 
+    following (float64[S]): Work space.
     RETURNS (float64): P(the span does not go on); at_end: the sequence ends before t.
     """
+    emissions, transitions, _, _, _ = scores
+    target, tag_of, beta, continues = graph.target, graph.tag_of, posterior.beta, posterior.continues
+    low, high = posterior.label_starts[label], posterior.label_starts[label + 1]
     k = t if transitions.shape[0] > 1 and not at_end else 0
     leaving = 0.0
     following[low:high] = 0.0
@@ -515,165 +428,67 @@ def _go_on(
         if at_end:
             leaving += now[i]
             continue
-        for a in range(source_starts[i], source_starts[i + 1]):
+        for a in range(graph.source_starts[i], graph.source_starts[i + 1]):
             j = target[a]
             if beta[t, j] == -np.inf:
                 continue
-            arc = transitions[k, tag_of[i], tag_of[j]] + arc_scores[a]
+            arc = transitions[k, tag_of[i], tag_of[j]] + graph.scores[a]
             p = now[i] * np.exp(arc + emissions[t, tag_of[j]] + beta[t, j] - beta[t - 1, i])
             if continues[tag_of[i], tag_of[j]]:
                 following[j] += p
             else:
                 leaving += p
+    now[low:high] = following[low:high]
     return min(leaving, 1.0)
 
 
 @kernel
-def span_probabilities(
-    emissions,
-    transitions,
-    starts,
-    source_starts,
-    target,
-    arc_scores,
-    tag_of,
-    alpha,
-    beta,
-    log_z,
-    continues,
-    label_starts,
-    begin,
-    end,
-    label,
-    probabilities,
-):
+def span_probabilities(scores, graph, posterior, begin, end, label, probabilities):
     """Probability of each of the given spans.
 
-    alpha, beta (float64[n, S]), log_z (float64[B]): From `forward` and `backward`.
-    continues (bool[G, G]): Which tag, directly after which, goes on with the same span.
-    label_starts (int64[L + 1]): The states of label l are ``label_starts[l]:label_starts[l + 1]``.
+    scores, graph: As in `forward`.
+    posterior (Posterior)
     begin, end, label (int64[N]): The spans, by their first token, each inside one sequence.
     probabilities (float64[N]): Receives the answer.
     """
-    states = tag_of.shape[0]
-    entered, now, following = np.empty(states), np.empty(states), np.empty(states)
+    starts = scores.starts
+    now, following = np.empty(graph.tag_of.shape[0]), np.empty(graph.tag_of.shape[0])
     s = 0
     for n in range(begin.shape[0]):
         while starts[s + 1] <= begin[n]:
             s += 1
         probabilities[n] = 0.0
-        if log_z[s] == -np.inf:
+        if posterior.log_z[s] == -np.inf:
             continue
-        _enter(
-            emissions,
-            transitions,
-            source_starts,
-            target,
-            arc_scores,
-            tag_of,
-            alpha,
-            beta,
-            log_z[s],
-            continues,
-            begin[n] == starts[s],
-            begin[n],
-            entered,
-        )
-        low, high = label_starts[label[n]], label_starts[label[n] + 1]
-        now[low:high] = entered[low:high]
+        _enter(scores, graph, posterior, s, begin[n], now)
         for t in range(begin[n] + 1, end[n] + 1):
-            probabilities[n] = _go_on(
-                emissions,
-                transitions,
-                source_starts,
-                target,
-                arc_scores,
-                tag_of,
-                beta,
-                continues,
-                t == starts[s + 1],
-                t,
-                low,
-                high,
-                now,
-                following,
-            )
-            now[low:high] = following[low:high]
+            probabilities[n] = _go_on(scores, graph, posterior, label[n], t == starts[s + 1], t, now, following)
 
 
 @kernel
-def likely_spans(
-    emissions,
-    transitions,
-    starts,
-    source_starts,
-    target,
-    arc_scores,
-    tag_of,
-    alpha,
-    beta,
-    log_z,
-    continues,
-    label_starts,
-    min_prob,
-    begin,
-    end,
-    label,
-    probabilities,
-):
+def likely_spans(scores, graph, posterior, min_prob, begin, end, label, probabilities):
     """All spans of at least some probability, by their first token, label and length. Arguments as in `span_probabilities`.
 
     begin, end, label (int64[N]), probabilities (float64[N]): Receive the first N of the spans.
     RETURNS (int): How many there are, perhaps more than N.
     """
-    states = tag_of.shape[0]
-    entered, now, following = np.empty(states), np.empty(states), np.empty(states)
+    starts, label_starts = scores.starts, posterior.label_starts
+    now, following = np.empty(graph.tag_of.shape[0]), np.empty(graph.tag_of.shape[0])
     found = 0
     for s in range(starts.shape[0] - 1):
-        if log_z[s] == -np.inf:
+        if posterior.log_z[s] == -np.inf:
             continue
         for b in range(starts[s], starts[s + 1]):
-            _enter(
-                emissions,
-                transitions,
-                source_starts,
-                target,
-                arc_scores,
-                tag_of,
-                alpha,
-                beta,
-                log_z[s],
-                continues,
-                b == starts[s],
-                b,
-                entered,
-            )
+            _enter(scores, graph, posterior, s, b, now)
             for number in range(label_starts.shape[0] - 1):
                 low, high = label_starts[number], label_starts[number + 1]
-                now[low:high] = entered[low:high]
                 for t in range(b + 1, starts[s + 1] + 1):
                     possible = now[low:high].sum()
                     if possible < min_prob or possible == 0.0:
                         break
-                    p = _go_on(
-                        emissions,
-                        transitions,
-                        source_starts,
-                        target,
-                        arc_scores,
-                        tag_of,
-                        beta,
-                        continues,
-                        t == starts[s + 1],
-                        t,
-                        low,
-                        high,
-                        now,
-                        following,
-                    )
+                    p = _go_on(scores, graph, posterior, number, t == starts[s + 1], t, now, following)
                     if p >= min_prob and p > 0.0:
                         if found < begin.shape[0]:
                             begin[found], end[found], label[found], probabilities[found] = b, t, number, p
                         found += 1
-                    now[low:high] = following[low:high]
     return found
