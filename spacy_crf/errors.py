@@ -311,6 +311,10 @@ class Warnings(metaclass=_Coded):
         "step is about all of it. Or take an optimizer that learns from batch after batch, such as "
         "spacy_crf.AveragedPerceptron.v1."
     )
+    CRF420 = (
+        "{component}: '{doc}...': doc.spans['{key}'] leaves {n} tokens no label, first token {token} ('{word}'): they stay "
+        "without one. Name the labels that are blocked, if others may be found there."
+    )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "

@@ -112,24 +112,43 @@ class Scheme:
 
     def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> Clamp:
         """Tags that the annotation allows: one where it is known, all where it is missing – except, beside an annotated
-        entity, those that would make it longer. Where the tags alone can't part two touching spans of one label (IO,
-        IOB1), the neighbours of an annotated entity have another label.
+        entity, those that would make it longer. IO can't part two spans of one label that touch, so there the neighbours of
+        an annotated entity have another label. IOB1 parts them by the tag of the second one: it has both of its tags where
+        the token before is missing, and the clamp needs `parted` beside it.
 
         RETURNS (bool[T, S])
         """
         tags = self.encode(iob, label, starts)
-        size = 1 + n_labels * len(self.prefixes)
-        allowed = np.zeros((len(tags), size), dtype=bool)
+        width = len(self.prefixes)
+        allowed = np.zeros((len(tags), 1 + n_labels * width), dtype=bool)
         known = tags >= 0
         allowed[known, tags[known]] = True
         allowed[~known] = True
         if not self.closes:
             entity = (iob == BEGIN) | (iob == INSIDE)
             joined = ~self._opening(starts, len(iob))[1:]  # to the token before
-            self._forbid(allowed, np.flatnonzero(entity[:-1] & joined & ~known[1:]), 1, label)
-            if self.name != "BIO":
-                self._forbid(allowed, np.flatnonzero(~known[:-1] & joined & (iob[1:] == BEGIN)) + 1, -1, label)
+            inside = 1 + label * width + self.prefixes.index("I")
+            ends = np.flatnonzero(entity[:-1] & joined & ~known[1:])
+            allowed[ends + 1, inside[ends]] = False
+            if self.name == "IO":
+                begins = np.flatnonzero(~known[:-1] & joined & (iob[1:] == BEGIN)) + 1
+                allowed[begins - 1, inside[begins]] = False
+            begins = self.parted(iob, starts)
+            allowed[begins, tags[begins] + self.touching] = True
         return allowed
+
+    @property
+    def touching(self) -> int:
+        """What is added to the tag in which a span begins where one of its own label ends with the token before (IOB1)."""
+        return self.prefixes.index("B") - self.prefixes.index("I") if self.name == "IOB1" else 0
+
+    def parted(self, iob: NDArray, starts: NDArray) -> NDArray[np.int64]:
+        """Tokens where an annotated entity begins behind a missing one, and no tag alone tells it from an entity that has begun
+        before (IOB1): a labelling with a tag that goes on there with the span before is not one that the annotation allows."""
+        if self.name != "IOB1":
+            return np.zeros(0, dtype=np.int64)
+        joined = ~self._opening(starts, len(iob))[1:]
+        return np.flatnonzero((iob[:-1] == MISSING) & joined & (iob[1:] == BEGIN)) + 1
 
     def decode(self, tags: NDArray, starts: NDArray) -> Segments:
         """Spans of valid tag sequences."""
@@ -174,12 +193,6 @@ class Scheme:
 
     def _has(self, prefix, letters):
         return np.array([*(own in letters for own in self.prefixes), False])[prefix]  # the last is that of prefix -1
-
-    def _forbid(self, allowed, position, step, label):
-        """Rules out, ``step`` tokens from each position, the tags that would be part of the position's span."""
-        for prefix, letter in enumerate(self.prefixes):
-            if letter == "I" or self.name == "IOB1":
-                allowed[position + step, 1 + label[position] * len(self.prefixes) + prefix] = False
 
     @staticmethod
     def _opening(starts, length):

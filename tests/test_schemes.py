@@ -62,23 +62,30 @@ def test_round_trip(scheme):
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_missing_annotation_is_a_wider_clamp(scheme):
-    """The clamp with holes allows exactly the tag sequences of all span sets that agree with the known tokens."""
+    """The clamp with holes, and the tokens where no span goes on, allow exactly the tag sequences of all span sets that agree
+    with the known tokens."""
     starts = np.array([0, LENGTH])
     mask = scheme.transition_mask(len(LABELS))
+    continues = scheme.continues(len(LABELS))
     tags = range(len(scheme.tags(LABELS)))
-    for known in [[(1, 3, 0)], [(0, 1, 1)], []]:
+    for known in [[(1, 3, 0)], [(0, 1, 1)], [(0, 1, 0), (1, 2, 0)], [(2, 3, 1), (3, 4, 0)], []]:
+        if scheme.name == "IO" and touches_same_label(known, known):
+            continue
         iob, label = annotate(known, LENGTH)
         iob[iob == OUTSIDE] = MISSING
-        clamp = scheme.clamp(iob, label, starts, len(LABELS))
+        clamp, parted = scheme.clamp(iob, label, starts, len(LABELS)), scheme.parted(iob, starts)
         allowed = {
             path
             for path in product(tags, repeat=LENGTH)
-            if is_valid(mask, path) and all(clamp[t, tag] for t, tag in enumerate(path))
+            if is_valid(mask, path)
+            and all(clamp[t, tag] for t, tag in enumerate(path))
+            and not any(continues[path[t - 1], path[t]] for t in parted)
         }
         agreeing = [spans for spans in segmentations(LENGTH) if set(known) <= set(spans)]
-        if scheme.name in ("IO", "IOB1"):  # the neighbours of an annotated entity have another label
+        if scheme.name == "IO":  # the neighbours of an annotated entity have another label
             agreeing = [spans for spans in agreeing if not touches_same_label(spans, known)]
         assert allowed == {tuple(scheme.encode(*annotate(spans, LENGTH), starts)) for spans in agreeing}
+        assert scheme.name == "IOB1" or not len(parted)
 
 
 def touches_same_label(spans, known):

@@ -385,16 +385,20 @@ def test_spans_can_be_blocked_and_forced(rules, caplog):
     assert len(told) == 3 and "the longest segment of its label has 2 tokens" in told[2]
 
 
-def test_forced_spans_meet_annotation(free):
-    """What is forced is one segment, whatever was there before."""
+@pytest.mark.issue(12)
+def test_forced_spans_yield_to_annotation(free, caplog):
+    """What is present comes first, and is one segment."""
     ner = free.get_pipe("semicrf_ner")
     words = ["Ann", "Lee", "saw", "New", "York"]
-    for start, end, forced in ((0, 2, (1, 3)), (1, 3, (0, 2)), (0, 2, (0, 2)), (2, 4, (3, 5))):
+    for start, end, forced in ((0, 2, (1, 3)), (1, 3, (0, 2)), (0, 2, (0, 2)), (2, 4, (3, 5)), (0, 2, (2, 4))):
         doc = Doc(free.vocab, words=words)
         doc.set_ents([Span(doc, start, end, label="PER")], default="missing")
         doc.spans["crf_forced"] = [Span(doc, *forced, label="ORG")]
+        caplog.clear()
         every = all_labellings(ner, doc, keep_annotation=True)
-        assert every and all((*forced, "ORG") in spans for spans in every)
+        assert every and all((start, end, "PER") in spans for spans in every)
+        assert all((*forced, "ORG") in spans for spans in every) == (forced == (2, 4))
+        assert ("an entity is there already" in caplog.text) == (forced != (2, 4))
         assert sum(every.values()) == pytest.approx(1.0)
 
 

@@ -55,6 +55,21 @@ class DocBatch(list[Doc]):
         return np.ascontiguousarray(read_attributes(self, _PLAIN).T)
 
 
+class DocPart(DocBatch):
+    """Docs of which some tokens take no part.
+
+    docs (DocBatch): The Docs.
+    kept (int64[T']): The tokens that do.
+    """
+
+    def __init__(self, docs: DocBatch, kept: NDArray[np.int64]):
+        super().__init__(docs)
+        self.whole = docs
+        self.kept = kept
+        self.bounds = np.searchsorted(kept, docs.bounds)
+        self._plain = docs._plain[:, kept]
+
+
 def doc_bounds(docs: list[Doc]) -> NDArray[np.int64]:
     """RETURNS (int64[D + 1]): Where the tokens of each Doc begin and end."""
     return np.fromiter(accumulate(map(len, docs), initial=0), dtype=np.int64, count=len(docs) + 1)

@@ -33,15 +33,8 @@ class ChainPipe(RuledPipe):
         opening[starts[:-1][starts[:-1] < len(tags)]] = True
         return segments_of(tags, self.span_states(), opening)
 
-    def free_clamp(self, tokens: int) -> Clamp:
-        return np.ones((tokens, len(self.tags())), dtype=bool)
-
     def allowed_states(self, clamp: Clamp) -> Clamp:
         return clamp
-
-    def both_clamps(self, clamp: Clamp, forced: Clamp) -> Clamp:
-        kept = forced & clamp
-        return np.where(kept.any(axis=1)[:, None], kept, forced)
 
     def label_of_states(self) -> NDArray[np.int64]:
         spans = self.span_states()

@@ -155,10 +155,6 @@ class CRFPipe(TrainablePipe):
         """Annotation that is there already and stays, by token, or None if there is none."""
         raise NotImplementedError
 
-    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
-        """Tags that the annotation already present leaves: bool[T, S]."""
-        raise NotImplementedError
-
     # ---------------------------------------------------------------------------------------------------- labels
 
     @property

@@ -1,7 +1,7 @@
 """One label per token: tags, parts of speech, morphology, or a custom extension."""
 
 from collections.abc import Iterable, Iterator
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,14 @@ from spacy.training import Example
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
 from ..inference.spans import SpanStates
-from ..schemes import Segments, TransitionMask
+from ..schemes import BEGIN, MISSING, NO_SEGMENTS, Segments, TransitionMask
 from ..types import Clamp
 from .chain_pipe import ChainPipe
 from .crf_pipe import GoldReport, Prediction
 from .scorers import attribute_getter, score_tags
+
+if TYPE_CHECKING:
+    from .settled import Settled
 
 BUILT_IN = ("tag", "pos", "morph")
 
@@ -65,10 +68,6 @@ class CRFTagger(ChainPipe):
     def span_states(self) -> SpanStates:
         return SpanStates(np.zeros((len(self.labels), len(self.labels)), dtype=bool), 0, 1)
 
-    def segments_clamp(self, segments: Segments, starts: NDArray[np.int64]) -> Clamp:
-        tags = self.segments_tags(segments, starts)
-        return (tags[:, np.newaxis] == np.arange(len(self.labels))) | (tags < 0)[:, np.newaxis]
-
     def segments_tags(self, segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int32]:
         tags = np.full(int(starts[-1]), -1, dtype=np.int32)
         for begin, end, label in zip(*segments):
@@ -76,6 +75,8 @@ class CRFTagger(ChainPipe):
         return tags
 
     scores_prefix = "tags"
+    found = "a label"
+    spans_are_tokens = True
 
     def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
         gold = self._aligned_values(example, GoldReport())
@@ -97,8 +98,16 @@ class CRFTagger(ChainPipe):
         values = self._values(docs)
         return values if values.any() else None
 
-    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
-        return self._clamp(preset)
+    def settle_preset(self, settled: "Settled", preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+        label = self.label_indices(preset)
+        settled.iob[label >= 0] = BEGIN  # what a value of another kind stands for is not known
+        settled.label[:] = label
+        settled.present[:] = preset
+        settled.taken[:] = preset != 0
+
+    def settled_clamp(self, settled: "Settled", starts: NDArray[np.int64]) -> Clamp:
+        known = (settled.iob != MISSING)[:, np.newaxis]
+        return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
 
     def _clamp(self, values: NDArray[np.uint64]) -> Clamp:
         """One tag where the value is a label, all where there is none or an unknown one."""
@@ -142,15 +151,18 @@ class CRFTagger(ChainPipe):
         hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
         values = hashes[prediction.tags] if len(hashes) else np.zeros(0, dtype=np.uint64)
         values[prediction.tags < 0] = 0  # below min_prob
+        present = NO_SEGMENTS
         if prediction.preset is not None:
             values = np.where(prediction.preset != 0, prediction.preset, values)
+            tokens = np.flatnonzero(prediction.preset)
+            present = Segments(tokens, tokens + 1, tokens)
         for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
             if begin < end and self._attribute_id is not None:
                 doc.from_array([self._attribute_id], values[begin:end].reshape(-1, 1))
             elif begin < end:
                 self._set_extension(doc, values[begin:end])
         if prediction.probabilities is not None:
-            self.write_probabilities(docs, prediction)
+            self.write_probabilities(docs, prediction, present)
 
     def _set_extension(self, doc: Doc, values: NDArray[np.uint64]) -> None:
         name, strings = self.cfg["attribute"], self.vocab.strings

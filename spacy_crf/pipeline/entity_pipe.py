@@ -1,7 +1,7 @@
 """Entities as annotation: read from ``doc.ents``, and written to it."""
 
 from collections.abc import Iterable, Iterator
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,14 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
-from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
+from ..schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, TransitionMask
 from ..types import Clamp
 from .crf_pipe import Prediction
 from .gold_report import GoldReport
 from .ruled_pipe import RuledPipe
+
+if TYPE_CHECKING:
+    from .settled import Settled
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 
@@ -36,10 +39,6 @@ class EntityPipe(RuledPipe):
 
     def transition_mask(self) -> TransitionMask:
         return self.scheme.transition_mask(len(self.labels))
-
-    def segments_clamp(self, segments: Segments, starts: NDArray[np.int64]) -> Clamp:
-        iob, label = _annotate(segments, int(starts[-1]), MISSING)
-        return self.scheme.clamp(iob, label, starts, len(self.labels))
 
     def segments_tags(self, segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int32]:
         return self.scheme.encode(*_annotate(segments, int(starts[-1]), OUTSIDE), starts)
@@ -80,14 +79,31 @@ class EntityPipe(RuledPipe):
         docs = DocBatch.of(docs)
         return read_attributes(docs, _ENTITY) if _is_preset(docs.ent_iob).any() else None
 
-    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> Clamp:
+    def settle_preset(self, settled: "Settled", preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         iob, types = preset.T
-        label = self.label_indices(types)
+        label, settled.taken[:] = self.label_indices(types), _is_preset(iob)
         # Entities of other labels and blocked tokens (BEGIN without a type) stay as they are: no entity of ours there.
-        iob = np.where(_is_preset(iob), np.where(label >= 0, iob, OUTSIDE), MISSING)
+        iob = np.where(settled.taken, np.where(label >= 0, iob, OUTSIDE), MISSING)
         opening = starts[:-1][starts[:-1] < len(iob)]
         iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
-        return self.scheme.clamp(_repaired(iob), np.maximum(label, 0), starts, len(self.labels))
+        settled.iob[:] = _repaired(iob)
+        settled.label[:] = np.maximum(label, 0)
+        settled.present[settled.taken] = types[settled.taken]
+
+    def settled_clamp(self, settled: "Settled", starts: NDArray[np.int64]) -> Any:
+        return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
+
+    def refused_beside(
+        self, settled: "Settled", starts: NDArray[np.int64], begin: int, end: int, label: int
+    ) -> Optional[str]:
+        if ((starts > begin) & (starts < end)).any():
+            return "it crosses the start of a sentence"
+        if self.scheme.name == "IO":
+            entity = (settled.iob == BEGIN) | (settled.iob == INSIDE)
+            beside = [token for token, edge in ((begin - 1, begin), (end, end)) if edge not in starts]
+            if any(entity[token] and settled.label[token] == label for token in beside):
+                return "the scheme IO can't tell it from its neighbour"
+        return None
 
     def _labels_changed(self) -> None:
         super()._labels_changed()
@@ -102,17 +118,18 @@ class EntityPipe(RuledPipe):
         docs (Iterable[Doc]): The Docs that were predicted.
         prediction (Prediction): What `predict` gave.
         """
-        annotation = self._annotation_of_tag[prediction.tags]
+        annotation, present = self._annotation_of_tag[prediction.tags], NO_SEGMENTS
         if not self.scheme.tags_tell_iob:
             annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
         if prediction.preset is not None:
             kept = _is_preset(prediction.preset[:, 0])
             annotation[kept] = prediction.preset[kept]
+            present = _entities(prediction.preset)
         for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
             if begin < end:
                 doc.from_array(_ENTITY, annotation[begin:end])
         if prediction.probabilities is not None:
-            self.write_probabilities(docs, prediction)
+            self.write_probabilities(docs, prediction, present)
 
 
 def _annotate(segments: Segments, tokens: int, other: int) -> tuple[NDArray, NDArray]:
@@ -128,6 +145,15 @@ def _annotate(segments: Segments, tokens: int, other: int) -> tuple[NDArray, NDA
 def _is_preset(iob: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Which tokens are part of an entity, or blocked."""
     return (iob == BEGIN) | (iob == INSIDE)
+
+
+def _entities(annotation: NDArray[np.uint64]) -> Segments:
+    """The entities of annotated tokens (`ent_iob`, `ent_type`)."""
+    iob, types = annotation.T
+    begin = np.flatnonzero((iob == BEGIN) & (types != 0))
+    outside = np.append(np.flatnonzero(iob != INSIDE), len(iob))
+    end = outside[np.searchsorted(outside, begin, side="right")]
+    return Segments(begin, end, types[begin].astype(np.int64))
 
 
 def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Doc
 
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch
@@ -160,7 +159,9 @@ class _Batch:
     def marginals(self) -> Floats:
         if not self._fitting and not self._relaxed:
             return self.decoding.batch(self.ruled, self.clamp).marginals()
-        parts = [self._distribution(d).marginals() for d in range(len(self._docs)) if len(self._docs[d])]
+        parts = [
+            self._distribution(d).marginals() for d in range(len(self._docs)) if self.bounds[d] < self.bounds[d + 1]
+        ]
         return np.concatenate(parts) if parts else self.decoding.batch(self.ruled, self.clamp).marginals()
 
     def _distribution(self, d: int) -> Distribution:
@@ -170,19 +171,19 @@ class _Batch:
         return _make(self.decoding, scores, clamp, self._rules, facts, self._fitting, self._relaxed.get(d, []))
 
 
-def distribution(pipe: "RuledPipe", doc: Doc, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
-    """The distribution over the labellings of one Doc, under the scheme, the clamp and all rules that an automaton holds."""
+def distribution(pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
+    """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that an automaton holds."""
     facts = None
     fitting: frozenset[int] = frozenset()
     if rules is not None:
-        facts = rules.matcher(DocBatch([doc]))
+        facts = rules.matcher(docs)
         fitting, left_out = rules.all.fitting()
         _tell_ignored(pipe, rules.all, left_out)
     rule_set = rules.all if rules is not None else None
     decoding = pipe.decoding()
     made = _make(decoding, scores, clamp, rule_set, facts, fitting, [])
-    if rule_set is not None and len(doc) and not made.is_possible():
-        _, by_doc = _decode(pipe, DocBatch([doc]), scores, clamp, rule_set, facts)
+    if rule_set is not None and docs.bounds[-1] and not made.is_possible():
+        _, by_doc = _decode(pipe, docs, scores, clamp, rule_set, facts)
         made = _make(decoding, scores, clamp, rule_set, facts, fitting, by_doc.get(0, []))
     return made
 

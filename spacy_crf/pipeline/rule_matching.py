@@ -15,7 +15,7 @@ from spacy.vocab import Vocab
 from ..constraints.facts import Facts, Match, WordKinds
 from ..constraints.rules import Rule
 from ..errors import Errors
-from ..features.doc_batch import DocBatch
+from ..features.doc_batch import DocBatch, DocPart
 from ..features.feature_index import HashTable
 
 _MOST_WORDS = 1 << 18  # kept with what patterns say of them, until the table starts anew
@@ -81,6 +81,8 @@ class RuleMatcher:
 
     def __call__(self, docs: list[Doc]) -> Facts:
         docs = DocBatch.of(docs)
+        if isinstance(docs, DocPart):
+            return self(docs.whole).at(docs.kept)
         found = {place: _find(matcher, docs) for place, matcher in self._matchers.items()}
         facts = Facts(found, self._words(docs))
         for place, (rule, function) in self._functions.items():

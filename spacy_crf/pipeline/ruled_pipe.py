@@ -4,7 +4,7 @@ Without rules and probabilities prediction is one `viterbi` and nothing else; th
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -16,7 +16,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Optimizer
 
-from ..errors import Errors, Warnings
+from ..errors import Errors
 from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ..constraints.training import RuledStructure
     from .probabilities import Decoding, Distribution
     from .rule_matching import RuleMatcher
+    from .settled import Question, Settled
 
 logger = logging.getLogger("spacy.spacy_crf")
 
 DECODERS = ("viterbi", "posterior")
 _SPANS = attrgetter("spans.data")  # the dict inside: one Python call less for each Doc
-BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
 
 # Settings that say how to predict: those of the config count, not those that were saved.
 _OF_CONFIG = ("confidence", "decode", "min_prob")
@@ -100,20 +100,22 @@ class RuledPipe(CRFPipe):
         """Tags of the labelling that consists of these spans: int32[T], -1 where a token needs a span and has none."""
         raise NotImplementedError
 
-    def segments_clamp(self, segments: Segments, starts: NDArray[np.int64]) -> Any:
-        """The clamp that is left if these are spans, and nothing is known of the other tokens."""
+    def settle_preset(self, settled: "Settled", preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+        """Takes up the annotation that is present (what `read_preset` gives), in place."""
         raise NotImplementedError
 
-    def free_clamp(self, tokens: int) -> Any:
-        """The clamp that allows everything."""
+    def settled_clamp(self, settled: "Settled", starts: NDArray[np.int64]) -> Any:
+        """The clamp of the labellings that have the spans which are settled."""
         raise NotImplementedError
+
+    def settled_scores(self, scores: Any, settled: "Settled") -> tuple[Any, Any]:
+        """The scores and the clamp of the labellings that have all that is settled."""
+        clamp, label = self.settled_clamp(settled, scores.starts), self.label_of_states()
+        self.allowed_states(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
+        return scores, clamp
 
     def allowed_states(self, clamp: Any) -> NDArray[np.bool_]:
         """The part of a clamp that says which states each token may have, to be changed in place: bool[T, S]."""
-        raise NotImplementedError
-
-    def both_clamps(self, clamp: Any, forced: Any) -> Any:
-        """What two clamps leave. Where that is nothing, the second one counts."""
         raise NotImplementedError
 
     def label_of_states(self) -> NDArray[np.int64]:
@@ -153,12 +155,20 @@ class RuledPipe(CRFPipe):
         """How the component's structure decodes under rules, and what its distributions are."""
         raise NotImplementedError
 
+    found = "an entity"  # what is found, in messages
+    spans_are_tokens = False  # whether each token of a span is one by itself
     outside = 0  # the tag of tokens that lost their span; -1 if they stay without one
     scores_prefix = "ents"  # in the names of scores
 
     def refused(self, span: Span) -> Optional[str]:
         """Why a span in doc.spans["crf_forced"] can't be one of the component's, None if it can."""
         return None if span.label_ in self.labels else "the component has no such label"
+
+    def refused_beside(
+        self, settled: "Settled", starts: NDArray[np.int64], begin: int, end: int, label: int
+    ) -> Optional[str]:
+        """Why no labelling has these tokens as a span beside what is settled, None if one has."""
+        return None
 
     def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
         """Probability of each span found, and whether it is right."""
@@ -256,83 +266,61 @@ class RuledPipe(CRFPipe):
         docs = DocBatch.of(docs)
         self._require_initialized()
         scores = self.model.predict(docs)
-        preset = self.read_preset(docs)
-        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
-        if any(map(_SPANS, docs)):
-            clamp = self._spans_clamp(docs, scores.starts, clamp)
+        preset, clamp, question = self.read_preset(docs), None, None
+        bounds, starts = docs.bounds, scores.starts
+        if preset is not None or any(map(_SPANS, docs)):
+            question = self._restrict(docs, scores, preset)
+            if question is not None:
+                docs, scores, clamp = question[:3]
         rules = self.rules()
         settings = self.cfg
-        weigh = settings["confidence"] or settings["min_prob"] > 0.0
+        probabilities = None
         if rules is not None or settings["decode"] == "posterior":
             from .probabilities import predict
 
             tags, probabilities = predict(self, docs, scores, clamp, rules)
-        elif weigh:
+        elif settings["confidence"] or settings["min_prob"] > 0.0:
             tags, probabilities = self.best_with_probabilities(scores, clamp)
         else:
-            return Prediction(self.best_tags(scores, clamp), scores.starts, docs.bounds, preset)
+            tags = self.best_tags(scores, clamp)
         if settings["min_prob"] > 0.0:
-            tags, probabilities = self._without_unlikely(tags, probabilities, scores.starts)
-        prediction = Prediction(tags, scores.starts, docs.bounds, preset)
-        return prediction._replace(probabilities=probabilities) if settings["confidence"] else prediction
+            known = None if question is None else question.settled
+            tags, probabilities = self._without_unlikely(tags, probabilities, scores.starts, known)
+        if question is not None:
+            tags = question.tags(tags)
+        return Prediction(tags, starts, bounds, preset, probabilities if settings["confidence"] else None)
 
-    def _without_unlikely(self, tags: NDArray[np.int32], probabilities: Floats, starts: NDArray[np.int64]):
-        """Tags and probabilities less the spans below min_prob: their tokens are outside, or stay without a tag."""
+    def _restrict(self, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> "Optional[Question]":
+        from .settled import restrict  # most prediction does without
+
+        return restrict(self, docs, scores, preset)
+
+    def _without_unlikely(self, tags: NDArray[np.int32], probabilities: Floats, starts: NDArray[np.int64], known):
+        """Tags and probabilities less the spans below min_prob: their tokens are outside, or stay without a tag. Spans of known
+        tokens (bool[T], None for none) stay."""
         begin, end, _ = self.segments(tags, starts)
         unlikely = probabilities < self.cfg["min_prob"]
+        if known is not None:
+            unlikely &= ~known[begin]
         covered = np.zeros(len(tags) + 1, dtype=np.int64)
         np.add.at(covered, begin[unlikely], 1)
         np.add.at(covered, end[unlikely], -1)
         return np.where(np.cumsum(covered[:-1]) > 0, self.outside, tags).astype(np.int32), probabilities[~unlikely]
 
-    def write_probabilities(self, docs: Iterable[Doc], prediction: Prediction) -> None:
-        """Set ``span._.crf_prob`` of the spans found."""
+    def write_probabilities(self, docs: Iterable[Doc], prediction: Prediction, present: Segments) -> None:
+        """Set ``span._.crf_prob`` of the spans found. Those that were present keep what they have, and are certain if that is
+        nothing."""
         begin, end, _ = self.segments(prediction.tags, prediction.starts)
-        bounds = prediction.doc_starts
-        counts = np.diff(np.searchsorted(begin, bounds))
-        # What span._.set does, without Spans and Tokens, which took longer than all inference
-        having = [doc for doc, n_spans in zip(docs, counts.tolist()) if n_spans]
-        offset, length = read_attributes(having, [IDX, LENGTH]).T.astype(np.int64)
-        left_out = np.cumsum(np.where(counts > 0, 0, np.diff(bounds)))
-        shift = np.repeat(left_out, counts)
-        first, last = begin - shift, end - shift - 1
-        found = zip(offset[first].tolist(), (offset[last] + length[last]).tolist(), prediction.probabilities.tolist())
-        for doc, n_spans in zip(having, counts[counts > 0].tolist()):
-            user_data = doc.user_data
-            for start, stop, probability in islice(found, n_spans):
-                user_data["._.", "crf_prob", start, stop] = probability
-
-    def _spans_clamp(self, docs: DocBatch, starts: NDArray[np.int64], clamp: Any) -> Any:
-        """The clamp, or None, narrowed by doc.spans["crf_blocked"] and doc.spans["crf_forced"]."""
-        bounds = docs.bounds
-        found: list[tuple[int, int, int]] = []
-        label_of = self.label_of_states()
-        for doc, shift in zip(docs, bounds.tolist()):
-            taken = np.zeros(len(doc), dtype=bool)
-            for span in doc.spans.get(FORCED, ()):
-                problem = self.refused(span)
-                crossed = (starts > shift + span.start) & (starts < shift + span.end)
-                if problem is None and taken[span.start : span.end].any():
-                    problem = "it overlaps with another one"
-                elif problem is None and crossed.any():
-                    problem = "it crosses the start of a sentence"
-                if problem:
-                    self._warn(Warnings.CRF604, doc=doc.text[:40], span=span.text, key=FORCED, reason=problem)
-                else:
-                    taken[span.start : span.end] = True
-                    found.append((shift + span.start, shift + span.end, self.labels.index(span.label_)))
-            for span in doc.spans.get(BLOCKED, ()):
-                if clamp is None:
-                    clamp = self.free_clamp(int(bounds[-1]))
-                wrong = label_of >= 0
-                if span.label_:
-                    wrong = label_of == (self.labels.index(span.label_) if span.label_ in self.labels else -2)
-                self.allowed_states(clamp)[shift + span.start : shift + span.end, wrong] = False
-        if found:
-            segments = Segments(*(np.array(column) for column in zip(*sorted(found))))
-            forced = self.segments_clamp(segments, starts)
-            clamp = forced if clamp is None else self.both_clamps(clamp, forced)
-        return clamp
+        probabilities = prediction.probabilities
+        if len(present.start):
+            covered = np.zeros(len(prediction.tags) + 1, dtype=np.int64)
+            np.add.at(covered, present.start, 1)
+            np.add.at(covered, present.end, -1)
+            found = np.cumsum(covered)[begin] == 0
+            begin, end, probabilities = begin[found], end[found], probabilities[found]
+            ones = np.ones(len(present.start))
+            _write_probabilities(docs, prediction.doc_starts, present.start, present.end, ones, dict.setdefault)
+        _write_probabilities(docs, prediction.doc_starts, begin, end, probabilities, dict.__setitem__)
 
     def _warn(self, message: str, **values: Any) -> None:
         logger.warning(message.format(component=self.name, **values))
@@ -422,11 +410,10 @@ class RuledPipe(CRFPipe):
         self._require_initialized()
         docs = DocBatch([doc])
         scores = self.model.predict(docs)
-        preset = self.read_preset(docs) if keep_annotation else None
-        clamp = None if preset is None else self.preset_clamp(preset, scores.starts)
-        if doc.spans:
-            clamp = self._spans_clamp(docs, scores.starts, clamp)
-        return distribution(self, doc, scores, clamp, self.rules())
+        question = self._restrict(docs, scores, self.read_preset(docs) if keep_annotation else None)
+        if question is None:
+            return distribution(self, docs, scores, None, self.rules())
+        return question.distribution(distribution(self, *question[:3], self.rules()))
 
     def _spans(self, doc: Doc, segments: Segments) -> list[Span]:
         labels = self.labels
@@ -476,6 +463,24 @@ class RuledPipe(CRFPipe):
             self.constraints = mine.replaced([*own, *saved["added"]])
             self._own_rules = len(own)
         self._compiled = None
+
+
+def _write_probabilities(docs, bounds, begin, end, probabilities: Floats, put: Callable) -> None:
+    """What span._.set does, without Spans and Tokens, which took longer than all inference.
+
+    put (Callable): Sets an item of a dict.
+    """
+    counts = np.diff(np.searchsorted(begin, bounds))
+    having = [doc for doc, n_spans in zip(docs, counts.tolist()) if n_spans]
+    offset, length = read_attributes(having, [IDX, LENGTH]).T.astype(np.int64)
+    left_out = np.cumsum(np.where(counts > 0, 0, np.diff(bounds)))
+    shift = np.repeat(left_out, counts)
+    first, last = begin - shift, end - shift - 1
+    found = zip(offset[first].tolist(), (offset[last] + length[last]).tolist(), probabilities.tolist())
+    for doc, n_spans in zip(having, counts[counts > 0].tolist()):
+        user_data = doc.user_data
+        for start, stop, probability in islice(found, n_spans):
+            put(user_data, ("._.", "crf_prob", start, stop), probability)
 
 
 def register_extension() -> None:

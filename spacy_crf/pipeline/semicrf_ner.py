@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..constraints.segment_training import RuledSegments
     from ..constraints.segments import SegmentRules
     from .segment_decoding import SegmentDecoding
+    from .settled import Settled
 
 
 class SemiCRFEntityRecognizer(EntityPipe):
@@ -65,8 +66,8 @@ class SemiCRFEntityRecognizer(EntityPipe):
             wrong = segment_supervision.join_segments(wrong, incorrect)
         return Supervision(clamp, wrong, named)
 
-    def preset_clamp(self, preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> SegmentClamp:
-        clamp = super().preset_clamp(preset, starts)
+    def settled_clamp(self, settled: "Settled", starts: NDArray[np.int64]) -> SegmentClamp:
+        clamp = super().settled_clamp(settled, starts)
         self._split(clamp, starts)
         return clamp
 
@@ -120,19 +121,8 @@ class SemiCRFEntityRecognizer(EntityPipe):
     def segments(self, tags: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
         return self.scheme.decode(tags, starts)
 
-    def free_clamp(self, tokens: int) -> SegmentClamp:
-        every = np.ones(tokens, dtype=bool)
-        return SegmentClamp(np.ones((tokens, len(self.tags())), dtype=bool), every, ~every)
-
     def allowed_states(self, clamp: SegmentClamp) -> NDArray[np.bool_]:
         return clamp.states
-
-    def both_clamps(self, clamp: SegmentClamp, forced: SegmentClamp) -> SegmentClamp:
-        states = clamp.states & forced.states
-        states = np.where(states.any(axis=1)[:, None], states, forced.states)
-        # A segment that is forced begins where it says, ends where it says, and nothing begins inside of it.
-        may_begin = forced.must_begin | (clamp.may_begin & forced.may_begin)
-        return SegmentClamp(states, may_begin, forced.must_begin | (clamp.must_begin & forced.may_begin))
 
     def refused(self, span: Span) -> Optional[str]:
         if span.label_ in self.labels:

@@ -1,0 +1,191 @@
+"""What Docs settle before anything is predicted, in order of precedence: the annotation that is present, then
+``doc.spans["crf_blocked"]``, then ``doc.spans["crf_forced"]``. The rules come last, and yield to all of it.
+
+It is taken up span by span. What contradicts something before it is left out, and said: so there is a labelling that has all of
+the rest, but for tokens that were left without any label, which take no part.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc, Span
+
+from ..errors import Warnings
+from ..features.doc_batch import DocBatch, DocPart
+from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments
+from ..types import ChainScores, Floats
+
+if TYPE_CHECKING:
+    from .probabilities import Distribution
+    from .ruled_pipe import RuledPipe
+
+BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
+
+
+class Settled(NamedTuple):
+    """What is known of the T tokens of some Docs. The arrays are filled in place."""
+
+    iob: NDArray[np.int64]  # [T] spaCy's codes of what is settled; MISSING where anything may be
+    label: NDArray[np.int64]  # [T] labels of the spans there
+    present: NDArray[np.uint64]  # [T] hash of the annotation that was there before, 0 for none
+    taken: NDArray[np.bool_]  # [T] tokens that nothing later can change
+    blocked: NDArray[np.bool_]  # [T, L] labels that a token does not get
+
+    @classmethod
+    def nothing(cls, n_tokens: int, n_labels: int) -> "Settled":
+        iob, label = np.full(n_tokens, MISSING), np.zeros(n_tokens, dtype=np.int64)
+        present, taken = np.zeros(n_tokens, dtype=np.uint64), np.zeros(n_tokens, dtype=bool)
+        return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
+
+
+class Question(NamedTuple):
+    """What is left to be predicted."""
+
+    docs: DocBatch
+    scores: Any
+    clamp: Any
+    settled: NDArray[np.bool_]  # [T] tokens whose label is known
+    kept: Optional[NDArray[np.int64]]  # the tokens it is about, None for all
+    starts: NDArray[np.int64]  # of the sequences, as they were before tokens were left out
+
+    def tags(self, tags: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Tags (int32[..., T]) of all tokens: -1 for those that were left out."""
+        if self.kept is None:
+            return tags
+        every = np.full((*tags.shape[:-1], int(self.starts[-1])), -1, dtype=np.int32)
+        every[..., self.kept] = tags
+        return every
+
+    def distribution(self, found: "Distribution") -> "Distribution":
+        """The distribution over the labellings of all tokens."""
+        return found if self.kept is None else _Widened(self, found)
+
+
+def restrict(
+    pipe: "RuledPipe", docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]
+) -> Optional[Question]:
+    """What is left to be predicted of Docs, None if they settle nothing.
+
+    scores: What the model says of them.
+    preset: Annotation that is present and counts, as `read_preset` gives it, or None.
+    """
+    spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
+    if preset is None and not spans:
+        return None
+    settled = Settled.nothing(int(docs.bounds[-1]), len(pipe.labels))
+    if preset is not None:
+        pipe.settle_preset(settled, preset, scores.starts)
+    for doc, shift, key, span in spans:
+        problem = (_block if key == BLOCKED else _force)(pipe, settled, scores.starts, span, shift)
+        if problem:
+            pipe._warn(Warnings.CRF604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
+    scores, clamp = pipe.settled_scores(scores, settled)
+    known = settled.iob != MISSING
+    empty = ~pipe.allowed_states(clamp).any(axis=1)
+    if not empty.any():
+        return Question(docs, scores, clamp, known, None, scores.starts)
+    _tell_unlabelled(pipe, docs, empty)
+    kept = np.flatnonzero(~empty)
+    some = _leave_out(scores, kept, empty)
+    return Question(DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
+
+
+def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
+    """The spans that a Doc brings: first those that are blocked, then those that are forced."""
+    for key in (BLOCKED, FORCED):
+        if key in doc.spans:
+            for span in doc.spans[key]:
+                yield key, span
+
+
+def _block(pipe: "RuledPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
+    """Takes up a span where nothing is found, or nothing of its label. RETURNS (str): Why it does not hold everywhere."""
+    if span.label and span.label_ not in pipe.labels:
+        return None  # nothing of this label is found anyway
+    tokens = slice(shift + span.start, shift + span.end)
+    labels = [pipe.labels.index(span.label_)] if span.label else slice(None)
+    present = settled.present[tokens]
+    settled.blocked[tokens, labels] |= (present == 0)[:, np.newaxis]
+    contradicts = present == span.label if span.label else present != 0
+    return f"{pipe.found} is there already" if contradicts.any() else None
+
+
+def _force(pipe: "RuledPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
+    """Takes up a span that is one of those found. RETURNS (str): Why it can't be."""
+    begin, end = shift + span.start, shift + span.end
+    problem = pipe.refused(span)
+    if problem or begin == end:
+        return problem or "it has no tokens"
+    tokens, label = slice(begin, end), pipe.labels.index(span.label_)
+    iob = np.where((np.arange(begin, end) == begin) | pipe.spans_are_tokens, BEGIN, INSIDE)
+    same = (settled.iob[tokens] == iob) & (settled.label[tokens] == label)
+    if not pipe.spans_are_tokens:
+        goes_on = end < len(settled.iob) and settled.iob[end] == INSIDE
+        same &= same.all() and not goes_on
+    other = settled.taken[tokens] & ~same
+    if (settled.present[tokens][other] != 0).any():
+        return f"{pipe.found} is there already"
+    if (settled.iob[tokens][other] == OUTSIDE).any():
+        return "its tokens are blocked in doc.ents"
+    if other.any():
+        return "it overlaps with another one"
+    if settled.blocked[tokens, label].any():
+        return f"doc.spans['{BLOCKED}'] comes first"
+    problem = pipe.refused_beside(settled, starts, begin, end, label)
+    if problem is None:
+        settled.iob[tokens], settled.label[tokens], settled.taken[tokens] = iob, label, True
+    return problem
+
+
+def _tell_unlabelled(pipe: "RuledPipe", docs: DocBatch, empty: NDArray[np.bool_]) -> None:
+    """Once for each Doc with tokens that have no label left."""
+    at = np.flatnonzero(empty)
+    of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
+    for d in np.unique(of_doc).tolist():
+        first = docs[d][int(at[of_doc == d][0] - docs.bounds[d])]
+        n = int((of_doc == d).sum())
+        pipe._warn(Warnings.CRF420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
+
+
+def _leave_out(scores: ChainScores, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> ChainScores:
+    """The scores of the tokens that are kept. What is left out parts its sequence."""
+    starts = np.union1d(scores.starts, np.flatnonzero(empty))
+    return scores._replace(
+        emissions=scores.emissions[kept],
+        transitions=scores.transitions[kept] if np.ndim(scores.transitions) == 3 else scores.transitions,
+        starts=np.unique(np.searchsorted(kept, starts)),
+    )
+
+
+class _Widened(NamedTuple):
+    """See `Distribution`: of some tokens of a Doc, said of all. The others have no label, with certainty."""
+
+    question: Question
+    found: "Distribution"
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return self.question.starts
+
+    def marginals(self) -> Floats:
+        some = self.found.marginals()
+        every = np.zeros((int(self.starts[-1]), some.shape[1]))
+        every[self.question.kept] = some
+        return every
+
+    def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
+        kept = self.question.kept
+        (begin, end, label), probabilities = self.found.likely_spans(min_prob)
+        return Segments(kept[begin], kept[end - 1] + 1, label), probabilities
+
+    def n_best(self, n: int) -> list[tuple[float, NDArray[np.int32]]]:
+        return [(probability, self.question.tags(tags)) for probability, tags in self.found.n_best(n)]
+
+    def log_probability(self, tags: NDArray[np.int32]) -> float:
+        has_others = (np.delete(tags, self.question.kept) >= 0).any()
+        return -np.inf if has_others else self.found.log_probability(tags[self.question.kept])
+
+    def sample(self, n: int, seed: int) -> NDArray[np.int32]:
+        return self.question.tags(self.found.sample(n, seed))
