@@ -206,6 +206,16 @@ class Errors(metaclass=_Coded):
         "Component '{name}' has other labels or features than when its corpus was read. Add labels before nlp.initialize(), "
         "which reads it."
     )
+    CRF460 = (
+        "Component '{name}': probabilities are those of the labellings of a Doc, not of {value}. Make one with "
+        "nlp.make_doc(text), or with nlp(text) where features read what earlier components annotate."
+    )
+    CRF461 = "Component '{name}': a labelling is a list of Spans of the Doc, none of them empty, not {value}."
+    CRF462 = (
+        "Component '{name}': the span '{span}' belongs to the document '{other}...', whose words are not those of '{doc}...'. "
+        "Make its Spans of the Doc that is asked about."
+    )
+    CRF463 = "Component '{name}': {argument} = {value} is not possible: it must be {must}."
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = (
         "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ OFTEN = [{"rule": "at_most", "label": "*", "n": 1}]
 def trained(factory="crf_ner", iterations=6, **config):
     nlp = spacy.blank("en")
     nlp.add_pipe(factory, config=config)
-    examples = ner_examples(nlp) if factory == "crf_ner" else tag_examples(nlp)
+    examples = tag_examples(nlp) if factory == "crf_tagger" else ner_examples(nlp)
     nlp.initialize(lambda: examples)
     nlp.update(examples, sgd=LBFGS(l2=0.5, iterations_per_step=iterations))
     return nlp
@@ -108,6 +109,68 @@ def test_impossible_and_empty(nlp, doc):
     assert ner.log_probability(empty, []) == 0.0
     assert ner.marginals(empty)[0].shape == (0, len(ner.tags()))
     assert ner.sample(empty, 2, seed=0) == [[], []]
+
+
+def foreign(doc):
+    return Doc(doc.vocab, words=["Ann", "left", "Rome"])
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner", "crf_tagger"])
+@pytest.mark.parametrize(
+    "ask, says",
+    [
+        (lambda pipe, doc: pipe.marginals(doc.text), "CRF460.*'Bob left Rome '"),
+        (lambda pipe, doc: pipe.marginals(None), "CRF460.*None"),
+        (lambda pipe, doc: pipe.marginals([doc]), "CRF460"),
+        (lambda pipe, doc: pipe.marginals(doc[:2]), "CRF460"),
+        (lambda pipe, doc: pipe.span_probabilities(doc.text), "CRF460"),
+        (lambda pipe, doc: pipe.span_probabilities(doc, "0.1"), "CRF463.*min_prob = '0.1'.*from 0 to 1"),
+        (lambda pipe, doc: pipe.span_probabilities(doc, -0.1), "CRF463"),
+        (lambda pipe, doc: pipe.span_probabilities(doc, math.nan), "CRF463"),
+        (lambda pipe, doc: pipe.span_probabilities(doc, 2), "CRF463"),
+        (lambda pipe, doc: pipe.n_best(doc.text, 1), "CRF460"),
+        (lambda pipe, doc: pipe.n_best(doc, -1), "CRF463.*n = -1.*whole number"),
+        (lambda pipe, doc: pipe.n_best(doc, 0), "CRF463.*at least 1"),
+        (lambda pipe, doc: pipe.n_best(doc, 2.0), "CRF463"),
+        (lambda pipe, doc: pipe.n_best(doc, "2"), "CRF463"),
+        (lambda pipe, doc: pipe.n_best(doc, True), "CRF463"),
+        (lambda pipe, doc: pipe.sample(doc.text, 1, seed=0), "CRF460"),
+        (lambda pipe, doc: pipe.sample(doc, -1, seed=0), "CRF463.*n = -1"),
+        (lambda pipe, doc: pipe.sample(doc, 1, seed=-1), "CRF463.*seed = -1"),
+        (lambda pipe, doc: pipe.sample(doc, 1, seed=10**9999), "CRF463.*seed"),
+        (lambda pipe, doc: pipe.sample(doc, 1, seed=None), "CRF463.*seed = None"),
+        (lambda pipe, doc: pipe.log_probability(doc.text, []), "CRF460"),
+        (lambda pipe, doc: pipe.log_probability(doc, None), "CRF461.*None"),
+        (lambda pipe, doc: pipe.log_probability(doc, doc[:1]), "CRF461"),
+        (lambda pipe, doc: pipe.log_probability(doc, [(0, 1, "PER")]), "CRF461.*PER"),
+        (lambda pipe, doc: pipe.log_probability(doc, [doc[1:1]]), "CRF461"),
+        (lambda pipe, doc: pipe.log_probability(doc, [foreign(doc)[:1]]), "CRF462.*'Ann'.*'Bob left Rome"),
+        (lambda pipe, doc: pipe.log_probability(doc, [doc[:2], doc[1:]]), "CRF409"),
+    ],
+)
+def test_what_is_asked_is_checked(factory, ask, says):
+    nlp = trained_once(factory)
+    with pytest.raises(ValueError, match=says):
+        ask(nlp.get_pipe(factory), Doc(nlp.vocab, words=["Bob", "left", "Rome"]))
+
+
+@cache
+def trained_once(factory):
+    return trained(factory, iterations=2)
+
+
+def test_none_and_numpy_numbers_are_possible_numbers(nlp, doc):
+    ner = nlp.get_pipe("crf_ner")
+    assert ner.sample(doc, 0, seed=0) == []
+    assert len(ner.n_best(doc, np.int32(2))) == 2 and len(ner.sample(doc, np.int64(3), seed=np.uint8(1))) == 3
+    assert ner.span_probabilities(doc, np.float32(1.0)) == []
+
+
+def test_spans_of_another_doc_with_the_same_words_are_its_own(nlp, doc):
+    ner = nlp.get_pipe("crf_ner")
+    spans = [Span(doc, 0, 1, label="PER")]
+    assert ner.log_probability(plain(doc), spans) == ner.log_probability(doc, spans)
 
 
 def test_tags_have_probabilities_too():

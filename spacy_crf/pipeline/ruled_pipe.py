@@ -5,7 +5,7 @@ Without rules and probabilities prediction is one `viterbi` and nothing else; th
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -21,6 +21,7 @@ from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
+from .arguments import check_count, check_doc, check_probability, labelling
 from .crf_pipe import CRFPipe, Prediction
 from .gold_report import GoldReport
 
@@ -344,10 +345,11 @@ class RuledPipe(CRFPipe):
         that contain it.
 
         doc (Doc): The text.
-        min_prob (float): With 0, every possible span.
+        min_prob (float): From 0 to 1; with 0, every possible span.
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[Span, float]]): The most probable first; spans carry their label.
         """
+        check_probability(self.name, "min_prob", min_prob)
         segments, probabilities = self._distribution(doc, keep_annotation).likely_spans(min_prob)
         spans = self._spans(doc, segments)
         order = np.argsort(-probabilities, kind="stable").tolist()
@@ -361,6 +363,7 @@ class RuledPipe(CRFPipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
+        check_count(self.name, "n", n, least=1)
         distribution = self._distribution(doc, keep_annotation)
         return [
             (probability, self._spans(doc, self.segments(tags, distribution.starts)))
@@ -374,15 +377,10 @@ class RuledPipe(CRFPipe):
         spans (Iterable[Span]): All its spans with their labels; the tokens beside them are outside.
         keep_annotation (bool): See `marginals`.
         RETURNS (float): -inf for a labelling that is not possible.
-        RAISES (ValueError): If spans overlap.
+        RAISES (ValueError): If spans overlap, or are those of another text.
         """
-        found = sorted((span.start, span.end, span.label_) for span in spans)
-        for one, other in pairwise(found):
-            if other[0] < one[1]:
-                texts = [
-                    f"'{doc[begin:end].text}' ({label}, tokens {begin} to {end})" for begin, end, label in (one, other)
-                ]
-                raise ValueError(Errors.CRF409.format(name=self.name, one=texts[0], other=texts[1]))
+        check_doc(self.name, doc)
+        found = labelling(self.name, doc, spans)
         distribution = self._distribution(doc, keep_annotation)
         inner = distribution.starts[1:-1]
         if any(label not in self.labels or ((inner > begin) & (inner < end)).any() for begin, end, label in found):
@@ -400,6 +398,8 @@ class RuledPipe(CRFPipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[List[Span]])
         """
+        check_count(self.name, "n", n)
+        check_count(self.name, "seed", seed)
         distribution = self._distribution(doc, keep_annotation)
         drawn = distribution.sample(n, seed)
         return [self._spans(doc, self.segments(tags, distribution.starts)) for tags in drawn]
@@ -407,6 +407,7 @@ class RuledPipe(CRFPipe):
     def _distribution(self, doc: Doc, keep_annotation: bool) -> "Distribution":
         from .probabilities import distribution
 
+        check_doc(self.name, doc)
         self._require_initialized()
         docs = DocBatch([doc])
         scores = self.model.predict(docs)

@@ -1,0 +1,57 @@
+"""What users pass to the methods that give probabilities: checked once, before anything is computed."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Any
+
+from spacy.tokens import Doc, Span
+
+from ..errors import Errors, shown
+
+
+def check_doc(name: str, doc: Any) -> None:
+    """RAISES (ValueError): CRF460 if it is no Doc."""
+    if not isinstance(doc, Doc):
+        raise ValueError(Errors.CRF460.format(name=name, value=shown(doc)))
+
+
+def check_count(name: str, argument: str, value: Any, *, least: int = 0) -> None:
+    """RAISES (ValueError): CRF463 if it is no whole number, or less."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value < 2**63:
+        must = f"a whole number, at least {least}"
+        raise ValueError(Errors.CRF463.format(name=name, argument=argument, value=shown(value), must=must))
+
+
+def check_probability(name: str, argument: str, value: Any) -> None:
+    """RAISES (ValueError): CRF463 if it is no number from 0 to 1."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0.0 <= value <= 1.0:
+        must = "a number from 0 to 1"
+        raise ValueError(Errors.CRF463.format(name=name, argument=argument, value=shown(value), must=must))
+
+
+def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int, str]]:
+    """First token, the one behind the last, and label of spans that are to be one labelling of a Doc, in their order.
+
+    spans (Iterable[Span]): Of this Doc, or of another one with the same words.
+    RAISES (ValueError): If they overlap, or are no spans of it.
+    """
+    found = []
+    if not isinstance(spans, Iterable) or isinstance(spans, (Doc, Span)):
+        raise ValueError(Errors.CRF461.format(name=name, value=shown(spans)))
+    for span in spans:
+        if not isinstance(span, Span) or not len(span):
+            raise ValueError(Errors.CRF461.format(name=name, value=shown(span)))
+        if span.doc is not doc and [token.text for token in span.doc] != [token.text for token in doc]:
+            raise ValueError(
+                Errors.CRF462.format(name=name, span=span.text, other=span.doc.text[:40], doc=doc.text[:40])
+            )
+        found.append((span.start, span.end, span.label_))
+    found.sort()
+    for one, other in pairwise(found):
+        if other[0] < one[1]:
+            one, other = (
+                f"'{doc[start:end].text}' ({label}, tokens {start} to {end})" for start, end, label in (one, other)
+            )
+            raise ValueError(Errors.CRF409.format(name=name, one=one, other=other))
+    return found
