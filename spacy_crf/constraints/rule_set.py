@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..inference.state_graph import GraphChain, Joined
+from ..kernels import linear_chain as chain_kernels
 from ..kernels.automata import run_automata
-from ..kernels.best_first import best_first
+from ..kernels.best_first import Automata, best_first
 from ..kernels.prices import add_prices
 from ..schemes import TransitionMask
 from ..types import ChainScores, Floats, StateGraph
@@ -323,16 +324,14 @@ class RuleSet(CompiledRules):
         if joined.clamp is not None:
             emissions = np.where(joined.clamp, emissions, -np.inf)
         tags = np.empty(len(emissions), dtype=np.int32)
-        found = best_first(
+        scores = chain_kernels.Scores(
             emissions,
             transitions if transitions.ndim == 3 else transitions[np.newaxis],
             joined.scores.first,
             joined.scores.last,
-            self.tags.events,
-            *stack,
-            most,
-            tags,
+            np.array([0, len(emissions)]),
         )
+        found = best_first(scores, Automata(self.tags.events, *stack), most, tags)
         return found, tags
 
     def _inference(self, graph: StateGraph) -> GraphChain:

@@ -172,8 +172,7 @@ def best_first(
     """
     part = _part_of(joined)
     path = np.empty(len(part.tokens), dtype=np.int32)
-    listed = part.listed.starts, part.listed.lengths
-    found = kernels.best_first_segments(*part.potentials, *listed, part.reach, events, *automata, max_nodes, path)
+    found = kernels.best_first_segments(part.folded, kernels.Automata(events, *automata), max_nodes, path)
     return found, path
 
 
@@ -191,14 +190,11 @@ class SegmentSteps(NamedTuple):
 def possible_steps(joined: JoinedSegments) -> SegmentSteps:
     """All steps and segments that are part of some segmentation, in the order of their first token."""
     part = _part_of(joined)
-    lengths, starts = part.lengths, part.listed.starts
+    folded = part.folded
     tokens, size = part.tokens.shape
-    longest = len(lengths)
-    leave, out = np.empty((tokens, size)), np.empty((tokens, size))
-    listed = starts, part.listed.lengths
-    kernels.best_segment_suffixes(
-        part.opening, part.closing, lengths, part.spans, part.transitions, part.last, *listed, part.reach, leave, out
-    )
+    longest = len(part.lengths)
+    leave, out = np.empty((2, tokens, size))
+    kernels.best_segment_suffixes(folded, leave, out)
     left = np.full((tokens, size), -np.inf)  # the best prefixes that end with a segment of this state
     found = []
     for t in range(tokens):
@@ -216,9 +212,10 @@ def possible_steps(joined: JoinedSegments) -> SegmentSteps:
         # entered[t, j] + opening[t, j] + lengths[k, j] + spans[.., j] + closing[t+k, j] + leave[t+k, j]
         entered = (prefix + step).max(axis=0)
         ends = np.arange(t, min(t + longest, tokens))
-        score = part.opening[t] + lengths[: len(ends)] + part.closing[ends]
-        score[part.listed.lengths[starts[t] : starts[t + 1]] - 1] += part.spans[starts[t] : starts[t + 1]]
-        score[part.reach[ends] > t] = -np.inf
+        score = folded.opening[t] + folded.lengths[: len(ends)] + folded.closing[ends]
+        numbers = folded.span_of[t, : len(ends)]
+        score[numbers >= 0] += folded.spans[numbers[numbers >= 0]]
+        score[folded.reach[ends] > t] = -np.inf
         left[ends] = np.maximum(left[ends], entered + score)
         best = entered + score + leave[ends]
         last, state = np.nonzero(best > -np.inf)

@@ -95,12 +95,13 @@ def scores_of_segments(scores: SegmentScores, begin: NDArray[np.int64], end: NDA
     RETURNS (float64[N, S]): With each state; -inf for segments of more than K tokens.
     """
     batch = _check(scores)
-    whole = batch.cut(batch.chunk(0, len(batch.starts) - 1))
+    whole = batch.cut(batch.chunk(0, len(batch.starts) - 1)).folded
     length, last = end - begin, end - 1
     possible = length <= len(batch.lengths)
     found = whole.opening[begin] + whole.closing[last]
     found += batch.lengths[np.where(possible, length, 1) - 1]
-    number = _numbers(batch.listed, begin, length)
+    number = whole.span_of[begin, np.where(possible, length, 1) - 1]
+    number[~possible] = -1
     found[number >= 0] += batch.spans[number[number >= 0]]
     found[~possible[:, np.newaxis] | (whole.reach[last] > begin[:, np.newaxis])] = -np.inf
     return found
@@ -121,10 +122,9 @@ def derivative_of_segments(
     for array in (out.begins, out.ends, out.spans):
         array[:] = 0.0
     possible = end - begin <= len(batch.lengths)
-    begin, end, derivative = begin[possible], end[possible], derivative[possible]
-    number = _numbers(batch.listed, begin, end - begin)
-    kernels.add_segments(begin, end, number, derivative, out.begins, out.ends, out.lengths, out.spans)
-    kernels.cover(out.begins, out.ends, batch.starts, out.tokens)
+    rows = batch.rows_of(out)
+    kernels.add_segments(begin[possible], end[possible], derivative[possible], rows)
+    kernels.cover(rows)
     opening, closing = batch.first_tokens()
     out.first[:] = out.begins[opening].sum(axis=0)
     out.last[:] = out.ends[closing].sum(axis=0)
@@ -178,19 +178,14 @@ class SemiMarkov:
         log_z = np.empty(len(batch.starts) - 1)
         out = batch.empty_scores()
 
-        def expect_chunk(chunk: _Chunk) -> _Derivatives:
+        def expect_chunk(chunk: _Chunk) -> kernels.Scores:
             part = batch.cut(chunk)
             return _expectations(
                 part,
                 shared or _exponentiate(part),
                 weights[chunk.sequences],
                 log_z[chunk.sequences],
-                _Rows(
-                    out.tokens[chunk.tokens],
-                    out.begins[chunk.tokens],
-                    out.ends[chunk.tokens],
-                    out.spans[batch.listed.of_tokens(chunk.tokens)],
-                ),
+                batch.rows_of(out, chunk),
             )
 
         chunks = batch.chunks()
@@ -231,24 +226,12 @@ class SemiMarkov:
         def list_chunk(chunk: _Chunk) -> SegmentMarginals:
             part = batch.cut(chunk)
             log_z = np.empty(len(part.starts) - 1)
-            entered, _ = _log_forward(part, log_z)
-            leaving, _ = _log_backward(part)
+            entered, _ = _log_forward(part.folded, log_z)
+            leaving, _ = _log_backward(part.folded)
             room = 0
             while True:
                 found = SegmentMarginals(*np.empty((2, room), dtype=np.int64), np.empty(room, np.int32), np.empty(room))
-                count = kernels.list_probable(
-                    part.lengths,
-                    part.spans,
-                    part.starts,
-                    part.listed.starts,
-                    part.listed.lengths,
-                    part.reach,
-                    entered,
-                    leaving,
-                    log_z,
-                    min_log_prob,
-                    *found,
-                )
+                count = kernels.list_probable(part.folded, entered, leaving, log_z, min_log_prob, found)
                 if count <= room:
                     begin, length, state, log_prob = (array[:count] for array in found)
                     begin = begin + chunk.tokens.start
@@ -292,14 +275,7 @@ class SemiMarkov:
 
         def decode_chunk(chunk: _Chunk) -> None:
             part = batch.cut(chunk)
-            kernels.viterbi(
-                *part.potentials,
-                part.starts,
-                *part.listed.by_end,
-                part.reach,
-                path.states[chunk.tokens],
-                path.scores[chunk.sequences],
-            )
+            kernels.viterbi(part.folded, path.states[chunk.tokens], path.scores[chunk.sequences])
 
         run_chunks(decode_chunk, batch.chunks(), self.threads)
         return path
@@ -338,7 +314,7 @@ class SemiMarkov:
                 return [(0.0, np.empty(0, dtype=np.int32))]
             states = np.empty((n, len(part.tokens)), dtype=np.int32)
             path_scores = np.empty(n)
-            found = kernels.n_best(*part.potentials, *part.listed.by_end, part.reach, n, states, path_scores)
+            found = kernels.n_best(part.folded, n, states, path_scores)
             return [(float(path_scores[rank]), states[rank]) for rank in range(found)]
 
         return run_chunks(search, range(len(batch.starts) - 1), self.threads)
@@ -354,21 +330,7 @@ class SemiMarkov:
         """
         batch = _check(scores)
         path_scores = np.empty(len(batch.starts) - 1)
-        kernels.path_score(
-            batch.tokens,
-            batch.begins,
-            batch.ends,
-            batch.lengths,
-            batch.spans,
-            batch.transitions,
-            batch.first,
-            batch.last,
-            batch.starts,
-            batch.listed.starts,
-            batch.listed.lengths,
-            batch.check_states(states),
-            path_scores,
-        )
+        kernels.path_score(batch.scores, batch.check_states(states), path_scores)
         return path_scores
 
     def path_expectations(
@@ -392,21 +354,7 @@ class SemiMarkov:
             out = batch.empty_scores()._replace(listed=scores.listed, starts=scores.starts)
             for array in (out.tokens, out.begins, out.ends, out.spans):
                 array[:] = 0.0
-        kernels.path_expectations(
-            batch.starts,
-            batch.listed.starts,
-            batch.listed.lengths,
-            batch.check_states(states),
-            batch.check_weights(weights),
-            out.tokens,
-            out.begins,
-            out.ends,
-            out.lengths,
-            out.spans,
-            out.transitions if batch.per_position else out.transitions[np.newaxis],
-            out.first,
-            out.last,
-        )
+        kernels.path_expectations(batch.check_states(states), batch.check_weights(weights), batch.rows_of(out))
         return out
 
     def log_probability(self, scores: SegmentScores, states: States) -> Floats:
@@ -447,21 +395,9 @@ class SemiMarkov:
 
         def draw_chunk(chunk: _Chunk) -> None:
             part = batch.cut(chunk)
-            entered, left = _log_forward(part, np.empty(len(part.starts) - 1))
+            entered, left = _log_forward(part.folded, np.empty(len(part.starts) - 1))
             drawn = np.empty((n, len(part.tokens)), dtype=np.int32)
-            kernels.sample(
-                part.lengths,
-                part.spans,
-                part.transitions,
-                part.last,
-                part.starts,
-                *part.listed.by_end,
-                part.reach,
-                entered,
-                left,
-                np.ascontiguousarray(uniforms[:, chunk.tokens]),
-                drawn,
-            )
+            kernels.sample(part.folded, entered, left, np.ascontiguousarray(uniforms[:, chunk.tokens]), drawn)
             states[:, chunk.tokens] = drawn
 
         run_chunks(draw_chunk, batch.chunks(), self.threads)
@@ -474,33 +410,22 @@ class _Chunk(NamedTuple):
 
 
 class _Listed(NamedTuple):
-    """A `SpanList`, and the same spans by their last token and then by their length."""
+    """A `SpanList` of a batch."""
 
     starts: NDArray[np.int64]  # [T + 1]
     lengths: NDArray[np.int32]  # [N]
-    end_starts: NDArray[np.int64]  # [T + 1]
-    end_spans: NDArray[np.int32]  # [N]
-
-    @property
-    def by_end(self):
-        return self.lengths, self.end_starts, self.end_spans
 
     def of_tokens(self, tokens: slice) -> slice:
         """The spans that begin, and so also end, within whole sequences."""
         return slice(int(self.starts[tokens.start]), int(self.starts[tokens.stop]))
 
     def cut(self, tokens: slice) -> "_Listed":
-        spans, rows = self.of_tokens(tokens), slice(tokens.start, tokens.stop + 1)
-        return _Listed(
-            self.starts[rows] - spans.start,
-            self.lengths[spans],
-            self.end_starts[rows] - spans.start,
-            self.end_spans[spans] - np.int32(spans.start),
-        )
+        spans = self.of_tokens(tokens)
+        return _Listed(self.starts[tokens.start : tokens.stop + 1] - spans.start, self.lengths[spans])
 
 
 class _Batch(NamedTuple):
-    """Checked scores as the kernels want them. A chunk of a batch is a batch again, and has the last three fields."""
+    """Checked scores as the kernels want them. A chunk of a batch is a batch again, and has the last two fields."""
 
     tokens: Floats  # [T, S]
     begins: Floats  # [T, S]
@@ -514,15 +439,37 @@ class _Batch(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1]
     per_position: bool
     clamp: Optional[SegmentClamp]
-    opening: Optional[Floats] = None  # [n, S]
-    closing: Optional[Floats] = None  # [n, S]
-    reach: Optional[NDArray[np.int32]] = None  # [n, S]
+    folded: Optional[kernels.Folded] = None
     masked: bool = False
 
     @property
-    def potentials(self):
-        """What most kernels begin their arguments with."""
-        return self.opening, self.closing, self.lengths, self.spans, self.transitions, self.first, self.last
+    def span_of(self) -> NDArray[np.int32]:
+        """int32[T, K], see `kernels.Scores`."""
+        return kernels.number_spans(*self.listed, len(self.lengths))
+
+    @property
+    def scores(self) -> kernels.Scores:
+        return kernels.Scores(*self[:8], self.span_of, self.starts)
+
+    def rows_of(self, out: SegmentScores, chunk: Optional[_Chunk] = None) -> kernels.Scores:
+        """Where the derivative of a chunk goes, as the kernels want it. What chunks share has to be added to `out` in the end."""
+        if chunk is None:
+            transitions = out.transitions if self.per_position else out.transitions[np.newaxis]
+            return kernels.Scores(*out[:5], transitions, out.first, out.last, self.span_of, self.starts)
+        sequences, at = chunk
+        listed = self.listed.cut(at)
+        return kernels.Scores(
+            out.tokens[at],
+            out.begins[at],
+            out.ends[at],
+            np.zeros_like(self.lengths),
+            out.spans[self.listed.of_tokens(at)],
+            np.zeros_like(self.transitions[at] if self.per_position else self.transitions),
+            out.first,
+            out.last,
+            kernels.number_spans(*listed, len(self.lengths)),
+            self.starts[sequences.start : sequences.stop + 1] - at.start,
+        )
 
     def chunks(self) -> list[_Chunk]:
         """Cut where a sequence is the first to start in another block of CHUNK_TOKENS."""
@@ -537,9 +484,20 @@ class _Batch(NamedTuple):
         """The scores of some sequences, in the kernels' form, their clamp already applied."""
         sequences, at = chunk
         tokens, starts = self.tokens[at], self.starts[sequences.start : sequences.stop + 1] - at.start
+        part = self._replace(
+            tokens=tokens,
+            begins=self.begins[at],
+            ends=self.ends[at],
+            spans=self.spans[self.listed.of_tokens(at)],
+            transitions=self.transitions[at] if self.per_position else self.transitions,
+            listed=self.listed.cut(at),
+            starts=starts,
+            clamp=None,
+        )
         opening, closing = np.empty((2, *tokens.shape))
         reach = np.empty(tokens.shape, dtype=np.int32)
-        masked = kernels.fold(tokens, self.begins[at], self.ends[at], starts, opening, closing)
+        scores = part.scores
+        masked = kernels.fold(scores, opening, closing)
         if self.clamp is not None:
             masked = True
             kernels.mask(tokens, *(array[at] for array in self.clamp), starts, opening, closing, reach)
@@ -548,32 +506,21 @@ class _Batch(NamedTuple):
             kernels.mask(tokens, free, ~never, never, starts, opening, closing, reach)
         else:
             kernels.no_mask(starts, reach)
-        return self._replace(
-            tokens=tokens,
-            spans=self.spans[self.listed.of_tokens(at)],
-            transitions=self.transitions[at] if self.per_position else self.transitions,
-            listed=self.listed.cut(at),
-            starts=starts,
-            clamp=None,
-            opening=opening,
-            closing=closing,
-            reach=reach,
-            masked=masked,
-        )
+        return part._replace(folded=kernels.Folded(opening, closing, *scores[3:9], reach, starts), masked=masked)
 
-    def sequence(self, b: int) -> tuple[_Chunk, "_Batch"]:
+    def sequence(self, b: int) -> tuple[_Chunk, kernels.Folded]:
         """One sequence of a batch that `cut` gave."""
         chunk = self.chunk(b, b + 1)
-        at = chunk.tokens
-        return chunk, self._replace(
-            tokens=self.tokens[at],
-            spans=self.spans[self.listed.of_tokens(at)],
-            transitions=self.transitions[at] if self.per_position else self.transitions,
-            listed=self.listed.cut(at),
+        at, folded = chunk.tokens, self.folded
+        spans = self.listed.of_tokens(at)
+        return chunk, folded._replace(
+            opening=folded.opening[at],
+            closing=folded.closing[at],
+            spans=folded.spans[spans],
+            transitions=folded.transitions[at] if self.per_position else folded.transitions,
+            span_of=np.where(folded.span_of[at] >= 0, folded.span_of[at] - np.int32(spans.start), np.int32(-1)),
+            reach=folded.reach[at] - np.int32(at.start),
             starts=self.starts[b : b + 2] - at.start,
-            opening=self.opening[at],
-            closing=self.closing[at],
-            reach=self.reach[at] - np.int32(at.start),
         )
 
     def first_tokens(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -668,8 +615,7 @@ _AXES = {
 def _check_listed(listed: Optional[SpanList], starts: NDArray[np.int64], longest: int) -> _Listed:
     n_tokens = int(starts[-1])
     if listed is None:
-        none = np.zeros(n_tokens + 1, dtype=np.int64)
-        return _Listed(none, np.zeros(0, dtype=np.int32), none, np.zeros(0, dtype=np.int32))
+        return _Listed(np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
     span_starts, lengths = _array(listed.starts, np.int64), _array(listed.lengths, np.int32)
     begin = np.repeat(np.arange(n_tokens), np.diff(span_starts)) if len(span_starts) == n_tokens + 1 else None
     if begin is None or len(begin) != len(lengths) or span_starts[0] != 0:
@@ -686,22 +632,7 @@ def _check_listed(listed: Optional[SpanList], starts: NDArray[np.int64], longest
             raise ValueError(Errors.CRF016.format(reason="a span reaches beyond the end of its sequence"))
         if (lengths[1:][same] <= lengths[:-1][same]).any():
             raise ValueError(Errors.CRF016.format(reason="the lengths of one token's spans do not rise"))
-        order = np.lexsort((lengths, last)).astype(np.int32)
-        end_starts = np.append(0, np.cumsum(np.bincount(last, minlength=n_tokens))).astype(np.int64)
-    else:
-        order, end_starts = np.zeros(0, dtype=np.int32), np.zeros(n_tokens + 1, dtype=np.int64)
-    return _Listed(span_starts, lengths, end_starts, order)
-
-
-def _numbers(listed: _Listed, begin: NDArray[np.int64], length: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of segments in the list, -1 where they are not in it."""
-    if not len(listed.lengths):
-        return np.full(len(begin), -1)
-    width = 1 + max(int(listed.lengths.max()), int(length.max(initial=0)))
-    known = np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts)) * width + listed.lengths
-    asked = begin * width + length
-    number = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    return np.where(known[number] == asked, number, -1)
+    return _Listed(span_starts, lengths)
 
 
 def _array(array, dtype) -> NDArray:
@@ -773,41 +704,35 @@ def _largest(scores: Floats) -> float:
     return float(np.abs(np.where(scores > -np.inf, scores, 0.0)).max(initial=0.0))
 
 
-class _ForwardRows(NamedTuple):
-    enter: Floats  # [n, S]
-    enter_scale: Floats  # [n]
-    left: Floats  # [n, S]
-    left_scale: Floats  # [n]
-
-
-def _forward(part: _Batch, exponentials: _Exponentials, log_z: Floats) -> Optional[tuple[_ForwardRows, Floats]]:
-    """Fills log_z, with NaN where log space has to help. RETURNS: What the backward pass goes on with, and exp of the spans;
-    None where it has nothing to do."""
+def _forward(
+    part: _Batch, exponentials: _Exponentials, log_z: Floats
+) -> Optional[tuple[kernels.Potentials, kernels.Prefixes]]:
+    """Fills log_z, with NaN where log space has to help. RETURNS: What the backward pass goes on with, None where it has nothing
+    to do."""
     if part.masked or exponentials.refused:
         log_z[:] = np.nan
         return None
-    rows = _ForwardRows(
-        np.empty_like(part.tokens), np.empty(len(part.tokens)), np.empty_like(part.tokens), np.empty(len(part.tokens))
-    )
-    spans = np.exp(part.spans)
-    kernels.forward(
-        part.opening,
-        part.closing,
+    rows, scales = np.empty((2, *part.tokens.shape)), np.empty((2, len(part.tokens)))
+    prefixes = kernels.Prefixes(rows[0], scales[0], rows[1], scales[1])
+    folded = part.folded
+    potentials = kernels.Potentials(
+        folded.opening,
+        folded.closing,
         exponentials.lengths,
-        spans,
+        np.exp(folded.spans),
         exponentials.transitions,
+        exponentials.transposed,
         exponentials.first,
         exponentials.last,
-        part.starts,
-        *part.listed.by_end,
         exponentials.shift,
         exponentials.unbroken,
-        *rows,
-        log_z,
+        folded.span_of,
+        folded.starts,
     )
+    kernels.forward(potentials, prefixes, log_z)
     if exponentials.end_shift:
         log_z[part.starts[:-1] < part.starts[1:]] += exponentials.end_shift
-    return rows, spans
+    return potentials, prefixes
 
 
 def _finish_in_log_space(part: _Batch, log_z: Floats) -> None:
@@ -815,106 +740,41 @@ def _finish_in_log_space(part: _Batch, log_z: Floats) -> None:
         _log_forward(part.sequence(b)[1], log_z[b : b + 1])
 
 
-class _Rows(NamedTuple):
-    """Where the expectations of a chunk go."""
-
-    tokens: Floats  # [n, S]
-    begins: Floats  # [n, S]
-    ends: Floats  # [n, S]
-    spans: Floats  # [N, S]
-
-
-class _Derivatives(NamedTuple):
-    lengths: Floats  # [K, S]
-    transitions: Floats  # [1 or n, S, S]
-
-
 def _expectations(
-    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, out: _Rows
-) -> _Derivatives:
-    """One chunk: fills log_z and the rows, and returns the derivatives that all tokens share."""
-    derivatives = _Derivatives(np.zeros_like(part.lengths), np.zeros_like(part.transitions))
+    part: _Batch, exponentials: _Exponentials, weights: Floats, log_z: Floats, out: kernels.Scores
+) -> kernels.Scores:
+    """One chunk: fills log_z and `out`, and returns it."""
     scaled = _forward(part, exponentials, log_z)
     if scaled is not None:
-        rows, spans = scaled
         some = part.starts[:-1] < part.starts[1:]
         log_z[some] -= exponentials.end_shift
-        kernels.expectations(
-            part.opening,
-            part.closing,
-            exponentials.lengths,
-            spans,
-            exponentials.transposed,
-            exponentials.first,
-            exponentials.last,
-            part.starts,
-            part.listed.starts,
-            part.listed.lengths,
-            exponentials.shift,
-            exponentials.unbroken,
-            weights,
-            *rows,
-            log_z,
-            out.begins,
-            out.ends,
-            derivatives.lengths,
-            out.spans,
-            derivatives.transitions,
-        )
+        kernels.expectations(*scaled, weights, log_z, out)
         log_z[some] += exponentials.end_shift
-        derivatives.transitions[:] *= exponentials.transitions
+        out.transitions[:] *= exponentials.transitions
     for b in np.flatnonzero(np.isnan(log_z)):
         chunk, sequence = part.sequence(b)
         at = chunk.tokens
-        entered, left = _log_forward(sequence, log_z[b : b + 1])
-        leaving, suffixes = _log_backward(sequence)
-        kernels.log_expectations(
-            sequence.opening,
-            sequence.lengths,
-            sequence.spans,
-            sequence.transitions,
-            sequence.starts,
-            sequence.listed.starts,
-            sequence.listed.lengths,
-            sequence.reach,
-            weights[b : b + 1],
-            entered,
-            left,
-            leaving,
-            suffixes,
-            log_z[b : b + 1],
-            out.begins[at],
-            out.ends[at],
-            derivatives.lengths,
-            out.spans[part.listed.of_tokens(at)],
-            derivatives.transitions[at] if part.per_position else derivatives.transitions,
+        of_sequence = out._replace(
+            begins=out.begins[at],
+            ends=out.ends[at],
+            spans=out.spans[part.listed.of_tokens(at)],
+            transitions=out.transitions[at] if part.per_position else out.transitions,
+            span_of=sequence.span_of,
+            starts=sequence.starts,
         )
-    kernels.cover(out.begins, out.ends, part.starts, out.tokens)
-    return derivatives
+        rows = (*_log_forward(sequence, log_z[b : b + 1]), *_log_backward(sequence))
+        kernels.log_expectations(sequence, weights[b : b + 1], *rows, log_z[b : b + 1], of_sequence)
+    kernels.cover(out)
+    return out
 
 
-def _log_forward(part: _Batch, log_z: Floats) -> tuple[Floats, Floats]:
-    entered, left = np.empty_like(part.tokens), np.empty_like(part.tokens)
-    kernels.log_forward(
-        *part.potentials, part.starts, *part.listed.by_end, part.reach, entered, left, log_z
-    )  # fmt: skip
+def _log_forward(folded: kernels.Folded, log_z: Floats) -> tuple[Floats, Floats]:
+    entered, left = np.empty((2, *folded.opening.shape))
+    kernels.log_forward(folded, entered, left, log_z)
     return entered, left
 
 
-def _log_backward(part: _Batch) -> tuple[Floats, Floats]:
-    leaving, out = np.empty_like(part.tokens), np.empty_like(part.tokens)
-    kernels.log_backward(
-        part.opening,
-        part.closing,
-        part.lengths,
-        part.spans,
-        part.transitions,
-        part.last,
-        part.starts,
-        part.listed.starts,
-        part.listed.lengths,
-        part.reach,
-        leaving,
-        out,
-    )
+def _log_backward(folded: kernels.Folded) -> tuple[Floats, Floats]:
+    leaving, out = np.empty((2, *folded.opening.shape))
+    kernels.log_backward(folded, leaving, out)
     return leaving, out

@@ -14,8 +14,9 @@ O(T·(K·S + S²)) time and O(T·S + K·S) memory beyond the scores (Sarawagi & 
 Two families, as for linear chains. The scaled ones (``forward expectations``) sum in the linear domain. Rows of enter,
 left and leave have sum 1, and the logarithms of the divisors are kept per row. A window over the last K rows holds
 exp(enter + opening - reference), or exp(leave + closing - reference), with a reference per state that follows them; the
-inner loop is a multiplication and an addition. The log-space ones (``log_forward log_expectations``) are the textbook
-recursions. They also know masks (``reach``), which the scaled ones don't.
+inner loop is a multiplication and an addition. The log-space ones (``log_forward log_backward log_expectations``) keep
+logarithms, and sum steps between segments as products less the maxima where none of these can vanish. They also know masks
+(``reach``), which the scaled ones don't.
 
 When the scaled recursions refuse, and why nothing is lost when they don't. Let the finite transitions (and firsts, and
 lasts) lie within SPREAD = 300 of each other and the sum of a length's and a span's score within EXTRA = 100 of 0, and let
@@ -25,17 +26,19 @@ where a shorter segment is allowed wherever a longer one is: then the newest ent
 one belongs to at least TINY · e^-EXTRA, and what was lost is less than 1e-308 · e^EXTRA, a share below 1e-120. Anything else is
 refused: a sum of 0 means that no path is allowed.
 
-Shapes: n tokens of the chunk, S states, K longest segment, N listed spans, in the order of their first token and then of
-their length; span_starts (int64[n + 1]) says which begin at a token. end_starts (int64[n + 1]) and end_spans (int32[N]) list
-them by their last token and then by their length. Matrices of transitions are [1, ...] if all positions share them, else
-[n, ...]: token t reads matrix ``t * step`` with step 0 or 1.
+Shapes: n tokens of the chunk, S states, K longest segment, N listed spans. Matrices of transitions are [1, ...] if all
+positions share them, else [n, ...]: token t reads matrix ``t * step`` with step 0 or 1.
 """
 
-import numpy as np
+import math
+from typing import NamedTuple
 
-from ..types import GOES_ON
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import GOES_ON, Floats
 from . import helper, kernel
-from .numerics import LINEAR, TINY, draw, log_sum
+from .numerics import LINEAR, SPREAD, TINY, draw, log_sum
 
 LEAD = 200.0
 EXTRA = 100.0
@@ -43,15 +46,81 @@ LARGEST_EXPONENT = 600.0
 SMALLEST, LARGEST = 1e-250, 1e100
 
 
+class Scores(NamedTuple):
+    """Of a chunk, see `types.SegmentScores`. The same tuple holds the derivative of something with respect to each score."""
+
+    tokens: Floats  # [n, S]
+    begins: Floats  # [n, S]
+    ends: Floats  # [n, S]
+    lengths: Floats  # [K, S]
+    spans: Floats  # [N, S]
+    transitions: Floats  # [1 or n, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    span_of: NDArray[np.int32]  # [n, K] number of the listed span that begins here and has length k + 1, -1 for none
+    starts: NDArray[np.int64]  # [B + 1] where the sequences start
+
+
+class Folded(NamedTuple):
+    """Scores as the recursions want them, and what a clamp leaves of them."""
+
+    opening: Floats  # [n, S] from `fold`
+    closing: Floats  # [n, S]
+    lengths: Floats  # [K, S]
+    spans: Floats  # [N, S]
+    transitions: Floats  # [1 or n, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    span_of: NDArray[np.int32]  # [n, K]
+    reach: NDArray[np.int32]  # [n, S] first token that a segment ending here may begin with, t + 1 for none
+    starts: NDArray[np.int64]  # [B + 1]
+
+
+class Potentials(NamedTuple):
+    """For the scaled recursions."""
+
+    opening: Floats  # [n, S] scores
+    closing: Floats  # [n, S] scores
+    lengths: Floats  # [K, S] exponentials
+    spans: Floats  # [N, S] exponentials
+    transitions: Floats  # [1 or n, S, S] exponentials less the maximum of each
+    transposed: Floats  # [1 or n, S, S]
+    first: Floats  # [S] exponentials less the maximum
+    last: Floats  # [S] exponentials less the maximum
+    shift: Floats  # [1 or n] the maxima of the transitions; those of first and last are left to the caller
+    unbroken: NDArray[np.bool_]  # [S] whether a shorter segment is allowed wherever a longer one is
+    span_of: NDArray[np.int32]  # [n, K]
+    starts: NDArray[np.int64]  # [B + 1]
+
+
+class Prefixes(NamedTuple):
+    """Rows that `forward` leaves, and the logarithms of their scales."""
+
+    enter: Floats  # [n, S]
+    enter_scale: Floats  # [n]
+    left: Floats  # [n, S]
+    left_scale: Floats  # [n]
+
+
 @kernel
-def fold(tokens, begins, ends, starts, opening, closing):
+def number_spans(span_starts, span_lengths, longest):
+    """`span_of` (int32[n, K]) of the spans of a `SpanList`."""
+    span_of = np.full((len(span_starts) - 1, longest), -1, dtype=np.int32)
+    for t in range(len(span_of)):
+        for n in range(span_starts[t], span_starts[t + 1]):
+            span_of[t, span_lengths[n] - 1] = n
+    return span_of
+
+
+@kernel
+def fold(scores, opening, closing):
     """Spread the scores of tokens over the ends of the segments: running sums, added behind and taken off in front.
 
-    tokens, begins, ends (float64[n, S]): Scores.
-    starts (int64[B + 1]): Where the sequences start.
+    scores (Scores)
     opening, closing (float64[n, S]): Receive them. A token that forbids a state counts as 0 here: see `mask`.
     RETURNS (bool): Whether a token forbids a state.
     """
+    tokens, begins, ends, starts = scores.tokens, scores.begins, scores.ends, scores.starts
     forbids = False
     size = tokens.shape[1]
     total = np.empty(size)
@@ -146,38 +215,15 @@ def _put(window, filled, slot, row, log_scale, scores, unbroken, reference):
 
 
 @kernel(fastmath=LINEAR)
-def forward(
-    opening,
-    closing,
-    lengths,
-    spans,
-    transitions,
-    first,
-    last,
-    starts,
-    span_lengths,
-    end_starts,
-    end_spans,
-    shift,
-    unbroken,
-    enter,
-    enter_scale,
-    left,
-    left_scale,
-    log_z,
-):
+def forward(potentials, prefixes, log_z):
     """Forward pass.
 
-    opening, closing (float64[n, S]): From `fold`.
-    lengths (float64[K, S]), spans (float64[N, S]): exp of the scores.
-    transitions (float64[1 | n, S, S]), first, last (float64[S]): exp of the scores less their maximum.
-    starts (int64[B + 1]): Where the sequences start.
-    span_lengths (int32[N]), end_starts (int64[n + 1]), end_spans (int32[N]): The listed spans.
-    shift (float64[1 | n]): The maxima of the transitions; those of first and last are left to the caller.
-    unbroken (bool[S]): Whether a shorter segment is allowed wherever a longer one is.
-    enter, left (float64[n, S]), enter_scale, left_scale (float64[n]): Receive the rows and the logarithms of their scales.
+    potentials (Potentials)
+    prefixes (Prefixes): Receives the rows.
     log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence has to be done in log space.
     """
+    opening, closing, lengths, spans, transitions, _, first, last, shift, unbroken, span_of, starts = potentials
+    enter, enter_scale, left, left_scale = prefixes
     size, longest = opening.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
@@ -217,13 +263,12 @@ def forward(
                 break
             for j in range(size):
                 left[t, j] = 0.0
-            n = end_starts[t]
             for k in range(min(longest, t - begin + 1)):
                 slot = (t - begin - k) % longest
-                if n < end_starts[t + 1] and span_lengths[end_spans[n]] == k + 1:
+                span = span_of[t - k, k]
+                if span >= 0:
                     for j in range(size):
-                        left[t, j] += window[slot, j] * lengths[k, j] * spans[end_spans[n], j]
-                    n += 1
+                        left[t, j] += window[slot, j] * lengths[k, j] * spans[span, j]
                 else:
                     for j in range(size):
                         left[t, j] += window[slot, j] * lengths[k, j]
@@ -258,59 +303,41 @@ def forward(
         log_z[b] = scale
 
 
+@helper
+def _clear(out, begin, end):
+    """Sets begins, ends and spans of a sequence to 0."""
+    out.begins[begin:end] = 0.0
+    out.ends[begin:end] = 0.0
+    for t in range(begin, end):
+        for k in range(out.span_of.shape[1]):
+            if out.span_of[t, k] >= 0:
+                out.spans[out.span_of[t, k]] = 0.0
+
+
 @kernel(fastmath=LINEAR)
-def expectations(
-    opening,
-    closing,
-    lengths,
-    spans,
-    transitions,
-    first,
-    last,
-    starts,
-    span_starts,
-    span_lengths,
-    shift,
-    unbroken,
-    weights,
-    enter,
-    enter_scale,
-    left,
-    left_scale,
-    log_z,
-    d_begins,
-    d_ends,
-    d_lengths,
-    d_spans,
-    d_transitions,
-):
+def expectations(potentials, prefixes, weights, log_z, out):
     """Backward pass over what `forward` left: the derivative of sum_b weights[b] · log_z[b].
 
-    transitions (float64[1 | n, S, S]): As in `forward`, but each matrix transposed.
-    span_starts (int64[n + 1]), span_lengths (int32[N]): The listed spans by their first token.
     weights (float64[B]): Factor of each sequence.
-    enter ... log_z: From `forward`. log_z receives NaN if the sequence has to be done in log space.
-    d_begins, d_ends (float64[n, S]), d_spans (float64[N, S]): Receive the expected segments that begin and end at each token,
-        and the expectations of the listed ones; 0 for sequences without a path or refused.
-    d_lengths (float64[K, S]): Added to.
-    d_transitions (float64[1 | n, S, S]): Added to; still to be multiplied by the exp of the transitions.
-    The rest as in `forward`.
+    prefixes, log_z: From `forward`. log_z receives NaN if the sequence has to be done in log space.
+    out (Scores): Its begins, ends and spans receive the expectations; 0 for sequences without a path or refused. Its lengths and
+        transitions are added to; these are still to be multiplied by the exp of the transitions.
     """
+    opening, closing, lengths, spans, _, transitions, _, last, shift, unbroken, span_of, starts = potentials
+    enter, enter_scale, left, left_scale = prefixes
+    _, d_begins, d_ends, d_lengths, d_spans, d_transitions, _, _, _, _ = out
     size, longest = opening.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
     reference = np.empty(size)
     leave = np.empty(size)
-    out = np.empty(size)
+    suffix = np.empty(size)
     factor = np.empty(size)
     d_long = np.empty((longest, size))  # of one sequence, which may still be refused
     d_steps = np.empty((1 if step == 0 else 0, size, size))
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
-        d_begins[begin:end] = 0.0
-        d_ends[begin:end] = 0.0
-        if begin < end:
-            d_spans[span_starts[begin] : span_starts[end]] = 0.0
+        _clear(out, begin, end)
         if begin == end or not log_z[b] > -np.inf:
             continue
         d_long[:] = 0.0
@@ -327,7 +354,7 @@ def expectations(
                 for j in range(size):
                     leave[j] = 0.0
                 for i in range(size):
-                    mass = out[i]
+                    mass = suffix[i]
                     for j in range(size):
                         leave[j] += mass * transitions[(t + 1) * step, i, j]
                 scale += shift[(t + 1) * step]
@@ -343,28 +370,27 @@ def expectations(
                 break
             # out[t, j] = opening[t, j] + logsum_k(leave[t+k, j] + closing[t+k, j] + lengths[k, j] + spans[.., j])
             for j in range(size):
-                out[j] = 0.0
+                suffix[j] = 0.0
                 factor[j] = 0.0
                 exponent = enter_scale[t] + opening[t, j] + reference[j] - log_z[b]
                 if enter[t, j] > 0.0 and exponent > -LARGEST_EXPONENT:  # false for NaN: this state never ends a segment
                     trusted &= exponent < LARGEST_EXPONENT
                     factor[j] = weights[b] * enter[t, j] * np.exp(min(exponent, LARGEST_EXPONENT))
-            n = span_starts[t]
             for k in range(min(longest, end - t)):
                 slot = (behind - k) % longest
-                if n < span_starts[t + 1] and span_lengths[n] == k + 1:
+                span = span_of[t, k]
+                if span >= 0:
                     for j in range(size):
-                        mass = window[slot, j] * lengths[k, j] * spans[n, j]
-                        out[j] += mass
-                        d_spans[n, j] = mass * factor[j]
+                        mass = window[slot, j] * lengths[k, j] * spans[span, j]
+                        suffix[j] += mass
+                        d_spans[span, j] = mass * factor[j]
                         d_begins[t, j] += mass * factor[j]
                         d_ends[t + k, j] += mass * factor[j]
                         d_long[k, j] += mass * factor[j]
-                    n += 1
                 else:
                     for j in range(size):
                         mass = window[slot, j] * lengths[k, j]
-                        out[j] += mass
+                        suffix[j] += mass
                         d_begins[t, j] += mass * factor[j]
                         d_ends[t + k, j] += mass * factor[j]
                         d_long[k, j] += mass * factor[j]
@@ -372,18 +398,18 @@ def expectations(
                 break
             largest = -np.inf
             for j in range(size):
-                if out[j] > 0.0:
+                if suffix[j] > 0.0:
                     largest = max(largest, reference[j] + opening[t, j])
             if largest == -np.inf:
-                out[:] = 0.0
+                suffix[:] = 0.0
                 continue
             for j in range(size):
-                if out[j] > 0.0:
-                    out[j] *= np.exp(reference[j] + opening[t, j] - largest)
-                    if out[j] == 0.0 and opening[t, j] > -np.inf:
+                if suffix[j] > 0.0:
+                    suffix[j] *= np.exp(reference[j] + opening[t, j] - largest)
+                    if suffix[j] == 0.0 and opening[t, j] > -np.inf:
                         trusted = False
             scale = largest
-            divisor = _normalise(out)
+            divisor = _normalise(suffix)
             if divisor <= 0.0 or not trusted:
                 trusted = False
                 break
@@ -399,9 +425,9 @@ def expectations(
                 mass = left[t - 1, i] * probability
                 for j in range(size):
                     if step == 0:
-                        d_steps[0, i, j] += mass * out[j]
+                        d_steps[0, i, j] += mass * suffix[j]
                     else:
-                        d_transitions[t, i, j] = mass * out[j]
+                        d_transitions[t, i, j] = mass * suffix[j]
         if trusted:
             for k in range(longest):
                 for j in range(size):
@@ -412,9 +438,7 @@ def expectations(
                         d_transitions[0, i, j] += d_steps[0, i, j]
         else:
             log_z[b] = np.nan
-            d_begins[begin:end] = 0.0
-            d_ends[begin:end] = 0.0
-            d_spans[span_starts[begin] : span_starts[end]] = 0.0
+            _clear(out, begin, end)
             if step == 1:
                 d_transitions[begin:end] = 0.0
 
@@ -423,55 +447,81 @@ def expectations(
 
 
 @helper
-def _gather(t, first_token, source, lengths, spans, span_lengths, end_starts, end_spans, reach, terms):
-    """Scores of the segments that end with t: terms[k, j] = source[t-k, j] + lengths[k, j] + spans[.., j], all but closing.
+def _gather(folded, t, begin, entered, terms):
+    """Scores of the segments that end with t: terms[k, j] = entered[t-k, j] + lengths[k, j] + spans[.., j], all but closing.
 
-    source (float64[n, S]): Scores up to and with the opening of a segment.
+    entered (float64[n, S]): Scores of what is in front of a segment, with its opening.
     terms (float64[K, S]): Receives them; -inf where a segment is forbidden.
     RETURNS (int): How many lengths there are.
     """
+    lengths, spans, span_of, reach = folded.lengths, folded.spans, folded.span_of, folded.reach
     size = lengths.shape[1]
-    n_lengths = min(lengths.shape[0], t - first_token + 1)
-    n = end_starts[t]
+    n_lengths = min(lengths.shape[0], t - begin + 1)
     for k in range(n_lengths):
         for j in range(size):
-            terms[k, j] = source[t - k, j] + lengths[k, j] if t - k >= reach[t, j] else -np.inf
-        if n < end_starts[t + 1] and span_lengths[end_spans[n]] == k + 1:
+            terms[k, j] = entered[t - k, j] + lengths[k, j] if t - k >= reach[t, j] else -np.inf
+        span = span_of[t - k, k]
+        if span >= 0:
             for j in range(size):
-                terms[k, j] += spans[end_spans[n], j]
-            n += 1
+                terms[k, j] += spans[span, j]
     return n_lengths
 
 
-@kernel
-def log_forward(
-    opening,
-    closing,
-    lengths,
-    spans,
-    transitions,
-    first,
-    last,
-    starts,
-    span_lengths,
-    end_starts,
-    end_spans,
-    reach,
-    entered,
-    left,
-    log_z,
-):
-    """Textbook forward pass.
+@helper
+def _exponentials(row, out):
+    """exp of a row less its maximum, 0 if that is -inf. RETURNS (float64): The maximum."""
+    largest = -np.inf
+    for score in row:
+        largest = max(largest, score)
+    for i in range(len(row)):
+        out[i] = math.exp(row[i] - largest) if largest > -np.inf else 0.0
+    return largest
 
-    opening, closing (float64[n, S]), lengths (float64[K, S]), spans (float64[N, S]), transitions (float64[1 | n, S, S]),
-    first, last (float64[S]): Scores.
-    reach (int32[n, S]): From `mask` or `no_mask`.
+
+@helper
+def _shared_exponentials(transitions):
+    """exp of a matrix that all tokens share, less the maximum. RETURNS (float64[S, S], float64): -inf if there is none."""
+    size = transitions.shape[1]
+    exps, top = np.zeros((size, size)), -np.inf
+    if transitions.shape[0] == 1:
+        top = _exponentials(transitions.reshape(-1), exps.reshape(-1))
+    return exps, top
+
+
+@helper
+def _log_step(before, matrix, exps, top, column, after):
+    """after[j] = logsum_i(before[i] + matrix[i, j]), by the exponentials where they are known and the sum is not too small."""
+    size = len(before)
+    for j in range(size):
+        after[j] = 0.0
+    largest = -np.inf
+    if top > -np.inf:
+        largest = _exponentials(before, column)
+        for i in range(size):
+            for j in range(size):
+                after[j] += column[i] * exps[i, j]
+    for j in range(size):
+        if after[j] > TINY:
+            after[j] = largest + top + math.log(after[j])
+        else:
+            for i in range(size):
+                column[i] = before[i] + matrix[i, j]
+            after[j] = log_sum(column[:size])
+
+
+@kernel
+def log_forward(folded, entered, left, log_z):
+    """Forward pass in logarithms.
+
+    folded (Folded)
     entered (float64[n, S]): Receives enter + opening.
     left (float64[n, S]): Receives the log score of all prefixes whose last segment ends here.
     log_z (float64[B]): Receives the log partition.
     """
+    opening, closing, lengths, _, transitions, first, last, _, _, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
+    exps, top = _shared_exponentials(transitions)
     terms = np.empty((longest, size))
     column = np.empty(max(longest, size))
     for b in range(starts.shape[0] - 1):
@@ -481,15 +531,14 @@ def log_forward(
             continue
         for t in range(begin, end):
             # entered[t, j] = opening[t, j] + logsum_i(left[t-1, i] + transitions[i, j])
+            if t == begin:
+                entered[t] = first
+            else:
+                _log_step(left[t - 1], transitions[t * step], exps, top, column, entered[t])
             for j in range(size):
-                if t == begin:
-                    entered[t, j] = first[j] + opening[t, j]
-                else:
-                    for i in range(size):
-                        column[i] = left[t - 1, i] + transitions[t * step, i, j]
-                    entered[t, j] = log_sum(column[:size]) + opening[t, j]
+                entered[t, j] += opening[t, j]
             # left[t, j] = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
-            n_lengths = _gather(t, begin, entered, lengths, spans, span_lengths, end_starts, end_spans, reach, terms)
+            n_lengths = _gather(folded, t, begin, entered, terms)
             for j in range(size):
                 for k in range(n_lengths):
                     column[k] = terms[k, j]
@@ -500,175 +549,128 @@ def log_forward(
 
 
 @kernel
-def log_backward(
-    opening, closing, lengths, spans, transitions, last, starts, span_starts, span_lengths, reach, leaving, out
-):
-    """Textbook backward pass.
+def log_backward(folded, leaving, out):
+    """Backward pass in logarithms.
 
     leaving (float64[n, S]): Receives leave + closing.
     out (float64[n, S]): Receives the log score of all suffixes whose first segment begins here. The rest as in `log_forward`.
     """
+    opening, closing, lengths, spans, transitions, _, last, span_of, reach, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
+    exps, top = _shared_exponentials(transitions)
     column = np.empty(max(longest, size))
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         for t in range(end - 1, begin - 1, -1):
             # leaving[t, i] = closing[t, i] + logsum_j(transitions[i, j] + out[t+1, j])
+            if t == end - 1:
+                leaving[t] = last
+            else:
+                _log_step(out[t + 1], transitions[(t + 1) * step].T, exps.T, top, column, leaving[t])
             for i in range(size):
-                if t == end - 1:
-                    leaving[t, i] = last[i] + closing[t, i]
-                else:
-                    for j in range(size):
-                        column[j] = transitions[(t + 1) * step, i, j] + out[t + 1, j]
-                    leaving[t, i] = log_sum(column[:size]) + closing[t, i]
+                leaving[t, i] += closing[t, i]
             # out[t, j] = opening[t, j] + logsum_k(leaving[t+k, j] + lengths[k, j] + spans[.., j])
             n_lengths = min(longest, end - t)
             for j in range(size):
-                n = span_starts[t]
                 for k in range(n_lengths):
                     column[k] = leaving[t + k, j] + lengths[k, j] if reach[t + k, j] <= t else -np.inf
-                    if n < span_starts[t + 1] and span_lengths[n] == k + 1:
-                        column[k] += spans[n, j]
-                        n += 1
+                    if span_of[t, k] >= 0:
+                        column[k] += spans[span_of[t, k], j]
                 out[t, j] = log_sum(column[:n_lengths]) + opening[t, j]
 
 
 @kernel
-def log_expectations(
-    opening,
-    lengths,
-    spans,
-    transitions,
-    starts,
-    span_starts,
-    span_lengths,
-    reach,
-    weights,
-    entered,
-    left,
-    leaving,
-    out,
-    log_z,
-    d_begins,
-    d_ends,
-    d_lengths,
-    d_spans,
-    d_transitions,
-):
+def log_expectations(folded, weights, entered, left, leaving, suffixes, log_z, out):
     """Expectations from what `log_forward` and `log_backward` left: the derivative of sum_b weights[b] · log_z[b].
 
-    d_begins, d_ends (float64[n, S]), d_spans (float64[N, S]): Overwritten.
-    d_lengths (float64[K, S]), d_transitions (float64[1 | n, S, S]): Added to.
+    out (Scores): Its begins, ends and spans are overwritten, its lengths and transitions are added to.
     """
+    _, _, lengths, spans, transitions, _, _, span_of, reach, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
+    exps, top = _shared_exponentials(transitions)
+    before, after = np.empty(size), np.empty(size)
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
-        d_begins[begin:end] = 0.0
-        d_ends[begin:end] = 0.0
-        if begin < end:
-            d_spans[span_starts[begin] : span_starts[end]] = 0.0
+        _clear(out, begin, end)
         if begin == end or log_z[b] == -np.inf:
             continue
         for t in range(begin, end):
-            for j in range(size):
-                n = span_starts[t]
-                for k in range(min(longest, end - t)):
+            for k in range(min(longest, end - t)):
+                span = span_of[t, k]
+                for j in range(size):
                     score = entered[t, j] + lengths[k, j] + leaving[t + k, j]
-                    listed = n < span_starts[t + 1] and span_lengths[n] == k + 1
-                    if listed:
-                        score += spans[n, j]
-                        n += 1
+                    if span >= 0:
+                        score += spans[span, j]
                     if reach[t + k, j] <= t and score > -np.inf:
-                        expected = weights[b] * np.exp(score - log_z[b])
-                        d_begins[t, j] += expected
-                        d_ends[t + k, j] += expected
-                        d_lengths[k, j] += expected
-                        if listed:
-                            d_spans[n - 1, j] = expected
-            if t > begin:
+                        expected = weights[b] * math.exp(score - log_z[b])
+                        out.begins[t, j] += expected
+                        out.ends[t + k, j] += expected
+                        out.lengths[k, j] += expected
+                        if span >= 0:
+                            out.spans[span, j] = expected
+            if t == begin:
+                continue
+            exponent = _exponentials(left[t - 1], before) + _exponentials(suffixes[t], after) + top - log_z[b]
+            # What vanishes in the products is less than 1e-308 · e^exponent
+            if exponent < SPREAD / 3.0 and top > -np.inf:
+                share = weights[b] * math.exp(exponent)
                 for i in range(size):
                     for j in range(size):
-                        score = left[t - 1, i] + transitions[t * step, i, j] + out[t, j]
-                        if score > -np.inf:
-                            d_transitions[t * step, i, j] += weights[b] * np.exp(score - log_z[b])
+                        out.transitions[0, i, j] += share * before[i] * exps[i, j] * after[j]
+                continue
+            for i in range(size):
+                for j in range(size):
+                    score = left[t - 1, i] + transitions[t * step, i, j] + suffixes[t, j]
+                    if score > -np.inf:
+                        out.transitions[t * step, i, j] += weights[b] * math.exp(score - log_z[b])
 
 
 @kernel
-def list_probable(
-    lengths,
-    spans,
-    starts,
-    span_starts,
-    span_lengths,
-    reach,
-    entered,
-    leaving,
-    log_z,
-    min_log_prob,
-    found_begin,
-    found_length,
-    found_state,
-    found_log_prob,
-):
+def list_probable(folded, entered, leaving, log_z, min_log_prob, found):
     """Segments with at least a certain probability, from what `log_forward` and `log_backward` left.
 
-    found_begin, found_length (int64[M]), found_state (int32[M]), found_log_prob (float64[M]): Receive the first M of them.
+    found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive the first M.
     RETURNS (int): How many there are.
     """
+    _, _, lengths, spans, _, _, _, span_of, reach, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
-    found = 0
+    count = 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end or log_z[b] == -np.inf:
             continue
         for t in range(begin, end):
-            n = span_starts[t]
             for k in range(min(longest, end - t)):
-                listed = n < span_starts[t + 1] and span_lengths[n] == k + 1
+                span = span_of[t, k]
                 for j in range(size):
-                    score = entered[t, j] + lengths[k, j] + leaving[t + k, j] + (spans[n, j] if listed else 0.0)
+                    score = entered[t, j] + lengths[k, j] + leaving[t + k, j] + (spans[span, j] if span >= 0 else 0.0)
                     if reach[t + k, j] <= t and score > -np.inf and score - log_z[b] >= min_log_prob:
-                        if found < found_begin.shape[0]:
-                            found_begin[found] = t
-                            found_length[found] = k + 1
-                            found_state[found] = j
-                            found_log_prob[found] = score - log_z[b]
-                        found += 1
-                if listed:
-                    n += 1
-    return found
+                        if count < found[0].shape[0]:
+                            found[0][count] = t
+                            found[1][count] = k + 1
+                            found[2][count] = j
+                            found[3][count] = score - log_z[b]
+                        count += 1
+    return count
 
 
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
 @kernel
-def viterbi(
-    opening,
-    closing,
-    lengths,
-    spans,
-    transitions,
-    first,
-    last,
-    starts,
-    span_lengths,
-    end_starts,
-    end_spans,
-    reach,
-    states,
-    scores,
-):
+def viterbi(folded, states, totals):
     """Best segmentation of each sequence. Among equals: the lower state of the last segment, the shorter last segment,
     then the same of the one before, and so on to the front.
 
+    folded (Folded)
     states (int32[n]): Receives the path, -1 where the sequence has none.
-    scores (float64[B]): Receives the score of the path. The rest as in `log_forward`.
+    totals (float64[B]): Receives the score of the path.
 
     Backpointers are not kept: along the best path, and only there, the way back asks once more what was best.
     """
+    opening, closing, lengths, _, transitions, first, last, _, _, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     entered = np.empty(opening.shape)
@@ -677,7 +679,7 @@ def viterbi(
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
-            scores[b] = 0.0
+            totals[b] = 0.0
             continue
         # entered[t, j] = opening[t, j] + max_i(left[t-1, i] + transitions[i, j])
         # left[t, j] = closing[t, j] + max_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
@@ -694,7 +696,7 @@ def viterbi(
                         entered[t, j] = max(entered[t, j], score + transitions[t * step, i, j])
                 for j in range(size):
                     entered[t, j] += opening[t, j]
-            n_lengths = _gather(t, begin, entered, lengths, spans, span_lengths, end_starts, end_spans, reach, terms)
+            n_lengths = _gather(folded, t, begin, entered, terms)
             for j in range(size):
                 left[t, j] = -np.inf
             for k in range(n_lengths):
@@ -708,13 +710,13 @@ def viterbi(
             if left[end - 1, j] + last[j] > best:
                 best = left[end - 1, j] + last[j]
                 state = j
-        scores[b] = best
+        totals[b] = best
         if state == -1:
             states[begin:end] = -1
             continue
         t = end - 1
         while True:
-            n_lengths = _gather(t, begin, entered, lengths, spans, span_lengths, end_starts, end_spans, reach, terms)
+            n_lengths = _gather(folded, t, begin, entered, terms)
             longer = 0
             for k in range(1, n_lengths):
                 if terms[k, state] > terms[longer, state]:
@@ -734,27 +736,13 @@ def viterbi(
 
 
 @kernel
-def n_best(
-    opening,
-    closing,
-    lengths,
-    spans,
-    transitions,
-    first,
-    last,
-    span_lengths,
-    end_starts,
-    end_spans,
-    reach,
-    n,
-    states,
-    scores,
-):
+def n_best(folded, n, states, totals):
     """The n best segmentations of one sequence of at least one token, best first; ties as in `viterbi`.
 
-    states (int32[n, T]), scores (float64[n]): Receive the paths. The rest as in `log_forward`.
+    states (int32[n, T]), totals (float64[n]): Receive the paths.
     RETURNS (int): How many paths there are, at most n.
     """
+    opening, closing, lengths, spans, transitions, first, last, span_of, reach, _ = folded
     tokens, size = opening.shape
     longest = lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
@@ -791,17 +779,15 @@ def n_best(
                 if t < tokens:
                     entered[t, j, rank] = score + opening[t, j]
                 else:
-                    scores[rank] = score
+                    totals[rank] = score
         if t == tokens:
             break
         n_lengths = min(longest, t + 1)
         for j in range(size):
-            at = end_starts[t]
             for k in range(n_lengths):
                 extra[k] = lengths[k, j] if t - k >= reach[t, j] else -np.inf
-                if at < end_starts[t + 1] and span_lengths[end_spans[at]] == k + 1:
-                    extra[k] += spans[end_spans[at], j]
-                    at += 1
+                if span_of[t - k, k] >= 0:
+                    extra[k] += spans[span_of[t - k, k], j]
             taken[:n_lengths] = 0
             for rank in range(n):
                 best = -1
@@ -833,27 +819,14 @@ def n_best(
 
 
 @kernel
-def sample(
-    lengths,
-    spans,
-    transitions,
-    last,
-    starts,
-    span_lengths,
-    end_starts,
-    end_spans,
-    reach,
-    entered,
-    left,
-    uniforms,
-    states,
-):
+def sample(folded, entered, left, uniforms, states):
     """Draw segmentations from the posterior: forward filtering has been done, this is backward sampling.
 
     entered, left (float64[n, S]): From `log_forward`.
     uniforms (float64[N, n, 2]): Random numbers in [0, 1): at the last token of a segment for its state and its length.
     states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
     """
+    _, _, lengths, _, transitions, _, last, _, _, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty((longest, size))
@@ -870,9 +843,7 @@ def sample(
                 if state == -1:  # only possible at the last token: no path at all
                     states[n, begin : t + 1] = -1
                     break
-                n_lengths = _gather(
-                    t, begin, entered, lengths, spans, span_lengths, end_starts, end_spans, reach, terms
-                )
+                n_lengths = _gather(folded, t, begin, entered, terms)
                 for k in range(n_lengths):
                     column[k] = terms[k, state]
                 longer = draw(column[:n_lengths], uniforms[n, t, 1])
@@ -894,11 +865,10 @@ def segment_end(states, t, end):
 
 
 @kernel
-def path_score(
-    tokens, begins, ends, lengths, spans, transitions, first, last, starts, span_starts, span_lengths, states, scores
-):
-    """Score of one path per sequence: states (int32[n]), scores (float64[B]); -inf where the first state is negative, or a
+def path_score(scores, states, totals):
+    """Score of one path per sequence: states (int32[n]), totals (float64[B]); -inf where the first state is negative, or a
     segment is longer than K."""
+    tokens, begins, ends, lengths, spans, transitions, first, last, span_of, starts = scores
     step = 1 if transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         t, end = starts[b], starts[b + 1]
@@ -912,35 +882,21 @@ def path_score(
                 break
             score += first[state] if before == -1 else transitions[t * step, before, state]
             score += begins[t, state] + ends[stop - 1, state] + lengths[stop - t - 1, state]
-            for n in range(span_starts[t], span_starts[t + 1]):
-                if span_lengths[n] == stop - t:
-                    score += spans[n, state]
+            if span_of[t, stop - t - 1] >= 0:
+                score += spans[span_of[t, stop - t - 1], state]
             for i in range(t, stop):
                 score += tokens[i, state]
             before = state
             t = stop
         if before >= 0 and score > -np.inf:
             score += last[before]
-        scores[b] = score
+        totals[b] = score
 
 
 @kernel
-def path_expectations(
-    starts,
-    span_starts,
-    span_lengths,
-    states,
-    weights,
-    d_tokens,
-    d_begins,
-    d_ends,
-    d_lengths,
-    d_spans,
-    d_transitions,
-    d_first,
-    d_last,
-):
+def path_expectations(states, weights, out):
     """Add weights[b] for each score that the path of sequence b uses; sequences without a path add nothing."""
+    d_tokens, d_begins, d_ends, d_lengths, d_spans, d_transitions, d_first, d_last, span_of, starts = out
     step = 1 if d_transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         t, end = starts[b], starts[b + 1]
@@ -955,9 +911,8 @@ def path_expectations(
             d_begins[t, state] += weights[b]
             d_ends[stop - 1, state] += weights[b]
             d_lengths[stop - t - 1, state] += weights[b]
-            for n in range(span_starts[t], span_starts[t + 1]):
-                if span_lengths[n] == stop - t:
-                    d_spans[n, state] += weights[b]
+            if span_of[t, stop - t - 1] >= 0:
+                d_spans[span_of[t, stop - t - 1], state] += weights[b]
             for i in range(t, stop):
                 d_tokens[i, state] += weights[b]
             before = state
@@ -967,28 +922,29 @@ def path_expectations(
 
 
 @kernel
-def add_segments(begin, end, number, derivative, d_begins, d_ends, d_lengths, d_spans):
+def add_segments(begin, end, derivative, out):
     """Add the derivative with respect to the scores of segments (float64[N, S]) to those of what they are sums of, but tokens.
 
     begin, end (int64[N]): The segments.
-    number (int64[N]): Where they are in the list of spans, -1 for nowhere.
     """
     for n in range(begin.shape[0]):
+        length = end[n] - begin[n]
+        span = out.span_of[begin[n], length - 1]
         for j in range(derivative.shape[1]):
-            d_begins[begin[n], j] += derivative[n, j]
-            d_ends[end[n] - 1, j] += derivative[n, j]
-            d_lengths[end[n] - begin[n] - 1, j] += derivative[n, j]
-            if number[n] >= 0:
-                d_spans[number[n], j] += derivative[n, j]
+            out.begins[begin[n], j] += derivative[n, j]
+            out.ends[end[n] - 1, j] += derivative[n, j]
+            out.lengths[length - 1, j] += derivative[n, j]
+            if span >= 0:
+                out.spans[span, j] += derivative[n, j]
 
 
 @kernel
-def cover(d_begins, d_ends, starts, d_tokens):
+def cover(out):
     """Expected number of segments that cover each token: those that began up to it, less those that ended before it."""
-    size = d_begins.shape[1]
+    d_tokens, d_begins, d_ends, starts = out.tokens, out.begins, out.ends, out.starts
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
-            for j in range(size):
+            for j in range(d_tokens.shape[1]):
                 d_tokens[t, j] = d_begins[t, j]
                 if t > starts[b]:
                     d_tokens[t, j] += d_tokens[t - 1, j] - d_ends[t - 1, j]
