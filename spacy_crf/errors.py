@@ -154,10 +154,7 @@ class Errors(metaclass=_Coded):
         "The optimizer {optimizer} does not fit the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
         "the loss: {optimizers}."
     )
-    CRF301 = (
-        "The feature templates of the config are not those the saved model was trained with. Only on one side: "
-        "{templates}. Load the model with the config it was saved with, or train again."
-    )
+    CRF301 = "The feature templates of the config are not those the saved model was trained with. Only on one side: {templates}"
     CRF310 = "{loss}: {name} = {value!r} is not possible: it must be {must}."
     CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
     CRF314 = (
@@ -223,12 +220,18 @@ class Errors(metaclass=_Coded):
     )
     CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
-    CRF505 = "{source} does not fit the component in the config: {reason}"
+    CRF505 = (
+        "{source} does not fit the component '{name}' of the config: {reason}. Load it with the config it was saved with, or "
+        "train it again."
+    )
     CRF506 = "Can't read the saved component {source}: {reason}."
     CRF507 = (
         "Component '{name}' is a copy that can't train: its optimizer has a schedule, and schedules can be neither copied nor "
         "sent to another process. Train the original, or save the pipeline and load it here."
     )
+    CRF508 = "{source} is damaged, though its checksum is right: {reason}. Copy or train it again."
+    CRF509 = "{what} is {found} in the saved model, where {expected} is needed"
+    CRF510 = "{setting} = {saved!r} in the saved model, but {ours!r} in the config"
     CRF601 = "Rule {place} is no rule: {rule!r}. A rule is a table with the key 'rule' and its arguments."
     CRF602 = "Rule {place}: there is no rule '{rule}'. Known rules: {known}."
     CRF603 = "Rule '{name}': the arguments are not right. {problem}. Arguments of this rule: {known}."

@@ -2,9 +2,13 @@
 
 import os
 import pickle
+import shutil
+import zlib
+from itertools import pairwise, permutations
 
 import pytest
 import spacy
+import srsly
 from spacy.util import registry
 
 from spacy_crf.pipeline import saving
@@ -203,3 +207,180 @@ def test_docbin_keeps_nothing_of_ours(trained):
     docs = [nlp(text) for text in NER_TEXTS]
     again = list(DocBin().from_bytes(DocBin(docs=docs).to_bytes()).get_docs(nlp.vocab))
     assert [entities(doc) for doc in again] == [entities(doc) for doc in docs]
+
+
+# ------------------------------------------------------------------------------------- models and configs that differ
+
+
+def _sparse(*templates, **features):
+    return {"emissions": {"features": {"@misc": "spacy_crf.features.v1", "templates": list(templates), **features}}}
+
+
+def _hashed(rows):
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "bias"]}
+    emissions = {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": rows, "features": features}
+    return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}
+
+
+def _neural(width):
+    encoder = {"@architectures": "spacy.HashEmbedCNN.v2", "pretrained_vectors": None, "width": width, "depth": 1}
+    encoder |= {"embed_size": 50, "window_size": 1, "maxout_pieces": 2, "subword_features": True}
+    emissions = {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": encoder}
+    return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}
+
+
+def _matching(is_title):
+    features = {"extra": ["seg.matches:x"], "patterns": {"x": [{"IS_TITLE": is_title}]}}
+    return {"segments": {"features": features}}
+
+
+# name: factory, settings, and what an error names where only this differs from the one before
+VARIANTS = {
+    "plain": ("crf_ner", {}, None),
+    "fewer labels": ("crf_ner", {}, None),
+    "BIO": ("crf_ner", {"scheme": "BIO"}, "scheme"),
+    "IOB1": ("crf_ner", {"scheme": "IOB1"}, "scheme"),
+    "templates": ("crf_ner", {"scheme": "IOB1", "model": _sparse("lower[0]", "bias")}, "templates"),
+    "no padding": ("crf_ner", {"scheme": "IOB1", "model": _sparse("lower[0]", "bias", padding=False)}, "no padding"),
+    "hashed": ("crf_ner", {"scheme": "IOB1", "model": _hashed(1024)}, "hashed_emissions"),
+    "more rows": ("crf_ner", {"scheme": "IOB1", "model": _hashed(2048)}, "rows = 1024"),
+    "neural": ("crf_ner", {"scheme": "IOB1", "model": _neural(16)}, "tok2vec_emissions"),
+    "wider": ("crf_ner", {"scheme": "IOB1", "model": _neural(24)}, "dimension"),
+    "segments": ("semicrf_ner", {}, "CRFEntityRecognizer"),
+    "longest": ("semicrf_ner", {"model": {"longest_segment": 4}}, "longest_segment"),
+    "matches": ("semicrf_ner", {"model": _matching(True)}, "longest_segment"),
+    "does not match": ("semicrf_ner", {"model": _matching(False)}, "patterns"),
+    "tags": ("crf_tagger", {}, "SemiCRFEntityRecognizer"),
+    "parts of speech": ("crf_tagger", {"attribute": "pos"}, "attribute"),
+}
+
+
+def _variant(name):
+    factory, config, _ = VARIANTS[name]
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, name="it", config=config)
+    if factory != "crf_tagger":
+        examples = ner_examples(nlp, NER_TEXTS[:2] if name == "fewer labels" else NER_TEXTS)
+    elif config:
+        examples = tag_examples(nlp, ["the/DET dog/NOUN barks/VERB", "cats/NOUN sleep/VERB"], "pos_")
+    else:
+        examples = tag_examples(nlp)
+    pipe.initialize(lambda: examples, nlp=nlp)
+    name = "Adam.v1" if "tok2vec" in str(config) else "spacy_crf.LBFGS.v1"
+    optimizer = registry.get("optimizers", name)()
+    for _ in range(3):
+        nlp.update(examples, sgd=optimizer)
+    return nlp
+
+
+def _says(nlp):
+    docs = [plain(example.reference) for example in (*ner_examples(nlp), *tag_examples(nlp))]
+    return [(entities(doc), [(token.tag_, token.pos_) for token in doc]) for doc in nlp.pipe(docs)]
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory):
+    """Folders of pipelines, and what they say."""
+    folder, saved = tmp_path_factory.mktemp("variants"), {}
+    for name in VARIANTS:
+        nlp = _variant(name)
+        nlp.to_disk(folder / name)
+        saved[name] = (folder / name, _says(nlp))
+    return saved
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize(("before", "name"), [pair for pair in pairwise(VARIANTS) if VARIANTS[pair[1]][2]])
+def test_what_weights_mean_is_refused_where_the_config_differs(before, name, variants):
+    """BIO as IOB1 gave wrong entities silently, other pairs failed in the middle of predicting."""
+    factory, config, named = VARIANTS[name]
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, name="it", config=config)
+    fresh = pipe.to_bytes()
+    code = "CRF504" if VARIANTS[before][0] != factory else "CRF505.*'it'"
+    with pytest.raises(ValueError, match=f"(?s){code}.*{named}.*(Load it with the config|factory)"):
+        pipe.from_disk(variants[before][0] / "it")
+    assert pipe.to_bytes() == fresh and not pipe.is_initialized
+    trained = spacy.load(variants[name][0])
+    with pytest.raises(ValueError, match=code):
+        trained.get_pipe("it").from_disk(variants[before][0] / "it")
+    assert _says(trained) == variants[name][1]
+    if factory != "crf_tagger":  # and is as good as new
+        pipe.initialize(lambda: ner_examples(nlp), nlp=nlp)
+        assert pipe.labels == ("GPE", "ORG", "PER")
+
+
+@pytest.mark.issue(12)
+def test_files_of_two_models_are_one_model_or_refused(variants, tmp_path):
+    """As a process that is killed while it saves over another model leaves them: the config is new, the weights are old."""
+    right, names = 0, ("plain", "fewer labels", "BIO", "IOB1", "templates", "hashed", "neural", "segments", "tags")
+    for old, new in permutations(names, 2):
+        folder = tmp_path / f"{old} {new}"
+        shutil.copytree(variants[old][0], folder)
+        for file in ("meta.json", "config.cfg"):
+            shutil.copy(variants[new][0] / file, folder / file)
+        try:
+            nlp = spacy.load(folder)
+        except ValueError as error:
+            assert str(error).startswith(("CRF504", "CRF505"))
+        else:
+            assert _says(nlp) == variants[old][1]
+            right += 1
+    assert right == 2  # with other labels
+
+
+@pytest.mark.issue(12)
+def test_how_to_predict_and_to_train_comes_from_the_config(trained):
+    """What does not change the meaning of weights may change; min_count and possible_states of the config were ignored."""
+    nlp, examples = trained
+    spans = {"alternatives_spans_key": "maybe", "incorrect_spans_key": "not"}
+    model = {"possible_transitions": False, "emissions": {"min_count": 2, "possible_states": True}}
+    config = {"confidence": True, "decode": "posterior", "min_prob": 0.01, "model": model, **spans}
+    ner = blank(config).from_bytes(nlp.to_bytes()).get_pipe("crf_ner")
+    del config["model"]
+    assert ner.cfg == {**config, "scheme": "BILUO", "labels": ["GPE", "ORG", "PER"]}
+    emissions = ner.model.get_ref("emissions").attrs
+    assert (emissions["min_count"], emissions["possible_states"]) == (2, True)
+    assert not ner.model.attrs["possible_transitions"]
+    doc = ner(plain(examples[0].reference))
+    assert all(ent._.crf_prob > 0.5 for ent in doc.ents) and doc.ents
+    tagger = spacy.blank("en").add_pipe("crf_tagger", config={"overwrite": True})
+    other = spacy.blank("en").add_pipe("crf_tagger")
+    assert tagger.from_bytes(other.to_bytes()).cfg["overwrite"]
+
+
+@pytest.mark.issue(12)
+def test_broken_rules_leave_the_component_as_it_was(trained):
+    nlp, _ = trained
+    other = blank().from_bytes(nlp.to_bytes())
+    other.get_pipe("crf_ner").add_rule({"rule": "at_most", "label": "PER", "n": 1})
+    other.get_pipe("crf_ner").constraints.rules[0].table["n"] = -1
+    data = other.get_pipe("crf_ner").to_bytes()
+    ner = nlp.get_pipe("crf_ner")
+    before = ner.to_bytes()
+    with pytest.raises(ValueError, match=r"CRF505.*CRF604.*-1"):
+        ner.from_bytes(data)
+    assert ner.to_bytes() == before and ner.constraints is None
+    fresh = blank().get_pipe("crf_ner")
+    with pytest.raises(ValueError, match=r"CRF505.*CRF604.*-1"):
+        fresh.from_bytes(data)
+    assert fresh.labels == () and not fresh.is_initialized
+
+
+@pytest.mark.issue(12)
+def test_models_of_before_are_read(trained):
+    """Their files say nothing of patterns."""
+    nlp = _variant("matches")
+    data = nlp.get_pipe("it").to_bytes()
+    start = len(saving._MAGIC) + saving._HEADER.size
+    content = srsly.msgpack_loads(zlib.decompress(data[start:]))
+    model = srsly.msgpack_loads(content["model"])
+    features = srsly.msgpack_loads(model["attrs"][2]["segment_features"])
+    del features["patterns"]
+    model["attrs"][2]["segment_features"] = srsly.msgpack_dumps(features)
+    content["model"] = srsly.msgpack_dumps(model)
+    payload = zlib.compress(srsly.msgpack_dumps(content))
+    header = saving._MAGIC + saving._HEADER.pack(3, zlib.crc32(payload), len(payload))
+    again = spacy.blank("en")
+    again.add_pipe("semicrf_ner", name="it", config=VARIANTS["matches"][1]).from_bytes(header + payload)
+    assert _says(again) == _says(nlp)

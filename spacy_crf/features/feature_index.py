@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import Errors
 from ..kernels.hashing import count, insert, look_up
 
 _SMALLEST = 1024
@@ -193,8 +194,9 @@ class FeatureIndex:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "FeatureIndex":
+        """RAISES (ValueError): CRF509 for parts that don't fit together."""
         widths = _unpack(data["widths"])
-        return cls(
+        index = cls(
             np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64),
             list(data["templates"]),
             _unpack(data["template_of"]),
@@ -202,6 +204,15 @@ class FeatureIndex:
             _unpack(data["parts"]),
             json.loads(zlib.decompress(data["strings"]).decode("utf8")),
         )
+        sizes = (len(index.template_of), len(widths), len(index.parts), widths.min(initial=0))
+        if (
+            sizes != (len(index), len(index), index.part_starts[-1], 0)
+            or not _all_below(index.template_of, len(index.templates))
+            or not _all_below(index.parts, len(index.strings))
+            or {*map(type, index.templates), *map(type, index.strings)} - {str}
+        ):
+            raise ValueError(Errors.CRF509.format(what="the feature index", found="of parts", expected="a whole one"))
+        return index
 
 
 class HashedIndex:
@@ -246,6 +257,10 @@ class HashedIndex:
 def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex":
     """Whichever index was saved."""
     return HashedIndex(data["hashed_rows"]) if "hashed_rows" in data else FeatureIndex.from_dict(data)
+
+
+def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
+    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < size)
 
 
 def _pack(numbers: NDArray[np.int32]) -> bytes:

@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import srsly
 from numpy.typing import NDArray
 from spacy.matcher import Matcher
 from spacy.strings import hash_string
@@ -180,6 +181,11 @@ class SegmentFeatureSet:
     def spelled(self) -> list[str]:
         """Everything that decides what a saved index means, as text."""
         return [str(template) for template in self.templates]
+
+    def spelled_patterns(self) -> dict[str, str]:
+        """The patterns that templates name."""
+        named = sorted({name for t in self.templates for kind, name, _ in t.parts if kind == "matches"})
+        return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in named}
 
     @property
     def phrase_lists(self) -> list[str]:

@@ -27,6 +27,7 @@ from ..features.gazetteers import Gazetteer
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Clamp, Floats, TokenFeatures
+from .kept import Kept, check_equal, check_weights
 from .sparse_rows import LexemeScores, SparseRows
 
 # Memory for the scores of lexemes that prediction keeps
@@ -202,6 +203,7 @@ def SparseEmissions(
             "min_count": min_count,
             "possible_states": possible_states,
             "resize": _resize_sparse,
+            "kept": Kept(("features",), (), _check_sparse),
         },
     )
 
@@ -223,7 +225,12 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
         _sparse_forward,
         init=_hashed_init,
         params={"states": None, "transitions": None},
-        attrs={"features": SparseFeatures(features), "rows": rows, "resize": _resize_sparse},
+        attrs={
+            "features": SparseFeatures(features),
+            "rows": rows,
+            "resize": _resize_sparse,
+            "kept": Kept(("features",), ("rows",), _check_sparse),
+        },
     )
 
 
@@ -352,6 +359,17 @@ def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Voc
         model.set_param("transitions", np.zeros(0, dtype=np.float32))
         model.attrs["features"] = features
     _report_collisions(model.attrs["features"], X)
+
+
+def _check_sparse(model: Model, n_tags: int) -> None:
+    features: SparseFeatures = model.attrs["features"]
+    features.feature_set.reader(features.gazetteers)
+    check_equal("tags of the features", features.n_tags, n_tags)
+    check_equal("columns", (features.states.n_columns, features.transitions.n_columns), (n_tags, n_tags**2))
+    index = features.states.index
+    check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
+    shapes = {"states": (features.states.n_weights,), "transitions": (features.transitions.n_weights,)}
+    check_weights(model, shapes)
 
 
 def _report_collisions(features: SparseFeatures, corpus: Corpus) -> None:
@@ -493,7 +511,7 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
         init=_tok2vec_init,
         layers=[tok2vec, output],
         refs={"tok2vec": tok2vec, "output": output},
-        attrs={"resize": _resize_linear},
+        attrs={"resize": _resize_linear, "kept": Kept((), (), _check_linear)},
     )
 
 
@@ -528,6 +546,12 @@ def _tok2vec_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vo
         output.set_dim("nI", encoder.get_dim("nO"))
     if output.has_dim("nO"):
         output.initialize()
+
+
+def _check_linear(model: Model, n_tags: int) -> None:
+    output = model.get_ref("output")
+    check_equal("nO", output.maybe_get_dim("nO"), n_tags)
+    check_weights(output, {"W": (n_tags, output.maybe_get_dim("nI")), "b": (n_tags,)})
 
 
 def _resize_linear(model: Model, n_tags: int) -> None:

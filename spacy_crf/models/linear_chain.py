@@ -16,6 +16,7 @@ from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from .emissions import Corpus, Emissions, pairs_allowed, resize_emissions
+from .kept import Kept, check_array, check_weights
 
 _PARAMS = ("transitions", "first", "last")
 
@@ -45,6 +46,7 @@ def LinearChain(
             "potentials": Potentials(),
             "allowed": None,  # TransitionMask, set by the component
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
+            "kept": Kept(("observed",), (), _check),
         },
     )
 
@@ -147,6 +149,11 @@ def _observed(clamp: Clamp, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
     pairs, _ = pairs_allowed(clamp, starts)
     observed[pairs // n_tags, pairs % n_tags] = True
     return observed
+
+
+def _check(model: Model, n_tags: int) -> None:
+    check_weights(model, {"transitions": (n_tags, n_tags), "first": (n_tags,), "last": (n_tags,)})
+    check_array("observed", model.attrs["observed"], (n_tags + 2, n_tags), np.uint8)
 
 
 def resize_chain(model: Model, n_tags: int) -> None:

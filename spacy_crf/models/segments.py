@@ -24,6 +24,7 @@ from ..features.segment_presets import segment_features
 from ..features.segments import CompiledSegments, SegmentFeatureSet, SpanIndexBuilder
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .emissions import Corpus
+from .kept import Kept, check_equal, check_weights
 from .sparse_rows import SparseRows
 
 PLACES = ("begins", "ends", "tokens", "spans")
@@ -126,6 +127,7 @@ class SegmentFeatures:
     def to_dict(self) -> dict[str, Any]:
         return {
             "templates": self.feature_set.spelled(),
+            "patterns": self.feature_set.spelled_patterns(),
             "gazetteers": {name: gazetteer.to_dict() for name, gazetteer in self.gazetteers.items()},
             "n_states": self.n_states,
             "longest": self.longest,
@@ -135,11 +137,14 @@ class SegmentFeatures:
     def from_dict(self, data: dict[str, Any]) -> "SegmentFeatures":
         """The same templates with what was saved.
 
-        RAISES (ValueError): CRF301 if the templates are not those the model was trained with.
+        RAISES (ValueError): CRF301 or CRF510 if the templates or patterns are not those the model was trained with.
         """
         if data["templates"] != self.feature_set.spelled():
             differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
+        patterns = self.feature_set.spelled_patterns()
+        if data.get("patterns", patterns) != patterns:  # earlier models don't say
+            raise ValueError(Errors.CRF510.format(setting="patterns", saved=data["patterns"], ours=patterns))
         features = SegmentFeatures(
             self.feature_set,
             gazetteers={name: Gazetteer.from_dict(saved) for name, saved in data["gazetteers"].items()},
@@ -180,6 +185,7 @@ def SparseSegments(
             "segment_features": SegmentFeatures(segment_features() if features is None else features),
             "min_count": min_count,
             "possible_states": possible_states,
+            "kept": Kept(("segment_features",), (), _check),
         },
     )
 
@@ -273,6 +279,15 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int
         model.set_param(place, _carry_over(model.maybe_get_param(place), old.rows[place], rows))
         features.rows[place] = rows
     model.attrs["segment_features"] = features
+
+
+def _check(model: Model, n_states: int) -> None:
+    features: SegmentFeatures = model.attrs["segment_features"]
+    features.feature_set.reader(features.gazetteers)
+    check_equal("states of the segment features", features.n_states, n_states)
+    for place, rows in features.rows.items():
+        check_equal(f"columns of {place}", rows.n_columns, n_states)
+    check_weights(model, {place: (rows.n_weights,) for place, rows in features.rows.items()})
 
 
 class _PairCollector:

@@ -21,6 +21,7 @@ from ..losses.clamped import ClampedLoss
 from ..types import Floats, SegmentClamp, SegmentScores
 from .corpus import ChainSums, CorpusEmissions
 from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, resize_emissions
+from .kept import Kept, check_array, check_equal, check_weights
 from .segments import (
     PLACES,
     PreparedSegments,
@@ -68,6 +69,7 @@ def SemiMarkov(
             "allowed": None,  # for the component: any segment may follow any other
             "longest": None,  # int32[S] tokens of the longest segment of each state, set by the component
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
+            "kept": Kept(("longest", "observed"), ("longest_segment",), _check),
             "resize": resize_semi_markov,
             "objective": SemiMarkovObjective,
             "sequences": _make_sequences,
@@ -212,6 +214,16 @@ def _observed(clamp: SegmentClamp, starts: NDArray[np.int64]) -> NDArray[np.bool
     at = at[(state[at] >= 0) & (state[at - 1] >= 0)]
     observed[state[at - 1], state[at]] = True
     return observed
+
+
+def _check(model: Model, n_states: int) -> None:
+    longest = model.attrs["longest"]
+    check_array("longest", longest, (n_states,), np.int32)
+    check_equal("longest", bool((longest >= 1).all() and (longest <= _MOST_TOKENS).all()), True)
+    check_equal("longest segment", model.get_ref("segments").attrs["segment_features"].longest, int(longest.max()))
+    shapes = {"transitions": (n_states, n_states), "lengths": (int(longest.max()), n_states)}
+    check_weights(model, {name: shapes.get(name, (n_states,)) for name in _PARAMS})
+    check_array("observed", model.attrs["observed"], (n_states + 2, n_states), np.uint8)
 
 
 def resize_semi_markov(model: Model, n_states: int) -> None:

@@ -24,6 +24,7 @@ from ..kernels.sparse_rows import (
     scatter_references,
 )
 from ..types import Floats, TemplateRows, TokenFeatures
+from .kept import check_equal
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens
@@ -180,11 +181,21 @@ class SparseRows:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SparseRows":
+        """RAISES (ValueError): CRF509 for parts that don't fit together."""
         n_columns = data["n_columns"]
         widths = np.frombuffer(data["widths"], dtype="<u2" if n_columns < 1 << 16 else "<u4")
         columns = np.frombuffer(data["columns"], dtype=_column_type(n_columns)).astype(np.int32)
         pair_starts = np.append(0, np.cumsum(widths, dtype=np.int64))
-        return cls(index_from_dict(data["index"]), pair_starts, columns, n_columns)
+        index = index_from_dict(data["index"])
+        check_equal("the number of features", len(widths), len(index))
+        check_equal("the number of weights", len(columns), int(pair_starts[-1]))
+        # Each feature's columns rise, and there are no others
+        rises = np.append(columns[1:] > columns[:-1], True)
+        rises[pair_starts[1:][widths > 0] - 1] = True
+        check_equal(
+            "the columns", bool(rises.all() and 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns), True
+        )
+        return cls(index, pair_starts, columns, n_columns)
 
 
 def _column_type(n_columns: int) -> str:

@@ -23,6 +23,8 @@ class CRFEntityRecognizer(EntityPipe, ChainPipe):
     to end.
     """
 
+    meaning = ("scheme",)
+
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
         self.scheme = get_scheme(scheme)
         super().__init__(vocab, model, name, scheme=scheme, **settings)

@@ -111,6 +111,8 @@ class CRFPipe(TrainablePipe):
 
     # ------------------------------------------------------------------------------------- what a component adds
 
+    # Settings that say what weights mean: those of a saved component are to be those of the config
+    meaning: tuple[str, ...] = ()
     # Token attributes that the component writes
     writes: tuple[str, ...] = ()
     # Whether optimizers that learn from one sequence after the other can leave out spans known to be wrong
@@ -173,8 +175,7 @@ class CRFPipe(TrainablePipe):
         label (str): Any string but the empty one.
         RETURNS (int): 0 if the label was there, otherwise 1.
         """
-        if not isinstance(label, str) or not label:
-            raise ValueError(Errors.CRF401.format(name=self.name, label=label))
+        self.check_label(label)
         if label in self.cfg["labels"]:
             return 0
         self.cfg["labels"].append(label)
@@ -183,6 +184,11 @@ class CRFPipe(TrainablePipe):
         if self.is_initialized:
             self.model.attrs["resize"](self.model, len(self.tags()))
         return 1
+
+    def check_label(self, label: Any) -> None:
+        """RAISES (ValueError): CRF401 for what can't be a label."""
+        if not isinstance(label, str) or not label:
+            raise ValueError(Errors.CRF401.format(name=self.name, label=label))
 
     def _labels_changed(self) -> None:
         set_allowed(self.model, self.transition_mask())
@@ -583,7 +589,10 @@ class CRFPipe(TrainablePipe):
             model, n_weights, n_features = prune(model)
             text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
             announcements.info(text, self.name, n_weights, n_features)
-        return saving.pack(type(self).__name__, self.cfg, model)
+        return saving.pack(type(self).__name__, self.settings_to_save(), model)
+
+    def settings_to_save(self) -> dict[str, Any]:
+        return self.cfg
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "CRFPipe":
         """Load what `to_bytes` gave. After an error the component is as it was before.
@@ -608,13 +617,32 @@ class CRFPipe(TrainablePipe):
 
     def _load(self, data: bytes, source: str) -> None:
         saved = saving.unpack(data, source, type(self).__name__)
+        before, restore_model = (self.cfg, dict(self.__dict__)), saving.restorer(self.model)
         try:
-            saving.load_model(self.model, saved, source)
-            self.cfg = saved.settings
-        finally:
+            self.take_settings(saved.settings)
             self._labels_changed()
+            saving.load_model(self.model, saved.model, len(self.tags()))
+        except Exception as error:  # it may be anything, for anything may be in a file
+            restore_model()
+            self.cfg, attributes = before
+            self.__dict__.clear()
+            self.__dict__.update(attributes)
+            reason = saving.reason_of(error)
+            raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self._corpus = None
         self._batch = []
+
+    def take_settings(self, saved: dict[str, Any]) -> None:
+        """Takes over what a saved component has learned; its other settings are those of the config.
+
+        RAISES (ValueError): CRF510 for settings that would give the weights another meaning.
+        """
+        for name in self.meaning:
+            if saved[name] != self.cfg[name]:
+                raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
+        for label in saved["labels"]:
+            self.check_label(label)
+        self.cfg = {**self.cfg, "labels": list(dict.fromkeys(saved["labels"]))}
 
 
 def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:

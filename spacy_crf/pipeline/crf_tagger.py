@@ -33,6 +33,8 @@ class CRFTagger(ChainPipe):
     overwrite (bool): Whether values that are there already are replaced; otherwise the others are decoded around them.
     """
 
+    meaning = ("attribute",)
+
     def __init__(self, vocab, model, name="crf_tagger", *, attribute: str = "tag", overwrite: bool = False, **settings):
         if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
             known = ", ".join(sorted(Underscore.token_extensions)) or "none"
@@ -55,10 +57,10 @@ class CRFTagger(ChainPipe):
         size = len(self.labels)
         return TransitionMask(np.ones((size, size), dtype=bool), np.ones(size, dtype=bool), np.ones(size, dtype=bool))
 
-    def add_label(self, label: str) -> int:
+    def check_label(self, label) -> None:
+        super().check_label(label)
         if self.cfg["attribute"] == "pos" and label not in POS_IDS:
             raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=", ".join(filter(None, POS_IDS))))
-        return super().add_label(label)
 
     def score(self, examples: Iterable[Example], **kwargs) -> dict:
         if self.scorer is score_tags:

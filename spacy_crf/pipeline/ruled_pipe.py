@@ -39,9 +39,6 @@ logger = logging.getLogger("spacy.spacy_crf")
 DECODERS = ("viterbi", "posterior")
 _SPANS = attrgetter("spans.data")  # the dict inside: one Python call less for each Doc
 
-# Settings that say how to predict: those of the config count, not those that were saved.
-_OF_CONFIG = ("confidence", "decode", "min_prob")
-
 
 class Rules(NamedTuple):
     """Rules compiled for the present labels."""
@@ -442,28 +439,24 @@ class RuledPipe(CRFPipe):
     def left_behind(self) -> dict[str, Any]:
         return {**super().left_behind(), "_compiled": None}
 
-    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
-        if self.constraints is not None:
-            tables = self.constraints.tables
-            self.cfg["rules"] = {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}
-        return super().to_bytes(exclude=exclude)
+    def settings_to_save(self) -> dict[str, Any]:
+        settings = super().settings_to_save()
+        if self.constraints is None:
+            return settings
+        tables = self.constraints.tables
+        return {**settings, "rules": {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}}
 
-    def _load(self, data: bytes, source: str) -> None:
-        before = self.cfg
-        super()._load(data, source)
-        for setting in _OF_CONFIG:
-            if setting in before:
-                self.cfg[setting] = before[setting]
-        saved = self.cfg.pop("rules", None)
-        if saved is not None and (saved["config"] or saved["added"]):
+    def take_settings(self, saved: dict[str, Any]) -> None:
+        super().take_settings(saved)
+        rules = saved.get("rules")
+        if rules is not None and (rules["config"] or rules["added"]):
             from ..constraints.rules import Constraints
 
             # The config has the last word about its rules, unless it names a file that did not come along.
             mine = self.constraints or Constraints([])
-            own = saved["config"] if mine.missing else mine.tables[: self._own_rules]
-            self.constraints = mine.replaced([*own, *saved["added"]])
+            own = rules["config"] if mine.missing else mine.tables[: self._own_rules]
+            self.constraints = mine.replaced([*own, *rules["added"]])
             self._own_rules = len(own)
-        self._compiled = None
 
 
 def _write_probabilities(docs, bounds, begin, end, probabilities: Floats, put: Callable) -> None:

@@ -4,6 +4,7 @@ import os
 import struct
 import uuid
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ _HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its lengt
 
 class Saved(NamedTuple):
     settings: dict[str, Any]
-    model: bytes
+    model: dict[str, Any]  # what `thinc.Model.from_dict` takes
 
 
 def pack(component: str, settings: dict[str, Any], model: Model) -> bytes:
@@ -36,7 +37,7 @@ def unpack(data: bytes, source: str, component: str) -> Saved:
     """Checks the whole of the data before any of it is used.
 
     source (str): Where the data comes from, for the messages.
-    RAISES (ValueError): CRF501 to CRF504.
+    RAISES (ValueError): CRF501 to CRF504, CRF508.
     """
     start = len(_MAGIC) + _HEADER.size
     if not data.startswith(_MAGIC) or len(data) < start:
@@ -47,23 +48,75 @@ def unpack(data: bytes, source: str, component: str) -> Saved:
     payload = data[start:]
     if len(payload) != length or zlib.crc32(payload) != check:
         raise ValueError(Errors.CRF503.format(source=source, got=len(payload), expected=length))
-    content = srsly.msgpack_loads(zlib.decompress(payload))
-    if content["component"] != component:
-        raise ValueError(Errors.CRF504.format(source=source, saved=content["component"], component=component))
-    return Saved(content["settings"], content["model"])
-
-
-def load_model(model: Model, saved: Saved, source: str) -> None:
-    """Fills the model; if what was saved does not fit it, the model stays as it was.
-
-    RAISES (ValueError): CRF505.
-    """
-    before = model.to_dict()
     try:
-        model.from_bytes(saved.model)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        model.from_dict(before)
-        raise ValueError(Errors.CRF505.format(source=source, reason=error)) from error
+        content = srsly.msgpack_loads(zlib.decompress(payload))
+        found, saved = content["component"], Saved(dict(content["settings"]), srsly.msgpack_loads(content["model"]))
+    except Exception as error:  # whatever zlib and msgpack raise
+        raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
+    if found != component:
+        raise ValueError(Errors.CRF504.format(source=source, saved=found, component=component))
+    return saved
+
+
+def reason_of(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
+    """Fills the model and checks what it holds then. After an error the model is to be restored, see `restorer`.
+
+    n_states (int): How many states the component has.
+    RAISES (ValueError): CRF510 for a setting that the saved model contradicts; anything at all for what no model saves.
+    """
+    nodes, n_parts = list(model.walk()), 1 + len(model.layers)
+    names, ours = [info["name"] for info in saved["nodes"][:n_parts]], [node.name for node in nodes[:n_parts]]
+    if names != ours:
+        raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
+    for node, info, attrs in zip(nodes, saved["nodes"], saved["attrs"]):
+        info["refs"] = {}  # the config says them
+        if "kept" in node.attrs:
+            _choose_attrs(node, attrs)
+    model.from_dict(saved)
+    for node in nodes:
+        if "kept" in node.attrs and model.has_param("first"):
+            node.attrs["kept"].check(node, n_states)
+
+
+def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
+    """Takes out of the saved attributes what was not learned."""
+    kept = node.attrs["kept"]
+    for setting in kept.settings:
+        saved, ours = srsly.msgpack_loads(attrs[setting]), node.attrs[setting]
+        if saved != ours:
+            raise ValueError(Errors.CRF510.format(setting=setting, saved=saved, ours=ours))
+    for name in set(attrs) - set(kept.attrs):
+        del attrs[name]
+
+
+def restorer(model: Model) -> Callable[[], None]:
+    """RETURNS (Callable[[], None]): Makes the model again what it is now."""
+    nodes = [
+        (
+            node,
+            node.name,
+            {name: node.maybe_get_param(name) for name in node.param_names},
+            {name: node.maybe_get_dim(name) for name in node.dim_names},
+            dict(node.attrs),
+        )
+        for node in model.walk()
+    ]
+
+    def restore() -> None:
+        for node, name, params, dims, attrs in nodes:
+            node.name = name
+            for param in node.param_names:
+                node.set_param(param, params.get(param))
+            for dim, size in dims.items():
+                node.set_dim(dim, size, force=True)
+            node.attrs.clear()
+            node.attrs.update(attrs)
+
+    return restore
 
 
 def write(folder: Path, data: bytes) -> None:
