@@ -279,9 +279,32 @@ class Errors(metaclass=_Coded):
         "{place}: '{tag}' follows '{before}', but continues an entity of its own label only. In IOB2 the first tag of every "
         "entity is '{begin}'."
     )
-
-    CRF710 = "The pipeline {model} has no component that gives probabilities. Components there: {components}."
-    CRF711 = "The pipeline {model} has no component with rules. Components there: {components}."
+    CRF706 = "{path} can't be read or written: {reason}."
+    CRF707 = (
+        "{place}: '{key}' holds annotation that is not understood ({value}), and would be lost. Spans are read from these keys: "
+        "{known}. Write them there, or leave '{key}' out with --ignore {key}."
+    )
+    CRF708 = "{path} holds no annotated texts: there is nothing to do."
+    CRF709 = (
+        '{place}: this is JSON, but no object with a string under "text". Give texts, one a line, or JSONL with "text".'
+    )
+    CRF710 = "The pipeline has no component{named} that gives probabilities. Components there: {components}."
+    CRF711 = "The pipeline has no component{named} with rules. Components there: {components}."
+    CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them one by one."
+    CRF714 = (
+        "{place}: {keys} hold annotation, and it can't be told which counts. Remove one of them, or leave it out with "
+        "--ignore {last}."
+    )
+    CRF715 = (
+        "The pipeline {model} can't be loaded: {reason}\nFunctions that its config names are registered by the file given with "
+        "--code."
+    )
+    CRF716 = (
+        '{path}: JSON is not read, JSONL is: one object with a "text" and its "spans" in each line of a file *.jsonl.'
+    )
+    CRF717 = "{path} can't be read as a .spacy file, which `spacy convert` and `spacy crf convert` write: {reason}."
+    CRF718 = "There are no texts: give them as arguments, or as lines of the standard input."
+    CRF719 = "{path}: the annotator accepted none of the {rejected} texts, so there is nothing to do."
     CRF720 = (
         "{name} = {value!r} is not possible: l1 and l2 are numbers of at least 0 between commas; folds and iterations are "
         "whole numbers, at least 1, and folds no more than there are examples."
@@ -294,6 +317,7 @@ class Errors(metaclass=_Coded):
         "[training.score_weights] gives no weight to any score of the component '{name}', so there is nothing to tune it for. "
         "Its scores: {scores}."
     )
+    CRF725 = "The config {path} can't be read: {reason}"
 
 
 class Warnings(metaclass=_Coded):

@@ -8,7 +8,7 @@ from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.convert import Report, convert
+from spacy_crf.cli.reading import Report, read_docs
 
 from .util import entities
 
@@ -36,6 +36,10 @@ def columns(tmp_path):
 
 def item(text, *spans, **others):
     return {"text": text, "spans": [dict(zip(("start", "end", "label"), span)) for span in spans], **others}
+
+
+def convert(path, **options):
+    return read_docs(path, spacy.blank("en"), **options)
 
 
 def run(*args):
@@ -124,7 +128,12 @@ def test_rejected_items_are_left_out_and_reported(jsonl, tmp_path):
         (item("one", ("0", 2, "X")), '"start" < "end"'),
         (item("one", (0, 3)), 'a "label"'),
         (item("one", (0, 3, "")), 'a "label"'),
-        ({"text": "one", "spans": [[0, 3, "X"]]}, '"start" < "end"'),
+        ({"text": "one", "spans": [[0, 3]]}, '"start" < "end"'),
+        ({"text": "one", "spans": [[0, 3, "X", "Q1"]]}, '"start" < "end"'),
+        ({"text": "one", "spans": [[False, True, "X"]]}, '"start" < "end"'),
+        ({"text": "one", "label": "X"}, '"label" is not a list'),
+        ({"text": "one", "label": ["X"]}, '"start" < "end"'),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_bad_lines_are_named(jsonl, bad, says):
@@ -149,6 +158,65 @@ def test_not_utf8(tmp_path):
     path.write_bytes(b'{"text": "one"}\n{"text": "caf\xe9"}\n')
     with pytest.raises(ValueError, match="line 2: can't be read: it is not UTF-8"):
         convert(path)
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"text": "Ann ran", "label": [[0, 3, "PER"]]},  # doccano
+        {"id": 7, "text": "Ann ran", "labels": [[0, 3, "PER"]], "Comments": []},
+        {
+            "text": "Ann ran",
+            "entities": [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}],
+            "relations": [],
+        },
+        {"text": "Ann ran", "entities": [[0, 3, "PER"]], "meta": {"page": 3, "offsets": [1, 2]}},  # spaCy
+        ["Ann ran", {"entities": [[0, 3, "PER"]]}],
+        {  # Prodigy
+            "text": "Ann ran",
+            "tokens": [{"text": "Ann", "start": 0, "end": 3, "id": 0, "ws": True}],
+            "spans": [{"start": 0, "end": 3, "token_start": 0, "token_end": 0, "label": "PER"}],
+            "label": "PER",
+            "options": [{"id": "PER", "text": "person"}],
+            "_input_hash": 1,
+            "answer": "accept",
+        },
+        {"text": "Ann ran", "spans": [{"start": 0, "end": 3, "label": "PER"}], "entities": [], "label": None},
+    ],
+)
+def test_spans_are_found_where_tools_write_them(jsonl, line):
+    [doc] = convert(jsonl(line))
+    assert entities(doc) == [(0, 1, "PER")]
+
+
+UNKNOWN = [
+    ("ents", [{"start": 0, "end": 3, "label": "PER"}]),
+    ("annotations", {"entities": [[0, 3, "PER"]]}),
+    ("result", [{"value": {"start": 0, "end": 3, "labels": ["PER"]}}]),
+    ("mine", [[0, 3, "PER"]]),
+    ("gold", ["B-PER", "O"]),
+    ("cats", {"SPORT": 1.0}),
+    ("relations", [{"from_id": 1, "to_id": 2, "type": "knows"}]),
+]
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("key, value", UNKNOWN)
+def test_annotation_that_is_not_understood_is_an_error(jsonl, tmp_path, key, value):
+    path = jsonl(item("one"), {**item("Ann ran", (0, 3, "PER")), key: value})
+    with pytest.raises(ValueError, match=f"CRF707.*line 2: '{key}'.*--ignore {key}"):
+        convert(path)
+    assert [len(doc.ents) for doc in convert(path, ignore=[key])] == [0, 1]
+    code, output = run(path, tmp_path / "out.spacy", "--ignore", key)
+    assert code == 0 and "1 entities" in output
+
+
+def test_one_key_counts(jsonl):
+    both = {"text": "Ann ran", "spans": [{"start": 0, "end": 3, "label": "PER"}], "entities": [[0, 3, "ORG"]]}
+    with pytest.raises(ValueError, match=r"CRF714.*line 1: 'spans' and 'entities'.*--ignore entities"):
+        convert(jsonl(both))
+    assert entities(convert(jsonl(both), ignore=["entities"])[0]) == [(0, 1, "PER")]
 
 
 # --------------------------------------------------------------------------------------------------------- columns
@@ -228,6 +296,34 @@ def test_errors_are_told_briefly(columns, tmp_path):
     assert "CRF704" in output
     assert "Traceback" not in output
     assert not (tmp_path / "out.spacy").exists()
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("name, text", [("a.jsonl", ""), ("a.jsonl", "\n\n"), ("a.conll", ""), ("a.conll", "# note\n")])
+def test_a_file_without_texts_is_an_error(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    code, output = run(tmp_path / name, tmp_path / "out.spacy")
+    assert code == 1 and "CRF708" in output
+    assert not (tmp_path / "out.spacy").exists()
+
+
+def test_nothing_accepted_is_an_error(jsonl, tmp_path):
+    code, output = run(jsonl(item("one", answer="reject")), tmp_path / "out.spacy")
+    assert code == 1 and "CRF719" in output
+
+
+def test_json_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('[{"text": "one"}]')
+    code, output = run(tmp_path / "a.json", tmp_path / "out.spacy")
+    assert code == 1 and "CRF716" in output
+
+
+def test_nothing_is_written_twice(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "a.conll").write_text("two O\n")
+    code, output = run(tmp_path, tmp_path / "out")
+    assert code == 1 and "CRF713" in output
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_without_data(tmp_path):

@@ -3,27 +3,27 @@
 from itertools import takewhile
 from typing import Annotated, Optional
 
-import spacy
 import typer
 from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import app, told_briefly
+from .main import CodeOption, ModelArgument, app, load_pipeline, sought, told_briefly
 
 
 @app.command("rules")
 def rules_cli(
-    model: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
+    model: ModelArgument,
     text: Annotated[Optional[str], typer.Argument(help="Show which rule changes what in this text.")] = None,
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all with rules.")] = None,
+    code: CodeOption = None,
 ) -> None:
     """Print the rules of a pipeline's components."""
     with told_briefly():
-        nlp = spacy.load(model)
+        nlp = load_pipeline(model, code)
         pipes = _pipes_with_rules(nlp, component)
         if not pipes:
-            raise ValueError(Errors.CRF711.format(model=model, components=", ".join(nlp.pipe_names) or "none"))
+            raise ValueError(Errors.CRF711.format(**sought(nlp, component)))
         for pipe in pipes:
             _show_rules(pipe)
             if text is not None:

@@ -1,41 +1,68 @@
 """What a trained pipeline finds in a few texts."""
 
+import json
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Optional
 
-import spacy
 import typer
 from spacy import displacy
 from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
-from .main import app, told_briefly
+from ..errors import Errors
+from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
+from .reading import read_lines
 
 
 @app.command("show")
 def show_cli(
-    model: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
+    model: ModelArgument,
     texts: Annotated[
-        Optional[list[str]], typer.Argument(help="Texts; lines of the standard input if there are none.")
+        Optional[list[str]],
+        typer.Argument(help='Texts; lines of the standard input if there are none, or JSONL with a "text" in each.'),
     ] = None,
     html: Annotated[Optional[Path], typer.Option("--html", help="Also write the marked texts to this file.")] = None,
+    code: CodeOption = None,
 ) -> None:
     """Process texts and print their entities, or their tags where the pipeline finds no entities."""
     with told_briefly():
-        nlp = spacy.load(model)
-        docs = list(nlp.pipe(texts or (line.strip() for line in sys.stdin if line.strip())))
-    for doc in docs:
-        print(f"\n{doc.text}")
-        print(indent(table(_rows(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
-    if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r".*W006")  # a text without entities is no mistake
-            html.write_text(displacy.render(docs, style="ent", page=True, jupyter=False), encoding="utf8")
-        msg.good(f"Marked texts in {html}")
+        if html is not None:
+            check_writable(html)
+        nlp, docs = load_pipeline(model, code), []
+        for doc in nlp.pipe(texts or _read_texts()):
+            docs.append(doc)
+            print(f"\n{doc.text}")
+            print(indent(table(_rows(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
+        if not docs:
+            raise ValueError(Errors.CRF718)
+        if html is not None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=r".*W006")  # a text without entities is no mistake
+                html.write_text(displacy.render(docs, style="ent", page=True, jupyter=False), encoding="utf8")
+            msg.good(f"Marked texts in {html}")
+
+
+def _read_texts() -> Iterator[str]:
+    """The texts of the standard input: lines, or what is under "text" in lines that are JSON objects."""
+    if sys.stdin.isatty():
+        msg.info("Reading texts, one a line; the end of the file (Ctrl-D) ends them")
+    for place, line in read_lines(sys.stdin.buffer, "the standard input"):
+        text = line.strip()
+        if text.startswith("{"):
+            try:
+                item = json.loads(text)
+            except (json.JSONDecodeError, RecursionError):
+                item = None  # a text that begins so
+            if item is not None:
+                text = item.get("text")
+                if not isinstance(text, str):
+                    raise ValueError(Errors.CRF709.format(place=place))
+        if text:
+            yield text
 
 
 def _rows(doc: Doc) -> list[tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Which l1 and l2 do best on texts that training did not see."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Optional
@@ -15,7 +15,7 @@ from spacy.util import Config, load_config, load_model_from_config, registry, re
 from wasabi import msg
 
 from ..errors import Errors
-from .main import app, told_briefly
+from .main import CodeOption, app, check_writable, told_briefly
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -48,7 +48,7 @@ def tune_cli(
     l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.01,0.03,0.1,0.3,1,3",
     folds: Annotated[int, typer.Option("--folds", "-n", help="Cross-validation; 1 holds out the dev corpus.")] = 1,
     iterations: Annotated[int, typer.Option("--iterations", help="At most so many of each training.")] = 200,
-    code: Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")] = None,
+    code: CodeOption = None,
 ) -> None:
     """Try values of l1 and l2 with L-BFGS: features are counted and looked up once for each fold, and each training goes on
     from the last one's weights."""
@@ -57,12 +57,14 @@ def tune_cli(
     from rich.progress import Progress
 
     with told_briefly(), Progress(transient=True) as progress:
+        if output is not None:
+            check_writable(output)
         overrides = parse_config_overrides(ctx.args)
-        settings = load_config(config, overrides=overrides, interpolate=False)
+        settings = _load(config, overrides, interpolate=False)
         grid = _numbers("l1", l1), _numbers("l2", l2)
         task = progress.add_task("training", total=len(grid[0]) * len(grid[1]) * folds)
         tuned = tune(
-            load_config(config, overrides=overrides, interpolate=True),
+            _load(config, overrides, interpolate=True),
             *grid,
             component=component,
             folds=folds,
@@ -106,7 +108,8 @@ def tune(
     interpolated = nlp.config.interpolate()
     training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
     train_corpus, dev_corpus = resolve_dot_names(interpolated, [training["train_corpus"], training["dev_corpus"]])
-    examples = list(train_corpus(nlp))
+    examples = _read(nlp, train_corpus, training["train_corpus"])
+    dev_examples = _read(nlp, dev_corpus, training["dev_corpus"]) if folds == 1 else []
     if folds > len(examples):
         raise ValueError(Errors.CRF720.format(name="folds", value=folds))
     # Only what a fold learns from is counted in it.
@@ -116,7 +119,7 @@ def tune(
     with nlp.select_pipes(disable=[*others, *training["frozen_components"]]):
         for fold in range(folds):
             if folds == 1:
-                learned, held_out = examples, list(dev_corpus(nlp))
+                learned, held_out = examples, dev_examples
             else:
                 learned = [example for n, example in enumerate(examples) if n % folds != fold]
                 held_out = examples[fold::folds]
@@ -133,6 +136,22 @@ def tune(
         scores, sizes = np.array(runs[setting]).T
         trials.append(Trial(*setting, float(scores.mean()), float(scores.std()), round(sizes.mean())))
     return Tuned(name, trials)
+
+
+def _load(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
+    """RAISES (ValueError): CRF725 if the file can't be read."""
+    try:
+        return load_config(path, overrides=overrides, interpolate=interpolate)
+    except ValueError as error:
+        raise ValueError(Errors.CRF725.format(path=path, reason=error)) from None
+
+
+def _read(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
+    """RAISES (ValueError): CRF708 if there is nothing."""
+    examples = list(corpus(nlp))
+    if not examples:
+        raise ValueError(Errors.CRF708.format(path=f"[{name}]"))
+    return examples
 
 
 def _fresh(nlp: Language, name: str):

@@ -1,0 +1,265 @@
+"""What all commands share: each says with a code what is wrong with its files, and knows functions given with --code."""
+
+import catalogue
+import pytest
+import spacy
+from spacy.cli._util import app
+from spacy.tokens import DocBin
+from typer.testing import CliRunner
+
+import spacy_crf.cli  # noqa: F401
+
+from .test_configs import ROOT
+from .test_probabilities import trained, with_rules
+from .util import ner_examples
+
+
+def run(*arguments, stdin=None):
+    """Exit code and output of a command that ends as it should: without a traceback."""
+    result = CliRunner().invoke(app, ["crf", *map(str, arguments)], input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with a pipeline and its data. Do not change."""
+    folder = tmp_path_factory.mktemp("files")
+    nlp = trained(**with_rules([{"rule": "at_most", "label": "*", "n": 1}]))
+    nlp.to_disk(folder / "model")
+    spacy.blank("en").to_disk(folder / "blank")
+    docs = [example.reference for example in ner_examples(nlp)]
+    DocBin(docs=docs).to_disk(folder / "data.spacy")
+    rows = [
+        [f"{token.text}\t{token.ent_iob_}{'-' * bool(token.ent_type)}{token.ent_type_}" for token in doc]
+        for doc in docs
+    ]
+    (folder / "data.conll").write_text("\n\n".join("\n".join(lines) for lines in rows) + "\n")
+    (folder / "data.jsonl").write_text('{"text": "Bob left Rome .", "label": [[0, 3, "PER"], [9, 13, "GPE"]]}\n')
+    (folder / "bad.spacy").write_bytes((folder / "data.spacy").read_bytes()[:-20])
+    (folder / "bad.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
+    for name in ("empty.spacy", "empty.jsonl", "empty.conll"):
+        (folder / name).touch()
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------- pipelines
+
+
+def missing(folder):
+    return folder / "nothing"
+
+
+def empty_folder(folder):
+    folder.mkdir()
+    return folder
+
+
+def no_folder(folder):
+    folder.write_text("text")
+    return folder
+
+
+def config_of(data):
+    def write(folder):
+        folder.mkdir()
+        (folder / "config.cfg").write_bytes(data)
+        (folder / "meta.json").write_text("{}")
+        return folder
+
+    return write
+
+
+def damaged(name):
+    def write(folder):
+        trained().to_disk(folder)
+        path = folder / name
+        path.write_bytes(b"\xff" + path.read_bytes()[:-9])
+        return folder
+
+    return write
+
+
+BROKEN = {
+    "missing": missing,
+    "empty folder": empty_folder,
+    "a file": no_folder,
+    "empty config": config_of(b""),
+    "config not UTF-8": config_of(b'[nlp]\nlang = "\xe9"\n'),
+    "no config": config_of(b"once upon a time"),
+    "no pipeline": lambda folder: "numpy",
+    "damaged tokenizer": damaged("tokenizer"),
+    "damaged strings": damaged("vocab/strings.json"),
+    "damaged component": damaged("crf_ner/model"),
+    "damaged meta": damaged("meta.json"),
+}
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("arguments", [["show", "A text"], ["calibrate", "data.spacy"], ["rules"]], ids=lambda a: a[0])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_pipelines_that_cannot_be_loaded(files, tmp_path, arguments, broken):
+    command, *others = arguments
+    others = [files / other if other.endswith(".spacy") else other for other in others]
+    code, output = run(command, BROKEN[broken](tmp_path / "broken"), *others)
+    assert code == 1 and "CRF715" in output
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("command, code", [("calibrate", "CRF710"), ("rules", "CRF711")])
+def test_pipelines_without_what_is_asked(files, command, code):
+    data = [files / "data.spacy"] if command == "calibrate" else []
+    for arguments in ([files / "blank", *data], [files / "model", *data, "--component", "ner"]):
+        exit_code, output = run(command, *arguments)
+        assert exit_code == 1 and code in output
+    assert "named 'ner'" in output and "crf_ner" in output
+
+
+FUNCTION = """
+import spacy
+
+@spacy.registry.misc("test_commands.vowels.v1")
+def make():
+    return lambda doc: [[str(sum(letter in "aeiou" for letter in token.text))] for token in doc]
+"""
+
+
+@pytest.mark.issue(12)
+def test_functions_come_with_code(files, tmp_path):
+    """One after the other: each command registers the function, which is taken out again between them."""
+    (tmp_path / "code.py").write_text(FUNCTION)
+    exec(FUNCTION, {})
+    features = {
+        "@misc": "spacy_crf.features.v1",
+        "templates": ["fn:vowels[0]", "lower[0]"],
+        "functions": {"vowels": {"@misc": "test_commands.vowels.v1"}},
+    }
+    rules = with_rules([{"rule": "at_most", "label": "*", "n": 1}])
+    trained(**{"model": {"emissions": {"features": features}}, **rules}).to_disk(tmp_path / "model")
+    for command, *others in (["show", "Bob left"], ["calibrate", files / "data.spacy"], ["rules"]):
+        del catalogue.REGISTRY["spacy", "misc", "test_commands.vowels.v1"]
+        code, output = run(command, tmp_path / "model", *others)
+        assert code == 1 and "CRF715" in output and "--code" in output
+        code, output = run(command, tmp_path / "model", *others, "--code", tmp_path / "code.py")
+        assert code == 0, output
+    assert "not found" in run("show", tmp_path / "model", "Bob", "--code", tmp_path / "nothing.py")[1]
+
+
+# ------------------------------------------------------------------------------------------------------------ data
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("name", ["data.spacy", "data.conll", "data.jsonl"])
+def test_calibrate_reads_what_convert_reads(files, name):
+    code, output = run("calibrate", files / "model", files / name)
+    assert code == 0 and "expected calibration error" in output
+
+
+def test_calibrate_says_when_nothing_is_found(files, tmp_path):
+    (tmp_path / "unknown.jsonl").write_text('{"text": "xyz"}\n')
+    code, output = run("calibrate", files / "model", tmp_path / "unknown.jsonl")
+    assert code == 0 and "finds nothing" in output and "probability" not in output
+
+
+BAD_DATA = [
+    ("nothing.spacy", 2, "does not exist"),
+    ("blank", 1, "CRF708"),  # a folder without .spacy files
+    ("empty.spacy", 1, "CRF717"),
+    ("bad.spacy", 1, "CRF717"),
+    ("empty.jsonl", 1, "CRF708"),
+    ("bad.jsonl", 1, "CRF701"),
+    ("empty.conll", 1, "CRF708"),
+    ("bad.spacy/inside.jsonl", 2, "does not exist"),
+]
+
+
+@pytest.mark.issue(12)
+@pytest.mark.filterwarnings("ignore:.*W090")
+@pytest.mark.parametrize("name, exit_code, says", BAD_DATA, ids=[name for name, *_ in BAD_DATA])
+def test_calibrate_says_what_is_wrong_with_data(files, name, exit_code, says):
+    code, output = run("calibrate", files / "model", files / name)
+    assert code == exit_code and says in output
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize(
+    "stdin, says",
+    [
+        ("", "CRF718"),
+        (" \n\n", "CRF718"),
+        ('{"spans": []}\n', "CRF709: the standard input, line 1"),
+        ('Bob\n{"text": 1}\n', "CRF709: the standard input, line 2"),
+        (b"caf\xe9\n", "CRF701: the standard input, line 1"),
+    ],
+)
+def test_show_says_what_is_wrong_with_texts(files, stdin, says):
+    code, output = run("show", files / "model", stdin=stdin)
+    assert code == 1 and says in output
+
+
+@pytest.mark.issue(12)
+def test_show_reads_jsonl(files):
+    code, output = run("show", files / "model", stdin='{"text": "Bob left", "id": 1}\n{not JSON}\n')
+    assert code == 0 and output.count("Bob") == 2 and "{not JSON}" in output and "id" not in output
+
+
+# ------------------------------------------------------------------------------------------------- what is written
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("target", ["a_file/inside", "."])
+def test_what_cannot_be_written_is_named(files, tmp_path, target):
+    (tmp_path / "a_file").touch()
+    code, output = run("show", files / "model", "Bob", "--html", tmp_path / target)
+    assert code == 1 and "CRF706" in output
+    if target != ".":  # a folder is one to write into
+        code, output = run("convert", files / "data.jsonl", tmp_path / target)
+        assert code == 1 and "CRF706" in output
+    config = ["tune", ROOT / "configs" / "crf_ner.cfg", "--paths.train", files / "data.spacy"]
+    code, output = run(*config, "--paths.dev", files / "data.spacy", "--output", tmp_path / target)
+    assert code == 1 and "CRF706" in output and "score" not in output  # before anything is trained
+
+
+BAD_CONFIGS = {  # what spaCy says of them names what is wrong
+    "missing": (None, 2, "does not exist"),
+    "empty": (b"", 1, "E985"),
+    "not UTF-8": (b'[nlp]\nlang = "\xe9"\n', 1, "CRF725"),
+    "no config": (b"once upon a time", 1, "CRF725"),
+    "no corpora": (
+        b'[nlp]\nlang = "en"\npipeline = ["a"]\n[components]\n[components.a]\nfactory = "crf_ner"\n',
+        1,
+        "E913",
+    ),
+    "no component": (b'[nlp]\nlang = "en"\npipeline = []\n[components]\n', 1, "CRF721"),
+}
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("kind", BAD_CONFIGS)
+def test_tune_says_what_is_wrong_with_a_config(tmp_path, kind):
+    data, exit_code, says = BAD_CONFIGS[kind]
+    if data is not None:
+        (tmp_path / "a.cfg").write_bytes(data)
+    code, output = run("tune", tmp_path / "a.cfg")
+    assert code == exit_code and says in output
+
+
+@pytest.mark.issue(12)
+@pytest.mark.filterwarnings("ignore:.*W090")
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("nothing.spacy", "CRF706"),
+        ("empty.spacy", "E1014"),
+        ("bad.spacy", "E1014"),
+        ("data.jsonl", "CRF708"),
+        ("blank", "CRF708"),
+    ],
+)
+@pytest.mark.parametrize("corpus", ["train", "dev"])
+def test_tune_says_what_is_wrong_with_data(files, name, says, corpus):
+    paths = {"train": files / "data.spacy", "dev": files / "data.spacy", corpus: files / name}
+    overrides = [part for key, path in paths.items() for part in (f"--paths.{key}", path)]
+    code, output = run("tune", ROOT / "configs" / "crf_ner.cfg", "--l2", "1", "--iterations", 2, *overrides)
+    assert code == 1 and says in output
+    assert says != "CRF708" or f"corpora.{corpus}" in output
