@@ -258,6 +258,13 @@ class Errors(metaclass=_Coded):
         "Rule '{name}' makes the automaton of all rules larger than max_states = {max_states} states, and {what} has no "
         "other way to keep it. Raise max_states in the constraints, or leave the rule out."
     )
+    CRF620 = (
+        "Component '{name}': constraints = {value!r} is not possible. Rules stand in a block of their own, "
+        '[components.{name}.constraints], which begins with @misc = "spacy_crf.constraints.v1".'
+    )
+    CRF621 = "Rule {place} can't be saved with the component: {reason}. The rule: {rule!r}."
+    CRF622 = "constraints: {argument} = {value!r} is not possible: it must be {wanted}."
+    CRF623 = "Rule '{name}' can't look for its pattern in '{doc}...': {reason}"
     CRF616 = (
         "Component '{name}' has rules that hold in training, which {optimizer} can't respect. Use LBFGS, ConjugateGradient or "
         "Adam.v1, or set in_training = false in the constraints."
@@ -362,6 +369,10 @@ class Warnings(metaclass=_Coded):
     CRF605 = (
         "{component}: the solver found no labelling of '{doc}...' that keeps all rules within {seconds} s (time_limit in the "
         "constraints). Not kept, as later ones yield: {rules}."
+    )
+    CRF610 = (
+        "{component}: the rules {rules} hold in prediction, but not in training, although in_training is true: no automaton "
+        "holds them, so the sums over all labellings can't respect them. The other rules hold in both."
     )
     CRF606 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': its most probable labelling is used in place "

@@ -5,10 +5,12 @@ import math
 
 import numpy as np
 import pytest
+import spacy
 
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.training import RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import SCHEMES
 
 from . import reference
@@ -90,3 +92,19 @@ def test_components_train_under_rules(caplog):
     assert math.isfinite(nlp.get_pipe("crf_ner").log_probability(nlp.make_doc("Bob left"), []))
     with pytest.raises(ValueError, match=r"CRF614.*'1: at_most'"):
         trained(**with_rules([{"rule": "at_most", "label": "*", "n": 9}], in_training=True, max_states=5))
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_what_training_can_not_keep_is_said(factory, caplog):
+    """It did nothing, and said nothing."""
+    tables = [{"rule": "at_most", "label": "ORG", "n": 2}, {"rule": "same_text_same_label", "name": "one label"}]
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory, config=with_rules(tables, in_training=True))
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        for _ in range(2):
+            nlp.update(examples, sgd=LBFGS(iterations_per_step=2))
+    [record] = [record.message for record in caplog.records if "CRF610" in record.message]
+    assert "one label" in record and "at_most" not in record

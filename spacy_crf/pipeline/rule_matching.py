@@ -1,5 +1,6 @@
 """What the rules' patterns and functions say of Docs: spaCy's Matcher, PhraseMatcher and registered functions."""
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, Optional
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.errors import MatchPatternError
 from spacy.matcher import Matcher, PhraseMatcher
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Token
 from spacy.util import registry
 from spacy.vocab import Vocab
 
@@ -66,6 +67,7 @@ class RuleMatcher:
         words: dict[int, Matcher] = {}
         self._matchers: dict[int, Any] = {}
         self._functions: dict[int, tuple[Rule, Callable]] = {}
+        self._rules = {rule.place: rule for rule in rules}
         for rule in rules:
             if rule.reads_tags:
                 self._functions[rule.place] = (rule, _function(rule))
@@ -83,12 +85,27 @@ class RuleMatcher:
         docs = DocBatch.of(docs)
         if isinstance(docs, DocPart):
             return self(docs.whole).at(docs.kept)
-        found = {place: _find(matcher, docs) for place, matcher in self._matchers.items()}
+        found = {place: self._find(place, docs) for place in self._matchers}
         facts = Facts(found, self._words(docs))
         for place, (rule, function) in self._functions.items():
             allowed = [self._checked(rule, doc, function(doc)) for doc in docs]
             facts[place] = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)
         return facts
+
+    def _find(self, place: int, docs: DocBatch) -> Match:
+        match = Match(*np.zeros((3, int(docs.bounds[-1])), dtype=bool))
+        for doc, shift in zip(docs, docs.bounds.tolist()):
+            try:
+                found = self._matchers[place](doc)
+            except ValueError as error:  # such as patterns of what no component has annotated
+                values = {"name": self._rules[place].name, "doc": doc.text[:40], "reason": error}
+                raise ValueError(Errors.CRF623.format(**values)) from error
+            for _, begin, end in found:
+                if begin < end:
+                    match.covered[shift + begin : shift + end] = True
+                    match.begins[shift + begin] = True
+                    match.ends[shift + end - 1] = True
+        return match
 
     def _checked(self, rule: Rule, doc: Doc, allowed) -> NDArray[np.bool_]:
         array = np.asarray(allowed)
@@ -151,22 +168,14 @@ def _is_lexical(token: dict) -> bool:
     return all(isinstance(key, str) and key.upper() in _LEXICAL for key in token)
 
 
-def _find(matcher, docs: DocBatch) -> Match:
-    match = Match(*np.zeros((3, int(docs.bounds[-1])), dtype=bool))
-    for doc, shift in zip(docs, docs.bounds.tolist()):
-        for _, begin, end in matcher(doc):
-            if begin < end:
-                match.covered[shift + begin : shift + end] = True
-                match.begins[shift + begin] = True
-                match.ends[shift + end - 1] = True
-    return match
-
-
 def _matcher(vocab: Vocab, rule: Rule) -> Matcher:
     matcher = Matcher(vocab, validate=True)
     try:
+        for extension in {name for pattern in rule.pattern for token in pattern for name in token.get("_", ())}:
+            if not Token.has_extension(extension):
+                raise ValueError(f"there is no extension token._.{extension}")
         matcher.add("rule", rule.pattern)
-    except (MatchPatternError, ValueError, KeyError, TypeError) as error:
+    except (MatchPatternError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
         raise ValueError(Errors.CRF610.format(name=rule.name, reason=error)) from error
     return matcher
 

@@ -44,7 +44,6 @@ class Rules(NamedTuple):
     """Rules compiled for the present labels."""
 
     all: "CompiledRules"
-    hard: "CompiledRules"
     matcher: "RuleMatcher"
 
 
@@ -61,6 +60,7 @@ class RuledPipe(CRFPipe):
     constraints: "Optional[Constraints]" = None
     _compiled: Optional[Rules] = None
     _told_broken = False  # whether it was said which gold annotations break rules
+    _told_global = False  # and which rules training leaves out
     _own_rules = 0  # how many of the rules come from the config; the others were added
 
     def __init__(
@@ -82,6 +82,8 @@ class RuledPipe(CRFPipe):
             raise ValueError(Errors.CRF408.format(name=name, setting="min_prob", value=min_prob, known=known))
         if confidence:
             register_extension()
+        if constraints is not None and not hasattr(constraints, "rules"):
+            raise ValueError(Errors.CRF620.format(name=name, value=constraints))
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0
         super().__init__(vocab, model, name, confidence=confidence, decode=decode, min_prob=min_prob, **settings)
@@ -208,10 +210,7 @@ class RuledPipe(CRFPipe):
             from .rule_matching import RuleMatcher
 
             matcher = RuleMatcher(self.vocab, self.constraints.rules, len(self.tags()))
-            every = hard = self.compile_rules(self.constraints)
-            if not all(rule.hard for rule in self.constraints.rules):
-                hard = self.compile_rules(self.constraints.only(lambda rule: rule.hard))
-            self._compiled = Rules(every, hard, matcher)
+            self._compiled = Rules(self.compile_rules(self.constraints), matcher)
         return self._compiled
 
     def check_settings(self) -> None:
@@ -242,6 +241,9 @@ class RuledPipe(CRFPipe):
         if not self._told_broken:
             report.log(self.name)
             self._told_broken = bool(structure.broken)
+        if rule_set.global_ and not self._told_global:
+            self._warn(Warnings.CRF610, rules=", ".join(rule.name for rule in rule_set.global_))
+            self._told_global = True
         return structure
 
     @property
