@@ -12,7 +12,7 @@ from .util import ner_examples
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["crf", *map(str, arguments)])
+    return CliRunner().invoke(app, ["crf", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
 def test_calibration_is_printed(tmp_path):

@@ -180,7 +180,7 @@ def test_rules_mean_what_they_say(number, name):
         decoded = decode(rules, scores, np.array([0, 5]), facts, WORDS, spans)
         assert not decoded.unfinished
         if not expected:
-            assert decoded.relaxed == {0: [rule.name]}
+            assert decoded.relaxed == {0: [rule]}
             continue
         assert not decoded.relaxed
         ruled = rules.apply(scores, facts)
@@ -188,11 +188,10 @@ def test_rules_mean_what_they_say(number, name):
         if rule.global_:
             continue
         # Sums under the rule: its masks and all its automata.
-        fitting, left_out = rules.fitting()
-        assert not left_out
+        assert not rules.left_out
         joined = join_sequences(ruled)
         log_z = reference.log_sum([score for score, _, _ in expected])
-        graph = rules.graph(fitting)
+        graph = rules.graph(rules.fitting)
         assert graph.log_partition(joined.scores)[0] == pytest.approx(log_z, abs=1e-9)
         [best] = graph.n_best(joined.scores, 4)
         assert [tuple(path[joined.tokens].tolist()) for _, path in best] == [tags for _, tags, _ in expected[:4]]
@@ -271,7 +270,7 @@ def test_rules_that_have_to_yield_share_the_time_of_the_solver(monkeypatch):
     emissions[np.arange(5), [1, 0, 3, 0, 0]] = 0.0  # the same word is A, and then B
     words = np.array([7, 1, 7, 2, 3], dtype=np.uint64)
     decoded = decode(rules, scores._replace(emissions=emissions), np.array([0, 5]), Facts(), words, spans)
-    assert decoded.relaxed == {0: [str(n) for n in range(8)]} and decoded.unfinished == [0]
+    assert [rule.name for rule in decoded.relaxed[0]] == [str(n) for n in range(8)] and decoded.unfinished == [0]
     assert len(asked) == 9 and asked[0] == 0.05 and asked[1] < 0.05
     assert min(asked) >= 0.01 * 0.05 and sum(asked) < 0.11
 
@@ -331,7 +330,7 @@ def test_later_rules_yield():
     ]
     rules = make_rules(tables, scheme)
     decoded = decode(rules, scores, np.array([0, 3]), Facts(), WORDS, spans)
-    assert decoded.relaxed == {0: ["too many for three tokens"]}
+    assert [rule.name for rule in decoded.relaxed[0]] == ["too many for three tokens"]
     labels = scheme.decode(decoded.tags, np.array([0, 3])).label.tolist()
     assert labels.count(A) == 2
 
@@ -353,7 +352,7 @@ def test_the_graph_knows_when_rules_contradict_each_other():
 def test_sizes_of_automata_are_told():
     scheme = SCHEMES["BIO"]
     rules = make_rules([*TOGETHER, {"rule": "forbid_pair", "labels": ["A", "B"]}], scheme)
-    assert [how for _, how in rules.enforcement()] == [
+    assert [how for _, how, _ in rules.enforcement()] == [
         "2 automata of 2 states",
         "automaton of 3 states",
         "automaton of 3 states",
@@ -361,8 +360,8 @@ def test_sizes_of_automata_are_told():
         "mask",
     ]
     small = make_rules([{"rule": "at_most", "label": "*", "n": 3}], scheme, max_states=5)
-    fitting, left_out = small.fitting()
-    assert len(fitting) == 1 and [rule.name for rule in left_out] == ["1: at_most"]
+    assert len(small.fitting) == 1 and small.left_out == [(small.rules[0], ["B"])]
+    assert small.enforcement()[0].known == "partly, not of B"
 
 
 REFUSED = [
@@ -387,6 +386,14 @@ REFUSED = [
     ({"rule": "only_on", "label": "A", "pattern": "x"}, "CRF604.*Matcher pattern"),
     ({"rule": "same_text_same_label", "weight": 1.0}, "CRF605"),
     ({"rule": "at_most", "label": "A", "n": 1, "name": ""}, "CRF604"),
+    ({"rule": "at_most", "label": "A", "n": None}, "CRF603.*missing: n"),
+    ({"rule": "at_most", "label": "A", "n": 1, "weight": 1e308}, "CRF604.*from -1e[+]09"),
+    ({"rule": "only_on", "label": "A", "pattern": [5]}, "CRF604.*Matcher pattern"),
+    ({"rule": "only_on", "label": "A", "phrases": ["\ud800"]}, "CRF621.*no text that can be written"),
+    ({"rule": "only_on", "label": "A", "pattern": [{"ORTH": {"IN": {1, 2}}}]}, "CRF621"),
+    ({"rule": "at_most", "label": "A", "n": 10**30}, "CRF621.*too large"),
+    ({"rule": "at_most", "label": "A", "n": 1, 5: 1}, "CRF621.*the key 5"),
+    ({"rule": "only_on", "label": "A", "pattern": eval("[" * 50 + "{}" + "]" * 50)}, "CRF621.*nested"),
 ]
 
 
@@ -413,8 +420,17 @@ def test_rules_from_a_file(tmp_path):
     path.write_text("[]\n", encoding="utf8")
     with pytest.raises(ValueError, match="CRF607"):
         constraints(path=str(path))
+    path.write_text("[" * 100_000, encoding="utf8")
+    with pytest.raises(ValueError, match="CRF607"):
+        constraints(path=str(path))
+    table = {"rule": "never_on", "label": "A", "phrases": "a\u2028b"}  # not the end of a line
+    path.write_text(json.dumps(table, ensure_ascii=False), encoding="utf-8-sig")
+    assert constraints(path=str(path)).tables == [table]
     with pytest.raises(ValueError, match="CRF606"):
         constraints(path=str(tmp_path / "none.jsonl")).require_file()
     for settings in ({"max_states": 0}, {"time_limit": math.nan}):
         with pytest.raises(ValueError, match="CRF608"):
             constraints([], **settings)
+    for settings in ({"rules": {"rule": "at_most"}}, {"rules": "at_most"}, {"path": 5}):
+        with pytest.raises(ValueError, match="CRF622"):
+            constraints(**settings)

@@ -42,12 +42,12 @@ def _show_rules(pipe) -> None:
     from rich.table import Table
 
     table = Table(title=pipe.name, title_justify="left")
-    for column in ("rule", "name", "weight", "arguments", "enforced by"):
+    for column in ("rule", "name", "weight", "arguments", "enforced by", "in probabilities"):
         table.add_column(column)
-    for rule, how in pipe.rules().all.enforcement():
+    for rule, how, known in pipe.rules().all.enforcement():
         arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
         written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        table.add_row(rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how)
+        table.add_row(rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known)
     Console().print(table)
 
 

@@ -8,7 +8,7 @@ it is broken.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -32,9 +32,16 @@ class Decoded(NamedTuple):
     """Labellings of a batch, and what could not be had."""
 
     tags: NDArray[np.int32]  # [T]
-    relaxed: dict[int, list[str]]  # names of the rules that a document does not keep, by its number
+    relaxed: dict[int, list[Rule]]  # the rules that a document does not keep, by its number
     unfinished: list[int]  # documents for which the solver ran out of time
     solved: dict[int, list[str]]  # how documents were decoded that broke a rule at first: names of the rules added
+
+
+class Kept(NamedTuple):
+    """Which rules hold, by their places: decided once for all that is asked of a document."""
+
+    places: frozenset[int]
+    instead: Mapping[int, frozenset[int]]  # for some documents others
 
 
 class Document(NamedTuple):
@@ -56,6 +63,7 @@ def decode(
     spans: SpanStates,
     *,
     clamp: Optional[Clamp] = None,
+    kept: Optional[Kept] = None,
 ) -> Decoded:
     """Best labellings of D documents.
 
@@ -65,22 +73,23 @@ def decode(
     words (uint64[T]): The words, for rules about texts.
     spans (SpanStates): How tags spell spans.
     clamp (bool[T, S]): Tags still allowed, or None.
+    kept (Kept): The rules that hold; by default all that can be kept, in their order.
     RETURNS (Decoded)
     """
-    path = LinearChain().viterbi(rules.apply(scores, facts), clamp=clamp)
+    path = LinearChain().viterbi(rules.apply(scores, facts, None if kept is None else kept.places), clamp=clamp)
     tags = path.states
     broken = documents_without(path.scores, scores.starts, doc_starts)
     if rules.automata:
         opening, _ = ends(scores.starts, len(tags))
         totals = rules.scores_of(np.maximum(tags, 0), opening, doc_starts)
-        broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
+        broken |= rules.broken(totals, None if kept is None else kept.places)
 
     def search(tokens: slice) -> ChainSearch:
         of_doc, of_clamp = cut_document(scores, clamp, tokens)
         document = Document(of_doc, of_clamp, facts.at(tokens), cut_words(words, tokens), spans)
         return ChainSearch(rules, document)
 
-    return search_where_broken(rules, tags, doc_starts, broken, search)
+    return search_where_broken(rules, tags, doc_starts, broken, search, kept)
 
 
 def search_where_broken(
@@ -89,14 +98,18 @@ def search_where_broken(
     doc_starts: NDArray[np.int64],
     broken: NDArray[np.bool_],
     search: "Callable[[slice], Search]",
+    kept: Optional[Kept],
 ) -> Decoded:
     """The labellings of D documents, those that break a rule replaced by the best that keep all.
 
     tags (int32[T]): The labellings; they are changed in place.
     broken (bool[D]): Documents that break a rule other than those about texts.
     search (Callable): The search for the document that has these tokens.
+    kept (Kept): The rules that hold, None if that is to be found out.
     """
     decoded = Decoded(tags, {}, [], {})
+    if kept is not None:
+        broken[list(kept.instead)] = True
     for d in range(len(doc_starts) - 1) if rules.global_ else np.flatnonzero(broken).tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
         if tokens.start == tokens.stop:
@@ -104,8 +117,9 @@ def search_where_broken(
         of_doc = search(tokens)
         if not broken[d] and not of_doc.clashing(tags[tokens]):
             continue
-        answer = of_doc.best()
-        tags[tokens] = answer.tags
+        answer = of_doc.best() if kept is None else of_doc.under(kept.instead.get(d, kept.places))
+        if answer.tags is not None:
+            tags[tokens] = answer.tags
         if answer.relaxed:
             decoded.relaxed[d] = answer.relaxed
         if not answer.finished:
@@ -130,8 +144,8 @@ def cut_words(words: Optional[NDArray[np.uint64]], tokens: slice) -> NDArray[np.
 
 
 class Answer(NamedTuple):
-    tags: NDArray[np.int32]
-    relaxed: list[str]
+    tags: Optional[NDArray[np.int32]]  # None if there was no time to find any
+    relaxed: list[Rule]
     finished: bool
     added: list[str]
 
@@ -196,17 +210,22 @@ class Search:
             if rule.hard:
                 with_rule = self._solve([*kept, rule.place])
                 if with_rule is None:
-                    relaxed.append(rule.name)
+                    relaxed.append(rule)
                 else:
                     tags = with_rule
                     kept.append(rule.place)
         return Answer(tags, relaxed, self._finished, self._added)
 
+    def under(self, kept: frozenset[int]) -> Answer:
+        """The best labelling under rules, given by their places, that some labelling keeps."""
+        tags = self._solve(sorted(kept))
+        return Answer(tags, [], self._finished and tags is not None, self._added)
+
     def _solve(self, kept: list[int]) -> Optional[NDArray[np.int32]]:
         """The best labelling under some rules, None if there is none."""
         rules = self._rules
         masked = self._masked(set(kept))
-        relevant = {n for n, (rule, _) in enumerate(rules.automata) if rule.place in kept}
+        relevant = set(rules.automata_of(kept))
         active = set(rules.rewards & relevant)
         texts: list = []  # (rule, text) of the texts that must have one label
         self._added = []

@@ -29,6 +29,15 @@ class RuleAutomaton(NamedTuple):
 
     rule: Rule
     automaton: Automaton
+    label: Optional[int]  # the label it is about, None for one that is about all that the rule names
+
+
+class Enforced(NamedTuple):
+    """How a rule is enforced, in words."""
+
+    rule: Rule
+    how: str
+    known: str  # to probabilities
 
 
 class Clash(NamedTuple):
@@ -58,10 +67,10 @@ class CompiledRules:
         self.local = [rule for rule in self.rules if self.is_local(rule)]
         self.global_ = [rule for rule in self.rules if rule.global_]
         self.automata = [
-            RuleAutomaton(rule, minimised(automaton))
+            RuleAutomaton(rule, minimised(automaton), label)
             for rule in self.rules
             if rule not in self.local
-            for automaton in rule.automata(tags)
+            for automaton, label in zip(rule.automata(tags), rule.labels(tags) if rule.by_label else [None])
         ]
         nothing = np.zeros(0, dtype=bool)
         self._static = {
@@ -77,15 +86,14 @@ class CompiledRules:
         self.allowed[size, size] = False
         self._graphs: dict[frozenset[int], Any] = {}
         self._stacks: dict[frozenset[int], tuple] = {}
-        self._stack = _stacked([automaton for _, automaton in self.automata], tags.n_events)
-        self._fitting: Optional[tuple[frozenset[int], list[Rule]]] = None
+        self._stack = _stacked([automaton for _, automaton, _ in self.automata], tags.n_events)
         self.told = False  # whether it was said which rules probabilities leave out
         self._check_consistency()
 
     def _check_consistency(self) -> None:
         """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
         together = make_automaton(1, self.tags.n_events, [])
-        for rule, automaton in self.automata:
+        for rule, automaton, _ in self.automata:
             larger = product(together, automaton, max_states=self.constraints.max_states) if rule.hard else None
             if larger is None:
                 continue
@@ -141,7 +149,20 @@ class CompiledRules:
     @cached_property
     def rewards(self) -> frozenset[int]:
         """Automata that may add to a score, and so can't be left out until they are broken."""
-        return frozenset(n for n, (_, automaton) in enumerate(self.automata) if not automaton.is_lazy)
+        return frozenset(n for n, (_, automaton, _) in enumerate(self.automata) if not automaton.is_lazy)
+
+    def automata_of(self, kept: Iterable[int]) -> list[int]:
+        """The automata of some rules, which are given by their places."""
+        return [n for n, (rule, _, _) in enumerate(self.automata) if rule.place in kept]
+
+    def broken(self, totals: Floats, kept: Optional[Iterable[int]] = None) -> NDArray[np.bool_]:
+        """Documents whose labelling breaks a rule with a memory, or might get a reward of one: bool[D].
+
+        totals (float64[D, N]): What the automata say of it.
+        kept (Iterable[int]): Places of the rules that hold, all of them by default.
+        """
+        automata = list(range(len(self.automata))) if kept is None else self.automata_of(kept)
+        return (totals[:, automata] < 0.0).any(axis=1) | (not self.rewards.isdisjoint(automata))
 
     def graph(self, automata: frozenset[int]) -> Any:
         """Inference under some of the automata, None if their product has more than max_states states."""
@@ -181,43 +202,56 @@ class CompiledRules:
     def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
         together = make_automaton(1, self.tags.n_events, [])
         for n in automata:
-            # The product may be much larger before it is minimised.
-            larger = product(together, self.automata[n].automaton, max_states=8 * self.constraints.max_states)
-            if larger is None:
-                return None
-            together = minimised(larger)
-            if together.n_states > self.constraints.max_states:
+            together = self._with(together, n)
+            if together is None:
                 return None
         return together
 
-    def fitting(self) -> tuple[frozenset[int], list[Rule]]:
-        """As many automata as fit into max_states together, in the order of the rules, and the rules of the others."""
-        if self._fitting is not None:
-            return self._fitting
-        fitting, left_out = frozenset(), []
-        for n, (rule, _) in enumerate(self.automata):
-            if rule not in left_out and self._product(sorted(fitting | {n})) is not None:
-                fitting |= {n}
-            elif rule not in left_out:
-                left_out.append(rule)
-        self._fitting = fitting, left_out
-        return self._fitting
+    def _with(self, together: Automaton, n: int) -> Optional[Automaton]:
+        """An automaton with one more, None if that has more than max_states states."""
+        # The product may be much larger before it is minimised.
+        limit = self.constraints.max_states
+        larger = product(together, self.automata[n].automaton, max_states=8 * limit)
+        larger = None if larger is None else minimised(larger)
+        return None if larger is None or larger.n_states > limit else larger
 
-    def enforcement(self) -> list[tuple[Rule, str]]:
-        """How each rule is enforced, in words."""
+    @cached_property
+    def fitting(self) -> frozenset[int]:
+        """As many automata as fit into max_states together, in the order of the rules: those that probabilities know."""
+        fitting, together = [], make_automaton(1, self.tags.n_events, [])
+        for n in range(len(self.automata)):
+            larger = self._with(together, n)
+            if larger is not None:
+                fitting.append(n)
+                together = larger
+        return frozenset(fitting)
+
+    @property
+    def left_out(self) -> list[tuple[Rule, list[str]]]:
+        """The rules that do not fit, each with the labels about which that is so (none if the rule is a whole)."""
+        found: dict[int, tuple[Rule, list[str]]] = {}
+        for n, (rule, _, label) in enumerate(self.automata):
+            if n not in self.fitting:
+                _, labels = found.setdefault(rule.place, (rule, []))
+                labels += [] if label is None else [self.tags.labels[label]]
+        return list(found.values())
+
+    def enforcement(self) -> list[Enforced]:
+        """How each rule is enforced, and whether probabilities know it."""
+        left_out = {rule.place: labels for rule, labels in self.left_out}
         said = []
         for rule in self.rules:
-            automata = [automaton for owner, automaton in self.automata if owner is rule]
+            sizes = sorted(self.automata[n].automaton.n_states for n in self.automata_of([rule.place]))
             if rule in self.local:
-                said.append((rule, "mask"))
+                said.append(Enforced(rule, "mask", "yes"))
             elif rule.global_:
-                said.append((rule, "program, where it is broken"))
-            elif len(automata) == 1:
-                said.append((rule, f"automaton of {automata[0].n_states} states"))
+                said.append(Enforced(rule, "program, where it is broken", "no"))
             else:
-                sizes = sorted({automaton.n_states for automaton in automata})
-                span = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-                said.append((rule, f"{len(automata)} automata of {span} states"))
+                span = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
+                how = f"automaton of {span} states" if len(sizes) == 1 else f"{len(sizes)} automata of {span} states"
+                labels = left_out.get(rule.place)
+                known = "yes" if labels is None else "no" if len(labels) in (0, len(sizes)) else _all_but(labels)
+                said.append(Enforced(rule, how, known))
         return said
 
     # ------------------------------------------------------------------------------------------------------- texts
@@ -336,6 +370,10 @@ class RuleSet(CompiledRules):
 
     def _inference(self, graph: StateGraph) -> GraphChain:
         return GraphChain(graph)
+
+
+def _all_but(labels: list[str]) -> str:
+    return f"partly, not of {', '.join(labels)}"
 
 
 def ends(starts: Optional[NDArray[np.int64]], tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -22,6 +22,8 @@ from .automaton import Automaton, SpanTags, make_automaton, per_sentence
 
 Table = dict[str, Any]
 NO_SPAN, START = "O", "START"
+_LARGEST_WEIGHT = 1e9  # log-odds: sums of such prices stay numbers
+_DEEPEST = 20  # of tables inside of tables
 
 
 class Steps(NamedTuple):
@@ -103,6 +105,7 @@ class Rule:
     local: ClassVar[bool] = False  # forbids tokens and steps, without a memory
     by_token: ClassVar[bool] = False  # of tokens, each by itself: what the pattern says of a token is all it asks for
     global_: ClassVar[bool] = False  # no small automaton holds it
+    by_label: ClassVar[bool] = False  # says it of each label by itself: one automaton for each
     segment_scores: ClassVar[str] = "tokens"  # what its mask is for, of a segment: "tokens", "begins" or "ends"
     bounds_length: ClassVar[bool] = False  # forbids some lengths of segments, see `broken_lengths`
 
@@ -142,8 +145,16 @@ class _Refused(Exception):
     """What a reader of arguments wants instead."""
 
 
+def _is_list(value, is_item):
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(map(is_item, value))
+
+
+def _is_name(value):
+    return isinstance(value, str) and value != ""
+
+
 def _text(value):
-    if not isinstance(value, str) or not value:
+    if not _is_name(value):
         raise _Refused("text")
     return value
 
@@ -153,7 +164,7 @@ def _labels(value):
     if value == "*":
         return value
     names = [value] if isinstance(value, str) else value
-    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) and name for name in names):
+    if not _is_list(names, _is_name):
         raise _Refused('a label, a list of labels, or "*"')
     return list(names)
 
@@ -166,13 +177,13 @@ def _named_labels(value):
 
 
 def _pair(value):
-    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(name, str) for name in value):
+    if not _is_list(value, _is_name) or len(value) != 2:
         raise _Refused("two labels")
     return list(value)
 
 
 def _pairs(value):
-    if not isinstance(value, (list, tuple)) or not value:
+    if not _is_list(value, lambda pair: True):
         raise _Refused("a list of pairs of labels")
     return [_pair(pair) for pair in value]
 
@@ -197,17 +208,15 @@ def _scope(value):
 
 
 def _pattern(value):
-    if not isinstance(value, (list, tuple)) or not value:
+    patterns = [value] if isinstance(value, (list, tuple)) and value and isinstance(value[0], dict) else value
+    if not _is_list(patterns, lambda pattern: _is_list(pattern, lambda token: isinstance(token, dict))):
         raise _Refused("a Matcher pattern (a list of token tables), or a list of such patterns")
-    patterns = [list(value)] if isinstance(value[0], dict) else [list(pattern) for pattern in value]
-    if not all(pattern and all(isinstance(token, dict) for token in pattern) for pattern in patterns):
-        raise _Refused("a Matcher pattern (a list of token tables), or a list of such patterns")
-    return patterns
+    return [list(pattern) for pattern in patterns]
 
 
 def _phrases(value):
     phrases = [value] if isinstance(value, str) else value
-    if not isinstance(phrases, (list, tuple)) or not phrases or not all(isinstance(p, str) and p for p in phrases):
+    if not _is_list(phrases, _is_name):
         raise _Refused("a list of texts")
     return list(phrases)
 
@@ -382,6 +391,7 @@ class _Counted(Rule):
 
     required: ClassVar = {"label": _labels, "n": _count}
     optional: ClassVar = {"per": (_scope, "doc")}
+    by_label: ClassVar = True
     at_most: ClassVar[bool] = False
     at_least: ClassVar[bool] = False
 
@@ -470,7 +480,7 @@ class Excludes(_Implication):
 class Length(Rule):
     """Spans of the label have so many tokens."""
 
-    kind, bounds_length = "length", True
+    kind, bounds_length, by_label = "length", True, True
     required: ClassVar = {"label": _labels}
     optional: ClassVar = {"min": (_count, 1), "max": (_count, None)}
 
@@ -555,6 +565,9 @@ def read_rule(table: Table, place: int = 0) -> Rule:
     """
     if not isinstance(table, dict) or not isinstance(table.get("rule"), str):
         raise ValueError(Errors.CRF601.format(place=place + 1, rule=table))
+    reason = _not_plain(table)
+    if reason:
+        raise ValueError(Errors.CRF621.format(place=place + 1, rule=table, reason=reason))
     kind = RULES.get(table["rule"])
     if kind is None:
         raise ValueError(Errors.CRF602.format(place=place + 1, rule=table["rule"], known=", ".join(RULES)))
@@ -563,16 +576,16 @@ def read_rule(table: Table, place: int = 0) -> Rule:
         raise ValueError(Errors.CRF604.format(name=place + 1, argument="name", value=name, wanted="text"))
     readers = {**kind.required, **{argument: reader for argument, (reader, _) in kind.optional.items()}}
     unknown = [argument for argument in table if argument not in readers and argument not in ("rule", "name", "weight")]
-    missing = [argument for argument in kind.required if argument not in table]
+    missing = [argument for argument in kind.required if table.get(argument) is None]
     if unknown or missing:
         problem = f"unknown: {', '.join(map(str, unknown))}" if unknown else f"missing: {', '.join(missing)}"
         known = ", ".join([*readers, "name", "weight"])
         raise ValueError(Errors.CRF603.format(name=name, problem=problem, known=known))
     weight = table.get("weight")
     if weight is not None and (
-        isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight)
+        isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= _LARGEST_WEIGHT
     ):
-        wanted = "a finite number; leave it out for a rule that must not be broken"
+        wanted = f"a number from {-_LARGEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}; leave it out for a rule that must not be broken"
         raise ValueError(Errors.CRF604.format(name=name, argument="weight", value=weight, wanted=wanted))
     arguments = {argument: default for argument, (_, default) in kind.optional.items()}
     for argument, reader in readers.items():
@@ -591,6 +604,29 @@ def read_rule(table: Table, place: int = 0) -> Rule:
     return rule
 
 
+def _not_plain(value: Any, depth: int = 0) -> Optional[str]:
+    """Why a value can't be saved as part of a rule, None if it can."""
+    if depth > _DEEPEST:
+        return "it is nested too deeply"
+    if value is None or isinstance(value, (bool, float)):
+        return None
+    if isinstance(value, int):
+        return None if abs(value) < 2**63 else f"{value} is too large"
+    if isinstance(value, str):
+        is_text = value.isascii() or value == value.encode("utf8", "ignore").decode("utf8")
+        return None if is_text else f"{value!r} is no text that can be written"
+    if isinstance(value, dict):
+        wrong = [key for key in value if not isinstance(key, str)]
+        parts = [*value, *value.values()]
+        if wrong:
+            return f"the key {wrong[0]!r} is no text"
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    else:
+        return f"{value!r} is no number, text, list or table"
+    return next(filter(None, (_not_plain(part, depth + 1) for part in parts)), None)
+
+
 def read_jsonl(path: Union[str, Path]) -> list[Table]:
     """Rules from a file with one JSON table per line.
 
@@ -598,7 +634,7 @@ def read_jsonl(path: Union[str, Path]) -> list[Table]:
     """
     path, tables = Path(path), []
     try:
-        lines = path.read_text(encoding="utf8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(Errors.CRF606.format(path=path, reason=error)) from error
     for number, line in enumerate(lines, start=1):
@@ -606,7 +642,7 @@ def read_jsonl(path: Union[str, Path]) -> list[Table]:
             continue
         try:
             table = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(Errors.CRF607.format(path=path, line=number, reason=error)) from error
         if not isinstance(table, dict):
             raise ValueError(Errors.CRF607.format(path=path, line=number, reason="it is not a table"))
@@ -670,6 +706,10 @@ def constraints(
     for argument, value in (("max_states", max_states), ("time_limit", time_limit)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ValueError(Errors.CRF608.format(argument=argument, value=value))
+    if rules is not None and not isinstance(rules, (list, tuple)):
+        raise ValueError(Errors.CRF622.format(argument="rules", value=rules, wanted="a list of tables"))
+    if path is not None and not isinstance(path, (str, Path)):
+        raise ValueError(Errors.CRF622.format(argument="path", value=path, wanted="the path of a file"))
     missing = Path(path) if path and not Path(path).exists() else None
     tables = [*(rules or []), *(read_jsonl(path) if path and missing is None else [])]
     read = [read_rule(table, place) for place, table in enumerate(tables)]

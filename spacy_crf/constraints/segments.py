@@ -22,7 +22,7 @@ from ..inference.semi_markov import SemiMarkov, segments_of
 from ..schemes import SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores, StateGraph
 from .automaton import SpanTags
-from .decoding import Decoded, Search, cut_words, documents_without, search_where_broken
+from .decoding import Decoded, Kept, Search, cut_words, documents_without, search_where_broken
 from .facts import Facts
 from .integer_program import Solution
 from .rule_set import CompiledRules, ends
@@ -114,6 +114,7 @@ def decode(
     words: Optional[NDArray[np.uint64]] = None,
     *,
     clamp: Optional[SegmentClamp] = None,
+    kept: Optional[Kept] = None,
 ) -> Decoded:
     """Best segmentations of D documents.
 
@@ -122,20 +123,21 @@ def decode(
     facts (Facts): What patterns and functions say of the tokens.
     words (uint64[T]): The words, for rules about texts.
     clamp (SegmentClamp): Segments still allowed, or None.
+    kept (Kept): The rules that hold; by default all that can be kept, in their order.
     RETURNS (Decoded): Its tags are paths of segments.
     """
-    path = SemiMarkov().viterbi(rules.apply(scores, facts), clamp=clamp)
+    places = None if kept is None else kept.places
+    path = SemiMarkov().viterbi(rules.apply(scores, facts, places), clamp=clamp)
     opening, _ = ends(scores.starts, len(path.states))
     totals = rules.scores_of_path(path.states, opening, doc_starts)
-    broken = documents_without(path.scores, scores.starts, doc_starts)
-    broken |= (totals < 0.0).any(axis=1) | (len(rules.rewards) > 0)
+    broken = documents_without(path.scores, scores.starts, doc_starts) | rules.broken(totals, places)
 
     def search(tokens: slice) -> SegmentSearch:
         of_doc, of_clamp = cut_segments(scores, clamp, tokens)
         document = SegmentDocument(of_doc, of_clamp, facts.at(tokens), cut_words(words, tokens))
         return SegmentSearch(rules, document)
 
-    return search_where_broken(rules, path.states, doc_starts, broken, search)
+    return search_where_broken(rules, path.states, doc_starts, broken, search, kept)
 
 
 class SegmentSearch(Search):

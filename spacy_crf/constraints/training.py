@@ -62,17 +62,15 @@ class RuledStructure:
         doc_starts: NDArray[np.int64],
         alone: NDArray[np.bool_],
     ):
-        fitting, left_out = rules.fitting()
-        if left_out:
-            limit = rules.constraints.max_states
-            what = "training under rules"
-            raise ValueError(Errors.CRF614.format(name=left_out[0].name, max_states=limit, what=what))
+        if rules.left_out:
+            limit, what = rules.constraints.max_states, "training under rules"
+            raise ValueError(Errors.CRF614.format(name=rules.left_out[0][0].name, max_states=limit, what=what))
         self._structure = structure
         self._rules = rules
         self.broken: list[tuple[Rule, int]] = []  # rules, and the documents whose annotation breaks them
         n_docs = len(doc_starts) - 1
         lifted: list[set[int]] = [set() for _ in range(n_docs)]
-        whole = _group(np.arange(n_docs), frozenset(), fitting, facts, starts, doc_starts)
+        whole = _group(np.arange(n_docs), frozenset(), rules.fitting, facts, starts, doc_starts)
         nothing = self._free_scores(starts)
         for rule in rules.rules:
             if rule.hard and not rule.global_:
@@ -86,7 +84,7 @@ class RuledStructure:
                 groups.setdefault((kept, d if alone[d] else -1), []).append(d)
         self._groups = []
         for (kept, _), docs in groups.items():
-            automata = frozenset(n for n in fitting if rules.automata[n].rule.place in kept)
+            automata = frozenset(rules.automata_of(kept))
             self._groups.append(_group(np.array(docs), kept, automata, facts, starts, doc_starts))
 
     def _breaking(self, rule: Rule, whole: Group, nothing: Any, clamp: Any) -> NDArray[np.int64]:

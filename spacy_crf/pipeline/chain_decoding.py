@@ -21,10 +21,10 @@ class ChainDecoding(NamedTuple):
 
     spans: SpanStates
 
-    def decode(self, rules, scores: ChainScores, doc_starts, facts, words, clamp: Optional[Clamp]) -> "Decoded":
+    def decode(self, rules, scores: ChainScores, doc_starts, facts, words, clamp: Optional[Clamp], kept) -> "Decoded":
         from ..constraints.decoding import decode
 
-        return decode(rules, scores, doc_starts, facts, words, self.spans, clamp=clamp)
+        return decode(rules, scores, doc_starts, facts, words, self.spans, clamp=clamp, kept=kept)
 
     def expected(self, scores: ChainScores, marginals: Floats) -> ChainScores:
         return ChainScores(
@@ -68,9 +68,6 @@ class ChainDistribution(NamedTuple):
     joined: Joined
     spans: SpanStates  # with the break as one more tag
     starts: NDArray[np.int64]  # of the sequences
-
-    def is_possible(self) -> bool:
-        return bool(self.structure.log_partition(self.joined.scores, clamp=self.joined.clamp)[0] > -np.inf)
 
     def marginals(self) -> Floats:
         marginals = self.structure.marginals(self.joined.scores, clamp=self.joined.clamp)

@@ -12,9 +12,10 @@ from ..schemes import Segments
 from ..types import Floats
 
 if TYPE_CHECKING:
-    from ..constraints.decoding import Decoded
+    from ..constraints.decoding import Decoded, Kept
     from ..constraints.facts import Facts
     from ..constraints.rule_set import CompiledRules
+    from ..constraints.rules import Rule
     from .ruled_pipe import RuledPipe, Rules
 
 
@@ -22,9 +23,6 @@ class Distribution(Protocol):
     """The distribution over the labellings of one Doc, or of a batch of Docs whose sequences no rule ties together."""
 
     starts: NDArray[np.int64]  # of the sequences
-
-    def is_possible(self) -> bool:
-        """Whether there is any labelling."""
 
     def marginals(self) -> Floats:
         """Probability of each state at each token: float64[T, S]."""
@@ -49,9 +47,16 @@ class Decoding(Protocol):
     """What a structure adds to prediction. Scores and clamps are those of the structure, labellings are tags."""
 
     def decode(
-        self, rules: "CompiledRules", scores: Any, doc_starts: NDArray[np.int64], facts: "Facts", words: Any, clamp: Any
+        self,
+        rules: "CompiledRules",
+        scores: Any,
+        doc_starts: NDArray[np.int64],
+        facts: "Facts",
+        words: Any,
+        clamp: Any,
+        kept: "Optional[Kept]",
     ) -> "Decoded":
-        """Best labellings that keep the rules."""
+        """Best labellings that keep the rules, see `constraints.decoding.decode`."""
 
     def expected(self, scores: Any, marginals: Floats) -> Any:
         """Scores whose best labelling has the largest sum of marginals."""
@@ -77,137 +82,133 @@ def predict(
     rules: The compiled rules, or None.
     RETURNS (int32[T], float64[N] or None)
     """
-    settings = pipe.cfg
-    facts = rules.matcher(docs) if rules is not None else None
-    posterior = settings["decode"] == "posterior"
-    weigh = settings["confidence"] or settings["min_prob"] > 0.0
-    tags: Optional[NDArray[np.int32]] = None
-    relaxed: dict[int, list[str]] = {}
-    if rules is not None:
-        tags, relaxed = _decode(pipe, docs, scores, clamp, rules.all, facts)
-    if not (weigh or posterior):
-        return tags, None
-    batch = _Batch(pipe, docs, scores, clamp, rules, facts, relaxed)
-    if posterior:
-        tags = _posterior_tags(pipe, docs, batch, rules, tags)
-    if not weigh:
-        return tags, None
-    return tags, batch.span_probabilities(pipe.segments(tags, scores.starts))
-
-
-def _decode(pipe, docs, scores, clamp, rule_set, facts):
-    found = _best_under_rules(pipe, docs, scores, clamp, rule_set, facts)
-    seconds = rule_set.constraints.time_limit
-    for d, names in found.relaxed.items():
-        message = Warnings.CRF605 if d in found.unfinished else Warnings.CRF601
-        pipe._warn(message, doc=docs[d].text[:40], rules=", ".join(names), seconds=seconds)
-    for d in found.unfinished:
-        if d not in found.relaxed:
-            pipe._warn(Warnings.CRF602, doc=docs[d].text[:40], seconds=seconds)
-    return found.tags, found.relaxed
-
-
-def _best_under_rules(pipe, docs, scores, clamp, rule_set, facts) -> "Decoded":
-    words = docs.words if rule_set.global_ else None
-    return pipe.decoding().decode(rule_set, scores, docs.bounds, facts, words, clamp)
-
-
-def _posterior_tags(pipe, docs, batch: "_Batch", rules, most_probable) -> NDArray[np.int32]:
-    """The valid labelling with the largest sum of marginals; where that is not found in time, the most probable one."""
-    expected = batch.decoding.expected(batch.ruled, batch.marginals())
-    if rules is None:
-        return pipe.best_tags(expected, batch.clamp)
-    found = _best_under_rules(pipe, docs, expected, batch.clamp, rules.hard, batch.facts)
-    for d in found.unfinished:
-        tokens = slice(int(batch.bounds[d]), int(batch.bounds[d + 1]))
-        found.tags[tokens] = most_probable[tokens]
-        pipe._warn(Warnings.CRF606, doc=docs[d].text[:40], seconds=rules.hard.constraints.time_limit)
-    return found.tags
-
-
-class _Batch:
-    """The distributions over the labellings of several Docs."""
-
-    def __init__(self, pipe, docs, scores, clamp, rules, facts, relaxed):
-        self.decoding: Decoding = pipe.decoding()
-        self._docs = docs
-        self.clamp = clamp
-        self.facts = facts
-        self.bounds = docs.bounds
-        self._rules = rules.all if rules is not None else None
-        self._relaxed = relaxed
-        self.ruled = scores if rules is None else self._rules.apply(scores, facts)
-        self._scores = scores
-        self._fitting: frozenset[int] = frozenset()
-        if self._rules is not None:
-            self._fitting, left_out = self._rules.fitting()
-            _tell_ignored(pipe, self._rules, left_out)
-
-    def span_probabilities(self, segments: Segments) -> Floats:
-        if not self._fitting and not self._relaxed:
-            return self.decoding.batch(self.ruled, self.clamp).span_probabilities(segments)
-        probabilities = np.zeros(len(segments.start))
-        of_doc = np.searchsorted(segments.start, self.bounds)
-        for d in range(len(self._docs)):
-            n = slice(of_doc[d], of_doc[d + 1])
-            if n.start < n.stop:
-                shift = self.bounds[d]
-                of_segments = Segments(segments.start[n] - shift, segments.end[n] - shift, segments.label[n])
-                probabilities[n] = self._distribution(d).span_probabilities(of_segments)
-        return probabilities
-
-    def marginals(self) -> Floats:
-        if not self._fitting and not self._relaxed:
-            return self.decoding.batch(self.ruled, self.clamp).marginals()
-        parts = [
-            self._distribution(d).marginals() for d in range(len(self._docs)) if self.bounds[d] < self.bounds[d + 1]
-        ]
-        return np.concatenate(parts) if parts else self.decoding.batch(self.ruled, self.clamp).marginals()
-
-    def _distribution(self, d: int) -> Distribution:
-        tokens = slice(int(self.bounds[d]), int(self.bounds[d + 1]))
-        scores, clamp = self.decoding.cut(self._scores, self.clamp, tokens)
-        facts = self.facts.at(tokens)
-        return _make(self.decoding, scores, clamp, self._rules, facts, self._fitting, self._relaxed.get(d, []))
+    batch = _Batch(pipe, docs, scores, clamp, rules)
+    tags = batch.most_probable()
+    if pipe.cfg["decode"] == "posterior":
+        tags = batch.most_right(tags)
+    weigh = pipe.cfg["confidence"] or pipe.cfg["min_prob"] > 0.0
+    return tags, batch.span_probabilities(pipe.segments(tags, scores.starts)) if weigh else None
 
 
 def distribution(pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
-    """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that an automaton holds."""
-    facts = None
-    fitting: frozenset[int] = frozenset()
-    if rules is not None:
-        facts = rules.matcher(docs)
-        fitting, left_out = rules.all.fitting()
-        _tell_ignored(pipe, rules.all, left_out)
-    rule_set = rules.all if rules is not None else None
-    decoding = pipe.decoding()
-    made = _make(decoding, scores, clamp, rule_set, facts, fitting, [])
-    if rule_set is not None and docs.bounds[-1] and not made.is_possible():
-        _, by_doc = _decode(pipe, docs, scores, clamp, rule_set, facts)
-        made = _make(decoding, scores, clamp, rule_set, facts, fitting, by_doc.get(0, []))
-    return made
+    """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that it keeps and that an
+    automaton holds."""
+    batch = _Batch(pipe, docs, scores, clamp, rules)
+    batch.most_probable()
+    return batch.distribution(0)
 
 
-def _make(decoding: Decoding, scores, clamp, rule_set, facts, fitting: frozenset[int], relaxed) -> Distribution:
-    graph = None
-    if rule_set is not None:
-        kept = {rule.place for rule in rule_set.rules if rule.name not in relaxed}
-        scores = rule_set.apply(scores, facts, kept)
-        automata = frozenset(n for n in fitting if rule_set.automata[n].rule.place in kept)
-        if automata:
-            graph = rule_set.graph(automata)
-    return decoding.distribution(scores, clamp, graph)
+class _Batch:
+    """The labellings of several Docs. Which rules a Doc keeps is found out with its most probable one, and holds for everything
+    else that is asked."""
 
+    def __init__(self, pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"):
+        self._pipe, self._docs, self._scores, self._clamp = pipe, docs, scores, clamp
+        self._bounds = docs.bounds
+        self._decoding: Decoding = pipe.decoding()
+        self._rules = None if rules is None else rules.all
+        self._facts = None if rules is None else rules.matcher(docs)
+        self._relaxed: dict[int, list[Rule]] = {}
 
-def _tell_ignored(pipe, rule_set, left_out) -> None:
-    """Once for each set of rules: which of them probabilities don't know."""
-    if rule_set.told:
-        return
-    rule_set.told = True
-    if left_out:
-        limit = rule_set.constraints.max_states
-        reason = f"with them the automaton of all rules has more than max_states = {limit} states"
-        pipe._warn(Warnings.CRF603, rules=", ".join(rule.name for rule in left_out), reason=reason)
-    if rule_set.global_:
-        names = ", ".join(rule.name for rule in rule_set.global_)
-        pipe._warn(Warnings.CRF603, rules=names, reason="no automaton holds them")
+    def most_probable(self) -> Optional[NDArray[np.int32]]:
+        """Tags that keep the rules; None without rules, which `most_right` does not need."""
+        if self._rules is None:
+            return None
+        found = self._decode(self._scores, None)
+        self._relaxed = found.relaxed
+        for d, rules in found.relaxed.items():
+            message = Warnings.CRF605 if d in found.unfinished else Warnings.CRF601
+            self._warn(message, d, rules=", ".join(rule.name for rule in rules))
+        for d in found.unfinished:
+            if d not in found.relaxed:
+                self._warn(Warnings.CRF602, d)
+        return found.tags
+
+    def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
+        """The valid labelling with the largest sum of marginals; where that is not found in time, the most probable one."""
+        expected = self._decoding.expected(self._scores, self._marginals())
+        if self._rules is None:
+            return self._pipe.best_tags(expected, self._clamp)
+        from ..constraints.decoding import Kept
+
+        instead = {d: self._kept(d, only_hard=True) for d in self._relaxed}
+        found = self._decode(expected, Kept(self._kept(None, only_hard=True), instead))
+        for d in found.unfinished:
+            tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
+            found.tags[tokens] = most_probable[tokens]
+            self._warn(Warnings.CRF606, d)
+        return found.tags
+
+    def span_probabilities(self, segments: Segments) -> Floats:
+        """Probability of each of some spans, which are given by their first token: float64[N]."""
+        if not self._is_tied:
+            return self._untied().span_probabilities(segments)
+        probabilities = np.zeros(len(segments.start))
+        of_doc = np.searchsorted(segments.start, self._bounds)
+        for d in range(len(self._docs)):
+            n = slice(of_doc[d], of_doc[d + 1])
+            if n.start < n.stop:
+                shift = self._bounds[d]
+                of_segments = Segments(segments.start[n] - shift, segments.end[n] - shift, segments.label[n])
+                probabilities[n] = self.distribution(d).span_probabilities(of_segments)
+        return probabilities
+
+    def distribution(self, d: int) -> Distribution:
+        """That of one Doc."""
+        tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
+        scores, clamp = self._decoding.cut(self._scores, self._clamp, tokens)
+        graph = None
+        if self._rules is not None:
+            self._tell_ignored()
+            kept = self._kept(d)
+            scores = self._rules.apply(scores, self._facts.at(tokens), kept)
+            automata = self._rules.fitting.intersection(self._rules.automata_of(kept))
+            graph = self._rules.graph(automata) if automata else None
+        return self._decoding.distribution(scores, clamp, graph)
+
+    def _marginals(self) -> Floats:
+        if not self._is_tied:
+            return self._untied().marginals()
+        filled = np.flatnonzero(np.diff(self._bounds)).tolist()
+        parts = [self.distribution(d).marginals() for d in filled]
+        return np.concatenate(parts) if parts else self._untied().marginals()
+
+    @property
+    def _is_tied(self) -> bool:
+        """Whether rules tie sequences together, or are not the same for all Docs."""
+        return self._rules is not None and bool(self._rules.fitting or self._relaxed)
+
+    def _untied(self) -> Distribution:
+        scores = self._scores
+        if self._rules is not None:
+            self._tell_ignored()
+            scores = self._rules.apply(scores, self._facts)
+        return self._decoding.batch(scores, self._clamp)
+
+    def _decode(self, scores: Any, kept: "Optional[Kept]") -> "Decoded":
+        words = self._docs.words if self._rules.global_ else None
+        return self._decoding.decode(self._rules, scores, self._bounds, self._facts, words, self._clamp, kept)
+
+    def _kept(self, d: Optional[int], *, only_hard: bool = False) -> frozenset[int]:
+        """Places of the rules that hold for a Doc, or where all are kept."""
+        relaxed = self._relaxed.get(d, [])
+        rules = (rule for rule in self._rules.rules if rule not in relaxed and (rule.hard or not only_hard))
+        return frozenset(rule.place for rule in rules)
+
+    def _warn(self, message: str, d: int, **values: Any) -> None:
+        seconds = self._rules.constraints.time_limit
+        self._pipe._warn(message, doc=self._docs[d].text[:40], seconds=seconds, **values)
+
+    def _tell_ignored(self) -> None:
+        """Once for each set of rules: which of them probabilities don't know."""
+        if self._rules.told:
+            return
+        self._rules.told = True
+        names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in self._rules.left_out]
+        if names:
+            limit = self._rules.constraints.max_states
+            reason = f"with them the automaton of all rules has more than max_states = {limit} states"
+            self._pipe._warn(Warnings.CRF603, rules=", ".join(names), reason=reason)
+        if self._rules.global_:
+            names = [rule.name for rule in self._rules.global_]
+            self._pipe._warn(Warnings.CRF603, rules=", ".join(names), reason="no automaton holds them")

@@ -21,7 +21,7 @@ def effects(pipe: RuledPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, lis
 
     def best(rules: list[Rule]) -> list[Span]:
         some = pipe.compile_rules(pipe.constraints.only(rules.__contains__))
-        found = pipe.decoding().decode(some, scores, docs.bounds, facts, docs.words, None)
+        found = pipe.decoding().decode(some, scores, docs.bounds, facts, docs.words, None, None)
         return pipe._spans(doc, pipe.segments(found.tags, scores.starts))
 
     before = now = best([])

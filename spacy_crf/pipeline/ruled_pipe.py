@@ -16,7 +16,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Optimizer
 
-from ..errors import Errors
+from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments

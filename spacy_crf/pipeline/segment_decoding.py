@@ -19,11 +19,11 @@ class SegmentDecoding:
     """See `Decoding`."""
 
     def decode(
-        self, rules, scores: SegmentScores, doc_starts, facts, words, clamp: Optional[SegmentClamp]
+        self, rules, scores: SegmentScores, doc_starts, facts, words, clamp: Optional[SegmentClamp], kept
     ) -> "Decoded":
         from ..constraints.segments import decode
 
-        decoded = decode(rules, scores, doc_starts, facts, words, clamp=clamp)
+        decoded = decode(rules, scores, doc_starts, facts, words, clamp=clamp, kept=kept)
         return decoded._replace(tags=SEGMENTS.states_to_tags(decoded.tags))
 
     def expected(self, scores: SegmentScores, marginals: Floats) -> SegmentScores:
@@ -62,9 +62,6 @@ class SegmentDistribution(NamedTuple):
     size: int  # S, of the model
     tokens: NDArray[np.int64]  # [T] places of the tokens
     starts: NDArray[np.int64]  # of the sequences
-
-    def is_possible(self) -> bool:
-        return bool((SemiMarkov().log_partition(self.scores, clamp=self.clamp) > -np.inf).all())
 
     def marginals(self) -> Floats:
         marginals = SemiMarkov().marginals(self.scores, clamp=self.clamp)[self.tokens]
