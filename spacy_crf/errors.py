@@ -297,6 +297,7 @@ class Errors(metaclass=_Coded):
     )
     CRF710 = "The pipeline has no component{named} that gives probabilities. Components there: {components}."
     CRF711 = "The pipeline has no component{named} with rules. Components there: {components}."
+    CRF712 = "Component '{name}': no examples were read. {reason}."
     CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them one by one."
     CRF714 = (
         "{place}: {keys} hold annotation, and it can't be told which counts. Remove one of them, or leave it out with "

@@ -129,6 +129,39 @@ def test_debug_config(path, corpus):
     assert "Config is valid" in _run("debug", "config", path, "--paths.train", corpus, "--paths.dev", corpus)
 
 
+@pytest.mark.issue(12)
+@pytest.mark.filterwarnings("ignore:.*W090")
+@pytest.mark.parametrize("config", ["crf_ner", "crf_ner_stream", "crf_tagger", "semicrf_ner"])
+@pytest.mark.parametrize("labels", [None, ["PER"]])
+def test_a_corpus_without_texts_is_told_from_one_without_labels(config, labels, corpus, tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "Ann Lee"}\n')
+    (tmp_path / "folder").mkdir()
+    DocBin().to_disk(tmp_path / "empty.spacy")
+    config = load_config(ROOT / "configs" / f"{config}.cfg")
+    [name] = config["nlp"]["pipeline"]
+    config["initialize"]["components"].setdefault(name, {})["labels"] = labels
+    own = "corpus" in config["initialize"]["components"][name]
+    section = f"initialize.components.{name}.corpus" if own else "corpora.train"
+    for path, why in (
+        ("train.jsonl", "spacy crf convert"),
+        ("folder", "without .spacy"),
+        ("nothing", "does not exist"),
+    ):
+        config["paths"] = {**config["paths"], "train": str(tmp_path / path), "dev": str(corpus)}
+        with pytest.raises(ValueError, match=rf"CRF712.*\[{section}\].*{path}.*{why}"):
+            init_nlp(config)
+    config["paths"]["train"] = str(tmp_path / "empty.spacy")
+    with pytest.raises(ValueError, match=r"CRF712.*empty.spacy holds no texts"):
+        init_nlp(config)
+
+
+def test_no_examples_in_python():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner")
+    with pytest.raises(ValueError, match=r"CRF712.*get_examples gave none"):
+        nlp.initialize(lambda: iter([]))
+
+
 def test_training_stops_soon_after_convergence_and_keeps_the_best_model(corpus, tmp_path, caplog):
     config = ROOT / "configs" / "crf_ner.cfg"
     stdout = io.StringIO()

@@ -37,6 +37,7 @@ from . import saving, supervision
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
 from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
+from .training_data import at_least_one
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -278,6 +279,7 @@ class CRFPipe(TrainablePipe):
         if prepares:
             self._check_annotators(nlp, optimizer)
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
+        get_examples = at_least_one(get_examples, self.name, nlp, has_own=corpus is not None)
         if start_from is not None:
             folder = Path(start_from)
             self.from_disk(folder / self.name if (folder / self.name).is_dir() else folder)
