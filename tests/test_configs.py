@@ -124,6 +124,44 @@ def test_config_is_complete(path, tmp_path):
     assert ours == filled
 
 
+BASE = """
+[paths]
+train = null
+[nlp]
+lang = "en"
+pipeline = ["crf_ner"]
+[components]
+[components.crf_ner]
+factory = "crf_ner"
+[initialize]
+[initialize.components]
+[initialize.components.crf_ner]
+"""
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize(
+    "block",
+    [
+        'labels = ["A"]\ngazetteers = {"cities": "cities.txt"}\nstart_from = "model"',
+        '[initialize.components.crf_ner.gazetteers.cities]\npath = "cities.txt"\nattr = "ORTH"',
+        '[initialize.components.crf_ner.corpus]\n@readers = "spacy.Corpus.v1"\npath = ${paths.train}\nlimit = 7',
+        '[initialize.components.crf_ner.labels]\n@readers = "spacy.read_labels.v1"\npath = "labels.json"\nrequire = true',
+    ],
+)
+@pytest.mark.parametrize("source", [False, True])
+def test_filling_keeps_what_initialize_is_given(model, tmp_path, block, source):
+    base = BASE.replace('factory = "crf_ner"', f'source = "{model}"') if source else BASE
+    if "gazetteers.cities" in block:
+        base += "[initialize.components.crf_ner.gazetteers]\n"
+    (tmp_path / "base.cfg").write_text(base + block)
+    ours, filled = fill_config(tmp_path / "filled.cfg", tmp_path / "base.cfg", silent=True)
+    for written in (filled, load_config(tmp_path / "filled.cfg")):
+        found = written["initialize"]["components"]["crf_ner"]
+        for key, value in ours["initialize"]["components"]["crf_ner"].items():
+            assert found[key] == value or value.items() <= found[key].items()
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_debug_config(path, corpus):
     assert "Config is valid" in _run("debug", "config", path, "--paths.train", corpus, "--paths.dev", corpus)

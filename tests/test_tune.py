@@ -114,6 +114,29 @@ def test_earlier_components_annotate_and_are_left_as_they_are(tmp_path, paths):
     assert trial.score > 0.1  # 0 without tags: all words look alike then
 
 
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("folds", [1, 2])
+def test_what_initialize_is_given_counts(tmp_path, paths, folds, monkeypatch):
+    found = []
+    walk = tune_command._walk
+
+    def observed(pipe, *args):
+        names = pipe._sparse_features.states.index.names()
+        found.append((pipe.labels, any(name.startswith("in:cities[0]=") for name in names)))
+        yield from walk(pipe, *args)
+
+    monkeypatch.setattr(tune_command, "_walk", observed)
+    (tmp_path / "cities.txt").write_text("Rome\nNew York\n")
+    config = load_config(CONFIG, overrides=paths)
+    config["components"]["crf_ner"]["model"]["emissions"]["features"]["extra"] = ["in:cities[0]"]
+    config["initialize"]["components"]["crf_ner"] = {
+        "labels": ["ORG", "PER", "GPE", "NEW"],
+        "gazetteers": {"cities": str(tmp_path / "cities.txt")},
+    }
+    tune(config, [0.0], [1.0], folds=folds, iterations=2)
+    assert found == [(("ORG", "PER", "GPE", "NEW"), True)] * folds
+
+
 def test_a_loss_that_has_no_gradient_is_refused(paths):
     config = load_config(CONFIG, overrides=paths)
     config["components"]["crf_ner"]["loss"] = {"@losses": "spacy_crf.MaxMargin.v1"}

@@ -158,7 +158,11 @@ def _fresh(nlp: Language, name: str):
     """The component as the config makes it, without anything learned."""
     settings = nlp.config.interpolate()["components"][name]
     factory = settings.pop("factory")
+    of_initialize = nlp.config["initialize"]["components"]
+    kept = of_initialize.get(name)
     nlp.replace_pipe(name, factory, config=settings)
+    if kept is not None:  # with the pipe went its labels and gazetteers
+        of_initialize[name] = kept
     return nlp.get_pipe(name)
 
 
