@@ -1,9 +1,11 @@
 """What passes between the layers: plain named tuples of numpy arrays.
 
 Letters in shapes: T tokens (of all sequences of a batch, end to end), B sequences, S states, K longest segment,
-A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf`` means forbidden.
+A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf`` means forbidden. What their arrays are about
+is said by ``AXES``, for all that is done with scores whatever the structure (see ``arrays.py``).
 """
 
+from types import MappingProxyType
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -37,6 +39,15 @@ class ChainScores(NamedTuple):
     last: Floats  # [S] added to the last token of every sequence
     starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
 
+    AXES = MappingProxyType(
+        {
+            "emissions": ("token", "state"),
+            "transitions": ("token?", "state", "next state"),
+            "first": ("state",),
+            "last": ("state",),
+        }
+    )
+
 
 class StateGraph(NamedTuple):
     """Which state may follow which, where states are more than tags: several states share the scores of one tag.
@@ -52,6 +63,29 @@ class StateGraph(NamedTuple):
     first: Floats  # [S]
     last: Floats  # [S]
     tag_of: NDArray[np.int32]  # [S]
+
+
+class GraphScores(NamedTuple):
+    """`ChainScores` of tags with the scores of a graph: what its structure is asked about. (It also takes those of the tags
+    alone, and the graph's are those that stand in it.)"""
+
+    emissions: Floats  # [T, tags]
+    transitions: Floats  # [tags, tags] or [T, tags, tags]
+    first: Floats  # [tags]
+    last: Floats  # [tags]
+    arcs: Floats  # [A]
+    graph_first: Floats  # [S]
+    graph_last: Floats  # [S]
+    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+
+    AXES = MappingProxyType(
+        {
+            **ChainScores.AXES,
+            "arcs": ("arc",),
+            "graph_first": ("graph state",),
+            "graph_last": ("graph state",),
+        }
+    )
 
 
 class SpanList(NamedTuple):
@@ -86,6 +120,19 @@ class SegmentScores(NamedTuple):
     last: Floats  # [S]
     listed: Optional[SpanList] = None  # which spans, None for none
     starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+
+    AXES = MappingProxyType(
+        {
+            "tokens": ("token", "state"),
+            "begins": ("token", "state"),
+            "ends": ("token", "state"),
+            "lengths": ("length", "state"),
+            "spans": ("span", "state"),
+            "transitions": ("token?", "state", "next state"),
+            "first": ("state",),
+            "last": ("state",),
+        }
+    )
 
 
 class SegmentClamp(NamedTuple):

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from spacy_crf.arrays import join_sequences
 from spacy_crf.constraints import decoding, rule_set
 from spacy_crf.constraints.automaton import SpanTags
 from spacy_crf.constraints.decoding import decode
@@ -14,8 +15,8 @@ from spacy_crf.constraints.facts import Facts, Match, WordKinds
 from spacy_crf.constraints.integer_program import Solution
 from spacy_crf.constraints.rule_set import RuleSet
 from spacy_crf.constraints.rules import RULES, constraints, read_rule
-from spacy_crf.inference.spans import SpanStates, likely_spans
-from spacy_crf.inference.state_graph import join_sequences
+from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.structure import SpanStates
 from spacy_crf.schemes import SCHEMES
 
 from . import reference
@@ -210,7 +211,7 @@ def test_rules_mean_what_they_say(number, name):
         for (b, e, label), p in in_spans.items():
             assert likely[place[b], place[e - 1] + 1, label] == pytest.approx(p, abs=1e-9)
         if not rules.automata:
-            alone = as_dict(likely_spans(ruled, spans, 0.0))
+            alone = as_dict(LinearChain().likely_spans(ruled, spans, 0.0))
             assert alone == {key: pytest.approx(p, abs=1e-9) for key, p in in_spans.items()}
 
 

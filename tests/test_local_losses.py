@@ -1,156 +1,498 @@
-"""Losses over tokens and pairs, against their definition by enumeration and against finite differences."""
-
-import itertools
+"""Losses over single tokens or segments and their neighbours, against their definition by enumeration and against finite
+differences: a chain is a chain of segments of one token, in other arrays."""
 
 import numpy as np
 import pytest
+import spacy
+from spacy.tokens import Doc, Span
+from spacy.training import Example
 
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.losses.clamped import LogLikelihood, MaxMargin
+from spacy_crf.inference.semi_markov import SemiMarkov
+from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
+from spacy_crf.losses.terms import every_span
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.schemes import Segments
+from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores
 
 from . import reference
-from .test_losses import FIELDS, problem
+from .structures import as_path, assert_scores_close
+from .test_semi_markov import random_scores
+from .util import entities, ner_examples, plain
 
-chain = LinearChain()
-STATES = ("A", "A", "B")
+semi, chain = SemiMarkov(), LinearChain()
+FIELDS = tuple(SegmentScores.AXES)
+STATES = ("O", "A", "B")
+WEIGHTS = {"A": 2.0, "O": 0.5}
+LENGTHS = [4, 0, 1, 3]
 LOSSES = [PseudoLikelihood, BesagPseudoLikelihood, Piecewise]
 each = pytest.mark.parametrize("loss", LOSSES)
-WEIGHTS = {"A": 2.0, "B": 0.5}
+kinds = pytest.mark.parametrize("kind", ["full", "partial", "free"])
 
 
-def factor(clamp, t, weights):
-    return weights[STATES[clamp[t].argmax()]] if weights and clamp[t].sum() == 1 else 1.0
+def problem(kind, *, per_position=False, seed=0):
+    """Scores of four sequences, whose segments of O have one token, a clamp, and the factors of the sequences."""
+    scores = random_scores(LENGTHS, 3, seed=seed, per_position=per_position)
+    scores.lengths[1:, 0] = -np.inf
+    rng = np.random.default_rng(1 + seed)
+    tokens = sum(LENGTHS)
+    states, begins = np.zeros((tokens, 3), dtype=bool), np.zeros(tokens, dtype=bool)
+    for begin, end in reference.segment_sequences(scores):
+        while begin < end:
+            state = rng.integers(0, 3)
+            length = min(end - begin, rng.integers(1, 4)) if state else 1
+            states[begin : begin + length, state] = True
+            begins[begin] = True
+            begin += length
+    clamp = SegmentClamp(states, begins.copy(), begins.copy())
+    if kind == "partial":
+        states |= rng.random(states.shape) < 0.2
+        clamp = SegmentClamp(states, begins | (rng.random(tokens) < 0.3), begins & (rng.random(tokens) < 0.7))
+    if kind == "free":
+        every = np.ones(tokens, dtype=bool)
+        clamp = SegmentClamp(np.ones_like(states), every, ~every)
+    return scores, clamp, np.array([1.0, 3.0, 0.5, 2.0])
 
 
-def defined(loss, scores, clamp, sequence_weights, weights=None):
-    """Every term by going through all labellings, states or pairs."""
+def chain_problem(kind, *, per_position=False):
+    """The same of tokens, the other structure, and what defines its loss: the same scores as segments of one token."""
+    scores, clamp, weights = problem(kind, per_position=per_position)
+    clamp = SegmentClamp(clamp.states, *np.ones((2, len(clamp.states)), dtype=bool))
+    of_chain = ChainScores(scores.tokens, scores.transitions, scores.first, scores.last, scores.starts)
+    return of_chain, clamp.states, as_segments(of_chain), clamp, weights
+
+
+def as_segments(scores):
+    (tokens, size), none = scores.emissions.shape, np.zeros((0, 3))
+    zeros = np.zeros((tokens, size)), np.zeros((tokens, size)), np.zeros((1, size)), none
+    return SegmentScores(scores.emissions, *zeros, scores.transitions, scores.first, scores.last, None, scores.starts)
+
+
+class Excluding(SemiMarkov):
+    """What a component gives for spans known to be wrong."""
+
+    def __init__(self, *wrong):
+        super().__init__()
+        self.wrong = Segments(*(np.array(column, dtype=np.int64) for column in zip(*wrong)))
+
+
+def is_allowed(clamp, segment, opening, closing, wrong=()):
+    begin, end, state = segment
+    return (
+        clamp.states[begin:end, state].all()
+        and (begin == opening or clamp.may_begin[begin])
+        and (end == closing or clamp.may_begin[end])
+        and not clamp.must_begin[begin + 1 : end].any()
+        and (begin, end, state - 1) not in wrong
+    )
+
+
+def marginal_terms(scores, clamp, begin, end, wrong):
+    paths = reference.segment_paths(scores, begin, end)
+    log_z = reference.log_sum([score for score, _ in paths])
+    for t in range(begin, end):
+        if t == begin or clamp.may_begin[t]:
+            inside = [
+                score
+                for score, path in paths
+                for segment in path
+                if segment[0] <= t < segment[1] and is_allowed(clamp, segment, begin, end, wrong)
+            ]
+            yield t, log_z - reference.log_sum(inside)
+
+
+def conditional_terms(scores, clamp, begin, end, wrong):
+    """Of all labellings that say the same as the annotation at the tokens around t, those that do so at t too."""
+    named = {}
+    for t in range(begin, end):
+        entries = [j for j in range(3) if clamp.states[t, j] and (t == begin or clamp.may_begin[t])]
+        both = clamp.states[t] & clamp.states[t - 1] & (scores.lengths[1:] > -np.inf).any(axis=0)
+        if t > begin and not clamp.must_begin[t] and both.any():
+            entries.append(GOES_ON)
+        if len(entries) == 1:
+            named[t] = entries[0]
+    paths = [(score, as_path(path, begin, end)) for score, path in reference.segment_paths(scores, begin, end)]
+    for t in range(begin, end):
+        first, last = t - 1, t + 1  # one beginning of a segment in front, one behind
+        while first > begin and named.get(first) == GOES_ON:
+            first -= 1
+        while last < end and named.get(last) == GOES_ON:
+            last += 1
+        around = [u for u in range(max(first, begin), min(last + 1, end)) if u != t]
+        if all(u in named for u in (t, *around)):
+            same = [(s, path) for s, path in paths if all(path[u - begin] == named[u] for u in around)]
+            right = [score for score, path in same if path[t - begin] == named[t]]
+            yield t, reference.log_sum([score for score, _ in same]) - reference.log_sum(right)
+
+
+def piece_terms(scores, clamp, begin, end, wrong):
+    longest, size = scores.lengths.shape
+    for t in range(begin, end):
+        found = {"all": [], "allowed": []}
+        crossed = set()
+        for b in range(begin, end):
+            for e in range(max(b, t) + 1, min(b + longest, end) + 1):
+                for j in range(size):
+                    for i in range(size) if b > begin else [None]:
+                        score = sum(
+                            float(getattr(scores, name)[index])
+                            for name, index in reference.segment_uses(scores, [(b, e, j)])
+                            if name not in ("first", "last")
+                        )
+                        score += scores.first[j] if b == begin else reference.transition(scores, b, i, j)
+                        score += scores.last[j] if e == end else 0.0
+                        right = is_allowed(clamp, (b, e, j), begin, end, wrong)
+                        right = right and (i is None or clamp.states[b - 1, i])
+                        if b > t or score == -np.inf:
+                            continue
+                        for name in ("all", "allowed") if right else ("all",):
+                            if e == t + 1:
+                                found[name].append(score)
+                            else:
+                                crossed.add(name)
+        yield (
+            t,
+            (
+                reference.log_sum(found["all"] + [0.0] * ("all" in crossed))
+                - reference.log_sum(found["allowed"] + [0.0] * ("allowed" in crossed))
+            ),
+        )
+
+
+TERMS = {
+    PseudoLikelihood: marginal_terms,
+    BesagPseudoLikelihood: conditional_terms,
+    Piecewise: piece_terms,
+}
+
+
+def defined(loss, scores, clamp, sequence_weights, weights=None, wrong=()):
+    """Every term by going through all segmentations, path entries or pieces."""
     total = []
-    for b, (begin, end) in enumerate(reference.sequences(scores)):
+    for b, (begin, end) in enumerate(reference.segment_sequences(scores)):
         value = 0.0
-        paths = reference.paths(scores, begin, end)
-        log_z = reference.log_sum([score for score, _ in paths])
-        for t in range(begin, end):
-
-            def one(path, t=t, begin=begin, end=end):
-                """The scores at a token and around it."""
-                terms = scores.emissions[t, path[t - begin]]
-                terms += scores.last[path[t - begin]] if t == end - 1 else 0.0
-                if t == begin:
-                    return terms + scores.first[path[0]]
-                return terms + reference.transition(scores, t, path[t - begin - 1], path[t - begin])
-
-            if loss is PseudoLikelihood:
-                term = log_z - reference.log_sum([score for score, path in paths if clamp[t, path[t - begin]]])
-            elif loss is Piecewise:
-                before = range(3) if t > begin else [0]
-                pairs = [(i, j) for i in before for j in range(3)]
-                place = t - begin
-                scored = [(one([0] * (place - 1) + ([i] if place else []) + [j]), i, j) for i, j in pairs]
-                inside = [s for s, i, j in scored if clamp[t, j] and (t == begin or clamp[t - 1, i])]
-                term = reference.log_sum([s for s, _, _ in scored]) - reference.log_sum(inside)
-            else:
-                around = [u for u in (t - 1, t, t + 1) if begin <= u < end]
-                if any(clamp[u].sum() != 1 for u in around):
-                    continue
-                gold = [int(clamp[u].argmax()) for u in range(begin, end) if True]
-                options = []
-                for state in range(3):
-                    path = [*gold[: t - begin], state, *gold[t - begin + 1 :]]
-                    score = one(path)
-                    if t + 1 < end:
-                        score += reference.transition(scores, t + 1, state, path[t - begin + 1])
-                    options.append(score)
-                term = reference.log_sum(options) - options[gold[t - begin]]
-            value += factor(clamp, t, weights) * term
+        for t, term in TERMS[loss](scores, clamp, begin, end, wrong):
+            only = clamp.states[t].sum() == 1
+            value += term * (weights.get(STATES[clamp.states[t].argmax()], 1.0) if weights and only else 1.0)
         total.append(sequence_weights[b] * value)
     return np.array(total)
 
 
+def assert_gradient(call, scores, d_scores):
+    """In random directions of every field."""
+    rng, step = np.random.default_rng(3), 1e-5
+    for name in type(scores).AXES:
+        array = getattr(scores, name)
+        for _ in range(2):
+            direction = rng.normal(size=array.shape)
+            above = call(scores._replace(**{name: array + step * direction}))[0].sum()
+            below = call(scores._replace(**{name: array - step * direction}))[0].sum()
+            derivative = (getattr(d_scores, name) * direction).sum()
+            assert derivative == pytest.approx((above - below) / (2 * step), abs=1e-6), name
+
+
 @each
-@pytest.mark.parametrize("kind", ["full", "partial", "free"])
+@kinds
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("per_position", [False, True])
 def test_values_and_gradients(loss, kind, weights, per_position):
     scores, clamp, sequence_weights = problem(kind, per_position=per_position)
     bound = loss(label_weights=weights).bind(STATES)
-    losses, d_scores, impossible = bound(chain, scores, clamp, weights=sequence_weights)
+
+    def call(at):
+        return bound(semi, at, clamp, weights=sequence_weights)
+
+    losses, d_scores, impossible = call(scores)
     np.testing.assert_allclose(losses, defined(loss, scores, clamp, sequence_weights, weights), atol=1e-10)
     assert not impossible.any()
-    step = 1e-5
+    assert d_scores.starts is scores.starts and d_scores.listed is scores.listed
+    assert_gradient(call, scores, d_scores)
+
+
+@each
+@kinds
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("per_position", [False, True])
+def test_values_and_gradients_of_chains(loss, kind, weights, per_position):
+    scores, states, segments, clamp, sequence_weights = chain_problem(kind, per_position=per_position)
+    bound = loss(label_weights=weights).bind(STATES)
+
+    def call(at):
+        return bound(chain, at, states, weights=sequence_weights)
+
+    losses, d_scores, impossible = call(scores)
+    np.testing.assert_allclose(losses, defined(loss, segments, clamp, sequence_weights, weights), atol=1e-10)
+    assert not impossible.any()
+    assert_gradient(call, scores, d_scores)
+
+
+@each
+def test_impossible_annotation_of_chains_teaches_nothing(loss):
+    scores, states, *_ = chain_problem("full")
+    scores.emissions[1, states[1]] = -np.inf
+    losses, d_scores, impossible = loss()(chain, scores, states)
+    assert impossible.tolist() == [True, False, False, False]
+    assert losses[0] == 0.0 and (d_scores.emissions[:3] == 0.0).all()
+    assert np.isfinite(losses).all() and all(np.isfinite(array).all() for array in d_scores[:4])
+
+
+@each
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_values_of_more_annotations(loss, seed):
+    for kind in ("full", "partial"):
+        scores, clamp, sequence_weights = problem(kind, seed=seed)
+        losses, _, impossible = loss()(semi, scores, clamp, weights=sequence_weights)
+        assert not impossible.any()
+        np.testing.assert_allclose(losses, defined(loss, scores, clamp, sequence_weights), atol=1e-10)
+
+
+@each
+@pytest.mark.parametrize("seed", range(40))
+def test_any_annotation_of_any_scores(loss, seed):
+    """Sequences of no token or of no labelling, forbidden and far away scores, clamps that contradict themselves."""
+    rng = np.random.default_rng(seed)
+    lengths, longest = rng.integers(0, 4, size=3).tolist(), int(rng.integers(1, 4))
+    settings = {"spread": rng.choice([0, 1, 5, 30]), "forbidden": rng.choice([0, 0.3]), "per_position": seed % 2 == 0}
+    scores = random_scores(lengths, 3, longest, seed=seed, **settings)
     for name in FIELDS:
         array = getattr(scores, name)
-        for index in np.ndindex(array.shape):
-            kept = array[index]
-            array[index] = kept + step
-            above = bound(chain, scores, clamp, weights=sequence_weights)[0].sum()
-            array[index] = kept - step
-            below = bound(chain, scores, clamp, weights=sequence_weights)[0].sum()
-            array[index] = kept
-            expected = (above - below) / (2 * step)
-            assert getattr(d_scores, name)[index] == pytest.approx(expected, abs=1e-6), (name, index)
+        if name != "transitions" and rng.random() < 0.4:
+            array[rng.random(array.shape) < 0.25] = -np.inf
+    tokens = sum(lengths)
+    states = rng.random((tokens, 3)) < rng.choice([0.4, 0.8, 1.0])
+    clamp = SegmentClamp(states, rng.random(tokens) < 0.6, rng.random(tokens) < 0.3)
+    losses, d_scores, impossible = loss()(semi, scores, clamp)
+    assert all(np.isfinite(getattr(d_scores, name)).all() for name in FIELDS)
+    possible = reference.segment_log_partition(scores) > -np.inf
+    for b, (begin, end) in enumerate(reference.segment_sequences(scores)):
+        if loss is BesagPseudoLikelihood and not possible[b]:
+            continue  # what is impossible elsewhere does not matter to a term, but enumeration finds nothing
+        with np.errstate(invalid="ignore"):
+            expected = sum(np.float64(term) for _, term in TERMS[loss](scores, clamp, begin, end, ()))
+        assert impossible[b] == (not np.isfinite(expected))
+        assert losses[b] == pytest.approx(0.0 if impossible[b] else expected, abs=1e-8, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", [PseudoLikelihood, Piecewise])
+def test_spans_known_to_be_wrong_are_left_out(loss):
+    scores, clamp, weights = problem("free")
+    wrong = [(0, 2, 0), (1, 2, 1), (4, 5, 0), (5, 8, 1)]
+    structure = Excluding(*wrong)
+    losses, d_scores, _ = loss()(structure, scores, clamp, weights=weights)
+    np.testing.assert_allclose(losses, defined(loss, scores, clamp, weights, wrong=wrong), atol=1e-10)
+    assert losses.tolist() != loss()(semi, scores, clamp, weights=weights)[0].tolist()
+    assert_gradient(lambda at: loss()(structure, at, clamp, weights=weights), scores, d_scores)
+
+
+@each
+@kinds
+@pytest.mark.parametrize("forbidden", [0.0, 0.3])
+def test_segments_of_one_token_are_a_linear_chain(loss, kind, forbidden):
+    """Exactly the loss of chains, at sizes that no enumeration reaches."""
+    lengths, size = [40, 3, 0, 77], 5
+    scores = random_scores(lengths, size, 1, forbidden=forbidden)
+    emissions = scores.tokens + scores.begins + scores.ends + scores.lengths[0]
+    [listed] = np.nonzero(np.diff(scores.listed.starts))
+    emissions[listed] += scores.spans
+    chain_scores = ChainScores(emissions, scores.transitions, scores.first, scores.last, scores.starts)
+    rng = np.random.default_rng(5)
+    states = np.eye(size, dtype=bool)[LinearChain().viterbi(chain_scores).states]
+    states |= rng.random(states.shape) < {"full": 0.0, "partial": 0.3, "free": 1.0}[kind]
+    every = np.ones(len(states), dtype=bool)
+    bound = loss(label_weights={"A": 2.0}).bind(["O", "A", "A", "B", "B"])
+    expected, d_expected, no_state = bound(LinearChain(), chain_scores, states)
+    for must_begin in (every, ~every):
+        losses, d_scores, impossible = bound(semi, scores, SegmentClamp(states, every, must_begin))
+        np.testing.assert_allclose(losses, expected, atol=1e-9)
+        assert impossible.tolist() == no_state.tolist() == [False] * 4
+        np.testing.assert_allclose(d_scores.tokens, d_expected.emissions, atol=1e-9)
+        np.testing.assert_allclose(d_scores.begins, d_expected.emissions, atol=1e-9)
+        np.testing.assert_allclose(d_scores.spans, d_expected.emissions[listed], atol=1e-9)
+        for name in ("transitions", "first", "last"):
+            np.testing.assert_allclose(getattr(d_scores, name), getattr(d_expected, name), atol=1e-9)
+
+
+@each
+@pytest.mark.parametrize("field", ["tokens", "begins", "ends", "spans", "lengths", "transitions", "first", "last"])
+def test_what_is_forbidden_has_no_part_in_it(loss, field):
+    """Scores of -inf that the annotation does not need."""
+    scores, clamp, weights = problem("full")
+    used = reference.segment_expectations(
+        scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in FIELDS}), clamp
+    )
+    unused = getattr(used, field) == 0.0
+    unused &= np.random.default_rng(2).random(unused.shape) < 0.6
+    getattr(scores, field)[unused] = -np.inf
+    losses, d_scores, impossible = loss()(semi, scores, clamp, weights=weights)
+    assert not impossible.any()
+    np.testing.assert_allclose(losses, defined(loss, scores, clamp, weights), atol=1e-10)
+    assert (getattr(d_scores, field)[unused] == 0.0).all()
+    assert_gradient(lambda at: loss()(semi, at, clamp, weights=weights), scores, d_scores)
+
+
+@each
+@pytest.mark.parametrize("how", ["token", "end", "transition"])
+def test_impossible_annotation_teaches_nothing(loss, how):
+    scores, clamp, weights = problem("full", per_position=True)
+    segments = next(path for _, path in reference.segment_paths(scores, 0, 4, clamp))
+    assert len(segments) == 2
+    if how == "token":
+        scores.tokens[1, clamp.states[1]] = -np.inf
+    elif how == "end":
+        _, end, state = segments[0]
+        scores.ends[end - 1, state] = -np.inf
+    else:
+        scores.transitions[segments[1][0], segments[0][2], segments[1][2]] = -np.inf
+        if loss is PseudoLikelihood:  # each of the segments is possible, with other neighbours
+            assert not loss()(semi, scores, clamp)[2].any()
+            return
+    losses, d_scores, impossible = loss()(semi, scores, clamp, weights=weights)
+    assert impossible.tolist() == [True, False, False, False]
+    assert losses[0] == 0.0 and np.isfinite(losses).all()
+    for name in FIELDS:
+        assert np.isfinite(getattr(d_scores, name)).all()
+    others = problem("full", per_position=True)
+    expected, d_expected, _ = loss()(semi, others[0], clamp, weights=[0.0, *weights[1:]])
+    np.testing.assert_allclose(losses, expected, atol=1e-12)
+    assert_scores_close(d_scores, d_expected)
+
+
+@each
+def test_a_segment_longer_than_the_longest_is_impossible(loss):
+    scores, _, _ = problem("full")
+    states = np.repeat([[False, True, False]], 8, axis=0)
+    begins = np.zeros(8, dtype=bool)
+    _, _, impossible = loss()(semi, scores, SegmentClamp(states, begins, begins))
+    assert impossible.tolist() == [True, False, False, False]
+
+
+@each
+def test_nothing_is_lost_without_tokens(loss):
+    scores = random_scores([0, 0], 2)
+    none = np.zeros(0, dtype=bool)
+    losses, d_scores, impossible = loss()(semi, scores, SegmentClamp(np.zeros((0, 2), dtype=bool), none, none))
+    assert losses.tolist() == [0.0, 0.0] and not impossible.any()
+    assert all((getattr(d_scores, name) == 0.0).all() for name in FIELDS)
 
 
 @each
 def test_long_batches_are_cut_into_parts(loss, monkeypatch):
-    scores, clamp, weights = problem("full")
-    whole = loss()(chain, scores, clamp, weights=weights)
+    scores, clamp, weights = problem("partial", per_position=True)
+    structure = Excluding((4, 5, 0), (5, 8, 1))
+    whole = loss()(structure, scores, clamp, weights=weights)
     monkeypatch.setattr("spacy_crf.losses.local._LARGEST_TABLE", 9)
-    parts = loss()(chain, scores, clamp, weights=weights)
+    parts = loss()(structure, scores, clamp, weights=weights)
     np.testing.assert_allclose(parts[0], whole[0])
-    for name in FIELDS:
-        np.testing.assert_allclose(getattr(parts[1], name), getattr(whole[1], name), atol=1e-12)
-
-
-@each
-def test_impossible_annotation_teaches_nothing(loss):
-    scores, clamp, _ = problem("full")
-    scores.emissions[1, clamp[1]] = -np.inf
-    losses, d_scores, impossible = loss()(chain, scores, clamp)
-    assert impossible.tolist() == [True, False, False, False]
-    assert losses[0] == 0.0 and (d_scores.emissions[:3] == 0.0).all()
-    assert np.isfinite(losses).all() and all(np.isfinite(getattr(d_scores, name)).all() for name in FIELDS)
+    assert_scores_close(parts[1], whole[1], atol=1e-12)
+    single = scores._replace(tokens=scores.tokens[:4], begins=scores.begins[:4], ends=scores.ends[:4])
+    single = single._replace(transitions=scores.transitions[:4], spans=scores.spans[:0], listed=None, starts=None)
+    of_single = loss()(semi, single, SegmentClamp(*(array[:4] for array in clamp)))
+    np.testing.assert_allclose(
+        of_single[0], loss()(semi, single._replace(starts=np.array([0, 4])), SegmentClamp(*(a[:4] for a in clamp)))[0]
+    )
 
 
 def test_piecewise_bounds_the_likelihood():
+    for seed in range(6):
+        scores, clamp, _ = problem("full", seed=seed)
+        assert (Piecewise()(semi, scores, clamp)[0] >= LogLikelihood()(semi, scores, clamp)[0] - 1e-12).all()
+    scores, states, *_ = chain_problem("full")
+    assert (Piecewise()(chain, scores, states)[0] >= LogLikelihood()(chain, scores, states)[0] - 1e-12).all()
+
+
+def test_the_marginal_of_an_entity_counts_once():
     scores, clamp, _ = problem("full")
-    assert (Piecewise()(chain, scores, clamp)[0] >= LogLikelihood()(chain, scores, clamp)[0] - 1e-12).all()
+    probability = reference.segment_marginals(scores)
+    for b, (begin, end) in enumerate(reference.segment_sequences(scores)):
+        [(_, gold)] = reference.segment_paths(scores, begin, end, clamp)
+        expected = -sum(np.log(probability[segment]) for segment in gold)
+        assert PseudoLikelihood()(semi, scores, clamp)[0][b] == pytest.approx(expected, abs=1e-10)
 
 
-# label weights and cost tables of the clamped losses
+def test_segments_that_nearly_never_occur_keep_their_precision():
+    """Rewards of 1 / p differ by many magnitudes: sums of them must not be differences of running sums."""
+    scores, clamp, weights = problem("full")
+    scores.tokens[:3] -= np.where(clamp.states[:3], 60.0, 0.0)
+    losses, d_scores, _ = PseudoLikelihood()(semi, scores, clamp, weights=weights)
+    np.testing.assert_allclose(losses, defined(PseudoLikelihood, scores, clamp, weights), rtol=1e-12)
+    assert_gradient(lambda at: PseudoLikelihood()(semi, at, clamp, weights=weights), scores, d_scores)
 
 
-def test_costs_are_what_the_settings_say():
-    loss = MaxMargin(label_weights={"B": 2.0}, cost={"A": {"B": 0.25}}).bind(STATES)
-    np.testing.assert_allclose(loss.costs(3), [[0.0, 1.0, 0.25], [1.0, 0.0, 0.25], [2.0, 2.0, 0.0]])
-    likelihood = LogLikelihood(label_weights={"B": 2.0}).bind(STATES)
-    np.testing.assert_allclose(likelihood.costs(3), [[0, 0, 0], [0, 0, 0], [np.log(2.0), np.log(2.0), 0]])
+@pytest.mark.parametrize("per_position", [False, True])
+def test_scores_of_segments_are_sums_and_their_derivative_goes_back(per_position):
+    scores, _, _ = problem("full", per_position=per_position)
+    scores.tokens[5, 1] = -np.inf
+    every = every_span(scores.starts, 4)  # one token more than the longest
+    begin = np.repeat(np.arange(8), np.diff(every.starts))
+    end = begin + every.lengths
+    expected = np.full((len(begin), 3), -np.inf)
+    for n, j in np.ndindex(expected.shape):
+        if every.lengths[n] <= 3:
+            uses = reference.segment_uses(scores, [(int(begin[n]), int(end[n]), j)])
+            expected[n, j] = sum(getattr(scores, name)[at] for name, at in uses if name not in ("first", "last"))
+    work = semi.prepare(scores)
+    np.testing.assert_allclose(semi.score_pieces(work, begin, end), expected, atol=1e-12)
+    derivative = np.random.default_rng(0).normal(size=expected.shape)
+    back = semi.derive_pieces(work, begin, end, derivative)
+    used = scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in FIELDS})
+    for n, j in np.ndindex(expected.shape):
+        if every.lengths[n] <= 3:
+            for name, at in reference.segment_uses(scores, [(int(begin[n]), int(end[n]), j)]):
+                opens, closes = begin[n] in scores.starts, end[n] in scores.starts
+                if name not in ("first", "last") or (opens if name == "first" else closes):
+                    getattr(used, name)[at] += derivative[n, j]
+    assert_scores_close(back, used)
 
 
-def test_a_label_weight_counts_each_wrong_state_so_many_times():
-    scores, clamp, _ = problem("full")
-    weighted = LogLikelihood(label_weights={"B": 3.0}).bind(STATES)(chain, scores, clamp)[0]
-    for b, (begin, end) in enumerate(reference.sequences(scores)):
-        gold = clamp[begin:end].argmax(axis=1)
-        terms = []
-        for path in itertools.product(range(3), repeat=end - begin):
-            factor = np.prod([3.0 for g, p in zip(gold, path) if g == 2 and p != g])
-            terms.append(reference.path_score(scores, begin, end, path) + np.log(factor))
-        expected = reference.log_sum(terms) - reference.path_score(scores, begin, end, gold)
-        assert weighted[b] == pytest.approx(expected)
+# end to end
 
 
-@pytest.mark.parametrize("loss", [LogLikelihood, MaxMargin, *LOSSES])
-@pytest.mark.parametrize("value", [-1.0, float("nan"), 0.0])
-def test_settings_that_make_no_sense_are_refused(loss, value):
-    with pytest.raises(ValueError, match="CRF310"):
-        loss(label_weights={"A": value})
-    if loss is MaxMargin and value != 0.0:
-        with pytest.raises(ValueError, match="CRF310"):
-            loss(cost={"A": {"B": value}})
+@each
+def test_a_component_learns(loss):
+    nlp = spacy.blank("en")
+    settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1", "label_weights": {"PER": 1.5}}}
+    pipe = nlp.add_pipe("semicrf_ner", config=settings)
+    examples = ner_examples(nlp)
+    optimizer = LBFGS(iterations_per_step=30, l2=0.01)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    assert type(pipe.loss) is loss
+    losses = [nlp.update(examples, sgd=optimizer)["semicrf_ner"] for _n in range(2)]
+    assert losses[1] <= losses[0]
+    right = [entities(nlp(plain(example.reference))) == entities(example.reference) for example in examples]
+    # What differs from the annotation at several tokens is never compared with it by terms of single tokens.
+    assert sum(right) >= (5 if loss is BesagPseudoLikelihood else 6)
 
 
-def test_unknown_labels_in_the_settings_are_named():
-    for loss in (LogLikelihood(label_weights={"C": 2.0}), MaxMargin(cost={"A": {"C": 2.0}})):
-        with pytest.raises(ValueError, match=r"CRF311.*: C. Its labels: A, B"):
-            loss.bind(STATES).check_labels()
+@each
+def test_wrong_spans_of_a_component(loss, caplog):
+    """Left out where the loss sums over what the annotation leaves open, and named where it does not."""
+    words, probability = ["Ann", "Lee", "left", "Paris"], {}
+    for key in (None, "wrong"):
+        nlp = spacy.blank("en")
+        settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1"}, "incorrect_spans_key": key}
+        pipe = nlp.add_pipe("semicrf_ner", config=settings)
+        reference = Doc(nlp.vocab, words=words)
+        reference.spans["wrong"] = [Span(reference, 0, 2, "PER")]
+        examples = [*ner_examples(nlp), Example(Doc(nlp.vocab, words=words), reference)]
+        optimizer = LBFGS(iterations_per_step=30, l2=0.01)
+        nlp.initialize(lambda examples=examples: examples, sgd=optimizer)
+        with caplog.at_level("WARNING", logger="spacy.spacy_crf"):
+            nlp.update(examples, sgd=optimizer)
+        spans = pipe.span_probabilities(plain(reference), 0.0)
+        probability[key] = {(span.start, span.end, span.label_): p for span, p in spans}[0, 2, "PER"]
+    told = [record.message for record in caplog.records if "CRF402" in record.message]
+    if loss is BesagPseudoLikelihood:
+        assert len(told) == 1 and "BesagPseudoLikelihood" in told[0]
+        assert probability["wrong"] == probability[None]
+    else:
+        assert not told
+        assert probability["wrong"] < 0.9 * probability[None]
+
+
+def test_rules_in_training_are_refused_as_for_chains():
+    rules = [{"rule": "at_most", "label": "ORG", "n": 1}]
+    constraints = {"@misc": "spacy_crf.constraints.v1", "rules": rules, "in_training": True}
+    piecewise = {"loss": {"@losses": "spacy_crf.Piecewise.v1"}, "constraints": constraints}
+    with pytest.raises(ValueError, match=r"CRF619.*Piecewise"):
+        spacy.blank("en").add_pipe("semicrf_ner", config=piecewise)

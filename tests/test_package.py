@@ -15,7 +15,7 @@ import spacy_crf
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "types", "schemes"),
+    ("errors", "types", "schemes", "arrays"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),
@@ -36,6 +36,7 @@ class Import(NamedTuple):
     module: str
     line: int
     when_loaded: bool  # not only when some function is called
+    for_types: bool  # only while types are checked
 
 
 def imports(source: str, module: str, is_package: bool) -> list[Import]:
@@ -43,6 +44,8 @@ def imports(source: str, module: str, is_package: bool) -> list[Import]:
     package = module.split(".") if is_package else module.split(".")[:-1]
     tree = ast.parse(source)
     later = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.Lambda) for node in ast.walk(f)}
+    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    for_types = {node for guard in guards for node in ast.walk(guard)}
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -54,7 +57,7 @@ def imports(source: str, module: str, is_package: bool) -> list[Import]:
             names = [f"{base}.{alias.name}" for alias in node.names]
         else:
             continue
-        found += [Import(name, node.lineno, node not in later) for name in names]
+        found += [Import(name, node.lineno, node not in later, node in for_types) for name in names]
     return found
 
 
@@ -93,10 +96,10 @@ def test_the_tests_of_the_layers_would_see_a_wrong_import():
         "from ..pipeline.crf_ner import x\nfrom . import y\nfrom .. import cli\ndef f():\n    import scipy.optimize\n"
     )
     assert imports(source, "spacy_crf.kernels.z", False) == [
-        ("spacy_crf.pipeline.crf_ner.x", 1, True),
-        ("spacy_crf.kernels.y", 2, True),
-        ("spacy_crf.cli", 3, True),
-        ("scipy.optimize", 5, False),
+        ("spacy_crf.pipeline.crf_ner.x", 1, True, False),
+        ("spacy_crf.kernels.y", 2, True, False),
+        ("spacy_crf.cli", 3, True, False),
+        ("scipy.optimize", 5, False, False),
     ]
     assert (
         layer_of("spacy_crf.pipeline.crf_ner.x") > layer_of("spacy_crf.kernels.z") > layer_of("spacy_crf.__version__")

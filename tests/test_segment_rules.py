@@ -13,14 +13,16 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 
+from spacy_crf.arrays import cut_document, join_sequences
 from spacy_crf.constraints import rule_set
 from spacy_crf.constraints import segments as segment_rules
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.rules import RULES, constraints
 from spacy_crf.constraints.segments import SegmentRules, decode
-from spacy_crf.inference.segment_graph import by_label, cut_segments, expand, join_segment_sequences, labels_of
-from spacy_crf.inference.semi_markov import Segments, SemiMarkov
+from spacy_crf.inference.semi_markov import SemiMarkov
+from spacy_crf.inference.structure import SpanStates
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, SegmentClamp
 
 from . import reference
@@ -70,14 +72,14 @@ def as_path(segments, tokens):
 
 
 def assert_the_same_distribution(rules, scores, facts, expected, clamp=None):
-    """Sums, marginals, n best and samples of the expanded chain against a list of all segmentations."""
-    semi, size, tokens = SemiMarkov(), scores.tokens.shape[1], len(scores.tokens)
-    chain = expand(join_segment_sequences(rules.apply(scores, facts), clamp), rules.graph(rules.fitting))
+    """Sums, marginals, n best and samples of the graph against a list of all segmentations."""
+    size, tokens = scores.tokens.shape[1], len(scores.tokens)
+    structure = rules.graph(rules.fitting)
+    joined, allowed, places = join_sequences(rules.apply(scores, facts), clamp)
     log_z = reference.log_sum([score for score, _, _ in expected])
-    assert semi.log_partition(chain.scores, clamp=chain.clamp)[0] == pytest.approx(log_z, abs=1e-9)
-    [best] = semi.n_best(chain.scores, 4, clamp=chain.clamp)
-    folded = [labels_of(path, chain.state_of)[chain.tokens].tolist() for _, path in best]
-    assert folded == [as_path(segments, tokens) for _, segments, _ in expected[:4]]
+    assert structure.log_partition(joined, clamp=allowed)[0] == pytest.approx(log_z, abs=1e-9)
+    [best] = structure.n_best(joined, 4, clamp=allowed)
+    assert [path[places].tolist() for _, path in best] == [as_path(segments, tokens) for _, segments, _ in expected[:4]]
     in_tokens, in_segments = np.zeros((tokens, size)), {}
     for score, segments, _ in expected:
         p = math.exp(score - log_z)
@@ -85,14 +87,14 @@ def assert_the_same_distribution(rules, scores, facts, expected, clamp=None):
             begin, end, state = segment
             in_tokens[begin:end, state] += p
             in_segments[segment] = in_segments.get(segment, 0.0) + p
-    marginals = semi.marginals(chain.scores, clamp=chain.clamp)[chain.tokens]
-    np.testing.assert_allclose(by_label(marginals, chain.state_of, size), in_tokens, atol=1e-9)
-    for (begin, end, state), p in in_segments.items():
-        states = np.flatnonzero(chain.state_of == state)
-        begins, ends = np.full(len(states), chain.tokens[begin]), np.full(len(states), chain.tokens[end - 1] + 1)
-        found = semi.segment_probabilities(chain.scores, Segments(begins, ends, states), clamp=chain.clamp)
-        assert found.sum() == pytest.approx(p, abs=1e-9)
-    drawn = labels_of(semi.sample(chain.scores, 300, seed=1, clamp=chain.clamp), chain.state_of)[:, chain.tokens]
+    marginals = structure.marginals(joined, clamp=allowed)[places, :size]
+    np.testing.assert_allclose(marginals, in_tokens, atol=1e-9)
+    if in_segments:
+        begin, end, state = (np.array(column) for column in zip(*sorted(in_segments)))
+        asked = Segments(places[begin], places[end - 1] + 1, state)
+        found = structure.span_probabilities(joined, SpanStates(None, 0, 1), asked, clamp=allowed)
+        np.testing.assert_allclose(found, [in_segments[key] for key in sorted(in_segments)], atol=1e-9)
+    drawn = structure.sample(joined, 300, seed=1, clamp=allowed)[:, places]
     possible = {tuple(as_path(segments, tokens)) for _, segments, _ in expected}
     assert {tuple(path) for path in drawn.tolist()} <= possible
 
@@ -192,7 +194,7 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
     scores.lengths[1:, 0] = -np.inf
     decoded = decode(rules, scores, np.array([0, 11]), Facts())
     assert len(decoded.solved[0]) >= 2
-    joined = join_segment_sequences(scores)
+    joined = join_sequences(scores)
     [best] = SemiMarkov().n_best(joined.scores, 4000)
     paths = (path[joined.tokens] for _, path in best)
     expected = next(path for path in paths if np.bincount(path[path > 0]).max(initial=0) <= 1)
@@ -207,7 +209,7 @@ def test_texts_in_a_batch():
     together = decode(rules, scores, np.array([0, 7, 7, 14]), Facts(), words)
     assert any("same_text_same_label" in name for names in together.solved.values() for name in names)
     for tokens in (slice(0, 7), slice(7, 14)):
-        alone, _ = cut_segments(scores, None, tokens)
+        alone, _ = cut_document(scores, None, tokens)
         found = decode(rules, alone, np.array([0, 7]), Facts(), words[tokens])
         assert found.tags.tolist() == together.tags[tokens].tolist()
 
@@ -219,7 +221,7 @@ def test_a_batch_is_decoded_document_by_document():
     together = decode(rules, scores, doc_starts, Facts())
     assert not together.relaxed and together.solved
     for tokens, starts in ((slice(0, 7), [0, 4, 7]), (slice(7, 14), [0, 5, 7])):
-        alone, _ = cut_segments(scores, None, tokens)
+        alone, _ = cut_document(scores, None, tokens)
         assert alone.starts.tolist() == starts
         assert decode(rules, alone, np.array([0, 7]), Facts()).tags.tolist() == together.tags[tokens].tolist()
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.spans import SpanStates, best_path, likely_spans, segments_of, span_probabilities
+from spacy_crf.inference.spans import segments_of
+from spacy_crf.inference.structure import SpanStates
 from spacy_crf.schemes import SCHEMES, Segments
 from spacy_crf.types import ChainScores
 
@@ -58,13 +59,13 @@ def test_spans_match_enumeration(name, spread, per_position):
         scores, spans = scheme_scores(scheme, 2, lengths, seed=seed, spread=spread, per_position=per_position)
         clamp = np.random.default_rng(seed).random(scores.emissions.shape) < 0.8 if seed else None
         expected = enumerated(scores, scheme, clamp)
-        actual = as_dict(likely_spans(scores, spans, 0.0, clamp=clamp))
+        actual = as_dict(LinearChain().likely_spans(scores, spans, 0.0, clamp=clamp))
         for key in expected.keys() | actual.keys():
             assert actual.get(key, 0.0) == pytest.approx(expected.get(key, 0.0), abs=1e-9)
         segments = Segments(*(np.array(column) for column in zip(*sorted(expected))))
-        probabilities = span_probabilities(scores, spans, segments, clamp=clamp)
+        probabilities = LinearChain().span_probabilities(scores, spans, segments, clamp=clamp)
         np.testing.assert_allclose(probabilities, [expected[key] for key in sorted(expected)], rtol=1e-9, atol=1e-12)
-        likely = as_dict(likely_spans(scores, spans, 0.2, clamp=clamp))
+        likely = as_dict(LinearChain().likely_spans(scores, spans, 0.2, clamp=clamp))
         assert likely.keys() == {key for key, p in expected.items() if p >= 0.2}
 
 
@@ -74,7 +75,7 @@ def test_one_token_spans_of_plain_tags():
         rng.normal(size=(4, 3)), rng.normal(size=(3, 3)), np.zeros(3), np.zeros(3), np.array([0, 3, 4])
     )
     spans = SpanStates(np.zeros((3, 3), dtype=bool), 0, 1)
-    likely = as_dict(likely_spans(scores, spans, 0.0))
+    likely = as_dict(LinearChain().likely_spans(scores, spans, 0.0))
     marginals = reference.expectations(scores).emissions
     assert {key: pytest.approx(p) for key, p in likely.items()} == {
         (t, t + 1, label): marginals[t, label] for t in range(4) for label in range(3)
@@ -85,29 +86,29 @@ def test_nothing_allowed_and_nothing_there():
     scheme = SCHEMES["BIO"]
     scores, spans = scheme_scores(scheme, 1, [2], seed=0)
     forbidden = np.zeros(scores.emissions.shape, dtype=bool)
-    assert not as_dict(likely_spans(scores, spans, 0.0, clamp=forbidden))
+    assert not as_dict(LinearChain().likely_spans(scores, spans, 0.0, clamp=forbidden))
     asked = Segments(np.array([0]), np.array([2]), np.array([0]))
-    assert span_probabilities(scores, spans, asked, clamp=forbidden).tolist() == [0.0]
+    assert LinearChain().span_probabilities(scores, spans, asked, clamp=forbidden).tolist() == [0.0]
     empty = scores._replace(emissions=np.zeros((0, 3)), starts=np.array([0, 0]))
-    assert not as_dict(likely_spans(empty, spans, 0.0))
-    assert not as_dict(likely_spans(empty._replace(starts=np.array([0])), spans, 0.0))
+    assert not as_dict(LinearChain().likely_spans(empty, spans, 0.0))
+    assert not as_dict(LinearChain().likely_spans(empty._replace(starts=np.array([0])), spans, 0.0))
 
 
 def test_many_chunks_answer_like_one_sequence_at_a_time():
     scheme = SCHEMES["BILUO"]
     lengths = [37, 2100, 5, 900, 1, 1200]
     scores, spans = scheme_scores(scheme, 2, lengths, seed=3)
-    together = likely_spans(scores, spans, 0.05, threads=2)
-    asked = span_probabilities(scores, spans, together.segments, threads=2)
+    together = LinearChain(threads=2).likely_spans(scores, spans, 0.05)
+    asked = LinearChain(threads=2).span_probabilities(scores, spans, together.segments)
     np.testing.assert_allclose(asked, together.probabilities, rtol=1e-12)
     last = together.segments.start >= sum(lengths[:-1])  # only one of the sequences has spans
     few = Segments(*(column[last] for column in together.segments))
-    np.testing.assert_array_equal(span_probabilities(scores, spans, few), asked[last])
+    np.testing.assert_array_equal(LinearChain().span_probabilities(scores, spans, few), asked[last])
     clamp = np.ones(scores.emissions.shape, dtype=bool)
-    np.testing.assert_array_equal(span_probabilities(scores, spans, few, clamp=clamp), asked[last])
+    np.testing.assert_array_equal(LinearChain().span_probabilities(scores, spans, few, clamp=clamp), asked[last])
     found = 0
     for begin, end in reference.sequences(scores):
-        alone = likely_spans(
+        alone = LinearChain().likely_spans(
             scores._replace(emissions=scores.emissions[begin:end], starts=np.array([0, end - begin])), spans, 0.05
         )
         np.testing.assert_allclose(
@@ -126,14 +127,14 @@ def test_the_best_path_and_its_spans(name, spread, per_position):
         scores, spans = scheme_scores(SCHEMES[name], 5, lengths, seed=seed, spread=spread, per_position=per_position)
         clamp = np.random.default_rng(seed).random(scores.emissions.shape) < 0.7 if seed else None
         path = LinearChain().viterbi(scores, clamp=clamp)
-        found = best_path(scores, spans, clamp=clamp)
+        found = LinearChain().best_path(scores, spans, clamp=clamp)
         np.testing.assert_array_equal(found.states, path.states)
         opening = np.zeros(len(path.states), dtype=bool)
         opening[[0, 3, 4, 16, 46]] = True
         segments = segments_of(path.states, spans, opening)
         for one, other in zip(found.spans.segments, segments):
             np.testing.assert_array_equal(one, other)
-        expected = span_probabilities(scores, spans, segments, clamp=clamp)
+        expected = LinearChain().span_probabilities(scores, spans, segments, clamp=clamp)
         np.testing.assert_allclose(found.spans.probabilities, expected, rtol=1e-12)
 
 
@@ -145,4 +146,4 @@ def test_of_equal_paths_the_one_that_viterbi_takes(whole_numbers):
         rounded = {f: np.where(a > -np.inf, np.rint(np.maximum(a, -9.0) * whole_numbers), a) for f, a in arrays.items()}
         scores = scores._replace(**rounded)
         expected = LinearChain().viterbi(scores).states
-        np.testing.assert_array_equal(best_path(scores, spans).states, expected)
+        np.testing.assert_array_equal(LinearChain().best_path(scores, spans).states, expected)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from spacy_crf.arrays import join_sequences
 from spacy_crf.constraints.automaton import (
     BREAK,
     Automaton,
@@ -15,9 +16,8 @@ from spacy_crf.constraints.automaton import (
     product,
 )
 from spacy_crf.constraints.state_graph import rule_graph
-from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.spans import SpanStates
-from spacy_crf.inference.state_graph import GraphChain, join_sequences, split_expectations
+from spacy_crf.inference.state_graph import GraphChain
+from spacy_crf.inference.structure import SpanStates
 from spacy_crf.schemes import SCHEMES, Segments
 
 from . import reference
@@ -109,25 +109,6 @@ def test_graphs_match_enumeration(name, spread, per_position):
                 states = np.array(path, dtype=np.int32)
                 assert structure.path_score(joined, states)[0] == pytest.approx(score, abs=1e-9)
                 assert structure.log_probability(joined, states)[0] == pytest.approx(score - log_z, abs=1e-9)
-
-
-def test_joined_sequences_are_the_sequences():
-    scheme = SCHEMES["BIO"]
-    for per_position in (False, True):
-        scores, _ = scheme_scores(scheme, 1, [2, 0, 1, 3], seed=1, per_position=per_position)
-        clamp = np.random.default_rng(0).random(scores.emissions.shape) < 0.9
-        joined = join_sequences(scores, clamp)
-        chain = LinearChain()
-        log_z, expected = chain.expectations(scores, clamp=clamp)
-        joined_log_z, expectations = chain.expectations(joined.scores, clamp=joined.clamp)
-        assert joined_log_z[0] == pytest.approx(log_z.sum())
-        split = split_expectations(joined, expectations, scores.starts)
-        for key in ("emissions", "first", "last"):
-            np.testing.assert_allclose(getattr(split, key), getattr(expected, key), atol=1e-9)
-        transitions = split.transitions
-        if per_position:  # unused where a sequence begins
-            transitions = np.where(np.isin(np.arange(6), scores.starts)[:, None, None], 0.0, transitions)
-        np.testing.assert_allclose(transitions, expected.transitions, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Joined, cut_document, join_sequences
 from ..inference.linear_chain import LinearChain
-from ..inference.spans import SpanStates, segments_of
-from ..inference.state_graph import GraphChain, Joined, cut_document, join_sequences
+from ..inference.spans import segments_of
+from ..inference.state_graph import GraphChain
+from ..inference.structure import SpanStates
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .automaton import Automaton

@@ -14,8 +14,8 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Joined
 from ..errors import Errors
-from ..inference.state_graph import Joined
 from ..types import Floats
 from .automaton import Automaton, SpanTags
 

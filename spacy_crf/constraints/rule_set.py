@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Joined
 from ..errors import Errors
-from ..inference.state_graph import GraphChain, Joined
+from ..inference.state_graph import GraphChain
 from ..kernels import linear_chain as chain_kernels
 from ..kernels.automata import run_automata
 from ..kernels.best_first import Automata, best_first

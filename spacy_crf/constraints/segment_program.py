@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.segment_graph import JoinedSegments, SegmentSteps, possible_steps
+from ..arrays import Joined
+from ..inference.semi_markov import SegmentSteps, SemiMarkov
 from ..types import GOES_ON
 from .automaton import Automaton, SpanTags
 from .integer_program import Program, Solution, solve_with_few
 
 
 def solve_segments(
-    joined: JoinedSegments,
+    joined: Joined,
     tags: SpanTags,
     automata: Sequence[Automaton],
     texts: Sequence[list[tuple[int, int]]],
@@ -25,7 +26,8 @@ def solve_segments(
 ) -> Solution:
     """Best segmentation of joined sequences of at least one token, as a path of segments; otherwise as
     `integer_program.solve`."""
-    every = possible_steps(joined)
+    structure = SemiMarkov()
+    every = structure.steps(structure.prepare(joined.scores, joined.clamp))
     tokens = len(joined.scores.tokens)
 
     def optimise(chosen: NDArray[np.bool_], seconds: float):

@@ -8,13 +8,13 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.segment_graph import expand, join_segment_sequences, split_segment_expectations
+from .. import arrays
 from ..inference.semi_markov import SemiMarkov, list_spans
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
+from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores
 from .facts import Facts
 from .segments import SegmentRules
-from .training import Group, RuledStructure, States, ranges
+from .training import Group, RuledStructure, States
 
 
 class RuledSegments(RuledStructure):
@@ -25,8 +25,6 @@ class RuledSegments(RuledStructure):
     longest (int32[S]): Tokens of the longest segment of each state.
     wrong (Segments): Spans known to be wrong; none is longer than the longest segment, or crosses the start of a sequence.
     """
-
-    _by_token = ("tokens", "begins", "ends")
 
     def __init__(
         self,
@@ -57,17 +55,6 @@ class RuledSegments(RuledStructure):
         spans, transitions, ends = np.zeros((0, size)), np.zeros((size, size)), np.zeros((2, size))
         return SegmentScores(*by_token, lengths, spans, transitions, *ends, None, starts)
 
-    def _pick_scores(self, group: Group, scores: SegmentScores) -> SegmentScores:
-        part, listed = super()._pick_scores(group, scores), scores.listed
-        if listed is None:
-            return part
-        chosen = _spans_of(listed, group.tokens)
-        of_tokens = np.append(0, np.cumsum(np.diff(listed.starts)[group.tokens])).astype(np.int64)
-        return part._replace(listed=SpanList(of_tokens, listed.lengths[chosen]), spans=scores.spans[chosen])
-
-    def _pick_clamp(self, group: Group, clamp: SegmentClamp) -> SegmentClamp:
-        return SegmentClamp(*(array[group.tokens] for array in clamp))
-
     def _answer(
         self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
     ) -> tuple[Floats, SegmentScores]:
@@ -76,23 +63,11 @@ class RuledSegments(RuledStructure):
         listing, own, numbers = list_spans(scores, self.wrong.start, self.wrong.end)
         listing.spans[numbers, 1 + self.wrong.label] = -np.inf
         values, expected = super()._answer(question, group, listing, clamp, weights)
-        d_spans = np.zeros(listing.spans.shape)
-        d_spans[_spans_of(listing.listed, group.tokens)] = expected.spans
-        of_group = own if scores.listed is None else own[_spans_of(scores.listed, group.tokens)]
-        return values, expected._replace(spans=d_spans[of_group])
-
-    def _by_document(
-        self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
-    ) -> tuple[Floats, SegmentScores]:
-        expanded = expand(join_segment_sequences(scores, clamp, group.doc_starts), self._rules.graph(group.automata))
-        values, expected = getattr(self._structure, question)(expanded.scores, clamp=expanded.clamp, weights=weights)
-        return values, split_segment_expectations(expanded.tokens, expected, expanded.state_of, scores)
-
-    def _add(self, total: SegmentScores, group: Group, expected: SegmentScores) -> None:
-        super()._add(total, group, expected)
-        total.lengths[:] += expected.lengths
-        if total.listed is not None:
-            total.spans[_spans_of(total.listed, group.tokens)] = expected.spans
+        total = arrays.zeros(listing)
+        arrays.add(total, expected, group.tokens)
+        return values, arrays.cut(
+            total._replace(spans=total.spans[own], listed=scores.listed), group.tokens, group.starts
+        )
 
     def path_score(self, scores: SegmentScores, states: States) -> Floats:
         """Scores of segmentations, -inf for those that break a rule."""
@@ -109,8 +84,3 @@ class RuledSegments(RuledStructure):
         begins = used.begins.max(axis=1, initial=0.0) > 0.0
         states[begins] = used.begins.argmax(axis=1)[begins]
         return Path(states, values)
-
-
-def _spans_of(listed: SpanList, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of the spans that begin at some tokens."""
-    return ranges(listed.starts[tokens], listed.starts[tokens + 1])

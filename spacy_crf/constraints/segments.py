@@ -10,15 +10,9 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.segment_graph import (
-    JoinedSegments,
-    best_first,
-    cut_segments,
-    expand,
-    join_segment_sequences,
-    labels_of,
-)
+from ..arrays import Joined, cut_document, join_sequences
 from ..inference.semi_markov import SemiMarkov, segments_of
+from ..inference.state_graph import GraphSegments
 from ..schemes import SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores, StateGraph
 from .automaton import SpanTags
@@ -49,11 +43,12 @@ class SegmentRules(CompiledRules):
     def is_local(rule: Rule) -> bool:
         return rule.local or rule.bounds_length
 
-    def _inference(self, graph: StateGraph) -> StateGraph:
-        return graph
+    def _inference(self, graph: StateGraph) -> GraphSegments:
+        return GraphSegments(graph)
 
-    def _search(self, joined: JoinedSegments, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
-        return best_first(joined, self.tags.events, stack, most)
+    def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
+        structure = SemiMarkov()
+        return structure.search(structure.prepare(joined.scores, joined.clamp), self.tags.events, stack, most)
 
     def apply(self, scores: SegmentScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> SegmentScores:
         """Scores with the rules without a memory: -inf where a hard one is broken, less where a soft one is.
@@ -133,7 +128,7 @@ def decode(
     broken = documents_without(path.scores, scores.starts, doc_starts) | rules.broken(totals, places)
 
     def search(tokens: slice) -> SegmentSearch:
-        of_doc, of_clamp = cut_segments(scores, clamp, tokens)
+        of_doc, of_clamp = cut_document(scores, clamp, tokens)
         document = SegmentDocument(of_doc, of_clamp, facts.at(tokens), cut_words(words, tokens))
         return SegmentSearch(rules, document)
 
@@ -143,24 +138,19 @@ def decode(
 class SegmentSearch(Search):
     """The search for the best segmentation of a document."""
 
-    def _masked(self, kept: set[int]) -> JoinedSegments:
+    def _masked(self, kept: set[int]) -> Joined:
         document = self._document
-        return join_segment_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
+        return join_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
 
-    def _viterbi(
-        self, masked: JoinedSegments, graph: Optional[StateGraph]
-    ) -> Optional[tuple[NDArray[np.int32], float]]:
-        if graph is None:
-            path = SemiMarkov().viterbi(masked.scores, clamp=masked.clamp)
-            return path.states, float(path.scores[0])
-        matrices = len(masked.scores.tokens) if masked.scores.transitions.ndim == 3 else 1
-        if matrices * len(graph.tag_of) ** 2 > _MOST_TRANSITIONS:
-            return None
-        expanded = expand(masked, graph)
-        path = SemiMarkov().viterbi(expanded.scores, clamp=expanded.clamp)
-        return labels_of(path.states, expanded.state_of), float(path.scores[0])
+    def _viterbi(self, masked: Joined, structure: Optional[GraphSegments]) -> Optional[tuple[NDArray[np.int32], float]]:
+        if structure is not None:
+            matrices = len(masked.scores.tokens) if masked.scores.transitions.ndim == 3 else 1
+            if matrices * len(structure.graph.tag_of) ** 2 > _MOST_TRANSITIONS:
+                return None
+        path = (structure or SemiMarkov()).viterbi(masked.scores, clamp=masked.clamp)
+        return path.states, float(path.scores[0])
 
-    def _program(self, masked: JoinedSegments, automata, occurrences, seconds: float) -> Solution:
+    def _program(self, masked: Joined, automata, occurrences, seconds: float) -> Solution:
         return solve_segments(masked, self._rules.tags, automata, occurrences, time_limit=seconds)
 
     def _totals(self, tags: NDArray[np.int32]) -> Floats:

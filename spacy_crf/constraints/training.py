@@ -3,14 +3,15 @@
 A sequence whose own annotation breaks a rule is trained without that rule, since nothing could be learned from it otherwise.
 """
 
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import arrays
 from ..errors import Errors
 from ..inference.linear_chain import LinearChain
-from ..inference.state_graph import GraphChain, join_sequences, split_expectations
+from ..inference.state_graph import GraphChain
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, Path
 from .facts import Facts
@@ -50,8 +51,6 @@ class RuledStructure:
     RAISES (ValueError): CRF614 if the automata of all rules are too large together.
     """
 
-    _by_token: ClassVar[tuple[str, ...]]  # fields of the scores with a row for each token
-
     def __init__(
         self,
         structure: Any,
@@ -66,6 +65,7 @@ class RuledStructure:
             limit, what = rules.constraints.max_states, "training under rules"
             raise ValueError(Errors.CRF614.format(name=rules.left_out[0][0].name, max_states=limit, what=what))
         self._structure = structure
+        self.threads = structure.threads
         self._rules = rules
         self.broken: list[tuple[Rule, int]] = []  # rules, and the documents whose annotation breaks them
         n_docs = len(doc_starts) - 1
@@ -101,35 +101,9 @@ class RuledStructure:
         """Scores that say only what the structure allows."""
         raise NotImplementedError
 
-    def _pick_clamp(self, group: Group, clamp: Any) -> Any:
-        """The clamp of a group."""
-        raise NotImplementedError
-
-    def _pick_scores(self, group: Group, scores: Any) -> Any:
-        """The scores of a group."""
-        part = {name: getattr(scores, name)[group.tokens] for name in self._by_token}
-        if np.ndim(scores.transitions) == 3:
-            part["transitions"] = scores.transitions[group.tokens]
-        return scores._replace(**part, starts=group.starts)
-
-    def _by_document(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
-        """The values of documents under automata, and their derivative.
-
-        scores, clamp: Of the group. weights (float64[d]): Of the documents.
-        """
-        raise NotImplementedError
-
-    def _add(self, total: Any, group: Group, expected: Any) -> None:
-        """Adds the derivative of a group to that of all."""
-        for name in self._by_token:
-            getattr(total, name)[group.tokens] = getattr(expected, name)
-        if total.transitions.ndim == 3:
-            total.transitions[group.tokens] = expected.transitions
-        else:
-            summed = expected.transitions
-            total.transitions[:] += summed.sum(axis=0) if summed.ndim == 3 else summed
-        total.first[:] += expected.first
-        total.last[:] += expected.last
+    def _under(self, group: Group) -> Any:
+        """What answers for documents under the automata of a group."""
+        return self._rules.graph(group.automata)
 
     # What they share
 
@@ -138,9 +112,17 @@ class RuledStructure:
         """Equal for the same rules."""
         return repr(self._rules.constraints.tables).encode("utf8")
 
+    exact = ambiguous = True
+    wrong = NO_SEGMENTS  # for losses that leave out single segments of what a clamp allows
+
     @property
-    def threads(self) -> int:
-        return self._structure.threads
+    def without_rules(self) -> Any:
+        """What answers the same without the rules."""
+        return self._structure
+
+    def prepare(self, scores: Any) -> Any:
+        """The scores as they are: each group is checked where it is asked about."""
+        return scores
 
     def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
         """Log partitions under the rules, and the derivative of their weighted sum."""
@@ -154,30 +136,25 @@ class RuledStructure:
         n_sequences = len(scores.starts) - 1
         weights = np.ones(n_sequences) if weights is None else weights
         values = np.zeros(n_sequences)
-        arrays = [name for name in scores._fields if name not in ("listed", "starts")]
-        total = scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in arrays})
+        total = arrays.zeros(scores)
         for group in self._groups:
             values[group.sequences], expected = self._answer(question, group, scores, clamp, weights)
-            self._add(total, group, expected)
+            arrays.add(total, expected, group.tokens)
         return values, total
 
     def _answer(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
         """The values of a group's sequences, and their derivative. Scores, clamp and weights are those of all."""
-        part = self._rules.apply(self._pick_scores(group, scores), group.facts, group.kept)
-        of_clamp = None if clamp is None else self._pick_clamp(group, clamp)
-        return self._ask(question, group, part, of_clamp, weights[group.sequences])
+        part = self._rules.apply(arrays.cut(scores, group.tokens, group.starts), group.facts, group.kept)
+        return self._ask(question, group, part, arrays.cut_clamp(clamp, group.tokens), weights[group.sequences])
 
     def _ask(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
         """The same with what belongs to the group."""
         if not group.automata:
             return getattr(self._structure, question)(scores, clamp=clamp, weights=weights)
-        values = np.zeros(len(group.sequences))
-        values[group.firsts], expected = self._by_document(question, group, scores, clamp, weights[group.firsts])
-        return values, expected
-
-    def only_path(self, clamp: Any) -> Optional[States]:
-        """None: a clamp is always asked for its sums, since the rules have a say in them."""
-        return None
+        joined = arrays.join_sequences(scores, clamp, group.doc_starts)
+        values, ask = np.zeros(len(group.sequences)), getattr(self._under(group), question)
+        values[group.firsts], expected = ask(joined.scores, clamp=joined.clamp, weights=weights[group.firsts])
+        return values, arrays.split(joined, expected, scores)
 
 
 class RuledChain(RuledStructure):
@@ -187,8 +164,6 @@ class RuledChain(RuledStructure):
     clamp (bool[T, S]): Tags that the annotation allows.
     wrong (Segments): Spans known to be wrong, by their first token; none crosses the start of a sequence.
     """
-
-    _by_token = ("emissions",)
 
     def __init__(
         self,
@@ -218,9 +193,6 @@ class RuledChain(RuledStructure):
         emissions = np.zeros((int(starts[-1]), len(allowed) - 1))
         return ChainScores(emissions, allowed[:-1, :-1], allowed[-1, :-1], allowed[:-1, -1], starts)
 
-    def _pick_clamp(self, group: Group, clamp: Clamp) -> Clamp:
-        return clamp[group.tokens]
-
     def _ask(self, question: str, group: Group, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
         copies = group.copies
         if clamp is None or copies is None:
@@ -230,14 +202,12 @@ class RuledChain(RuledStructure):
         per_position = np.ndim(scores.transitions) == 3
         return values, copies.narrow(expected, len(scores.first), per_position=per_position)
 
-    def _by_document(self, question: str, group: Group, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
-        chain = self._rules.graph(group.automata)
-        if group.copies is not None:
-            n_tags = len(self._rules.tags.label_of)
-            chain = GraphChain(copied(chain.graph, np.append(group.copies.tag_of, n_tags)))
-        joined = join_sequences(scores, clamp, group.doc_starts)
-        values, expected = getattr(chain, question)(joined.scores, clamp=joined.clamp, weights=weights)
-        return values, split_expectations(joined, expected, group.starts)
+    def _under(self, group: Group) -> GraphChain:
+        chain = super()._under(group)
+        if group.copies is None:
+            return chain
+        n_tags = len(self._rules.tags.label_of)
+        return GraphChain(copied(chain.graph, np.append(group.copies.tag_of, n_tags)))
 
     @property
     def signature(self) -> bytes:
@@ -259,9 +229,9 @@ class RuledChain(RuledStructure):
 
 
 def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
-    tokens = ranges(doc_starts[docs], doc_starts[docs + 1])
+    tokens = arrays.ranges(doc_starts[docs], doc_starts[docs + 1])
     first = np.searchsorted(starts[:-1], doc_starts[docs], side="left")
-    sequences = ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
+    sequences = arrays.ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
     lengths = starts[sequences + 1] - starts[sequences]
     return Group(
         docs=docs,
@@ -274,9 +244,3 @@ def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
         automata=automata,
         facts=facts.at(tokens),
     )
-
-
-def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each begin up to its end, one range behind the other."""
-    parts = [np.arange(b, e) for b, e in zip(begin.tolist(), end.tolist())]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

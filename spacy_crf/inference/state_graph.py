@@ -1,332 +1,215 @@
 """State graphs: sums, maxima, paths and samples of labellings whose states are more than tags.
 
-A `GraphChain` answers the questions of `Structure` about ``ChainScores`` of tags, under a graph in which each labelling is
-at most one path (as in graphs made of deterministic automata): whatever is asked in tags is answered in tags.
+A graph's states know their tag, and rules are paths in it. Whatever is asked in tags is answered in tags: the score of a
+labelling is the log-sum over its paths (in graphs made of deterministic automata, at most one), while `viterbi`, `n_best` and
+`sample` find paths.
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Errors
+from .. import arrays
 from ..kernels import linear_chain as chain_kernels
 from ..kernels import state_graph as kernels
 from ..schemes import Segments
-from ..types import ChainScores, Clamp, Floats, Path, StateGraph
-from . import linear_chain as chains
-from .spans import LikelySpans, SpanStates
-from .threads import run_chunks
+from ..types import ChainScores, Floats, GraphScores, Path, SegmentClamp, SegmentScores, StateGraph
+from .linear_chain import LinearChain
+from .scaling import ChainWork
+from .semi_markov import SegmentWork, SemiMarkov, StateSegments
+from .spans import collect
+from .structure import LikelySpans, SpanStates, States, Structure
 
-States = NDArray[np.int32]
 
+class GraphChain(Structure[GraphScores]):
+    """Answers the questions of `Structure` for the ``ChainScores`` of tags, of the labellings that a graph allows. For
+    ``GraphScores`` it answers them for those of arcs and of the graph's states too.
 
-class GraphChain:
-    """Answers the questions of `Structure` for ``ChainScores``, of the labellings that the graph allows.
-
-    graph (StateGraph): At most one path for each labelling.
+    graph (StateGraph): Which state may follow which.
     threads (int): How many chunks of sequences may be done at a time; the results don't depend on it.
     """
 
+    ambiguous = True
+    chunk_tokens = 8192
+    work = ChainWork
+    compiled = (kernels.forward, kernels.viterbi)
+    only, only_path = LinearChain.only, LinearChain.only_path
+
     def __init__(self, graph: StateGraph, *, threads: int = 1):
+        super().__init__(threads=threads)
         self.graph = graph
-        self.threads = threads
         states = np.arange(len(graph.tag_of) + 1)
-        source_starts = np.searchsorted(graph.source, states).astype(np.int64)
         by_target = np.argsort(graph.target, kind="stable")
+        source_starts = np.searchsorted(graph.source, states).astype(np.int64)
         target_starts = np.searchsorted(graph.target[by_target], states).astype(np.int64)
         self._graph = kernels.Graph(source_starts, *graph, target_starts, by_target)
 
-    # --------------------------------------------------------------------------------------------------------- sums
+    def conform(self, scores: Union[ChainScores, GraphScores]) -> GraphScores:
+        if isinstance(scores, ChainScores):
+            of_graph = self.graph.scores, self.graph.first, self.graph.last
+            scores = GraphScores(*scores[:4], *of_graph, scores.starts)
+        n_states = len(self.graph.tag_of)
+        sizes = {"arcs": len(self.graph.source), "graph_first": n_states, "graph_last": n_states}
+        for name, size in sizes.items():
+            arrays.check_shape(name, getattr(scores, name), (size,), "one number for each in the graph")
+        return super().conform(scores)
 
-    def log_partition(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Floats:
-        """Log of the sum over all labellings of exp(score).
+    def forward(self, work: ChainWork) -> tuple[Floats, tuple[Floats, Floats]]:
+        log_z, alpha = np.empty(work.n_sequences), np.empty((work.n_tokens, len(self.graph.tag_of)))
+        kernels.forward(work.potentials, self._of(work), alpha, log_z)
+        return log_z, (alpha, log_z)
 
-        scores (ChainScores): Potentials of B sequences.
-        clamp (bool[T, S]): Tags still allowed, or None.
-        RETURNS (float64[B]): -inf where no labelling is allowed, 0 for an empty sequence.
-        """
-        batch = chains._check(kernels.forward, scores, clamp)
-        log_z = np.empty(len(batch.starts) - 1)
+    def backward(self, work: ChainWork, kept: tuple[Floats, Floats], weights: Floats, out: GraphScores) -> None:
+        alpha, log_z = kept
+        posterior = alpha, self._suffixes(work), log_z
+        d_transitions = out.transitions.reshape(work.transitions.shape)
+        d_tags = chain_kernels.Scores(out.emissions, d_transitions, out.first, out.last, work.starts)
+        d_graph = out.arcs, out.graph_first, out.graph_last
+        kernels.expectations(work.potentials, self._of(work), posterior, weights, d_tags, d_graph)
 
-        def sum_chunk(chunk) -> None:
-            self._forward(batch.cut(chunk), log_z[chunk.sequences])
-
-        run_chunks(sum_chunk, batch.chunks(), self.threads)
-        return log_z
-
-    def expectations(
-        self, scores: ChainScores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, ChainScores]:
-        """Log partitions, and the derivative of sum_b weights[b] · log_z[b] with respect to every score of tags.
-
-        scores (ChainScores): Potentials of B sequences.
-        clamp (bool[T, S]): Tags still allowed, or None.
-        weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], ChainScores)
-        """
-        batch = chains._check(kernels.expectations, scores, clamp)
-        weights = batch.check_weights(weights)
-        log_z = np.empty(len(batch.starts) - 1)
-        out = batch.empty_scores()
-        out.emissions[:] = 0.0
-        per_position = batch.per_position
-
-        def expect_chunk(chunk) -> tuple[Floats, Floats, Floats]:
-            part, chunk_log_z = batch.cut(chunk), log_z[chunk.sequences]
-            alpha, beta = self._forward(part, chunk_log_z), self._backward(part)
-            d_transitions, (d_first, d_last) = np.zeros(part.transitions.shape), np.zeros((2, len(part.first)))
-            d_scores = chain_kernels.Scores(out.emissions[chunk.tokens], d_transitions, d_first, d_last, part.starts)
-            kernels.expectations(part.scores, self._graph, alpha, beta, chunk_log_z, weights[chunk.sequences], d_scores)
-            return d_transitions, d_first, d_last
-
-        chunks = batch.chunks()
-        for chunk, (d_transitions, d_first, d_last) in zip(chunks, run_chunks(expect_chunk, chunks, self.threads)):
-            if per_position:
-                out.transitions[chunk.tokens] = d_transitions
-            else:
-                out.transitions[:] += d_transitions[0]
-            out.first[:] += d_first
-            out.last[:] += d_last
-        return log_z, out._replace(starts=scores.starts)
-
-    def marginals(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Floats:
-        """Probability of each tag at each token: float64[T, S], all 0 in a sequence without any labelling."""
-        return self.expectations(scores, clamp=clamp)[1].emissions
-
-    # -------------------------------------------------------------------------------------------------------- maxima
-
-    def viterbi(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Path:
-        """Most probable labelling of each sequence.
-
-        scores (ChainScores): Potentials of B sequences.
-        clamp (bool[T, S]): Tags still allowed, or None.
-        RETURNS (Path): Tags and their total score; -1 and -inf where no labelling is allowed.
-        """
-        batch = chains._check(kernels.viterbi, scores, clamp)
-        path = Path(np.empty(len(batch.emissions), dtype=np.int32), np.empty(len(batch.starts) - 1))
-
-        def decode_chunk(chunk) -> None:
-            states = np.empty(chunk.tokens.stop - chunk.tokens.start, dtype=np.int32)
-            kernels.viterbi(batch.cut(chunk).scores, self._graph, states, path.scores[chunk.sequences])
-            path.states[chunk.tokens] = self._tags(states)
-
-        run_chunks(decode_chunk, batch.chunks(), self.threads)
+    def best(self, work: ChainWork) -> Path:
+        path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
+        kernels.viterbi(work.potentials, self._of(work), *path)
         return path
 
-    def viterbi_counts(
-        self, scores: ChainScores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, ChainScores]:
-        """`expectations` with max in place of log-sum."""
-        path = self.viterbi(scores, clamp=clamp)
-        return path.scores, self.path_expectations(scores, path.states, weights=weights)
+    def rank(self, work: ChainWork, n: int) -> list[tuple[float, States]]:
+        states, scores = np.empty((n, work.n_tokens), dtype=np.int32), np.empty(n)
+        found = kernels.n_best(work.potentials, self._of(work), n, states, scores)
+        return [(float(scores[rank]), states[rank]) for rank in range(found)]
 
-    def n_best(self, scores: ChainScores, n: int, *, clamp: Optional[Clamp] = None) -> list[list[tuple[float, States]]]:
-        """The n most probable labellings of each sequence, best first: lists of (score, tags)."""
-        if n < 1:
-            raise ValueError(Errors.CRF014.format(n=n))
-        batch = chains._check(kernels.n_best, scores, clamp)
+    def draw(self, work: ChainWork, uniforms: Floats) -> States:
+        drawn = np.empty(uniforms.shape, dtype=np.int32)
+        _, (alpha, _) = self.forward(work)
+        kernels.sample(work.potentials, self._of(work), alpha, uniforms, drawn)
+        return drawn
 
-        def search(b: int) -> list[tuple[float, States]]:
-            sequence = batch.cut(batch.chunk(b, b + 1))
-            if len(sequence.emissions) == 0:
-                return [(0.0, np.empty(0, dtype=np.int32))]
-            states, path_scores = np.empty((n, len(sequence.emissions)), dtype=np.int32), np.empty(n)
-            found = kernels.n_best(sequence.scores, self._graph, n, states, path_scores)
-            return [(float(path_scores[rank]), self._tags(states[rank])) for rank in range(found)]
+    def labels(self, work: ChainWork, path: States) -> States:
+        return tags_of(path, self.graph.tag_of)
 
-        return run_chunks(search, range(len(batch.starts) - 1), self.threads)
+    def count(self, work: ChainWork, path: States, weights: Floats, out: Union[ChainScores, GraphScores]) -> None:
+        LinearChain.add_path(self, work, self.labels(work, path), weights, out)
+        if isinstance(out, GraphScores):
+            of_token = np.repeat(weights, np.diff(work.starts))
+            opening, closing = (tokens[path[tokens] >= 0] for tokens in work.ends())
+            np.add.at(out.graph_first, path[opening], of_token[opening])
+            np.add.at(out.graph_last, path[closing], of_token[closing])
+            after = np.setdiff1d(np.flatnonzero(path >= 0), opening)
+            keys = self.graph.source.astype(np.int64) * len(self.graph.tag_of) + self.graph.target
+            taken = path[after - 1].astype(np.int64) * len(self.graph.tag_of) + path[after]
+            np.add.at(out.arcs, np.searchsorted(keys, taken), of_token[after])
 
-    # --------------------------------------------------------------------------------------------------------- paths
-
-    def path_score(self, scores: ChainScores, states: States) -> Floats:
-        """Score of one labelling per sequence: float64[B], -inf for those that the graph does not allow."""
-        return self.viterbi(scores, clamp=_only(states, len(scores.first))).scores
-
-    def path_expectations(
-        self,
-        scores: ChainScores,
-        states: States,
-        *,
-        weights: Optional[Floats] = None,
-        out: Optional[ChainScores] = None,
-    ) -> ChainScores:
-        """Which scores the labellings use, times the weights, added to `out` if it is given; labellings that the graph
-        does not allow use nothing."""
-        allowed = self.viterbi(scores, clamp=_only(states, len(scores.first))).states
-        return chains.LinearChain().path_expectations(scores, allowed, weights=weights, out=out)
-
-    def log_probability(self, scores: ChainScores, states: States) -> Floats:
-        """Log probability of one labelling per sequence: float64[B], at most 0."""
-        log_probability = self.path_score(scores, states)
-        possible = log_probability > -np.inf
-        np.subtract(log_probability, self.log_partition(scores), out=log_probability, where=possible)
-        return np.minimum(log_probability, 0.0, out=log_probability)
-
-    def only_path(self, clamp: Clamp) -> Optional[States]:
-        """The only labelling that a clamp allows, None if it allows none or several at some token."""
-        states = np.empty(len(clamp), dtype=np.int32)
-        return states if chain_kernels.only_path(np.ascontiguousarray(clamp), states) else None
-
-    # ------------------------------------------------------------------------------------------------------- samples
-
-    def sample(self, scores: ChainScores, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
-        """Labellings drawn from their distribution: int32[n, T], -1 where no labelling is allowed."""
-        batch = chains._check(kernels.sample, scores, clamp)
-        uniforms = np.random.default_rng(seed).random((n, len(batch.emissions)))
-        tags = np.empty(uniforms.shape, dtype=np.int32)
-
-        def draw_chunk(chunk) -> None:
-            part = batch.cut(chunk)
-            drawn = np.empty((n, len(part.emissions)), dtype=np.int32)
-            alpha = self._forward(part, np.empty(len(part.starts) - 1))
-            kernels.sample(part.scores, self._graph, alpha, np.ascontiguousarray(uniforms[:, chunk.tokens]), drawn)
-            tags[:, chunk.tokens] = self._tags(drawn)
-
-        run_chunks(draw_chunk, batch.chunks(), self.threads)
-        return tags
-
-    # --------------------------------------------------------------------------------------------------------- spans
-
-    def span_probabilities(
-        self, scores: ChainScores, spans: SpanStates, segments: Segments, *, clamp: Optional[Clamp] = None
-    ) -> Floats:
-        """As `inference.spans.span_probabilities`, of the labellings that the graph allows: float64[N]."""
-        batch = chains._check(kernels.span_probabilities, scores, clamp)
-        begin, end, label = (np.ascontiguousarray(array, dtype=np.int64) for array in segments)
-        probabilities = np.zeros(len(begin))
-        for chunk in batch.chunks():
-            n = slice(*np.searchsorted(begin, [chunk.tokens.start, chunk.tokens.stop]))
-            if n.start < n.stop:
-                shift = chunk.tokens.start
-                posterior = self._posterior(batch.cut(chunk), spans)
-                kernels.span_probabilities(*posterior, begin[n] - shift, end[n] - shift, label[n], probabilities[n])
+    def weigh_spans(self, work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
+        probabilities = np.zeros(len(segments.start))
+        kernels.span_probabilities(*self._posterior(work, spans), *segments, probabilities)
         return probabilities
 
-    def likely_spans(
-        self, scores: ChainScores, spans: SpanStates, min_prob: float, *, clamp: Optional[Clamp] = None
-    ) -> LikelySpans:
-        """As `inference.spans.likely_spans`, of the labellings that the graph allows."""
-        batch = chains._check(kernels.likely_spans, scores, clamp)
-        parts = []
-        for chunk in batch.chunks():
-            posterior = self._posterior(batch.cut(chunk), spans)
-            size = 4 * (chunk.tokens.stop - chunk.tokens.start)
-            while True:
-                begin, end, label = np.empty((3, size), dtype=np.int64)
-                probabilities = np.empty(size)
-                found = kernels.likely_spans(*posterior, float(min_prob), begin, end, label, probabilities)
-                if found <= size:
-                    break
-                size = found
-            shift = chunk.tokens.start
-            parts.append((begin[:found] + shift, end[:found] + shift, label[:found], probabilities[:found]))
-        begin, end, label, probabilities = (np.concatenate(column) for column in zip(*parts))
-        return LikelySpans(Segments(begin, end, label), probabilities)
+    def list_spans(self, work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySpans:
+        posterior = self._posterior(work, spans)
 
-    def _posterior(self, part, spans: SpanStates):
+        def search(*found: NDArray) -> int:
+            return kernels.likely_spans(*posterior, float(min_prob), *found)
+
+        return collect(search, 4 * work.n_tokens)
+
+    def _posterior(self, work: ChainWork, spans: SpanStates) -> tuple:
         """What the kernels of spans begin their arguments with."""
-        log_z = np.empty(len(part.starts) - 1)
-        alpha, beta = self._forward(part, log_z), self._backward(part)
-        n_labels = (len(part.first) - spans.offset) // spans.width
+        log_z, (alpha, _) = self.forward(work)
+        n_labels = (work.n_states - spans.offset) // spans.width
         tags = spans.offset + np.arange(n_labels + 1) * spans.width
         label_starts = np.searchsorted(self.graph.tag_of, tags).astype(np.int64)
-        posterior = kernels.Posterior(alpha, beta, log_z, spans.continues, label_starts)
-        return part.scores, self._graph, posterior
+        posterior = kernels.Posterior(alpha, self._suffixes(work), log_z, spans.continues, label_starts)
+        return work.potentials, self._of(work), posterior
 
-    # ------------------------------------------------------------------------------------------------------- helpers
-
-    def _forward(self, part, log_z: Floats) -> Floats:
-        alpha = np.empty((len(part.emissions), len(self.graph.tag_of)))
-        kernels.forward(part.scores, self._graph, alpha, log_z)
-        return alpha
-
-    def _backward(self, part) -> Floats:
-        beta = np.empty((len(part.emissions), len(self.graph.tag_of)))
-        kernels.backward(part.scores, self._graph, beta)
+    def _suffixes(self, work: ChainWork) -> Floats:
+        beta = np.empty((work.n_tokens, len(self.graph.tag_of)))
+        kernels.backward(work.potentials, self._of(work), beta)
         return beta
 
-    def _tags(self, states: States) -> States:
-        return np.where(states >= 0, self.graph.tag_of[states], -1).astype(np.int32)
+    def _of(self, work: ChainWork) -> kernels.Graph:
+        """The graph with the scores that are asked about."""
+        scores = work.scores
+        return self._graph._replace(scores=scores.arcs, first=scores.graph_first, last=scores.graph_last)
 
 
-class Joined(NamedTuple):
-    """The sequences of each document as a single chain: between two of them stands a break, with a tag of its own."""
+class _ExpandedWork(SegmentWork):
+    """Chains of segments whose states are those of a graph; clamps are given in tags."""
 
-    scores: ChainScores  # of S + 1 tags
-    clamp: Optional[Clamp]
-    tokens: NDArray[np.int64]  # [T] places of the tokens in the chains
+    tag_of: NDArray[np.int32]  # [S], of the whole
+
+    def clamped(self, clamp: SegmentClamp) -> "_ExpandedWork":
+        clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
+        clamp = clamp._replace(states=np.ascontiguousarray(clamp.states[:, self.whole.tag_of]))
+        return type(self)(self.scores, clamp, self.given, self.whole)
 
 
-def join_sequences(
-    scores: ChainScores, clamp: Optional[Clamp] = None, doc_starts: Optional[NDArray[np.int64]] = None
-) -> Joined:
-    """The chain whose labellings are those of all sequences of a document together, with the same scores.
+class GraphSegments(SemiMarkov):
+    """Answers the questions of `Structure` for the ``SegmentScores`` of tags, of the segmentations that a graph allows: a chain
+    of segments over the graph's states is one like any other, and what it says of states is added up by tag.
 
-    What `first` and `last` say of sequences becomes the transitions from and to the break, tag S.
-
-    doc_starts (int64[D + 1]): Where documents start; one document by default. Each becomes one sequence.
+    graph (StateGraph): Which state may follow which.
+    threads (int): How many chunks of sequences may be done at a time; the results don't depend on it.
     """
-    tokens, size = scores.emissions.shape
-    starts = np.array([0, tokens]) if scores.starts is None else np.asarray(scores.starts)
-    doc_starts = np.array([0, tokens]) if doc_starts is None else doc_starts
-    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # empty sequences say nothing
-    opening = opening[~np.isin(opening, doc_starts)]
-    places = np.arange(tokens) + np.searchsorted(opening, np.arange(tokens), side="right")
-    breaks = opening + np.arange(len(opening))
-    length = tokens + len(breaks)
-    emissions = np.full((length, size + 1), -np.inf)
-    emissions[places, :size] = scores.emissions
-    emissions[breaks, size] = 0.0
-    if clamp is not None:
-        joined_clamp = np.zeros((length, size + 1), dtype=np.bool_)
-        joined_clamp[places, :size] = clamp
-        joined_clamp[breaks, size] = True
-        clamp = joined_clamp
-    transitions = np.asarray(scores.transitions)
-    joined = np.full((length, size + 1, size + 1) if transitions.ndim == 3 else (size + 1, size + 1), -np.inf)
-    if transitions.ndim == 3:
-        joined[places, :size, :size] = transitions
-    else:
-        joined[:size, :size] = transitions
-    joined[..., :size, size] = scores.last
-    joined[..., size, :size] = scores.first
-    first, last = np.append(scores.first, -np.inf), np.append(scores.last, -np.inf)
-    joined_starts = doc_starts + np.searchsorted(opening, doc_starts, side="left")
-    return Joined(ChainScores(emissions, joined, first, last, joined_starts.astype(np.int64)), clamp, places)
+
+    ambiguous = True
+    work = _ExpandedWork
+    score_path, add_path = Structure.score_path, Structure.add_path
+
+    def __init__(self, graph: StateGraph, *, threads: int = 1):
+        super().__init__(threads=threads)
+        self.graph = graph
+
+    def prepare(self, scores: Any, clamp: Any = None) -> _ExpandedWork:
+        if isinstance(scores, SegmentWork):
+            return super().prepare(scores, clamp)
+        checked = SemiMarkov().prepare(scores).scores
+        # States whose tag is nowhere possible would only be forbidden everywhere, and so keep the sums from the linear domain.
+        possible = (
+            (checked.tokens > -np.inf).any(axis=0) if len(checked.tokens) else np.ones(checked.tokens.shape[1], bool)
+        )
+        graph = self.graph if possible.all() else _part(self.graph, possible[self.graph.tag_of])
+        work = _ExpandedWork(arrays.expand(checked, graph), given=scores)
+        work.tag_of = graph.tag_of
+        return work if clamp is None else work.clamped(clamp)
+
+    def narrow(self, work: _ExpandedWork, expected: SegmentScores) -> SegmentScores:
+        return super().narrow(work, arrays.contract(expected, work.whole.tag_of, work.n_tags))
+
+    def labels(self, work: _ExpandedWork, path: States) -> States:
+        return tags_of(path, work.whole.tag_of)
+
+    def count(self, work: _ExpandedWork, path: States, weights: Floats, out: SegmentScores) -> None:
+        used = arrays.zeros(work.scores)
+        SemiMarkov.add_path(self, work, path, weights, used)
+        arrays.add(out, self.narrow(work, used), slice(0, work.n_tokens))
+
+    def weigh_spans(self, work: _ExpandedWork, spans: SpanStates, segments: Segments) -> Floats:
+        # Each span is a question for every state that its label has in the graph.
+        asked, state = np.nonzero((segments.label + spans.offset)[:, np.newaxis] == work.whole.tag_of)
+        found = self.weigh_segments(work, StateSegments(segments.start[asked], segments.end[asked], state))
+        return np.minimum(np.bincount(asked, found, minlength=len(segments.start)), 1.0)
+
+    def list_spans(self, work: _ExpandedWork, spans: SpanStates, min_prob: float) -> LikelySpans:
+        # A probable span has a state of at least its share of the probability; then all its states are added up.
+        tag_of = work.whole.tag_of
+        most_states = int(np.bincount(tag_of).max(initial=1))
+        (begin, end, state), _ = self.list_segments(work, min_prob / most_states)
+        label = tag_of[state] - spans.offset
+        columns = np.column_stack([begin, end, label])[label >= 0]
+        segments = Segments(*np.unique(columns, axis=0).T)
+        probabilities = self.weigh_spans(work, spans, segments)
+        kept = probabilities >= min_prob * (1 - 1e-6)
+        return LikelySpans(Segments(*(column[kept] for column in segments)), probabilities[kept])
 
 
-def split_expectations(joined: Joined, expected: ChainScores, starts: Optional[NDArray[np.int64]]) -> ChainScores:
-    """Derivatives with respect to the scores of a joined chain, as those of the sequences it was made of."""
-    size = expected.emissions.shape[1] - 1
-    transitions = expected.transitions
-    inside = transitions[joined.tokens] if transitions.ndim == 3 else transitions
-    beside = transitions.sum(axis=0) if transitions.ndim == 3 else transitions
-    return ChainScores(
-        expected.emissions[joined.tokens, :size].copy(),
-        inside[..., :size, :size].copy(),
-        expected.first[:size] + beside[size, :size],
-        expected.last[:size] + beside[:size, size],
-        starts,
-    )
+def tags_of(states: States, tag_of: NDArray[np.int32]) -> States:
+    """Paths of the states of a graph as paths of tags; negative entries stay."""
+    return np.where(states >= 0, tag_of[states], states).astype(np.int32)
 
 
-def cut_document(scores: ChainScores, clamp: Optional[Clamp], tokens: slice) -> tuple[ChainScores, Optional[Clamp]]:
-    """The scores and the clamp of one document of a batch."""
-    of_doc = scores._replace(
-        emissions=scores.emissions[tokens],
-        transitions=scores.transitions[tokens] if np.ndim(scores.transitions) == 3 else scores.transitions,
-        starts=cut_starts(scores.starts, tokens),
-    )
-    return of_doc, None if clamp is None else clamp[tokens]
-
-
-def cut_starts(starts: NDArray[np.int64], tokens: slice) -> NDArray[np.int64]:
-    """Where the sequences of a document start, empty ones left out, counted from its first token."""
-    first, last = np.searchsorted(starts, [tokens.start, tokens.stop], side="left")
-    return np.unique(np.clip(starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
-
-
-def _only(states: States, size: int) -> Clamp:
-    """The clamp that leaves one labelling; none where a state is negative."""
-    return np.asarray(states)[:, np.newaxis] == np.arange(size)
+def _part(graph: StateGraph, kept: NDArray[np.bool_]) -> StateGraph:
+    """The graph of some of its states (bool[S])."""
+    number = np.cumsum(kept) - 1
+    arcs = kept[graph.source] & kept[graph.target]
+    source, target = (number[ends[arcs]].astype(np.int32) for ends in (graph.source, graph.target))
+    return StateGraph(source, target, graph.scores[arcs], graph.first[kept], graph.last[kept], graph.tag_of[kept])

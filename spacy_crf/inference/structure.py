@@ -1,76 +1,460 @@
-"""The questions that every structure answers about its scores."""
+"""The questions that every structure answers about its scores.
 
-from typing import Optional, Protocol, TypeVar
+A structure is a family of labellings. It says how the scores of one chunk of sequences are summed (`forward`, `backward`), which
+labelling is best (`best`), and what a labelling uses (`score_path`, `add_path`); some also list or draw labellings (`rank`,
+`draw`). All else follows from these, once for all structures: what is checked, what chunks there are, which threads do them,
+and how the parts come together.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Clamp, Floats, Path
+from .. import arrays
+from ..arrays import Scores
+from ..errors import Errors
+from ..kernels import announce_compilation
+from ..kernels.spans import SpanStates as SpanStates
+from ..schemes import NO_SEGMENTS, Segments
+from ..types import Floats, Path, SpanList
+from .threads import run_chunks
 
-Scores = TypeVar("Scores")
+States = NDArray[np.int32]
+OfWork = TypeVar("OfWork", bound="Work")
 
 
-class Structure(Protocol[Scores]):
-    """A family of labellings and their sums and maxima. Stateless: everything that matters is in the scores.
+class LikelySpans(NamedTuple):
+    """Spans with their probabilities."""
 
-    All of them take a batch of B sequences, laid end to end. A clamp leaves out the labellings that use a forbidden
-    state. Where no labelling is left the log partition and the best score are -inf, expectations and marginals are 0,
-    and paths hold -1. The empty sequence has one labelling, of score 0.
+    segments: Segments  # N of them
+    probabilities: Floats  # [N]
+
+    def moved(self, tokens: int) -> "LikelySpans":
+        """The same, that many tokens further on."""
+        start, end, label = self.segments
+        return LikelySpans(Segments(start + tokens, end + tokens, label), self.probabilities)
+
+    @classmethod
+    def join(cls, parts: "Sequence[LikelySpans]") -> "LikelySpans":
+        segments = zip(*(part.segments for part in parts))
+        return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
+
+
+class BestPath(NamedTuple):
+    """The most probable path with its spans."""
+
+    states: NDArray[np.int32]  # [T] -1 where no path is allowed
+    spans: LikelySpans
+
+
+def collect(search: Callable[..., int], size: int) -> LikelySpans:
+    """The spans that a kernel lists in arrays, as large as it says that they have to be."""
+    while True:
+        begin, end, label = np.empty((3, size), dtype=np.int64)
+        probabilities = np.empty(size)
+        found = search(begin, end, label, probabilities)
+        if found <= size:
+            return LikelySpans(Segments(begin[:found], end[:found], label[:found]), probabilities[:found])
+        size = found
+
+
+class Chunk(NamedTuple):
+    sequences: slice
+    tokens: slice
+
+
+class Work(Generic[Scores]):
+    """Scores that were checked, with a clamp. A chunk of it is work again; what is derived from it is kept as long as it lives.
+
+    scores (Scores): As `arrays.conform` gives them.
+    clamp: What is still allowed, or None.
+    given: The scores that were asked about, as they were given.
+    whole (Work): Of which it is a chunk: keeps what all chunks share.
     """
 
-    def log_partition(self, scores: Scores, *, clamp: Optional[Clamp] = None) -> Floats:
+    def __init__(self, scores: Scores, clamp: Any = None, given: Any = None, whole: "Optional[Work[Scores]]" = None):
+        self.scores = scores
+        self.clamp = clamp
+        self.given = given
+        self.whole = self if whole is None else whole
+        self.starts: NDArray[np.int64] = scores.starts
+        self.n_tokens, self.n_states = scores[0].shape
+        self.n_sequences = len(scores.starts) - 1
+
+    @property
+    def n_tags(self) -> int:
+        """Of the scores that were given: states, as those know them who ask."""
+        return np.shape(self.given[0])[1]
+
+    @property
+    def per_position(self) -> bool:
+        return arrays.per_position(self.scores)
+
+    @property
+    def transitions(self) -> Floats:
+        """[1, S, S], or [T, S, S] per position."""
+        return self.scores.transitions if self.per_position else self.scores.transitions[np.newaxis]
+
+    def clamped(self: OfWork, clamp: Any) -> OfWork:
+        """The same scores with another clamp."""
+        clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
+        return type(self)(self.scores, clamp, self.given, self.whole)
+
+    def chunks(self, tokens: int) -> list[Chunk]:
+        """Cut where a sequence is the first to start in another block of so many tokens."""
+        if self.n_tokens <= tokens:
+            return [self.chunk(0, self.n_sequences)]
+        blocks = self.starts[:-1] // tokens
+        cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
+        return [self.chunk(b, c) for b, c in itertools.pairwise(cuts)]
+
+    def chunk(self, b: int, c: int) -> Chunk:
+        return Chunk(slice(b, c), slice(int(self.starts[b]), int(self.starts[c])))
+
+    def cut(self: OfWork, chunk: Chunk) -> OfWork:
+        sequences, tokens = chunk
+        if sequences.stop - sequences.start == self.n_sequences:
+            return self
+        return self._part(tokens, self.starts[sequences.start : sequences.stop + 1] - tokens.start)
+
+    def only(self: OfWork, sequences: NDArray[np.bool_]) -> tuple[OfWork, NDArray[np.bool_]]:
+        """Some of the sequences (bool[B]). RETURNS: The work of these, and which tokens are theirs (bool[T])."""
+        lengths = np.diff(self.starts)
+        tokens = np.repeat(sequences, lengths)
+        return self._part(np.flatnonzero(tokens), np.append(0, np.cumsum(lengths[sequences]))), tokens
+
+    def _part(self: OfWork, tokens: arrays.Tokens, starts: NDArray[np.int64]) -> OfWork:
+        scores, clamp = arrays.cut(self.scores, tokens, starts), arrays.cut_clamp(self.clamp, tokens)
+        return type(self)(scores, clamp, self.given, self.whole)
+
+    def ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last token of each sequence that has any."""
+        some = self.starts[:-1] < self.starts[1:]
+        return self.starts[:-1][some], self.starts[1:][some] - 1
+
+    def check_weights(self, weights: Optional[Floats]) -> Floats:
+        if weights is None:
+            return np.ones(self.n_sequences)
+        arrays.check_shape("weights", weights, (self.n_sequences,), "one number per sequence")
+        return arrays.contiguous(weights, np.float64)
+
+    def check_states(self, states: States) -> States:
+        arrays.check_shape("states", states, (self.n_tokens,), "one state per token")
+        states = arrays.contiguous(states, np.int32)
+        if len(states) and states.max() >= self.n_tags:
+            token = int(states.argmax())
+            raise ValueError(Errors.CRF013.format(token=token, state=states[token], states=self.n_tags))
+        return states
+
+
+Asked = Union[Scores, Work[Scores]]
+
+
+class Structure(Generic[Scores]):
+    """A family of labellings and their sums and maxima. Stateless: everything that matters is in the scores.
+
+    All questions take the scores of a batch of B sequences, laid end to end, or what `prepare` made of them. A clamp leaves out
+    the labellings that use what it forbids. Where no labelling is left the log partition and the best score are -inf,
+    expectations and marginals are 0, and paths hold -1. The empty sequence has one labelling, of score 0.
+
+    threads (int): How many chunks of sequences may be done at a time; the results don't depend on it.
+    """
+
+    exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
+    # Whether there may be several paths for a labelling: it scores their sum, but it is single paths that are best, or drawn.
+    ambiguous: ClassVar[bool] = False
+    # The optional questions that it answers
+    answers: ClassVar[frozenset[str]] = frozenset(["n_best", "sample", "span_probabilities", "likely_spans"])
+    # Sequences are done in chunks of about this many tokens: enough for a kernel to take longer than its call, and fixed, so that
+    # sums over chunks are the same bits with any number of threads.
+    chunk_tokens: ClassVar[int]
+    uniforms: ClassVar[tuple[int, ...]] = ()  # how many random numbers `draw` takes for a token
+    work: ClassVar[type[Work]]
+    compiled: ClassVar[tuple[Callable, ...]]  # kernels whose compilation is worth a word
+
+    wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
+
+    def __init__(self, *, threads: int = 1):
+        self.threads = threads
+
+    @property
+    def without_rules(self) -> "Structure[Scores]":
+        """What answers the same without rules: itself, if it has none."""
+        return self
+
+    # ------------------------------------------------------------------------------------------ what a structure adds
+
+    def forward(self, work: Work[Scores]) -> tuple[Floats, Any]:
+        """Log partitions of a chunk (float64[B]), and what `backward` goes on with."""
+        raise NotImplementedError
+
+    def backward(self, work: Work[Scores], kept: Any, weights: Floats, out: Scores) -> None:
+        """Sets `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b] with respect to every score of a chunk."""
+        raise NotImplementedError
+
+    def best(self, work: Work[Scores]) -> Path:
+        """Best path of each sequence of a chunk. (Among equals, if it says nothing else, the one whose last state is lower, then
+        the state before it, and so on.)"""
+        raise NotImplementedError
+
+    def rank(self, work: Work[Scores], n: int) -> list[tuple[float, States]]:
+        """The n best paths of a single sequence that has tokens, ties as in `best`."""
+        raise NotImplementedError
+
+    def draw(self, work: Work[Scores], uniforms: Floats) -> States:
+        """n paths of a chunk (int32[n, T]) by random numbers (float64[n, T, ...])."""
+        raise NotImplementedError
+
+    def labels(self, work: Work[Scores], path: States) -> States:
+        """The labelling that a path is."""
+        return path
+
+    def count(self, work: Work[Scores], path: States, weights: Floats, out: Scores) -> None:
+        """Adds to `out` which scores a path uses, times the weights."""
+        self.add_path(work, path, weights, out)
+
+    def weigh_spans(self, work: Work[Scores], spans: SpanStates, segments: Segments) -> Floats:
+        """Probabilities of spans of a chunk, see `span_probabilities`."""
+        raise NotImplementedError
+
+    def list_spans(self, work: Work[Scores], spans: SpanStates, min_prob: float) -> LikelySpans:
+        """Probable spans of a chunk, see `likely_spans`."""
+        raise NotImplementedError
+
+    def lengths(self, work: Work[Scores]) -> Floats:
+        """What pieces of 1 to K tokens score for being so long, -inf where they can't be: float64[K, S]. Pieces are what a
+        labelling is made of, with a state each: tokens or segments."""
+        return np.zeros((1, work.n_states))
+
+    def score_pieces(self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+        """Scores of given pieces, without those of transitions, first and last: float64[N, S], -inf if longer than K."""
+        raise NotImplementedError
+
+    def derive_pieces(
+        self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
+    ) -> Scores:
+        """The way back: from the derivative with respect to the scores of pieces (float64[N, S]) to that with respect to all
+        scores but transitions, which have 0. Each piece at an end of its sequence uses `first` or `last`; those longer than K
+        count for nothing."""
+        raise NotImplementedError
+
+    def weigh_pieces(self, work: Work[Scores], every: SpanList) -> tuple[Floats, Floats]:
+        """Probabilities of all pieces (float64[N, S]), and of the steps into one that begins at each token (float64[T, S, S])."""
+        raise NotImplementedError
+
+    def only(self, work: Work[Scores], states: States) -> Any:
+        """The clamp that leaves these paths and no others."""
+        raise NotImplementedError
+
+    def only_path(self, clamp: Any) -> Optional[States]:
+        """The only labelling that a clamp leaves (int32[T]), None if it leaves none or several."""
+        raise NotImplementedError
+
+    def score_path(self, work: Work[Scores], states: States) -> Floats:
+        """Score of one labelling per sequence: float64[B], -inf for those that are not allowed or hold -1."""
+        return self.log_partition(work, clamp=self.only(work, states))
+
+    def add_path(self, work: Work[Scores], states: States, weights: Floats, out: Scores) -> None:
+        """Adds to `out` which scores the labellings use, times the weights."""
+        _, used = self.expectations(work, clamp=self.only(work, states), weights=weights)
+        arrays.add(out, used, slice(0, work.n_tokens))
+
+    # ------------------------------------------------------------------------------------------------ what all of them do
+
+    def prepare(self, scores: Asked, clamp: Any = None) -> Work[Scores]:
+        """Scores that need not be checked again.
+
+        RAISES (ValueError): CRF010 to CRF016 for scores that can't be used.
+        """
+        if isinstance(scores, Work):
+            return scores if clamp is None else scores.clamped(clamp)
+        announce_compilation(*self.compiled)
+        work = self.work(self.conform(scores), given=scores)
+        return work if clamp is None else work.clamped(clamp)
+
+    def conform(self, scores: Scores) -> Scores:
+        """The scores in the form that the kernels take."""
+        conforming = arrays.conform(scores)
+        if not self.well_formed(conforming):
+            arrays.refuse(conforming)
+        return conforming
+
+    def well_formed(self, scores: Scores) -> bool:
+        """Whether nothing is NaN or infinite upwards, and the sequences are all tokens."""
+        return arrays.well_formed(scores)
+
+    def narrow(self, work: Work[Scores], expected: Scores) -> Scores:
+        """Derivatives with respect to the scores of work as those with respect to the scores that were given."""
+        return work.given._replace(**{name: getattr(expected, name) for name in type(work.given).AXES})
+
+    def log_partition(self, scores: Asked, *, clamp: Any = None) -> Floats:
         """Log of the sum over all labellings of exp(score): float64[B]."""
-        ...
+        work = self.prepare(scores, clamp)
+        log_z = np.empty(work.n_sequences)
+
+        def sum_chunk(chunk: Chunk) -> None:
+            log_z[chunk.sequences], _ = self.forward(work.cut(chunk))
+
+        self._in_chunks(work, sum_chunk)
+        return log_z
 
     def expectations(
-        self, scores: Scores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+        self, scores: Asked, *, clamp: Any = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
-        """Log partitions, and the derivative of their weighted sum with respect to every score."""
-        ...
+        """Log partitions, and the derivative of sum_b weights[b] · log_z[b] with respect to every score.
 
-    def viterbi(self, scores: Scores, *, clamp: Optional[Clamp] = None) -> Path:
-        """Best labelling of each sequence."""
-        ...
+        scores (Scores): Potentials of B sequences.
+        clamp: What is still allowed, or None.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        RETURNS (float64[B], Scores): Log partitions, and how often each score is expected to be used, times the weights. A
+            sequence without any labelling uses nothing.
+        """
+        work = self.prepare(scores, clamp)
+        weights = work.check_weights(weights)
+        log_z, total = np.empty(work.n_sequences), arrays.zeros(work.scores)
+
+        def expect_chunk(chunk: Chunk) -> Scores:
+            part, of_chunk = work.cut(chunk), arrays.part_of(total, chunk.tokens)
+            log_z[chunk.sequences], kept = self.forward(part)
+            self.backward(part, kept, weights[chunk.sequences], of_chunk)
+            return of_chunk
+
+        for of_chunk in self._in_chunks(work, expect_chunk):
+            arrays.add_shared(total, of_chunk)
+        return log_z, self.narrow(work, total)
+
+    def marginals(self, scores: Asked, *, clamp: Any = None) -> Floats:
+        """Probability of each state at each token: float64[T, S], rows with sum 1; all 0 in a sequence without any labelling."""
+        return np.clip(self.expectations(scores, clamp=clamp)[1][0], 0.0, 1.0)
+
+    def edge_marginals(self, scores: Scores, *, clamp: Any = None) -> Floats:
+        """Probability of each pair of neighbouring states: float64[T, S, S], of state i before the one that begins at t, and
+        state j at t; 0 where t opens a sequence."""
+        transitions = np.broadcast_to(scores.transitions, (len(scores[0]), *np.shape(scores.transitions)[-2:]))
+        return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
+
+    def viterbi(self, scores: Asked, *, clamp: Any = None) -> Path:
+        """Best labelling of each sequence, see `best`."""
+        work = self.prepare(scores, clamp)
+        path = self._best(work)
+        return Path(self.labels(work, path.states), path.scores)
+
+    def _best(self, work: Work[Scores]) -> Path:
+        path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
+
+        def decode_chunk(chunk: Chunk) -> None:
+            path.states[chunk.tokens], path.scores[chunk.sequences] = self.best(work.cut(chunk))
+
+        self._in_chunks(work, decode_chunk)
+        return path
 
     def viterbi_counts(
-        self, scores: Scores, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+        self, scores: Asked, *, clamp: Any = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
-        """`expectations` with max in place of log-sum: best scores, and which scores the best labellings use."""
-        ...
+        """`expectations` with max in place of log-sum: best scores, and which scores the best paths use."""
+        work = self.prepare(scores, clamp)
+        path, used = self._best(work), arrays.zeros(work.given)
+        self.count(work, path.states, work.check_weights(weights), used)
+        return path.scores, used
 
-    def path_score(self, scores: Scores, states: NDArray[np.int32]) -> Floats:
-        """Score of one labelling per sequence: float64[B]."""
-        ...
+    def path_score(self, scores: Asked, states: States) -> Floats:
+        """Score of one labelling per sequence: float64[B].
+
+        states (int32[T]): The labellings; -1 stands for none.
+        """
+        work = self.prepare(scores)
+        return self.score_path(work, work.check_states(states))
 
     def path_expectations(
         self,
-        scores: Scores,
-        states: NDArray[np.int32],
+        scores: Asked,
+        states: States,
         *,
         weights: Optional[Floats] = None,
         out: Optional[Scores] = None,
     ) -> Scores:
         """Which scores the given labellings use, times the weights, added to `out` if it is given."""
-        ...
+        work = self.prepare(scores)
+        used = arrays.zeros(work.given) if out is None else out
+        self.add_path(work, work.check_states(states), work.check_weights(weights), used)
+        return used
 
-    def log_probability(self, scores: Scores, states: NDArray[np.int32]) -> Floats:
-        """Normalised score of one labelling per sequence: float64[B]."""
-        ...
+    def log_probability(self, scores: Asked, states: States) -> Floats:
+        """Normalised score of one labelling per sequence: float64[B], at most 0."""
+        work = self.prepare(scores)
+        log_probability = self.path_score(work, states)
+        possible = log_probability > -np.inf
+        np.subtract(log_probability, self.log_partition(work), out=log_probability, where=possible)
+        return np.minimum(log_probability, 0.0, out=log_probability)
 
-    def only_path(self, clamp: Clamp) -> Optional[NDArray[np.int32]]:
-        """The states of the only labelling that a clamp leaves, None if it leaves none or several."""
-        ...
+    def n_best(self, scores: Asked, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
+        """For each sequence the (score, states) of its n best labellings, best first; fewer where there are fewer."""
+        if n < 1:
+            raise ValueError(Errors.CRF014.format(n=n))
+        work = self.prepare(scores, clamp)
 
-    def marginals(self, scores: Scores, *, clamp: Optional[Clamp] = None) -> Floats:
-        """Probability of each state at each token: float64[T, S]."""
-        ...
+        def search(b: int) -> list[tuple[float, States]]:
+            sequence = work.cut(work.chunk(b, b + 1))
+            found = self.rank(sequence, n) if sequence.n_tokens else [(0.0, np.empty(0, dtype=np.int32))]
+            return [(score, self.labels(work, path)) for score, path in found]
 
-    def n_best(
-        self, scores: Scores, n: int, *, clamp: Optional[Clamp] = None
-    ) -> list[list[tuple[float, NDArray[np.int32]]]]:
-        """For each sequence the (score, states) of its n best labellings, best first."""
-        ...
+        return run_chunks(search, range(work.n_sequences), self.threads)
 
-    def sample(self, scores: Scores, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> NDArray[np.int32]:
-        """n labellings drawn from the distribution: int32[n, T]."""
-        ...
+    def sample(self, scores: Asked, n: int, *, seed: int, clamp: Any = None) -> States:
+        """n labellings drawn from their distribution (int32[n, T]): one seed, one answer, whatever the number of threads."""
+        work = self.prepare(scores, clamp)
+        uniforms = np.random.default_rng(seed).random((n, work.n_tokens, *self.uniforms))
+        states = np.empty((n, work.n_tokens), dtype=np.int32)
+
+        def draw_chunk(chunk: Chunk) -> None:
+            states[:, chunk.tokens] = self.draw(work.cut(chunk), np.ascontiguousarray(uniforms[:, chunk.tokens]))
+
+        self._in_chunks(work, draw_chunk)
+        return self.labels(work, states)
+
+    def span_probabilities(self, scores: Asked, spans: SpanStates, segments: Segments, *, clamp: Any = None) -> Floats:
+        """The probability that exactly these tokens are one span of this label, summed over all labellings that contain it.
+
+        spans (SpanStates): How states spell spans.
+        segments (Segments): N spans, by their first token; each inside one sequence.
+        RETURNS (float64[N])
+        """
+        work = self.prepare(scores, clamp)
+        begin, end, label = (np.ascontiguousarray(array, dtype=np.int64) for array in segments)
+        probabilities = np.zeros(len(begin))
+        if not len(begin):
+            return probabilities
+        asked = np.zeros(work.n_sequences, dtype=bool)
+        asked[np.searchsorted(work.starts, begin, side="right") - 1] = True
+        if not asked.all():  # most sentences of a novel have no span
+            work, tokens = work.only(asked)
+            place = np.append(0, np.cumsum(tokens))
+            begin, end = place[begin], place[end]
+
+        def weigh(chunk: Chunk) -> None:
+            shift = chunk.tokens.start
+            n = slice(*np.searchsorted(begin, [shift, chunk.tokens.stop]))
+            of_chunk = Segments(begin[n] - shift, end[n] - shift, label[n])
+            probabilities[n] = self.weigh_spans(work.cut(chunk), spans, of_chunk)
+
+        self._in_chunks(work, weigh)
+        return probabilities
+
+    def likely_spans(self, scores: Asked, spans: SpanStates, min_prob: float, *, clamp: Any = None) -> LikelySpans:
+        """All spans of at least some probability, by their first token.
+
+        spans (SpanStates): How states spell spans.
+        min_prob (float): With 0, every span that is possible, whose number grows with the square of the tokens.
+        """
+        work = self.prepare(scores, clamp)
+
+        def search(chunk: Chunk) -> LikelySpans:
+            return self.list_spans(work.cut(chunk), spans, min_prob).moved(chunk.tokens.start)
+
+        return LikelySpans.join(self._in_chunks(work, search))
+
+    def _in_chunks(self, work: Work[Scores], function: Callable[[Chunk], Any]) -> list[Any]:
+        return run_chunks(function, work.chunks(self.chunk_tokens), self.threads)

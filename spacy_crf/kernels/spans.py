@@ -14,7 +14,7 @@ Most states of a tag scheme only ever begin a span or only go on with one, and l
 are for those alone that do both (``neighbours``).
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,8 @@ class Posterior(NamedTuple):
 class SpanStates(NamedTuple):
     """How the states of a chain spell spans: label l owns the ``width`` states from ``offset + l * width``."""
 
-    continues: NDArray[np.bool_]  # [S, S] state j directly after state i goes on with the span of i
+    # [S, S] state j directly after state i goes on with the span of i; None, in no kernel, where each span is one segment
+    continues: Optional[NDArray[np.bool_]]
     offset: int
     width: int
 

@@ -178,16 +178,18 @@ def backward(scores, graph, beta):
 
 
 @kernel
-def expectations(scores, graph, alpha, beta, log_z, weights, out):
-    """The derivative of sum_b weights[b] · log_z[b] with respect to the scores of tags.
+def expectations(scores, graph, posterior, weights, out, d_graph):
+    """The derivative of sum_b weights[b] · log_z[b] with respect to the scores of tags, and to those of the graph.
 
-    alpha, beta (float64[n, S]), log_z (float64[B]): From `forward` and `backward`.
+    posterior (tuple): alpha, beta (float64[n, S]) and log_z (float64[B]) from `forward` and `backward`.
     weights (float64[B]): Factor of each sequence.
-    out (linear_chain.Scores): Is added to.
+    out (linear_chain.Scores), d_graph (tuple): Are added to; of the graph its arcs, firsts and lasts.
     """
     emissions, transitions, _, _, starts = scores
     source_starts, _, target, _, _, _, tag_of, _, _ = graph
+    alpha, beta, log_z = posterior
     d_emissions, d_transitions, d_first, d_last, _ = out
+    d_arcs, d_graph_first, d_graph_last = d_graph
     states = tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     arcs, potentials = np.empty(target.shape[0]), np.empty(target.shape[0])
@@ -205,8 +207,10 @@ def expectations(scores, graph, alpha, beta, log_z, weights, out):
                 d_emissions[t, tag_of[j]] += p
                 if t == begin:
                     d_first[tag_of[j]] += p
+                    d_graph_first[j] += p
                 if t == end - 1:
                     d_last[tag_of[j]] += p
+                    d_graph_last[j] += p
             if t == begin:
                 continue
             if step == 1:
@@ -229,6 +233,7 @@ def expectations(scores, graph, alpha, beta, log_z, weights, out):
                     else:
                         edge = weights[b] * np.exp(alpha[t - 1, i] + arcs[a] + arriving[j] - log_z[b])
                     d_transitions[t * step, tag_of[i], tag_of[j]] += edge
+                    d_arcs[a] += edge
 
 
 @kernel

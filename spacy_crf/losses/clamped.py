@@ -12,15 +12,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import ClassVar, Optional, TypeVar
+from typing import Any, ClassVar, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import arrays
+from ..arrays import Scores
 from ..errors import Errors
-from ..inference.structure import Scores, Structure
-from ..types import Clamp, Floats, SegmentClamp
+from ..inference.structure import Structure
+from ..types import Clamp, Floats
 
+# Share of a value that rounding may take
+_ROUNDING = 1e-9
 Self = TypeVar("Self", bound="LabelledLoss")
 
 
@@ -117,39 +121,40 @@ class ClampedLoss(LabelledLoss):
         return table
 
     def __call__(
-        self, structure: Structure[Scores], scores: Scores, clamp: Clamp, *, weights: Optional[Floats] = None
+        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Loss of each sequence and the derivative of their sum.
 
         structure (Structure): Answers the questions about the scores.
         scores (Scores): Potentials of B sequences.
-        clamp (bool[T, S]): States that the annotation allows.
+        clamp: What the annotation allows.
         weights (float64[B]): Factor of each sequence, 1 by default.
         RETURNS (float64[B], Scores, bool[B]): Weighted losses; their sum's derivative with respect to every score; and
             which sequences have no labelling that the annotation allows: their loss and derivative are 0.
         """
-        weights = np.ones(_batch_size(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
-        value = structure.viterbi_counts if self.maximum else structure.expectations
-        states = structure.only_path(clamp)
+        states = None if structure.ambiguous else structure.only_path(clamp)
         if self.margin or self.cost or self.label_weights:
-            scores = self._with_costs(scores, clamp.states if isinstance(clamp, SegmentClamp) else clamp)
+            scores = self._with_costs(scores, arrays.states_of(clamp))
+        value = structure.viterbi_counts if self.maximum else structure.expectations
+        weights = np.ones(_batch_size(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
+        work = structure.prepare(scores)
         if states is None:
-            reached, d_clamped = value(scores, clamp=clamp, weights=weights)
+            reached, d_clamped = value(work, clamp=clamp, weights=weights)
         else:
-            reached = structure.path_score(scores, states)
+            reached = structure.path_score(work, states)
         impossible = reached == -np.inf
         weights = np.where(impossible, 0.0, weights)
-        best, d_scores = value(scores, weights=weights)
+        best, d_scores = value(work, weights=weights)
         if states is None:
-            _subtract(d_scores, d_clamped)  # an impossible sequence has no expectations: nothing to subtract
+            arrays.subtract(d_scores, d_clamped)  # an impossible sequence has no expectations: nothing to subtract
         else:
-            structure.path_expectations(scores, states, weights=-weights, out=d_scores)
+            structure.path_expectations(work, states, weights=-weights, out=d_scores)
         losses = np.zeros(len(weights))
         np.subtract(best, reached, out=losses, where=~impossible)
-        return weights * np.maximum(losses, 0.0), d_scores, impossible
+        return weights * _without_rounding(losses, best, structure.exact), d_scores, impossible
 
     def _with_costs(self, scores: Scores, allowed: Clamp) -> Scores:
-        """The first field of all scores has one row per token and one column per state."""
+        """The first array of all scores has a row for each token and a column for each state."""
         if self.cost or self.label_weights:
             costs = _token_costs(allowed, self.costs(allowed.shape[1]))
         else:
@@ -208,6 +213,15 @@ def _batch_size(scores) -> int:
     return 1 if scores.starts is None else len(scores.starts) - 1
 
 
+def _without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
+    """Where sums are exact no loss lies below 0, but for what rounding takes. Anything else below 0 is told as it is: of a
+    structure that is not exact it is part of the answer, of one that is nobody should overlook it."""
+    if not exact:
+        return losses
+    rounded = (losses < 0.0) & (losses >= -_ROUNDING * np.maximum(1.0, np.abs(best)))
+    return np.where(rounded, 0.0, losses)
+
+
 def _token_costs(allowed: Clamp, table: Floats) -> Floats:
     """What each state costs at each token: where the annotation leaves several, the cheapest of the mistakes."""
     counts = allowed.sum(axis=1)
@@ -222,10 +236,3 @@ def check_setting(loss: LabelledLoss, name: str, value: float, *, positive: bool
     if not (isinstance(value, Real) and math.isfinite(value) and (value > 0 or (value == 0 and not positive))):
         must = "a finite number above 0" if positive else "a finite number, at least 0"
         raise ValueError(Errors.CRF310.format(loss=type(loss).__name__, name=name, value=value, must=must))
-
-
-def _subtract(scores: Scores, others: Scores) -> None:
-    for name in scores._fields:
-        if name not in ("listed", "starts"):
-            array = getattr(scores, name)
-            array -= getattr(others, name)

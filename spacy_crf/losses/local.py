@@ -4,34 +4,32 @@ What a token's term is about in a linear chain is its tag. In a chain of segment
 state's segment begins there, or that one goes on. With segments of one token both are the same.
 """
 
-import itertools
+from collections.abc import Callable
 from typing import Any, ClassVar, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.segment_graph import cut_segments
-from ..inference.structure import Scores
-from ..schemes import NO_SEGMENTS, Segments
-from ..types import ChainScores, Clamp, Floats, SegmentClamp
-from . import chain_terms, segment_terms
+from .. import arrays
+from ..arrays import Scores
+from ..inference.structure import Structure
+from ..schemes import Segments
+from ..types import Floats, SegmentClamp
+from . import terms
 from .clamped import LabelledLoss
 from .terms import Annotation
 
 # Numbers in a table of a batch that are in memory at once
 _LARGEST_TABLE = 1 << 22
-_BY_TOKEN = ("emissions", "tokens", "begins", "ends")
 
 
 class LocalLoss(LabelledLoss):
     """Base of the losses in this file: called like a `ClampedLoss`."""
 
-    # What a class adds: functions of a structure, its scores and an Annotation, which answer as `__call__` does
-    of_chain: ClassVar[Any]
-    of_segments: ClassVar[Any]
+    terms: ClassVar[Callable]  # what a class adds, see `losses.terms`
 
     def __call__(
-        self, structure, scores: Scores, clamp: Clamp, *, weights: Optional[Floats] = None
+        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Loss of each sequence and the derivative of their sum.
 
@@ -42,21 +40,24 @@ class LocalLoss(LabelledLoss):
         RETURNS (float64[B], Scores, bool[B]): Weighted losses; the derivative with respect to every score; which sequences have
             a term that no labelling satisfies: their loss and derivative are 0.
         """
-        states = clamp.states if isinstance(clamp, SegmentClamp) else clamp
-        starts = np.array([0, len(states)]) if scores.starts is None else scores.starts
-        weights = np.ones(len(starts) - 1) if weights is None else np.asarray(weights, dtype=np.float64)
+        free = structure.without_rules
+        work = free.prepare(scores)
+        weights = work.check_weights(weights)
+        whole = self._annotation(_in_pieces(clamp), structure.wrong, weights)
+        losses, impossible = np.zeros(len(weights)), np.zeros(len(weights), dtype=bool)
+        d_scores = arrays.zeros(work.scores)
+        row_size = work.n_states * max(work.n_states, len(free.lengths(work)))
+        for chunk in work.chunks(max(1, _LARGEST_TABLE // row_size)):
+            of_part, d_part, impossible[chunk.sequences] = type(self).terms(free, work.cut(chunk), _cut(whole, *chunk))
+            losses[chunk.sequences] = of_part
+            arrays.add(d_scores, d_part, chunk.tokens)
+        return losses, free.narrow(work, d_scores), impossible
+
+    def _annotation(self, clamp: SegmentClamp, wrong: Segments, weights: Floats) -> Annotation:
+        states = clamp.states
         gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), -1)
         factors = np.where(gold >= 0, self.state_weights(states.shape[1])[gold], 1.0)
-        whole = Annotation(clamp, getattr(structure, "wrong", NO_SEGMENTS), factors, weights)
-        terms = self.of_chain if isinstance(scores, ChainScores) else self.of_segments
-        losses, impossible = np.zeros(len(weights)), np.zeros(len(weights), dtype=bool)
-        d_scores = scores._replace(**{name: np.zeros(np.shape(getattr(scores, name))) for name in _arrays(scores)})
-        for part in _parts(starts, _row_size(scores)):
-            tokens = slice(int(starts[part.start]), int(starts[part.stop]))
-            of_part, annotation = _cut(scores._replace(starts=starts), whole, part, tokens)
-            losses[part], d_part, impossible[part] = terms(structure, of_part, annotation)
-            _add(d_scores, d_part, tokens)
-        return losses, d_scores, impossible
+        return Annotation(clamp, wrong, factors, weights)
 
 
 class PseudoLikelihood(LocalLoss):
@@ -75,8 +76,7 @@ class PseudoLikelihood(LocalLoss):
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
-    of_chain = staticmethod(chain_terms.marginals)
-    of_segments = staticmethod(segment_terms.marginals)
+    terms = staticmethod(terms.marginals)
 
 
 class BesagPseudoLikelihood(LocalLoss):
@@ -95,8 +95,7 @@ class BesagPseudoLikelihood(LocalLoss):
     """
 
     excludes_segments = False  # what is open has no term
-    of_chain = staticmethod(chain_terms.conditionals)
-    of_segments = staticmethod(segment_terms.conditionals)
+    terms = staticmethod(terms.conditionals)
 
 
 class Piecewise(LocalLoss):
@@ -113,51 +112,21 @@ class Piecewise(LocalLoss):
     label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels.
     """
 
-    of_chain = staticmethod(chain_terms.pieces)
-    of_segments = staticmethod(segment_terms.pieces)
+    terms = staticmethod(terms.piecewise)
 
 
-def _arrays(scores: Scores) -> list[str]:
-    return [name for name in scores._fields if name not in ("listed", "starts")]
+def _in_pieces(clamp: Any) -> SegmentClamp:
+    """What is allowed, said of pieces; those of a chain are single tokens."""
+    if isinstance(clamp, SegmentClamp):
+        return clamp
+    every = np.ones(len(clamp), dtype=bool)
+    return SegmentClamp(np.asarray(clamp, dtype=bool), every, every)
 
 
-def _row_size(scores: Scores) -> int:
-    """Numbers that the largest table about a token has: of pairs of states, or of segments that begin there."""
-    size = len(scores.first)
-    return size * size if isinstance(scores, ChainScores) else size * max(size, len(scores.lengths))
-
-
-def _parts(starts: NDArray[np.int64], row_size: int) -> list[slice]:
-    """Runs of sequences whose tables fit into memory together."""
-    blocks = starts[:-1] // max(1, _LARGEST_TABLE // row_size)
-    cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
-    return [slice(begin, end) for begin, end in itertools.pairwise(cuts) if begin < end]
-
-
-def _cut(scores: Scores, whole: Annotation, part: slice, tokens: slice) -> tuple[Scores, Annotation]:
-    """Some sequences, which are these tokens, with what is known of them."""
-    starts = scores.starts[part.start : part.stop + 1] - tokens.start
-    if isinstance(scores, ChainScores):
-        per_position = np.ndim(scores.transitions) == 3
-        transitions = scores.transitions[tokens] if per_position else scores.transitions
-        of_part = scores._replace(emissions=scores.emissions[tokens], transitions=transitions)
-        clamp = whole.clamp[tokens]
-    else:
-        of_part, clamp = cut_segments(scores, whole.clamp, tokens)
+def _cut(whole: Annotation, sequences: slice, tokens: slice) -> Annotation:
+    """What is known of some sequences, which are these tokens."""
     inside = (whole.wrong.start >= tokens.start) & (whole.wrong.start < tokens.stop)
     begin, end, label = (column[inside] for column in whole.wrong)
     wrong = Segments(begin - tokens.start, end - tokens.start, label)
-    return of_part._replace(starts=starts), Annotation(clamp, wrong, whole.factors[tokens], whole.weights[part])
-
-
-def _add(d_scores: Scores, d_part: Scores, tokens: slice) -> None:
-    """Adds the derivative of some sequences, which are these tokens, to that of all."""
-    for name in _arrays(d_scores):
-        total, of_part = getattr(d_scores, name), getattr(d_part, name)
-        if name in _BY_TOKEN or total.ndim == 3:
-            total[tokens] = of_part
-        elif name == "spans":
-            if d_scores.listed is not None:
-                total[int(d_scores.listed.starts[tokens.start]) : int(d_scores.listed.starts[tokens.stop])] = of_part
-        else:
-            total[:] += of_part
+    clamp = arrays.cut_clamp(whole.clamp, tokens)
+    return Annotation(clamp, wrong, whole.factors[tokens], whole.weights[sequences])

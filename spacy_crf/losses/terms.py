@@ -1,21 +1,258 @@
-"""What the terms of local losses share: those of linear chains and those of chains of segments."""
+"""The terms of local losses, in pieces: a piece is a token with its state in a chain, a segment with its state in a chain of
+segments. What pieces there are, what they score and how probable they are is asked of the structure.
 
-from typing import NamedTuple, Union
+Each function returns the losses of the sequences (float64[B]), their derivative, and which of them have a term that no labelling
+satisfies (bool[B]).
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Scores, per_position
+from ..inference.structure import Structure, Work
+from ..kernels.local import cover_probability, marginal_gradient
 from ..schemes import Segments
-from ..types import Clamp, Floats, SegmentClamp
+from ..types import GOES_ON, Floats, SegmentClamp, SpanList
+
+_OPEN = -1  # what stands in a path where the annotation leaves several possibilities
 
 
 class Annotation(NamedTuple):
     """What is known of B sequences, and how much it counts."""
 
-    clamp: Union[Clamp, SegmentClamp]  # what is allowed
+    clamp: SegmentClamp  # what is allowed
     wrong: Segments  # but for these, of their labels
     factors: Floats  # [T] of each token's term
     weights: Floats  # [B] of each sequence
+
+
+def marginals(structure: Structure, work: Work, annotation: Annotation):
+    """See `PseudoLikelihood`."""
+    starts, n_tokens = work.starts, work.n_tokens
+    spans = _every_span(structure, work)
+    pieces, steps = structure.weigh_pieces(work, spans.listed)
+    allowed = _allowed(spans, starts, annotation)
+    probability = np.zeros(n_tokens)
+    cover_probability(pieces, allowed, spans.listed.starts, probability)
+    impossible = any_token(probability <= 0.0, starts)
+    opens, _ = ends(starts, n_tokens)
+    factors = token_factors(annotation, impossible, starts) * (annotation.clamp.may_begin | opens)
+    safe = np.where(probability > 0.0, probability, 1.0)
+    terms = -factors * np.log(np.minimum(safe, 1.0))
+    # The derivative of log p(the piece at token t is in A) is the expectation of 1[in A] / p over labellings, less 1: an allowed
+    # piece is rewarded with 1 / p for each of its tokens that has a term.
+    d_pieces, d_steps = np.zeros_like(pieces), np.zeros_like(steps)
+    marginal_gradient(pieces, steps, allowed, factors / safe, spans.listed.starts, starts, d_pieces, d_steps)
+    d_scores = structure.derive_pieces(work, spans.begin, spans.end, d_pieces)
+    d_transitions = d_steps if per_position(work.scores) else d_steps.sum(axis=0)
+    return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
+
+
+def conditionals(structure: Structure, work: Work, annotation: Annotation):
+    """See `BesagPseudoLikelihood`."""
+    scores, starts, size = work.scores, work.starts, work.n_states
+    path = _named_path(annotation.clamp, starts, structure.lengths(work))
+    t, a, c, first, last = _named_neighbours(path, starts)
+    # A segment of state j from t on, between one of state i and one of state k; or instead, that of state i goes on.
+    #
+    #     a       t       c                a               c
+    #     i ––––– j ––––– k –––      or    i ––––––––––––– k –––
+    i, k, c_inside = path[a], np.where(last, 0, np.append(path, 0)[c]), np.where(last, 0, c)
+    by_token, row = per_position(scores), np.arange(len(t))
+    into = scores.transitions[t, i] if by_token else scores.transitions[i]
+    into = np.where(first[:, np.newaxis], scores.first, into)
+    out = scores.transitions[c_inside, :, k] if by_token else scores.transitions[:, k].T
+    out = np.where(last[:, np.newaxis], scores.last, out)
+    begin, end = np.concatenate([a, a, t]), np.concatenate([np.maximum(t, a + 1), c, c])
+    left, merged, right = np.split(structure.score_pieces(work, begin, end), 3)
+    logits = np.empty((len(t), size + 1))
+    logits[:, :size] = np.where(first, 0.0, left[row, i])[:, np.newaxis] + into + right + out
+    logits[:, size] = np.where(first, -np.inf, merged[row, i] + out[row, i])
+    gold = np.where(path[t] == GOES_ON, size, path[t])
+    losses, d_logits, impossible = choices(logits, gold, t, annotation, starts)
+    d_right, d_left, d_merged = d_logits[:, :size], np.zeros((len(t), size)), np.zeros((len(t), size))
+    d_left[row, i] = np.where(first, 0.0, d_right.sum(axis=1))
+    d_merged[row, i] = d_logits[:, size]
+    d_scores = structure.derive_pieces(work, begin, end, np.concatenate([d_left, d_merged, d_right]))
+    d_out = d_right + d_merged
+    if by_token:
+        np.add.at(d_scores.transitions, (t[~first], i[~first]), d_right[~first])
+        np.add.at(d_scores.transitions.transpose(0, 2, 1), (c[~last], k[~last]), d_out[~last])
+    else:
+        np.add.at(d_scores.transitions, i[~first], d_right[~first])
+        np.add.at(d_scores.transitions.T, k[~last], d_out[~last])
+    return losses, d_scores, impossible
+
+
+def piecewise(structure: Structure, work: Work, annotation: Annotation):
+    """See `Piecewise`."""
+    scores, starts, states = work.scores, work.starts, annotation.clamp.states
+    spans = _every_span(structure, work)
+    of_spans = structure.score_pieces(work, spans.begin, spans.end)
+    allowed = _allowed(spans, starts, annotation)
+    some = np.flatnonzero(allowed.any(axis=1))
+    before = _sum_before(scores, states)
+    free = _sum_pieces(scores, spans.begin, spans.end, of_spans, before.all)
+    of_some = np.where(allowed[some], of_spans[some], -np.inf)
+    clamped = _sum_pieces(scores, spans.begin[some], spans.end[some], of_some, before.allowed)
+    impossible = any_token(clamped.log_z == -np.inf, starts)
+    factors = token_factors(annotation, impossible, starts)
+    counted = factors > 0.0
+    terms = np.zeros(len(factors))
+    terms[counted] = factors[counted] * (free.log_z[counted] - clamped.log_z[counted])
+    d_pieces = factors[spans.end - 1, np.newaxis] * free.shares
+    d_clamped = factors[spans.end[some] - 1, np.newaxis] * clamped.shares
+    d_before = _by_first_token(d_pieces, spans.begin, len(states))
+    d_allowed = _by_first_token(d_clamped, spans.begin[some], len(states))
+    d_transitions = _derive_before(before, d_before, d_allowed, per_position(scores))
+    d_pieces[some] -= d_clamped
+    d_scores = structure.derive_pieces(work, spans.begin, spans.end, d_pieces)
+    return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
+
+
+class _Spans(NamedTuple):
+    """All spans of 1 to K tokens, by their first token and then by their length."""
+
+    begin: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    listed: SpanList
+
+
+class _Before(NamedTuple):
+    """What may stand before a segment, by its first token and state: log sums over the states before, or `first`."""
+
+    all: Floats  # [T, S]
+    allowed: Floats  # [T, S] of the states that the annotation allows
+    shares: Floats  # [1 or T, S before, S] what part of all each state has
+    share: Floats  # [T, S] what part those allowed have together
+    states: Floats  # [T, S before] 1 for those allowed, 0 for others
+    opens: NDArray[np.bool_]  # [T]
+
+
+class _PieceSums(NamedTuple):
+    log_z: Floats  # [T] the sum of the pieces that end with each token, and of none
+    shares: Floats  # [N, S] what part of that each has
+
+
+def _every_span(structure: Structure, work: Work) -> _Spans:
+    listed = every_span(work.starts, len(structure.lengths(work)))
+    begin = np.repeat(np.arange(work.n_tokens), np.diff(listed.starts))
+    return _Spans(begin, begin + listed.lengths, listed)
+
+
+def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
+    """All spans of 1 to K tokens within B sequences (int64[B + 1])."""
+    behind = np.repeat(starts[1:], np.diff(starts))
+    counts = np.minimum(longest, behind - np.arange(len(behind)))
+    first = np.append(0, np.cumsum(counts)).astype(np.int64)
+    lengths = 1 + np.arange(first[-1]) - np.repeat(first[:-1], counts)
+    return SpanList(first, lengths.astype(np.int32))
+
+
+def _allowed(spans: _Spans, starts: NDArray[np.int64], annotation: Annotation) -> NDArray[np.bool_]:
+    """Which segments the annotation allows: bool[N, S]."""
+    clamp = annotation.clamp
+    opens, _ = ends(starts, len(clamp.states))
+    may = np.append(clamp.may_begin | opens, True)
+    # Counted up to each token
+    forbidden = np.cumsum(np.vstack([np.zeros_like(clamp.states[:1]), ~clamp.states]), axis=0, dtype=np.int32)
+    must = np.append(0, np.cumsum(clamp.must_begin))
+    fits = may[spans.begin] & may[spans.end] & (must[spans.end] == must[spans.begin + 1])
+    allowed = (forbidden[spans.end] == forbidden[spans.begin]) & fits[:, np.newaxis]
+    begin, end, label = annotation.wrong
+    listed = end - begin <= np.diff(spans.listed.starts)[begin]
+    allowed[(spans.listed.starts[begin] + end - begin - 1)[listed], 1 + label[listed]] = False
+    return allowed
+
+
+def _named_path(clamp: SegmentClamp, starts: NDArray[np.int64], lengths: Floats) -> NDArray[np.int64]:
+    """What the annotation says of each token: the state that begins there, or GOES_ON, or _OPEN."""
+    opens, _ = ends(starts, len(clamp.states))
+    begins = clamp.states & (clamp.may_begin | opens)[:, np.newaxis]
+    goes_on = np.zeros(len(clamp.states), dtype=bool)
+    longer = (lengths[1:] > -np.inf).any(axis=0)
+    goes_on[1:] = (clamp.states[1:] & clamp.states[:-1] & longer).any(axis=1)
+    goes_on &= ~(clamp.must_begin | opens)
+    named = begins.sum(axis=1) + goes_on == 1
+    return np.where(named, np.where(goes_on, GOES_ON, begins.argmax(axis=1)), _OPEN)
+
+
+def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
+    """The tokens t that have a term, of which the path names all that the term speaks of.
+
+    RETURNS (int64[M], int64[M], int64[M], bool[M], bool[M]): t; where the segment in front of it begins, or t if it is the first
+        of its sequence; where the next one begins behind it, or the sequence ends; whether t is first; whether the sequence ends.
+    """
+    n_tokens = len(path)
+    opens, place = ends(starts, n_tokens)[0], np.arange(n_tokens)
+    goes_on = path == GOES_ON
+    before = np.append(-1, np.maximum.accumulate(np.where(goes_on, -1, place)))[:-1]
+    behind = np.append(np.minimum.accumulate(np.where(goes_on, n_tokens, place)[::-1])[::-1], n_tokens)[1:]
+    named, is_end = np.append(path != _OPEN, True), np.append(opens, True)
+    [t] = np.nonzero(named[:-1] & (opens | named[before]) & (is_end[behind] | named[behind]))
+    return t, np.where(opens[t], t, before[t]), behind[t], opens[t], is_end[behind[t]]
+
+
+def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> _Before:
+    """states (bool[T, S]): That the annotation allows. One that scores e^-700 times the sum counts as forbidden."""
+    opens, _ = ends(scores.starts, len(states))
+    transitions = np.asarray(scores.transitions).reshape(-1, *np.shape(scores.transitions)[-2:])
+    sums = log_sum(transitions)
+    shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])
+    before = np.vstack([np.zeros_like(states[:1]), states[:-1]]).astype(np.float64)
+    share = np.where(opens[:, np.newaxis], 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])
+    everything = np.where(opens[:, np.newaxis], scores.first, sums)
+    with np.errstate(divide="ignore"):
+        return _Before(everything, everything + np.log(share), shares, share, before, opens)
+
+
+def _derive_before(before: _Before, d_all: Floats, d_allowed: Floats, by_token: bool) -> Floats:
+    """The derivative with respect to the transitions of what has these with respect to the sums, those of allowed states less."""
+    steps = ~before.opens[:, np.newaxis]
+    d_all, d_allowed = d_all * steps, d_allowed * steps / np.where(before.share > 0.0, before.share, 1.0)
+    if by_token:
+        d_shares = d_all[:, np.newaxis] - before.states[:, :, np.newaxis] * d_allowed[:, np.newaxis]
+        return before.shares * d_shares
+    return before.shares[0] * (d_all.sum(axis=0) - before.states.T @ d_allowed)
+
+
+def _sum_pieces(
+    scores: Scores, begin: NDArray[np.int64], end: NDArray[np.int64], of_spans: Floats, into: Floats
+) -> _PieceSums:
+    """The sums of some pieces.
+
+    begin, end (int64[N]), of_spans (float64[N, S]): Segments and their scores, -inf for those left out.
+    into (float64[T, S]): The sums of what may stand before a segment, by its first token and state.
+    """
+    n_tokens, final = len(into), end - 1
+    _, closes = ends(scores.starts, n_tokens)
+    shares = of_spans + into[begin]
+    shares[closes[final]] += scores.last
+    best = shares.max(axis=1)
+    largest, farthest = np.full(n_tokens, -np.inf), np.full(n_tokens, -1)
+    np.maximum.at(largest, final, best)
+    np.maximum.at(farthest, begin, np.where(best > -np.inf, final, -1))
+    goes_on = np.maximum.accumulate(farthest) > np.arange(n_tokens)
+    largest[goes_on] = np.maximum(largest[goes_on], 0.0)
+    shift = np.where(largest > -np.inf, largest, 0.0)
+    shares -= shift[final, np.newaxis]
+    np.exp(shares, out=shares)
+    total = goes_on * np.exp(-shift)
+    np.add.at(total, final, shares.sum(axis=1))
+    shares /= np.where(total > 0.0, total, 1.0)[final, np.newaxis]
+    with np.errstate(divide="ignore"):
+        return _PieceSums(shift + np.log(total), shares)
+
+
+def _by_first_token(values: Floats, begin: NDArray[np.int64], n_tokens: int) -> Floats:
+    """Sums over the segments that begin at each token: float64[T, S]."""
+    total = np.zeros((n_tokens, values.shape[1]))
+    first = np.flatnonzero(np.append(True, begin[1:] > begin[:-1])[: len(begin)])
+    if len(first):
+        total[begin[first]] = np.add.reduceat(values, first, axis=0)
+    return total
 
 
 def choices(

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.spans import SpanStates, best_path, segments_of, span_probabilities
+from ..inference.linear_chain import LinearChain
+from ..inference.spans import segments_of
+from ..inference.structure import SpanStates
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .ruled_pipe import RuledPipe
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from ..constraints.facts import Facts
     from ..constraints.rule_set import RuleSet
     from ..constraints.rules import Constraints
-    from .probabilities import Decoding
+    from .decoding import Decoding
 
 
 class ChainPipe(RuledPipe):
@@ -49,11 +51,11 @@ class ChainPipe(RuledPipe):
 
     def best_with_probabilities(self, scores: ChainScores, clamp: Any) -> tuple[NDArray[np.int32], Floats]:
         if self._is_dense:
-            tags, (segments, probabilities) = best_path(scores, self.span_states(), clamp=clamp)
+            tags, (segments, probabilities) = LinearChain().best_path(scores, self.span_states(), clamp=clamp)
         else:
             tags = self.best_tags(scores, clamp)
             segments = self.segments(tags, scores.starts)
-            probabilities = span_probabilities(scores, self.span_states(), segments, clamp=clamp)
+            probabilities = LinearChain().span_probabilities(scores, self.span_states(), segments, clamp=clamp)
         with_spans = np.unique(np.searchsorted(scores.starts, segments.start, side="right"))
         self._is_dense = 2 * len(with_spans) >= len(scores.starts) - 1
         return tags, probabilities
@@ -66,7 +68,7 @@ class ChainPipe(RuledPipe):
         return RuleSet(constraints, tags, self.transition_mask())
 
     def decoding(self) -> "Decoding":
-        from .chain_decoding import ChainDecoding
+        from .decoding import ChainDecoding
 
         return ChainDecoding(self.span_states())
 

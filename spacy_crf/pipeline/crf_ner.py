@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.spans import SpanStates
+from ..inference.structure import SpanStates
 from ..schemes import BEGIN, INSIDE, Scheme, get_scheme
 from ..types import ChainScores, Clamp
 from .chain_pipe import ChainPipe

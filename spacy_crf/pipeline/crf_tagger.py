@@ -13,7 +13,7 @@ from spacy.training import Example
 
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
-from ..inference.spans import SpanStates
+from ..inference.structure import SpanStates
 from ..schemes import BEGIN, MISSING, NO_SEGMENTS, Segments, TransitionMask
 from ..types import Clamp
 from .chain_pipe import ChainPipe

@@ -1,74 +1,21 @@
-"""Decoding under rules, and the distribution over the labellings of a Doc. What depends on the structure is said by a
-`Decoding`: `ChainDecoding` or `SegmentDecoding`."""
+"""Decoding under rules, and the distribution over the labellings of a Doc."""
 
-from typing import TYPE_CHECKING, Any, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import cut_document
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch
 from ..schemes import Segments
 from ..types import Floats
+from .decoding import Decoding, Distribution
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Kept
-    from ..constraints.facts import Facts
-    from ..constraints.rule_set import CompiledRules
     from ..constraints.rules import Rule
     from .ruled_pipe import RuledPipe, Rules
-
-
-class Distribution(Protocol):
-    """The distribution over the labellings of one Doc, or of a batch of Docs whose sequences no rule ties together."""
-
-    starts: NDArray[np.int64]  # of the sequences
-
-    def marginals(self) -> Floats:
-        """Probability of each state at each token: float64[T, S]."""
-
-    def span_probabilities(self, segments: Segments) -> Floats:
-        """Probability of each of some spans, which are given by their first token: float64[N]."""
-
-    def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
-        """All spans of at least some probability."""
-
-    def n_best(self, n: int) -> list[tuple[float, NDArray[np.int32]]]:
-        """Probability and tags of the best labellings of one Doc."""
-
-    def log_probability(self, tags: NDArray[np.int32]) -> float:
-        """Log probability of a labelling of one Doc."""
-
-    def sample(self, n: int, seed: int) -> NDArray[np.int32]:
-        """Tags of labellings drawn: int32[n, T]."""
-
-
-class Decoding(Protocol):
-    """What a structure adds to prediction. Scores and clamps are those of the structure, labellings are tags."""
-
-    def decode(
-        self,
-        rules: "CompiledRules",
-        scores: Any,
-        doc_starts: NDArray[np.int64],
-        facts: "Facts",
-        words: Any,
-        clamp: Any,
-        kept: "Optional[Kept]",
-    ) -> "Decoded":
-        """Best labellings that keep the rules, see `constraints.decoding.decode`."""
-
-    def expected(self, scores: Any, marginals: Floats) -> Any:
-        """Scores whose best labelling has the largest sum of marginals."""
-
-    def cut(self, scores: Any, clamp: Any, tokens: slice) -> tuple[Any, Any]:
-        """The scores and the clamp of one document of a batch."""
-
-    def distribution(self, scores: Any, clamp: Any, graph: Any) -> Distribution:
-        """The distribution of scores under the graph of some rules, None for none."""
-
-    def batch(self, scores: Any, clamp: Any) -> Distribution:
-        """The same for several Docs, whose sequences nothing ties together: marginals and probabilities of spans."""
 
 
 def predict(
@@ -156,7 +103,7 @@ class _Batch:
     def distribution(self, d: int) -> Distribution:
         """That of one Doc."""
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
-        scores, clamp = self._decoding.cut(self._scores, self._clamp, tokens)
+        scores, clamp = cut_document(self._scores, self._clamp, tokens)
         graph = None
         if self._rules is not None:
             self._tell_ignored()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..constraints.rule_set import CompiledRules
     from ..constraints.rules import Constraints
     from ..constraints.training import RuledStructure
-    from .probabilities import Decoding, Distribution
+    from .decoding import Decoding, Distribution
     from .rule_matching import RuleMatcher
     from .settled import Question, Settled
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from spacy.tokens import Span
 from spacy.training import Example
 
-from ..inference.semi_markov import Segments as StateSegments
+from ..inference.semi_markov import StateSegments
 from ..models.segments import SegmentFeatures, certain_segments
 from ..models.semi_markov import longest_of
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..constraints.rules import Constraints
     from ..constraints.segment_training import RuledSegments
     from ..constraints.segments import SegmentRules
-    from .segment_decoding import SegmentDecoding
+    from .decoding import SegmentDecoding
     from .settled import Settled
 
 
@@ -149,6 +149,6 @@ class SemiCRFEntityRecognizer(EntityPipe):
         return RuledSegments(rules, facts, clamp, starts, doc_starts, longest, wrong=wrong, threads=default_threads())
 
     def decoding(self) -> "SegmentDecoding":
-        from .segment_decoding import SegmentDecoding
+        from .decoding import SegmentDecoding
 
         return SegmentDecoding()

@@ -1,0 +1,342 @@
+"""The algebra of scores, clamps and derivatives by the names of their axes, whatever the structure.
+
+Scores are named tuples that say in ``AXES`` what their arrays are about, see ``types.py``; the first array has a row for each
+token and a column for each state. Rows by token, and by span that is listed, belong to sequences; other arrays are shared by
+all of them. A clamp is an array of rows by token, or a named tuple of such.
+"""
+
+from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import Errors
+from .types import ChainScores, Floats, GraphScores, SegmentScores, SpanList, StateGraph
+
+Scores = TypeVar("Scores", ChainScores, GraphScores, SegmentScores)
+Tokens = Union[slice, NDArray[np.int64]]  # some tokens, in their order
+OF_SEQUENCES = ("token", "span")
+
+
+def axes(scores: Scores, name: str) -> tuple[str, ...]:
+    """What an array of the scores is about; an axis with a question mark may be missing."""
+    names = type(scores).AXES[name]
+    if not names[0].endswith("?"):
+        return names
+    return ("token", *names[1:]) if np.ndim(getattr(scores, name)) == len(names) else names[1:]
+
+
+def named(scores: Scores) -> dict[str, Any]:
+    """The arrays, without what says where sequences and spans are."""
+    return {name: getattr(scores, name) for name in type(scores).AXES}
+
+
+def per_position(scores: Scores) -> bool:
+    """Whether transitions depend on the token."""
+    return np.ndim(scores.transitions) == 3
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+
+
+def contiguous(array, dtype) -> NDArray:
+    """As the kernels want it: writable too (to numba, read-only is another type)."""
+    array = np.ascontiguousarray(array, dtype=dtype)
+    return array if array.flags.writeable else array.copy()
+
+
+def conform(scores: Scores) -> Scores:
+    """Scores whose arrays agree in their axes, contiguous and float64, with the starts filled in. Values are not looked at.
+
+    RAISES (ValueError): CRF011 to CRF016 for those that don't.
+    """
+    sizes: dict[str, int] = {}
+    arrays: dict[str, Any] = {}
+    for name, array in named(scores).items():
+        array = arrays[name] = contiguous(array, np.float64)
+        kinds = [kind.removeprefix("next ") for kind in axes(scores, name)]
+        if array.ndim == len(kinds):
+            for kind, size in zip(kinds, array.shape):
+                sizes.setdefault(kind, size)
+        expected = tuple(sizes.get(kind, 0) for kind in kinds)
+        if array.shape != expected:
+            check_shape(name, array, expected, f"[{', '.join(kinds)}]")
+    if sizes.get("length") == 0:
+        raise ValueError(Errors.CRF015.format(shape=scores.lengths.shape))
+    starts = contiguous([0, sizes["token"]] if scores.starts is None else scores.starts, np.int64)
+    return scores._replace(**arrays, starts=starts)
+
+
+def well_formed(scores: Scores) -> bool:
+    """Whether no score is NaN or infinite upwards, and the sequences are all tokens, one after the other."""
+    starts, n_tokens = scores.starts, len(scores[0])
+    in_order = len(starts) > 0 and starts[0] == 0 and starts[-1] == n_tokens and (starts[1:] >= starts[:-1]).all()
+    # so written, it is false for NaN too
+    return bool(in_order and all(array.max(initial=-np.inf) < np.inf for array in named(scores).values()))
+
+
+def refuse(scores: Scores) -> NoReturn:
+    """Say which of the scores is the mistake."""
+    for name, array in named(scores).items():
+        if not array.max(initial=-np.inf) < np.inf:
+            index = np.unravel_index(np.argmin(array < np.inf), array.shape)
+            where = ", ".join(f"{axis} {i}" for axis, i in zip(axes(scores, name), index))
+            raise ValueError(Errors.CRF010.format(what=name, where=where, value=array[index]))
+    raise ValueError(Errors.CRF012.format(starts=scores.starts, tokens=len(scores[0])))
+
+
+def check_shape(what: str, array, shape: tuple[int, ...], meaning: str) -> None:
+    if np.shape(array) != shape:
+        raise ValueError(Errors.CRF011.format(what=what, shape=np.shape(array), expected=f"{shape} ({meaning})"))
+
+
+def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
+    """The clamp as kernels want it."""
+    if not isinstance(clamp, tuple):
+        check_shape("clamp", clamp, (n_tokens, n_states), "one bool per token and state")
+        return contiguous(clamp, np.bool_)
+    check_shape("clamp.states", clamp.states, (n_tokens, n_states), "one bool per token and state")
+    for name, array in zip(clamp._fields[1:], clamp[1:]):
+        check_shape(f"clamp.{name}", array, (n_tokens,), "one bool per token")
+    return type(clamp)(*(contiguous(array, np.bool_) for array in clamp))
+
+
+def check_listed(listed: Optional[SpanList], starts: NDArray[np.int64], longest: int) -> SpanList:
+    """The list of spans as kernels want it; an empty one for None."""
+    n_tokens = int(starts[-1])
+    if listed is None:
+        return SpanList(np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+    first, lengths = contiguous(listed.starts, np.int64), contiguous(listed.lengths, np.int32)
+    begin = np.repeat(np.arange(n_tokens), np.diff(first)) if len(first) == n_tokens + 1 else None
+    if begin is None or len(begin) != len(lengths) or first[0] != 0:
+        raise ValueError(
+            Errors.CRF016.format(reason="starts does not lead from 0 to the number of spans, token by token")
+        )
+    if len(lengths):
+        end_of_sequence = starts[np.searchsorted(starts, begin, side="right")]
+        same = begin[1:] == begin[:-1]
+        if lengths.min() < 1 or lengths.max() > longest:
+            raise ValueError(Errors.CRF016.format(reason=f"lengths lie outside 1 to {longest}"))
+        if (begin + lengths > end_of_sequence).any():
+            raise ValueError(Errors.CRF016.format(reason="a span reaches beyond the end of its sequence"))
+        if (lengths[1:][same] <= lengths[:-1][same]).any():
+            raise ValueError(Errors.CRF016.format(reason="the lengths of one token's spans do not rise"))
+    return SpanList(first, lengths)
+
+
+# ------------------------------------------------------------------------------------------------------ parts and sums
+
+
+def cut(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
+    """The scores of some sequences.
+
+    tokens (Tokens): All tokens of these.
+    starts (int64[b + 1]): Where they start among them.
+    """
+    rows = _rows(scores, tokens)
+    part = {name: array[rows[axes(scores, name)[0]]] for name, array in named(scores).items() if _is_cut(scores, name)}
+    listed = getattr(scores, "listed", None)
+    if listed is not None:
+        counts = np.diff(listed.starts)[tokens]
+        part["listed"] = SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths[rows["span"]])
+    return scores._replace(**part, starts=starts)
+
+
+def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any]:
+    """The scores and the clamp of one document of a batch; its sequences without empty ones."""
+    first, last = np.searchsorted(scores.starts, [tokens.start, tokens.stop], side="left")
+    starts = np.unique(np.clip(scores.starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
+    return cut(scores, tokens, starts), cut_clamp(clamp, tokens)
+
+
+def cut_clamp(clamp: Any, tokens: Tokens) -> Any:
+    """The clamp of some tokens; None stays None."""
+    if clamp is None:
+        return None
+    return type(clamp)(*(array[tokens] for array in clamp)) if isinstance(clamp, tuple) else clamp[tokens]
+
+
+def states_of(clamp: Any) -> NDArray[np.bool_]:
+    """The states that a clamp allows at each token: bool[T, S]."""
+    return clamp.states if isinstance(clamp, tuple) else clamp
+
+
+def zeros(scores: Scores) -> Scores:
+    """No derivative, of the shape of the scores."""
+    return scores._replace(**{name: np.zeros(np.shape(array)) for name, array in named(scores).items()})
+
+
+def part_of(total: Scores, tokens: slice) -> Scores:
+    """Where the derivative of some sequences goes: views of their rows, and new zeros for what is shared."""
+    rows = _rows(total, tokens)
+    return total._replace(
+        **{
+            name: array[rows[axes(total, name)[0]]] if _is_cut(total, name) else np.zeros(array.shape)
+            for name, array in named(total).items()
+        }
+    )
+
+
+def add_shared(total: Scores, part: Scores) -> None:
+    """Adds the shared arrays of a part that `part_of` gave."""
+    for name, array in named(total).items():
+        if not _is_cut(total, name):
+            array += getattr(part, name)
+
+
+def add(total: Scores, part: Scores, tokens: Tokens) -> None:
+    """Adds the derivative of some sequences, which are these tokens, to that of all. A part may have arrays by token of which
+    the total has only the sum."""
+    rows = _rows(total, tokens)
+    for name, array in named(total).items():
+        of_part = getattr(part, name)
+        if _is_cut(total, name):
+            array[rows[axes(total, name)[0]]] += of_part
+        else:
+            array += of_part.sum(axis=0) if of_part.ndim > array.ndim else of_part
+
+
+def subtract(scores: Scores, others: Scores) -> None:
+    for name, array in named(scores).items():
+        array -= getattr(others, name)
+
+
+def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers from each begin up to its end, one range behind the other."""
+    lengths = end - begin
+    after = np.cumsum(lengths)
+    return np.arange(lengths.sum()) + np.repeat(begin - (after - lengths), lengths)
+
+
+def _is_cut(scores: Scores, name: str) -> bool:
+    return axes(scores, name)[0] in OF_SEQUENCES
+
+
+def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
+    """The rows of some tokens, by the name of the axis."""
+    listed = getattr(scores, "listed", None)
+    spans: Tokens = slice(0, 0)
+    if listed is not None and isinstance(tokens, slice):
+        spans = slice(int(listed.starts[tokens.start]), int(listed.starts[tokens.stop]))
+    elif listed is not None:
+        spans = ranges(listed.starts[tokens], listed.starts[tokens + 1])
+    return {"token": tokens, "span": spans}
+
+
+# ----------------------------------------------------------------------------------------------- documents as sequences
+
+
+class Joined(NamedTuple):
+    """The sequences of each document as a single one: between two of them stands a break, a token with a state of its own."""
+
+    scores: Any  # of S + 1 states
+    clamp: Any
+    tokens: NDArray[np.int64]  # [T] places of the tokens
+
+
+def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[NDArray[np.int64]] = None) -> Joined:
+    """Sequences whose labellings are those of all sequences of a document together, with the same scores.
+
+    What `first` and `last` say of sequences becomes the transitions from and to the break, state S, which no token has (and
+    across which no segment goes).
+
+    doc_starts (int64[D + 1]): Where documents start; one document by default. Each becomes one sequence.
+    """
+    n_tokens, size = np.shape(scores[0])
+    starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
+    doc_starts = np.array([0, n_tokens]) if doc_starts is None else doc_starts
+    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # empty sequences say nothing
+    opening = opening[~np.isin(opening, doc_starts)]
+    places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
+    breaks = opening + np.arange(len(opening))
+    length = n_tokens + len(breaks)
+    joined: dict[str, Any] = {}
+    for number, (name, array) in enumerate(named(scores).items()):
+        kinds = axes(scores, name)
+        # To begin or end with a break, to follow one by a transition, to be as long as one or to have its state: never. Other
+        # scores say nothing of it.
+        is_zero = kinds[0] == "span" or (kinds == ("token", "state") and number > 0)
+        shape = [length if kind == "token" else n + kind.endswith("state") for kind, n in zip(kinds, array.shape)]
+        joined[name] = np.full(shape, 0.0 if is_zero else -np.inf)
+        inside = [places if kind == "token" else slice(n) for kind, n in zip(kinds, array.shape)]
+        joined[name][tuple(inside)] = array
+        if number == 0:
+            joined[name][breaks, size] = 0.0
+        elif kinds[0] == "length":
+            joined[name][0, size] = 0.0
+    joined["transitions"][..., :size, size] = scores.last
+    joined["transitions"][..., size, :size] = scores.first
+    joined_starts = (doc_starts + np.searchsorted(opening, doc_starts, side="left")).astype(np.int64)
+    listed = getattr(scores, "listed", None)
+    if listed is not None:
+        counts = np.zeros(length, dtype=np.int64)
+        counts[places] = np.diff(listed.starts)
+        joined["listed"] = SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths)
+    return Joined(
+        scores._replace(**joined, starts=joined_starts), _join_clamp(clamp, size, length, places, breaks), places
+    )
+
+
+def _join_clamp(clamp: Any, size: int, length: int, places: NDArray[np.int64], breaks: NDArray[np.int64]) -> Any:
+    if clamp is None:
+        return None
+    states = np.zeros((length, size + 1), dtype=bool)
+    states[places, :size] = states_of(clamp)
+    states[breaks, size] = True
+    if not isinstance(clamp, tuple):
+        return states
+    may_begin, must_begin = np.ones((2, length), dtype=bool)
+    may_begin[places], must_begin[places] = clamp.may_begin, clamp.must_begin
+    may_begin[breaks + 1] = True  # as wherever a sequence begins
+    return type(clamp)(states, may_begin, must_begin)
+
+
+def split(joined: Joined, expected: Scores, scores: Scores) -> Scores:
+    """Derivatives with respect to the joined scores as those with respect to the scores they were made of."""
+    size = np.shape(scores[0])[1]
+    places = {"token": joined.tokens, "state": slice(size), "next state": slice(size)}
+    parts = {
+        name: array[tuple(places.get(kind, slice(None)) for kind in axes(expected, name))]
+        for name, array in named(expected).items()
+    }
+    steps = expected.transitions.reshape(-1, size + 1, size + 1).sum(axis=0)
+    parts["first"] = parts["first"] + steps[size, :size]
+    parts["last"] = parts["last"] + steps[:size, size]
+    return scores._replace(**{name: np.ascontiguousarray(array) for name, array in parts.items()})
+
+
+# ----------------------------------------------------------------------------------------------------- states for tags
+
+
+def expand(scores: Scores, graph: StateGraph) -> Scores:
+    """The same scores with the states of a graph, each with those of its tag; arcs and states add what the graph says."""
+    tag_of = graph.tag_of
+    found: dict[str, Any] = {}
+    for name, array in named(scores).items():
+        if axes(scores, name)[-1] == "next state":
+            found[name] = np.full((*array.shape[:-2], len(tag_of), len(tag_of)), -np.inf)
+            of_tags = array[..., tag_of[graph.source], tag_of[graph.target]]
+            found[name][..., graph.source, graph.target] = of_tags + graph.scores
+        else:
+            found[name] = np.ascontiguousarray(array[..., tag_of])
+    found["first"] += graph.first
+    found["last"] += graph.last
+    return scores._replace(**found)
+
+
+def contract(expected: Scores, tag_of: NDArray[np.int32], n_tags: int) -> Scores:
+    """Derivatives with respect to expanded scores as those with respect to the scores of the tags."""
+    found = {}
+    for name, array in named(expected).items():
+        found[name] = by_tag(array, tag_of, n_tags)
+        if axes(expected, name)[-1] == "next state":
+            found[name] = by_tag(found[name].swapaxes(-1, -2), tag_of, n_tags).swapaxes(-1, -2)
+    return expected._replace(**found)
+
+
+def by_tag(columns: Floats, tag_of: NDArray[np.int32], n_tags: int) -> Floats:
+    """Sums of the columns that belong to each tag: float64[..., n_tags] from float64[..., S]; other columns are left out."""
+    summed = np.zeros((*columns.shape[:-1], n_tags))
+    for tag in range(n_tags):
+        summed[..., tag] = columns[..., tag_of == tag].sum(axis=-1)
+    return summed

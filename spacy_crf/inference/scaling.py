@@ -1,0 +1,262 @@
+"""Linear chains in the linear domain: what is shared by all tokens of a batch, and the passes forward and backward.
+
+Transitions that a scheme forbids are left out: the states are put in an order in which most of the allowed ones are a block of
+the matrix, and the others are arcs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from ..kernels import linear_chain as kernels
+from ..types import ChainScores, Floats
+from .structure import Work
+
+# What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
+# is faster than the whole matrix from about this share of its entries on.
+ARC_COST = 8
+WORTH_IT = 2 / 3
+
+
+class ChainWork(Work[ChainScores]):
+    """Chains for the kernels."""
+
+    @cached_property
+    def emissions(self) -> Floats:
+        """[T, S], -inf where the clamp forbids."""
+        emissions = self.scores.emissions
+        return emissions if self.clamp is None else np.where(self.clamp, emissions, -np.inf)
+
+    @property
+    def potentials(self) -> kernels.Scores:
+        scores = self.scores
+        return kernels.Scores(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
+
+    @cached_property
+    def layout(self) -> "Layout":
+        return self.whole.layout if self.whole is not self else find_layout(self.transitions, self.per_position)
+
+    @cached_property
+    def exponentials(self) -> "Exponentials":
+        scores = self.scores
+        if self.per_position:
+            return _exponentials(_whole(self.n_states), self.transitions, scores.first, scores.last)
+        if self.whole is not self:
+            return self.whole.exponentials
+        return _shared.of(self.transitions, scores.first, scores.last)
+
+
+# ---------------------------------------------------------------------------------------------- forbidden transitions
+
+
+class Layout(kernels.Layout):
+    """Where the allowed transitions are, once the states are in order: in a block of the matrix, and on a few arcs."""
+
+    @property
+    def block(self) -> tuple[slice, slice, slice]:
+        """Index of the block in matrices [1 or n, P, P]."""
+        return slice(None), slice(self.offset, self.offset + self.shape[0]), slice(0, self.shape[1])
+
+    @property
+    def is_whole(self) -> bool:
+        return self.shape[0] >= len(self.order) and self.shape[1] >= len(self.order)
+
+    def restore(self, block: Floats, arcs: Floats) -> Floats:
+        """The matrices [1 or n, S, S], with 0 where transitions are forbidden.
+
+        block (float64[1 or n, R, C]), arcs (float64[A]): What they have there.
+        """
+        size = len(self.order)
+        if self.is_whole:
+            return np.ascontiguousarray(block[:, :size, :size])
+        matrices = np.zeros((1, _padded(size), _padded(size)))
+        matrices[self.block] = block
+        matrices[0, self.source, self.target] = arcs
+        return matrices[:, self.number[:, np.newaxis], self.number]
+
+
+def find_layout(transitions: Floats, per_position: bool) -> Layout:
+    """Says which transitions are allowed, and nothing else: so a batch and its parts are added up in the same order."""
+    size = transitions.shape[1]
+    if per_position or size <= kernels.LANES:
+        return _whole(size)
+    return _find_block(size, np.packbits(transitions[0] > -np.inf).tobytes())
+
+
+@lru_cache(maxsize=64)
+def _whole(size: int) -> Layout:
+    nowhere = np.empty(0, dtype=np.int32)
+    return Layout(np.arange(size), np.arange(size), 0, nowhere, nowhere, (_padded(size), _padded(size)))
+
+
+@lru_cache(maxsize=64)
+def _find_block(size: int, mask: bytes) -> Layout:
+    """The cheapest of these blocks: its sources are all states that may come before some state k, its targets those states
+    that are cheaper to reach from there, and on arcs from elsewhere, than on arcs alone.
+
+    size (int): S.
+    mask (bytes): Bits of bool[S, S], which transitions are allowed. (As a key it costs less than decoding a sentence.)
+    """
+    allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size * size).astype(bool).reshape(size, size)
+    n_sources = allowed.sum(axis=0)
+    elsewhere = allowed.T.astype(np.float64) @ ~allowed  # [target, k] predecessors of the target, but not of k
+    on_arcs = ARC_COST * n_sources[:, np.newaxis]
+    in_block = n_sources + ARC_COST * elsewhere
+    k = np.minimum(on_arcs, in_block).sum(axis=0).argmin()
+    is_source, is_target = allowed[:, k], in_block[:, k] < on_arcs[:, 0]
+
+    order = np.lexsort((np.where(is_target, is_source, ~is_source), ~is_target))
+    offset = int((is_target & ~is_source).sum()) // kernels.LANES * kernels.LANES
+    end = int((is_target | is_source).sum()) if is_source.any() else offset
+    shape = _padded(end) - offset, _padded(int(is_target.sum()))
+    rest = allowed[order[:, np.newaxis], order]
+    rest[offset : offset + shape[0], : shape[1]] = False
+    source, target = np.nonzero(rest)
+    # The first arc to each target, then the second …: two that follow one another change different states.
+    turn = (rest.cumsum(axis=0) - 1)[source, target]
+    places = np.lexsort((target, turn))
+    source, target = source[places].astype(np.int32), target[places].astype(np.int32)
+    whole = _whole(size)
+    cost = shape[0] * shape[1] + ARC_COST * len(source)
+    if shape == whole.shape or cost > WORTH_IT * whole.shape[0] * whole.shape[1]:
+        return whole
+    return Layout(order, np.argsort(order), offset, source, target, shape)
+
+
+def _padded(size: int) -> int:
+    return -(-size // kernels.LANES) * kernels.LANES
+
+
+# --------------------------------------------------------------------------------- between scores and the linear domain
+
+
+@dataclass(eq=False)
+class Exponentials:
+    """exp of the scores that tokens share, each less the maximum of its array. P is S rounded up to whole vectors."""
+
+    layout: Layout
+    block: Floats  # [1 or n, R, C] transitions
+    transposed: Floats  # [1 or n, C, R] the same, target by source
+    arcs: Floats  # [A] the other transitions
+    first: Floats  # [P]
+    last: Floats  # [P]
+    shift: Floats  # [1 or n] the maxima of the transitions
+    end_shift: float  # the sum of the maxima of first and last
+    spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
+
+    neighbours: Optional[tuple] = None  # what `spans` found out about the matrices
+
+    @cached_property
+    def matrices(self) -> Floats:
+        """The transitions in the order of the states: [1 or n, S, S]."""
+        return self.layout.restore(self.block, self.arcs)
+
+
+class Shared:
+    """The latest that a function made of some arrays: batch after batch has the same transitions. Nobody writes to it."""
+
+    def __init__(self, make: Callable, most: int):
+        self._make = make
+        self._most = most
+        self._latest: tuple[tuple[tuple[Floats, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
+
+    def of(self, *scores: Floats) -> Any:
+        for known, made in self._latest:
+            if all(map(np.array_equal, known, scores)):
+                return made
+        copies = tuple(array.copy() for array in scores)
+        made = self._make(*copies)
+        self._latest = ((copies, made), *self._latest[: self._most - 1])
+        return made
+
+
+def _shared_exponentials(transitions: Floats, first: Floats, last: Floats) -> Exponentials:
+    return _exponentials(find_layout(transitions, False), transitions, first, last)
+
+
+_shared = Shared(_shared_exponentials, most=4)
+
+
+def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
+    size = len(layout.order)
+    matrices = np.zeros((len(transitions), _padded(size), _padded(size)))
+    ends = np.zeros((2, _padded(size)))
+    if not layout.is_whole:
+        transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
+    shift, spread = _exp(transitions, matrices[:, :size, :size])
+    first_shift, first_spread = _exp(first[layout.order], ends[0, :size])
+    last_shift, last_spread = _exp(last[layout.order], ends[1, :size])
+    block = np.ascontiguousarray(matrices[layout.block])
+    return Exponentials(
+        layout=layout,
+        block=block,
+        transposed=np.ascontiguousarray(block.transpose(0, 2, 1)),
+        arcs=np.empty(0) if layout.is_whole else matrices[0, layout.source, layout.target],
+        first=ends[0],
+        last=ends[1],
+        shift=shift,
+        end_shift=first_shift + last_shift,
+        spread=np.maximum(spread, max(first_spread, last_spread)),
+    )
+
+
+def _exp(scores: Floats, out: Floats):
+    """exp of a vector or of each matrix, less its maximum. RETURNS: The maxima, and how far from them scores lie."""
+    axes = tuple(range(scores.ndim))[-2:]
+    largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
+    largest = np.where(largest > -np.inf, largest, 0.0)
+    np.exp(scores - largest, out=out)
+    smallest = np.where(scores > -np.inf, scores, largest).min(axis=axes, keepdims=True, initial=np.inf)
+    return largest.reshape(-1), (largest - smallest).reshape(-1)
+
+
+class Pass(NamedTuple):
+    """What the pass forward leaves for the one backward."""
+
+    scaled: kernels.Potentials
+    alpha: Floats  # [n, P]
+    log_z: Floats  # [B] NaN where log space has to be asked
+
+
+def _scale(work: ChainWork) -> kernels.Potentials:
+    exponentials, starts = work.exponentials, work.starts
+    emissions = np.empty((work.n_tokens, len(exponentials.first)))
+    shift, spread = np.empty(work.n_tokens), np.empty(work.n_tokens)
+    layout = exponentials.layout
+    kernels.scale(work.emissions, layout.order[: 0 if layout.is_whole else None], emissions, shift, spread)
+    np.exp(emissions, out=emissions)
+    arriving = np.empty(work.n_tokens)
+    arriving[:] = exponentials.shift
+    arriving[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
+    return kernels.Potentials(
+        emissions,
+        exponentials.block,
+        exponentials.transposed,
+        exponentials.arcs,
+        exponentials.first,
+        exponentials.last,
+        shift + arriving,
+        spread + exponentials.spread,
+        starts,
+    )
+
+
+def forward(work: ChainWork) -> Pass:
+    scaled = _scale(work)
+    found = Pass(scaled, np.empty_like(scaled.emissions), np.empty(work.n_sequences))
+    kernels.forward(scaled, work.exponentials.layout, found.alpha, found.log_z)
+    return found
+
+
+def backward(work: ChainWork, before: Pass, weights: Floats, d_emissions: Floats) -> Floats:
+    """Sets d_emissions [n, S], in the layout's order, and more of log_z to NaN; alpha and emissions of the pass forward become
+    what `kernels.expectations` leaves of them.
+
+    RETURNS (float64[2, S]): The derivatives of firsts and lasts, in the layout's order.
+    """
+    d_ends, layout = np.zeros((2, work.n_states)), work.exponentials.layout
+    kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
+    return d_ends
