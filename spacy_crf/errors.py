@@ -120,7 +120,7 @@ class Errors(metaclass=_Coded):
     CRF131 = "The feature '{source}' has the value {value}, which is no text: {reason}."
     CRF132 = (
         "[initialize.components.NAME.gazetteers]: {name} = {value} is not possible: it must be the path of a file, or a table "
-        "with the 'path' and, as 'attr', what words are compared by: {known}."
+        "with the 'path' and, as 'attr', what words are compared by ({known}), and 'scan', true or false."
     )
     CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
     CRF202 = (

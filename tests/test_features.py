@@ -13,7 +13,7 @@ from spacy.util import registry
 from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTable
-from spacy_crf.features.gazetteers import Gazetteer, read_gazetteer, read_gazetteers
+from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
 from spacy_crf.features.presets import ner_features, tagger_features
 
 HASHES_OF_SAVED_MODELS = [
@@ -270,19 +270,21 @@ def test_gazetteers(nlp, docs):
 def test_reading_gazetteers(nlp, tmp_path):
     text = tmp_path / "cities.txt"
     text.write_text("New York\n\nBerlin\nNew York\n", encoding="utf8")
-    assert read_gazetteer("cities", text, nlp.make_doc).entries == [(("New", "York"), ""), (("Berlin",), "")]
+    assert list(read_entries("cities", text, nlp.make_doc)) == [
+        *((("New", "York"), ""), (("Berlin",), ""), (("New", "York"), "")),
+    ]
     lines = tmp_path / "cities.jsonl"
     lines.write_text('"Paris"\n{"pattern": "St. Gallen", "label": "CH"}\n{"text": "Rome"}\n', encoding="utf8")
-    assert read_gazetteer("cities", lines, nlp.make_doc).entries == [
+    assert list(read_entries("cities", lines, nlp.make_doc)) == [
         (("Paris",), ""),
         (("St.", "Gallen"), "CH"),
         (("Rome",), ""),
     ]
     lines.write_text('"Paris"\n{"pattern": 3}\n', encoding="utf8")
     with pytest.raises(ValueError, match=r"CRF113: Line 2 of the gazetteer 'cities' .*cities\.jsonl"):
-        read_gazetteer("cities", lines, nlp.make_doc)
+        read_entries("cities", lines, nlp.make_doc)
     with pytest.raises(ValueError, match=r"CRF112.*'cities'.*nowhere\.txt"):
-        read_gazetteer("cities", tmp_path / "nowhere.txt", nlp.make_doc)
+        read_entries("cities", tmp_path / "nowhere.txt", nlp.make_doc)
 
 
 @pytest.mark.issue(12)
@@ -290,17 +292,17 @@ def test_gazetteers_are_read_as_they_were_written(nlp, tmp_path):
     """A byte order mark was part of the first phrase, and a line separator inside JSON cut its line in two."""
     text = tmp_path / "cities.txt"
     text.write_bytes("\ufeffNew York\r\nBerlin\u2028Mitte\r\n".encode())
-    assert read_gazetteer("cities", text, nlp.make_doc).entries == [(("New", "York"), ""), (("Berlin", "Mitte"), "")]
+    assert list(read_entries("cities", text, nlp.make_doc)) == [(("New", "York"), ""), (("Berlin", "Mitte"), "")]
     lines = tmp_path / "cities.jsonl"
     lines.write_bytes('\ufeff"New\u2028York"\n'.encode())
-    assert read_gazetteer("cities", lines, nlp.make_doc).entries == [(("New", "York"), "")]
+    assert list(read_entries("cities", lines, nlp.make_doc)) == [(("New", "York"), "")]
 
 
 @pytest.mark.issue(12)
 def test_empty_gazetteers_are_said(nlp, tmp_path, caplog):
     path = tmp_path / "cities.txt"
     path.write_text("\ufeff\n  \n", encoding="utf8")
-    assert read_gazetteer("cities", path, nlp.make_doc).entries == []
+    assert list(read_entries("cities", path, nlp.make_doc)) == []
     assert "CRF130: The gazetteer 'cities' has no entries" in caplog.text
 
 
@@ -323,7 +325,7 @@ def test_lines_that_are_no_entry_are_named(nlp, tmp_path, line, reason):
     path = tmp_path / "cities.jsonl"
     path.write_text(f'"Paris"\n{line}\n', encoding="utf8")
     with pytest.raises(ValueError, match=rf"CRF113: Line 2 of the gazetteer 'cities'.*{reason}"):
-        read_gazetteer("cities", path, nlp.make_doc)
+        read_entries("cities", path, nlp.make_doc)
 
 
 @pytest.mark.parametrize(

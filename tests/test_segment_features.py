@@ -9,7 +9,7 @@ from spacy.util import registry
 from spacy_crf.features.extractor import IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.gazetteers import Gazetteer
-from spacy_crf.features.phrases import PhraseIndex
+from spacy_crf.features.phrases import PhraseIndex, Spans
 from spacy_crf.features.segments import (
     CompiledSegments,
     SegmentFeatureSet,
@@ -18,6 +18,7 @@ from spacy_crf.features.segments import (
 )
 from spacy_crf.features.templates import parse_template
 from spacy_crf.kernels.segment_features import all_spans
+from spacy_crf.models.segments import SegmentFeatures
 
 nlp = spacy.blank("en")
 CITIES = Gazetteer([(("New", "York"), "US"), (("york",), "UK"), (("San", "Luis", "Obispo"), "US")])
@@ -133,20 +134,92 @@ def test_near_phrases_have_their_similarities():
     assert (0, 1) not in found
 
 
-def test_near_agrees_with_a_scan_of_the_list():
-    """The index only chooses candidates: where it finds the nearest phrase, its similarities are those of a scan."""
+def spans_of_texts(texts):
+    words = [word for text in texts for word in text.split()]
+    length = np.array([len(text.split()) for text in texts], dtype=np.int32)
+    hashes = np.array([nlp.vocab.strings.add(word) for word in words], dtype=np.uint64)
+    return Spans(hashes, np.append(0, np.cumsum(length))[:-1].astype(np.int64), length, texts)
+
+
+def nearest(entries, texts, **settings):
+    """By span and label the two similarities, rounded."""
+    index = PhraseIndex(entries, **settings)
+    rows = zip(*(array.tolist() for array in index.near(spans_of_texts(texts))))
+    return {
+        (texts[span], index.labels[label]): (round(shared, 5), round(alike, 5)) for span, label, shared, alike in rows
+    }
+
+
+def scanned(entries, texts):
+    """The same in plain Python."""
     from rapidfuzz.distance import JaroWinkler
 
+    best = {}
+    for text in texts:
+        pairs = []
+        for words, label in entries:
+            one, other = set(text.split()), {word.lower() for word in words}
+            shared = len(one & other) / len(one | other)
+            alike = JaroWinkler.normalized_similarity(text, " ".join(words).lower())
+            pairs.append((label, round(shared, 5), round(alike, 5) if alike >= 0.75 else 0.0))
+        nearest = [max(similarity) for similarity in list(zip(*pairs))[1:]]
+        for label, *found in pairs:
+            found = [value if value == most else 0.0 for value, most in zip(found, nearest)]
+            best[text, label] = tuple(map(max, zip(best.get((text, label), (0.0, 0.0)), found)))
+    return {key: found for key, found in best.items() if any(found)}
+
+
+@pytest.mark.issue(12)
+def test_the_nearest_phrase_of_a_short_list_is_found():
+    """It had to be among eight that share the rarest n-grams of characters: others were nearer by those."""
+    entries = [(("new", "york"), ""), (("los", "angeles"), ""), (("acme", "foods"), ""), (("san", "jose"), "")]
+    found = nearest(entries, ["york angles foods"])
+    assert found == scanned(entries, ["york angles foods"]) == {("york angles foods", ""): (0.25, 0.0)}
+    labelled = [(words, "ORG" if words[0] == "acme" else "CITY") for words, _ in entries]
+    assert nearest(labelled, ["york acme"]) == {
+        ("york acme", "CITY"): (0.33333, 0.0),
+        ("york acme", "ORG"): (0.33333, 0.0),
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_near_is_a_scan_of_the_list(seed, monkeypatch):
+    """Words and labels repeat, in phrases and in spans; spans come in several portions."""
+    monkeypatch.setattr("spacy_crf.features.phrases.PAIRS_AT_ONCE", 100)
+    rng = np.random.default_rng(seed)
+    words = ["".join(rng.choice(list("abcD"), rng.integers(1, 6))) for _ in range(12)]
+    entries = [
+        (tuple(map(str, rng.choice(words, rng.integers(1, 4)))), str(rng.choice(["", "A", "B"]))) for _ in range(40)
+    ]
+    known = [*map(str.lower, words), "mark", "zzz"]
+    texts = list({" ".join(rng.choice(known, rng.integers(1, 6))) for _ in range(30)})
+    assert nearest(entries, texts) == scanned(entries, texts)
+
+
+def test_near_a_long_list_finds_no_more_than_a_scan():
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefghij"), 6)) for _ in range(300)]
-    phrases = [tuple(rng.choice(words, rng.integers(1, 4))) for _ in range(500)]
-    index = PhraseIndex((phrase, "") for phrase in phrases)
-    queries = [" ".join(phrase)[:-1] for phrase in phrases[:100]]  # the last letter is missing
-    found = index.near(
-        queries, np.zeros(1, dtype=np.uint64), np.zeros(100, dtype=np.int64), np.zeros(100, dtype=np.int32)
-    )
-    scanned = [max(JaroWinkler.normalized_similarity(query, " ".join(p)) for p in phrases) for query in queries]
-    np.testing.assert_allclose(found.jaro_winkler[found.query.argsort()], scanned, atol=1e-9)
+    entries = [(tuple(map(str, rng.choice(words, rng.integers(1, 4)))), "") for _ in range(500)]
+    texts = list({" ".join(words)[:-1] for words, _ in entries[:100]})  # the last letter is missing
+    found, best = nearest(entries, texts, scan=False), scanned(entries, texts)
+    assert all(value <= most for key in found for value, most in zip(found[key], best[key]))
+    assert {key: alike for key, (_, alike) in found.items()} == {key: alike for key, (_, alike) in best.items()}
+
+
+@pytest.mark.parametrize("scan, n", [(None, 1000), (None, 1001), (True, 1001), (False, 2)])
+def test_long_lists_are_not_scanned_and_it_is_said(scan, n, caplog):
+    gazetteer = Gazetteer((((f"w{i}",), "") for i in range(n)), scan=scan)
+    assert Gazetteer.from_dict(gazetteer.to_dict()).scan == gazetteer.scan == (n == 1000 if scan is None else scan)
+    with caplog.at_level("INFO"):
+        SegmentFeatures(SegmentFeatureSet(["seg.near:list"])).set_gazetteers({"list": gazetteer})
+    said = f"seg.near:list compares a segment with the likeliest of {n} phrases" in caplog.text
+    assert said != gazetteer.scan
+
+
+def test_models_from_before_lists_were_scanned_find_what_they_learned_from():
+    saved = Gazetteer([(("new", "york"), "")]).to_dict()
+    del saved["scan"]
+    assert not Gazetteer.from_dict(saved).scan
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ label of the entry where the list has labels. Tokens outside every match have no
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -27,6 +27,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 # How the words of phrases and texts are spelled where they are compared
 SPELLINGS: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "ORTH": str, "SHAPE": word_shape}
+SHORT = 1000  # phrases
 _NO_LABEL = ""
 
 GazetteerFile = Union[str, Path, dict[str, Any]]
@@ -37,11 +38,15 @@ class Gazetteer:
 
     entries: Words and label of each phrase; duplicates are kept once.
     attr: The token attribute that phrases and texts are compared by, one of `SPELLINGS`.
+    scan: Whether spans are compared with all phrases where the nearest is asked for; by default in a short list.
     """
 
-    def __init__(self, entries: Iterable[tuple[tuple[str, ...], str]], *, attr: str = "LOWER"):
+    def __init__(
+        self, entries: Iterable[tuple[tuple[str, ...], str]], *, attr: str = "LOWER", scan: Optional[bool] = None
+    ):
         self.entries = list(dict.fromkeys(entries))
         self.attr = attr
+        self.scan = len(self.entries) <= SHORT if scan is None else scan
         self._matcher: Optional[PhraseMatcher] = None
         labels = {label for _, label in self.entries}
         self._hashes = {
@@ -80,11 +85,17 @@ class Gazetteer:
         return {**self.__dict__, "_matcher": None}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"attr": self.attr, "entries": [[list(words), label] for words, label in self.entries]}
+        return {
+            "attr": self.attr,
+            "scan": self.scan,
+            "entries": [[list(words), label] for words, label in self.entries],
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
-        return cls(((tuple(words), label) for words, label in data["entries"]), attr=data["attr"])
+        entries = ((tuple(words), label) for words, label in data["entries"])
+        # Models from before lists were scanned have learned from what was found without
+        return cls(entries, attr=data["attr"], scan=data.get("scan", False))
 
 
 _UNLABELLED = "spacy_crf_unlabelled"
@@ -100,34 +111,39 @@ def read_gazetteers(
     """The gazetteers that a config names, beside those that a model brought along. A file that is not there is no error where the
     model has the gazetteer.
 
-    files: By name a path, or a table with `path` and `attr`.
+    files: By name a path, or a table with `path` and, if they are not to be as in the model or by default, `attr` and `scan`.
     known: The gazetteers of the model.
     owner: The component, for messages.
     RAISES (ValueError): CRF112 or CRF113 for a file that can't be read, CRF132 for other settings.
     """
     read = dict(known)
     for name, given in files.items():
-        settings = given if isinstance(given, dict) else {"path": given}
-        path, attr = settings.get("path"), settings.get("attr", "LOWER")
-        if not isinstance(path, (str, Path)) or attr not in SPELLINGS or not settings.keys() <= {"path", "attr"}:
-            raise ValueError(Errors.CRF132.format(name=name, value=shown(given), known=", ".join(SPELLINGS)))
-        if name in known and not Path(path).exists():
+        path, settings = _settings(name, given)
+        if name in known and not path.exists():
             announcements.info("%s: the gazetteer '%s' is the one in the model: there is no file %s", owner, name, path)
-            read[name] = Gazetteer(known[name].entries, attr=attr)
+            old = known[name]
+            read[name] = Gazetteer(old.entries, **{"attr": old.attr, "scan": old.scan, **settings})
         else:
-            read[name] = read_gazetteer(name, path, tokenizer, attr=attr)
+            read[name] = Gazetteer(read_entries(name, path, tokenizer), **settings)
     return read
 
 
-def read_gazetteer(
-    name: str, path: Union[str, Path], tokenizer: Callable[[str], Doc], *, attr: str = "LOWER"
-) -> Gazetteer:
+def _settings(name: str, given: Any) -> tuple[Path, dict[str, Any]]:
+    """The path, and what else a table says. RAISES (ValueError): CRF132."""
+    settings = dict(given) if isinstance(given, dict) else {"path": given}
+    path = settings.pop("path", None)
+    checks = {"attr": [*SPELLINGS].__contains__, "scan": lambda value: isinstance(value, bool)}
+    if not isinstance(path, (str, Path)) or not all(key in checks and checks[key](settings[key]) for key in settings):
+        raise ValueError(Errors.CRF132.format(name=name, value=shown(given), known=", ".join(SPELLINGS)))
+    return Path(path), settings
+
+
+def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Reads a list of phrases: a text file with one phrase a line, or JSONL with one string or one object a line, whose
     phrase is under ``pattern`` (as in spaCy's EntityRuler) or ``text``, and whose ``label`` may be left out.
 
     RAISES (ValueError): CRF112 or CRF113 with the file, the line and what is wrong.
     """
-    path = Path(path)
     try:
         with path.open(encoding="utf-8-sig") as file:
             lines = file.readlines()
@@ -149,8 +165,7 @@ def read_gazetteer(
     def words_of(chunk: str) -> tuple[str, ...]:
         return tuple(token.text for token in tokenizer(chunk))
 
-    tokenized = ((tuple(word for chunk in text.split() for word in words_of(chunk)), label) for text, label in entries)
-    return Gazetteer(tokenized, attr=attr)
+    return ((tuple(word for chunk in text.split() for word in words_of(chunk)), label) for text, label in entries)
 
 
 def _entry(line: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ Segment features weigh labels, not ``O``: its segments have one token, and token
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import chain, product
 from operator import attrgetter
 from typing import Any, NamedTuple, Optional
@@ -36,7 +36,7 @@ from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions, hash_item, named_numbers
-from .phrases import PhraseIndex
+from .phrases import PhraseIndex, Spans
 from .templates import OFFSETS, Part, offsets_of
 
 SpanSource = Callable[[Span], Any]
@@ -47,6 +47,7 @@ _TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, 
 _OPENING, _CLOSING, _INSIDE = {"first", "before"}, {"last", "after"}, {"contains", "count"}
 _WHOLE = {"text": "orth", "lower": "lower", "shape": "shape"}
 _ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
+_PHRASES = {"in", "near"}  # of these, those that name a gazetteer
 _NAMED = {*_TOKEN_PARTS, *_ITEMS}
 KINDS = ("length", *_WHOLE, *_TOKEN_PARTS, *sorted(_ITEMS))
 _PART_KINDS = {"length": kernels.LENGTH} | dict.fromkeys(_WHOLE, kernels.WHOLE)
@@ -167,7 +168,7 @@ class SegmentFeatureSet:
                     raise ValueError(Errors.CRF121.format(template=template))
         read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in _TOKEN_PARTS}
         read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in _WHOLE})
-        if self.phrase_lists:
+        if self.named(_PHRASES):
             read.update({f"{attr.lower()}[0]": None for attr in SPELLINGS})
         self._attributes = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
 
@@ -184,18 +185,16 @@ class SegmentFeatureSet:
 
     def spelled_patterns(self) -> dict[str, str]:
         """The patterns that templates name."""
-        named = sorted({name for t in self.templates for kind, name, _ in t.parts if kind == "matches"})
-        return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in named}
+        return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in sorted(self.named(["matches"]))}
 
-    @property
-    def phrase_lists(self) -> list[str]:
-        """Names of the gazetteers in which whole segments are looked up."""
-        return list(dict.fromkeys(name for t in self.templates for kind, name, _ in t.parts if kind in ("in", "near")))
+    def named(self, kinds: Collection[str]) -> list[str]:
+        """What parts of some kinds name, each once."""
+        return list(dict.fromkeys(name for t in self.templates for kind, name, _ in t.parts if kind in kinds))
 
     @property
     def gazetteers(self) -> list[str]:
         """Names of the gazetteers that the templates read."""
-        return list(dict.fromkeys([*self.phrase_lists, *self._attributes.gazetteers]))
+        return list(dict.fromkeys([*self.named(_PHRASES), *self._attributes.gazetteers]))
 
     @property
     def token_attributes(self) -> list[str]:
@@ -206,7 +205,7 @@ class SegmentFeatureSet:
         """RAISES (ValueError): CRF106 for a gazetteer that is not there."""
         for template in self.templates:
             for kind, name, _ in template.parts:
-                if kind in ("in", "near") and name not in gazetteers:
+                if kind in _PHRASES and name not in gazetteers:
                     known = ", ".join(gazetteers) or "none"
                     raise ValueError(Errors.CRF106.format(template=template, name=name, known=known))
         return self._attributes.reader(gazetteers)
@@ -262,10 +261,10 @@ class CompiledSegments:
         self.tokens = CompiledTemplates(feature_set.tokens, self.reader)
         self.phrases: dict[str, PhraseIndex] = {}
         self._phrase_column: dict[str, str] = {}  # the attribute by which phrases are compared
-        for name in feature_set.phrase_lists:
-            attr = gazetteers[name].attr
-            self.phrases[name] = PhraseIndex(gazetteers[name].entries, SPELLINGS[attr])
-            self._phrase_column[name] = attr.lower()
+        for name in feature_set.named(_PHRASES):
+            gazetteer = gazetteers[name]
+            self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
+            self._phrase_column[name] = gazetteer.attr.lower()
         self._matchers: dict[str, Matcher] = {}
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}  # by gazetteer and hash of the span
         templates = feature_set.spans + feature_set.span_items
@@ -389,7 +388,7 @@ class CompiledSegments:
             spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(docs)))
             at, width = begin[where[new]], length[where[new]]
             texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
-            found = phrases.near(texts, words, at, width)
+            found = phrases.near(Spans(words, at, width, texts))
             asked = {key: [] for key in distinct[new].tolist()}
             for query, *similarity in zip(*(array.tolist() for array in found)):
                 asked[int(distinct[new[query]])].append(tuple(similarity))

@@ -1,6 +1,9 @@
 """Features of whole spans: hashes of their words, and the nearest phrases of a list."""
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from . import helper, kernel
 from .hashing import ABSENT
@@ -231,6 +234,48 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
                 votes[place] = n_votes
                 candidates[query, place] = pool[at]
             at = stop
+
+
+class Postings(NamedTuple):
+    """The texts that hold each word."""
+
+    starts: NDArray[np.int64]  # [R + 1]
+    texts: NDArray[np.int64]  # [P] each once for a word
+    sizes: NDArray[np.int64]  # [N] distinct words of each text
+    label_of: NDArray[np.int32]  # [N]
+
+
+@kernel
+def best_jaccard(words, rows, begin, length, postings, best):
+    """Best Jaccard similarity of the words of each span to those of the texts of each label.
+
+    words (uint64[T]): Of all tokens, and rows (int32[T]): their numbers in the postings, -1 for those that no text holds.
+    begin (int64[M]), length (int32[M]): The spans.
+    best (float32[M, L]): Zeros; receives it.
+    """
+    shared = np.zeros(len(postings.sizes), dtype=np.int64)  # words of the span that a text holds
+    met = np.empty(len(postings.sizes), dtype=np.int64)  # the texts with any
+    for span in range(len(begin)):
+        n_words, n_met = 0, 0
+        for w in range(begin[span], begin[span] + length[span]):
+            again = False
+            for v in range(begin[span], w):
+                again |= words[v] == words[w]
+            if again:
+                continue
+            n_words += 1
+            if rows[w] < 0:
+                continue
+            for p in range(postings.starts[rows[w]], postings.starts[rows[w] + 1]):
+                text = postings.texts[p]
+                if shared[text] == 0:
+                    met[n_met] = text
+                    n_met += 1
+                shared[text] += 1
+        for text in met[:n_met]:
+            similarity = shared[text] / (n_words + postings.sizes[text] - shared[text])
+            best[span, postings.label_of[text]] = max(best[span, postings.label_of[text]], similarity)
+            shared[text] = 0
 
 
 @kernel

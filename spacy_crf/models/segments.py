@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
 
-from ..errors import Errors
+from ..errors import Errors, announcements
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex
 from ..features.gazetteers import Gazetteer
@@ -99,6 +99,12 @@ class SegmentFeatures:
         self.feature_set.reader(gazetteers)
         self.gazetteers = gazetteers
         self._compiled = None
+        for name in self.feature_set.named(["near"]):
+            if not gazetteers[name].scan:
+                text = (
+                    "seg.near:%s compares a segment with the likeliest of %d phrases, not with all (docs/features.md)"
+                )
+                announcements.info(text, name, len(gazetteers[name].entries))
 
     def prepare(self, docs: list[Doc]) -> PreparedSegments:
         compiled = self.compiled
