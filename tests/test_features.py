@@ -329,6 +329,15 @@ def test_lines_that_are_no_entry_are_named(nlp, tmp_path, line, reason):
 
 
 @pytest.mark.parametrize(
+    "changed", [{"attr": "TAG"}, {"attr": []}, {"scan": 1}, {"entries": [[[1], ""]]}, {"entries": [[["a"], None]]}]
+)
+def test_gazetteers_of_damaged_models(changed):
+    saved = Gazetteer([(("new", "york"), "")]).to_dict()
+    with pytest.raises(ValueError, match="CRF509: a gazetteer is of"):
+        Gazetteer.from_dict({**saved, **changed})
+
+
+@pytest.mark.parametrize(
     "attr, found",
     [
         ("LOWER", [["B"], ["L"], [], ["B"], ["L"], []]),

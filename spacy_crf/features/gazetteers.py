@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -93,9 +94,17 @@ class Gazetteer:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
-        entries = ((tuple(words), label) for words, label in data["entries"])
-        # Models from before lists were scanned have learned from what was found without
-        return cls(entries, attr=data["attr"], scan=data.get("scan", False))
+        """RAISES (ValueError): CRF509 for what no gazetteer is."""
+        entries = [(tuple(words), label) for words, label in data["entries"]]
+        attr, scan = (
+            data["attr"],
+            data.get("scan", False),
+        )  # without: the model has learned from lists that were not scanned
+        types = set(map(type, chain.from_iterable((*words, label) for words, label in entries)))
+        if not types <= {str} or attr not in [*SPELLINGS] or not isinstance(scan, bool):
+            found = f"of {', '.join(sorted(t.__name__ for t in types))} by {attr!r}"
+            raise ValueError(Errors.CRF509.format(what="a gazetteer", found=found, expected="a list of phrases"))
+        return cls(entries, attr=attr, scan=scan)
 
 
 _UNLABELLED = "spacy_crf_unlabelled"
