@@ -5,6 +5,7 @@ token and a column for each state. Rows by token, and by span that is listed, be
 all of them. A clamp is an array of rows by token, or a named tuple of such.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
 
 import numpy as np
@@ -50,21 +51,29 @@ def conform(scores: Scores) -> Scores:
 
     RAISES (ValueError): CRF011 to CRF016 for those that don't.
     """
+    kind = type(scores)
+    arrays = [contiguous(array, np.float64) for array in scores[: len(kind.AXES)]]
+    _check_shapes(kind, tuple(array.shape for array in arrays))
+    starts = contiguous([0, len(arrays[0])] if scores.starts is None else scores.starts, np.int64)
+    return kind(*arrays, *scores[len(arrays) : -1], starts)
+
+
+@lru_cache(maxsize=1024)  # looking at the shapes of a sentence took as long as decoding it
+def _check_shapes(kind: type, shapes: tuple[tuple[int, ...], ...]) -> None:
     sizes: dict[str, int] = {}
-    arrays: dict[str, Any] = {}
-    for name, array in named(scores).items():
-        array = arrays[name] = contiguous(array, np.float64)
-        kinds = [kind.removeprefix("next ") for kind in axes(scores, name)]
-        if array.ndim == len(kinds):
-            for kind, size in zip(kinds, array.shape):
-                sizes.setdefault(kind, size)
-        expected = tuple(sizes.get(kind, 0) for kind in kinds)
-        if array.shape != expected:
-            check_shape(name, array, expected, f"[{', '.join(kinds)}]")
-    if sizes.get("length") == 0:
-        raise ValueError(Errors.CRF015.format(shape=scores.lengths.shape))
-    starts = contiguous([0, sizes["token"]] if scores.starts is None else scores.starts, np.int64)
-    return scores._replace(**arrays, starts=starts)
+    for (name, axes), shape in zip(kind.AXES.items(), shapes):
+        if axes[0].endswith("?"):
+            axes = ("token", *axes[1:])[len(axes) - len(shape) if len(shape) == len(axes) - 1 else 0 :]
+        axes = [axis.removeprefix("next ") for axis in axes]
+        if len(shape) == len(axes):
+            for axis, size in zip(axes, shape):
+                sizes.setdefault(axis, size)
+        expected = tuple(sizes.get(axis, 0) for axis in axes)
+        if shape != expected:
+            meaning = f"{expected} ([{', '.join(axes)}])"
+            raise ValueError(Errors.CRF011.format(what=name, shape=shape, expected=meaning))
+        if axes[0] == "length" and shape[0] == 0:
+            raise ValueError(Errors.CRF015.format(shape=shape))
 
 
 def well_formed(scores: Scores) -> bool:

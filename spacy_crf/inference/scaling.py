@@ -25,19 +25,22 @@ class ChainWork(Work[ChainScores]):
     """Chains for the kernels."""
 
     @cached_property
+    def _masked(self) -> Floats:
+        return np.where(self.clamp, self.scores.emissions, -np.inf)
+
+    @property
     def emissions(self) -> Floats:
         """[T, S], -inf where the clamp forbids."""
-        emissions = self.scores.emissions
-        return emissions if self.clamp is None else np.where(self.clamp, emissions, -np.inf)
+        return self.scores.emissions if self.clamp is None else self._masked
 
     @property
     def potentials(self) -> kernels.Scores:
         scores = self.scores
         return kernels.Scores(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
 
-    @cached_property
+    @property
     def layout(self) -> "Layout":
-        return self.whole.layout if self.whole is not self else find_layout(self.transitions, self.per_position)
+        return find_layout(self.transitions, self.per_position)
 
     @cached_property
     def exponentials(self) -> "Exponentials":

@@ -83,20 +83,14 @@ class Work(Generic[Scores]):
         self.starts: NDArray[np.int64] = scores.starts
         self.n_tokens, self.n_states = scores[0].shape
         self.n_sequences = len(scores.starts) - 1
+        transitions = scores.transitions
+        self.per_position: bool = transitions.ndim == 3
+        self.transitions: Floats = transitions if self.per_position else transitions[np.newaxis]  # [1 or T, S, S]
 
     @property
     def n_tags(self) -> int:
         """Of the scores that were given: states, as those know them who ask."""
         return np.shape(self.given[0])[1]
-
-    @property
-    def per_position(self) -> bool:
-        return arrays.per_position(self.scores)
-
-    @property
-    def transitions(self) -> Floats:
-        """[1, S, S], or [T, S, S] per position."""
-        return self.scores.transitions if self.per_position else self.scores.transitions[np.newaxis]
 
     def clamped(self: OfWork, clamp: Any) -> OfWork:
         """The same scores with another clamp."""
@@ -293,6 +287,8 @@ class Structure(Generic[Scores]):
     def log_partition(self, scores: Asked, *, clamp: Any = None) -> Floats:
         """Log of the sum over all labellings of exp(score): float64[B]."""
         work = self.prepare(scores, clamp)
+        if work.n_tokens <= self.chunk_tokens:  # without all that follows, which for a short text takes as long
+            return self.forward(work)[0]
         log_z = np.empty(work.n_sequences)
 
         def sum_chunk(chunk: Chunk) -> None:
@@ -315,6 +311,10 @@ class Structure(Generic[Scores]):
         work = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
         log_z, total = np.empty(work.n_sequences), arrays.zeros(work.scores)
+        if work.n_tokens <= self.chunk_tokens:
+            log_z, kept = self.forward(work)
+            self.backward(work, kept, weights, total)
+            return log_z, self.narrow(work, total)
 
         def expect_chunk(chunk: Chunk) -> Scores:
             part, of_chunk = work.cut(chunk), arrays.part_of(total, chunk.tokens)
@@ -343,6 +343,8 @@ class Structure(Generic[Scores]):
         return Path(self.labels(work, path.states), path.scores)
 
     def _best(self, work: Work[Scores]) -> Path:
+        if work.n_tokens <= self.chunk_tokens:
+            return self.best(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
 
         def decode_chunk(chunk: Chunk) -> None:
