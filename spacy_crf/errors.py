@@ -330,6 +330,10 @@ class Errors(metaclass=_Coded):
 
 class Warnings(metaclass=_Coded):
     CRF130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
+    CRF131 = (
+        "spacy_crf.VotedPerceptron.v1 takes no votes, and is called spacy_crf.BatchPerceptron.v1 now: use that name for the same "
+        "algorithm. What comes nearest to votes, and usually learns better, is spacy_crf.AveragedPerceptron.v1."
+    )
     CRF201 = (
         "The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and forgets "
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "

@@ -23,7 +23,7 @@ from spacy_crf.optimizers.arow import AROW
 from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.passive_aggressive import PassiveAggressive
-from spacy_crf.optimizers.perceptron import AveragedPerceptron, VotedPerceptron
+from spacy_crf.optimizers.perceptron import AveragedPerceptron, BatchPerceptron, VotedPerceptron
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
 
 SENTENCES = [
@@ -52,7 +52,7 @@ OPTIMIZERS = {
     "AdaGrad": (AdaGrad, {"l2": 0.1}, LogLikelihood),
     "AdaGrad, l1": (AdaGrad, {"l1": 0.05, "l2": 0.05}, SoftmaxMargin),
     "averaged perceptron": (AveragedPerceptron, {}, Perceptron),
-    "voted perceptron": (VotedPerceptron, {}, Perceptron),
+    "batch perceptron": (BatchPerceptron, {}, Perceptron),
     "PA": (PassiveAggressive, {"type": 0}, Perceptron),
     "PA-I": (PassiveAggressive, {"type": 1, "error_sensitive": False}, MaxMargin),
     "PA-II": (PassiveAggressive, {"type": 2, "use_averages": False}, Perceptron),
@@ -243,14 +243,29 @@ def test_perceptron_is_collins_and_its_averages_are_the_mean_of_all_weights(comp
 
 
 @each_component
-def test_voted_perceptron_applies_the_mean_update_of_a_pass(component):
+def test_batch_perceptron_applies_the_mean_update_of_a_pass(component):
     nlp, pipe, examples = make_pipe(Perceptron(), component)
     batch, _ = objectives(pipe, examples)
     zero = np.zeros(len(batch.weights()))
     parts = [loss_of(pipe, example)(zero)[1] for example in examples]
     expected = -np.sum(parts, axis=0) / sum(part.any() for part in parts)
-    nlp.update(examples, sgd=VotedPerceptron())
+    nlp.update(examples, sgd=BatchPerceptron())
     assert_allclose(batch.weights(), expected, atol=1e-6)
+
+
+@pytest.mark.issue(12)
+def test_the_old_name_of_the_batch_perceptron(caplog):
+    """It was called the voted perceptron, and took no votes."""
+    trained = []
+    for name in ("BatchPerceptron", "VotedPerceptron"):
+        nlp, pipe, examples = make_pipe(Perceptron())
+        assert "CRF131" not in caplog.text
+        config = {"optimizer": {"@optimizers": f"spacy_crf.{name}.v1", "epochs_per_step": 2}}
+        nlp.update(examples, sgd=registry.resolve(config)["optimizer"])
+        trained.append(objectives(pipe, examples)[0].weights())
+    assert_array_equal(*trained)
+    assert "CRF131: spacy_crf.VotedPerceptron.v1 takes no votes" in caplog.text
+    assert isinstance(VotedPerceptron(), BatchPerceptron)
 
 
 @each_component
@@ -316,9 +331,9 @@ def test_adagrad_catches_up_as_if_it_had_regularized_every_weight_at_every_step(
 @each_component
 def test_documents_of_weight_zero_teach_nothing(component):
     weighted = make_pipe(Perceptron(), component, weights=(1.0, 0.0, 1.0, 1.0, 0.0))
-    weighted[0].update(weighted[2], sgd=VotedPerceptron())
+    weighted[0].update(weighted[2], sgd=BatchPerceptron())
     nlp, pipe, examples = make_pipe(Perceptron(), component)
-    nlp.update([example for n, example in enumerate(examples) if n not in (1, 4)], sgd=VotedPerceptron())
+    nlp.update([example for n, example in enumerate(examples) if n not in (1, 4)], sgd=BatchPerceptron())
     assert_array_equal(objectives(weighted[1], examples)[0].weights(), objectives(pipe, examples)[0].weights())
 
 

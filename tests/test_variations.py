@@ -22,7 +22,7 @@ VARIATIONS = [
     ("SGD", {"l1": 0.01}, "SoftmaxMargin"),
     ("AdaGrad", {}, "LogLikelihood"),
     ("AveragedPerceptron", {}, "Perceptron"),
-    ("VotedPerceptron", {}, "MaxMargin"),
+    ("BatchPerceptron", {}, "MaxMargin"),
     ("PassiveAggressive", {"type": 2}, "Perceptron"),
     ("AROW", {}, "MaxMargin"),
     ("ExponentiatedGradient", {}, "MaxMargin"),

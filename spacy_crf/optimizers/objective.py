@@ -75,7 +75,8 @@ class CRFOptimizer(Optimizer):
     def __init__(self) -> None:
         super().__init__(1.0, use_averages=False)
 
-    def fits(self, loss: Any) -> bool:
+    @classmethod
+    def fits(cls, loss: Any) -> bool:
         """Whether this optimizer can minimize the loss."""
         return getattr(loss, "smooth", True)
 
@@ -101,7 +102,7 @@ def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
         if name.startswith("spacy_crf.") and optimizer.fits(make()):
             losses.append(name)
     for name, make in sorted(registry.optimizers.get_all().items()):
-        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make().fits(loss):
+        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(loss):
             optimizers.append(name)
     message = Errors.CRF210.format(
         optimizer=type(optimizer).__name__,

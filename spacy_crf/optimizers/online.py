@@ -112,8 +112,9 @@ class OnlineOptimizer(CRFOptimizer):
 
     # -------------------------------------------------------------------------------------------------------- a step
 
-    def fits(self, loss: Any) -> bool:
-        return isinstance(loss, self.losses)
+    @classmethod
+    def fits(cls, loss: Any) -> bool:
+        return isinstance(loss, cls.losses)
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         corpus = objective.corpus

@@ -1,10 +1,15 @@
 """Perceptrons (Collins 2002): wrong answers move the weights towards the annotation."""
 
+import logging
+
 import numpy as np
 
+from ..errors import Warnings
 from ..kernels import online as kernels
 from ..types import Floats
 from .online import OnlineOptimizer, OnlineRun, Pass
+
+logger = logging.getLogger("spacy.spacy_crf")
 
 
 class AveragedPerceptron(OnlineOptimizer):
@@ -33,9 +38,13 @@ class AveragedPerceptron(OnlineOptimizer):
         return run.slots - run.arrays["drift"] / (run.count + 1)
 
 
-class VotedPerceptron(OnlineOptimizer):
-    """The perceptron that collects the updates of a pass and applies their unweighted average at its end, as Gupta's report
-    on conditional random fields reads Collins. (Freund & Schapire's voting keeps every weight vector for prediction.)
+class BatchPerceptron(OnlineOptimizer):
+    """The perceptron that answers a whole pass with the same weights, and then adds the mean of the updates of all sequences that
+    it got wrong.
+
+    It is no voted perceptron (Freund & Schapire 1999), which keeps the weights after every mistake and lets all of them answer.
+    There is none here: the path that is best by the sum of their scores is the one that their average finds in a single answer,
+    and that is `AveragedPerceptron` (Collins 2002 averages for the same reason).
 
     epochs_per_step (int): Passes over the batch in one step.
     seed (int): For the order of the sequences, on which nothing depends here but the rounding.
@@ -46,3 +55,11 @@ class VotedPerceptron(OnlineOptimizer):
         loss, place = self.apply(kernels.VOTED_PERCEPTRON, pass_, run, memory=updates)
         run.slots += updates
         return loss, place
+
+
+class VotedPerceptron(BatchPerceptron):
+    """The name of `BatchPerceptron` in version 0.1.0, for configs that have it."""
+
+    def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
+        logger.warning(Warnings.CRF131)
+        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
