@@ -96,12 +96,11 @@ class Gazetteer:
     def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
         """RAISES (ValueError): CRF509 for what no gazetteer is."""
         entries = [(tuple(words), label) for words, label in data["entries"]]
-        attr, scan = (
-            data["attr"],
-            data.get("scan", False),
-        )  # without: the model has learned from lists that were not scanned
+        # Without scan: the model has learned from lists that were not scanned
+        attr, scan = data["attr"], data.get("scan", False)
         types = set(map(type, chain.from_iterable((*words, label) for words, label in entries)))
-        if not types <= {str} or attr not in [*SPELLINGS] or not isinstance(scan, bool):
+        whole = all(words and all(words) for words, _ in entries)
+        if not types <= {str} or not whole or attr not in [*SPELLINGS] or not isinstance(scan, bool):
             found = f"of {', '.join(sorted(t.__name__ for t in types))} by {attr!r}"
             raise ValueError(Errors.CRF509.format(what="a gazetteer", found=found, expected="a list of phrases"))
         return cls(entries, attr=attr, scan=scan)

@@ -72,8 +72,10 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
     names, ours = [info["name"] for info in saved["nodes"][:n_parts]], [node.name for node in nodes[:n_parts]]
     if names != ours:
         raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
-    for node, info, attrs in zip(nodes, saved["nodes"], saved["attrs"]):
+    for node, info, attrs, params in zip(nodes, saved["nodes"], saved["attrs"], saved["params"]):
         info["refs"] = {}  # the config says them
+        if {*params} != {*node.param_names} or {*info["dims"]} != {*node.dim_names}:
+            raise ValueError(Errors.CRF510.format(setting=node.name, saved=[*params], ours=[*node.param_names]))
         if "kept" in node.attrs:
             _choose_attrs(node, attrs)
     model.from_dict(saved)
