@@ -274,3 +274,41 @@ def test_features_from_a_component_trained_in_the_same_run():
     assert {"tag[0]=DT", "tag[0]=NN"} <= set(names)
     assert "ent_type[0]=START" not in names
     assert not any(token.tag_ for example in examples for token in example.predicted)
+
+
+@pytest.mark.issue(12)
+def test_analyze_pipes_says_what_settings_make_of_a_component(tmp_path):
+    """It was what the factory says, so `token.tag` where parts of speech are written, and nothing that templates read."""
+    Token.set_extension("crf_chunk", default=None, force=True)
+    Token.set_extension("crf_size", getter=len, force=True)
+
+    def settings(*templates):
+        return {"model": {"emissions": {"features": {"@misc": "spacy_crf.features.v1", "templates": list(templates)}}}}
+
+    spans = {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.first:lemma", "seg.contains:ext:crf_chunk"]}
+    try:
+        nlp = spacy.blank("en")
+        read = ["tag[0]", "norm[0]", "head[0]|sent_start[1]", "ext:crf_chunk[0]", "ext:crf_size[0]"]
+        nlp.add_pipe("crf_tagger", "chunks", config={"attribute": "crf_chunk"})
+        nlp.add_pipe("crf_tagger", "parts", config={"attribute": "pos", **settings(*read)})
+        nlp.add_pipe("crf_ner", config={"confidence": True, **settings("pos[0]", "lower[0]")})
+        nlp.add_pipe("semicrf_ner", config={"model": {"segments": {"features": spans}}})
+        nlp.to_disk(tmp_path)
+        for pipeline in (nlp, spacy.load(tmp_path)):
+            analysis = pipeline.analyze_pipes()
+            found = {name: (summary["assigns"], summary["requires"]) for name, summary in analysis["summary"].items()}
+            entities = ["doc.ents", "token.ent_iob", "token.ent_type"]
+            assert found == {
+                "chunks": (["token._.crf_chunk"], []),
+                "parts": (["token.pos"], ["token.tag", "token.head", "token.is_sent_start", "token._.crf_chunk"]),
+                "crf_ner": ([*entities, "span._.crf_prob"], ["token.pos"]),
+                "semicrf_ner": (entities, ["token.lemma", "token._.crf_chunk"]),
+            }
+            assert analysis["problems"]["parts"] == ["token.tag", "token.head", "token.is_sent_start"]
+            assert analysis["problems"]["crf_ner"] == []
+        other = spacy.blank("de")
+        other.add_pipe("semicrf_ner", source=nlp)
+        assert other.analyze_pipes()["summary"]["semicrf_ner"]["requires"] == ["token.lemma", "token._.crf_chunk"]
+    finally:
+        Token.remove_extension("crf_chunk")
+        Token.remove_extension("crf_size")

@@ -68,6 +68,11 @@ class FeatureSet:
         """Token attributes that the templates read; earlier components may write them."""
         return [attribute for attribute in self._attributes() if attribute in TOKEN_ATTRIBUTES]
 
+    @property
+    def extensions(self) -> list[str]:
+        """Custom extensions that the templates read."""
+        return [attribute[4:] for attribute in self._attributes() if attribute.startswith("ext:")]
+
     def _attributes(self) -> list[str]:
         parts = (part for template in self.templates + self.transitions for part in template.parts)
         return list(dict.fromkeys(part.attribute for part in parts))

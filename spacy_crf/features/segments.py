@@ -201,6 +201,11 @@ class SegmentFeatureSet:
         """Token attributes that the templates read."""
         return self._attributes.token_attributes
 
+    @property
+    def extensions(self) -> list[str]:
+        """Custom extensions that the templates read."""
+        return self._attributes.extensions
+
     def reader(self, gazetteers: dict[str, Gazetteer]) -> ColumnReader:
         """RAISES (ValueError): CRF106 for a gazetteer that is not there."""
         for template in self.templates:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Token
 from spacy.training import Example, validate_examples, validate_get_examples
 from spacy.util import registry
 from spacy.vocab import Vocab
@@ -338,6 +338,19 @@ class CRFPipe(TrainablePipe):
     def _token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
         return list(dict.fromkeys(name for f in self._feature_stores() for name in f.feature_set.token_attributes))
+
+    def assigns(self) -> list[str]:
+        """What the component writes, in the words of `nlp.analyze_pipes`."""
+        return [*(f"token.{name}" for name in self.writes), *(["span._.crf_prob"] if self.cfg["confidence"] else [])]
+
+    def requires(self) -> list[str]:
+        """What its templates read of the output of components before it, in the same words."""
+        read = ["is_sent_start" if name == "sent_start" else name for name in self._token_attributes()]
+        extensions = dict.fromkeys(name for f in self._feature_stores() for name in f.feature_set.extensions)
+        return [
+            *(f"token.{name}" for name in read if name not in ("norm", "lang", "spacy")),
+            *(f"token._.{name}" for name in extensions if not Token.get_extension(name)[2]),  # those without a getter
+        ]
 
     @property
     def asks_functions(self) -> bool:

@@ -41,8 +41,11 @@ class CRFTagger(ChainPipe):
             raise ValueError(Errors.CRF406.format(name=name, attribute=attribute, known=known))
         self._attribute_id = IDS[attribute.upper()] if attribute in BUILT_IN else None
         self._get = attribute_getter(attribute)
-        self.writes = (attribute,)
+        self.writes = (attribute,) if attribute in BUILT_IN else ()
         super().__init__(vocab, model, name, attribute=attribute, overwrite=overwrite, **settings)
+
+    def assigns(self) -> list[str]:
+        return [*([] if self.writes else [f"token._.{self.cfg['attribute']}"]), *super().assigns()]
 
     def tags(self) -> list[str]:
         return list(self.labels)

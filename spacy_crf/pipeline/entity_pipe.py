@@ -34,6 +34,9 @@ class EntityPipe(RuledPipe):
     scheme: Scheme
     writes = ("ent_iob", "ent_type")
 
+    def assigns(self) -> list[str]:
+        return ["doc.ents", *super().assigns()]
+
     def tags(self) -> list[str]:
         return self.scheme.tags(list(self.labels))
 

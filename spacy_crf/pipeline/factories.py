@@ -4,12 +4,16 @@ Every ``spacy.blank()`` imports this file: it imports neither numba nor anything
 """
 
 from collections.abc import Callable
-from typing import Any, Optional
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.util import Config
 from thinc.api import Model, Optimizer
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
 
 DEFAULT_CRF_NER = """
 [model]
@@ -91,6 +95,14 @@ if not Doc.has_extension("crf_weight"):
     Doc.set_extension("crf_weight", default=1.0)  # how much a Doc counts in training
 
 
+def _declared(nlp: Language, factory: str, component: "CRFPipe") -> "CRFPipe":
+    """The component. What `nlp.analyze_pipes` says of a factory spaCy takes from it right after it made a component, and what
+    ours read and write is up to their settings."""
+    meta = replace(nlp.get_factory_meta(factory), assigns=component.assigns(), requires=component.requires())
+    Language.set_factory_meta(factory, meta)  # whatever the language, also for a pipeline that sources the component
+    return component
+
+
 @Language.factory(
     "crf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
@@ -120,7 +132,7 @@ def make_crf_ner(
 ):
     from .crf_ner import CRFEntityRecognizer
 
-    return CRFEntityRecognizer(
+    component = CRFEntityRecognizer(
         nlp.vocab,
         model,
         name,
@@ -135,6 +147,7 @@ def make_crf_ner(
         incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )
+    return _declared(nlp, "crf_ner", component)
 
 
 @Language.factory(
@@ -168,7 +181,7 @@ def make_crf_tagger(
 ):
     from .crf_tagger import CRFTagger
 
-    return CRFTagger(
+    component = CRFTagger(
         nlp.vocab,
         model,
         name,
@@ -184,6 +197,7 @@ def make_crf_tagger(
         incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )
+    return _declared(nlp, "crf_tagger", component)
 
 
 @Language.factory(
@@ -208,7 +222,7 @@ def make_semicrf_ner(
 ):
     from .semicrf_ner import SemiCRFEntityRecognizer
 
-    return SemiCRFEntityRecognizer(
+    component = SemiCRFEntityRecognizer(
         nlp.vocab,
         model,
         name,
@@ -222,3 +236,4 @@ def make_semicrf_ner(
         incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
     )
+    return _declared(nlp, "semicrf_ner", component)
