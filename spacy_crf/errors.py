@@ -203,6 +203,14 @@ class Errors(metaclass=_Coded):
         "Component '{name}' has other labels or features than when its corpus was read. Add labels before nlp.initialize(), "
         "which reads it."
     )
+    CRF412 = (
+        "Component '{name}' does not know the labels {labels} of this batch, and its steps are about the corpus that was read "
+        "when it was initialized. Add them before nlp.initialize(), or load the saved model and update that."
+    )
+    CRF413 = (
+        "Component '{name}' has weights that are not finite numbers ('{param}' of {node}), and is not saved. Load the model that "
+        "was saved last. Look for features with huge values, or lower the learning rate."
+    )
     CRF460 = (
         "Component '{name}': probabilities are those of the labellings of a Doc, not of {value}. Make one with "
         "nlp.make_doc(text), or with nlp(text) where features read what earlier components annotate."

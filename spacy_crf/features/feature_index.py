@@ -140,6 +140,10 @@ class FeatureIndex:
         """Row of each hashed feature, -1 where it is unknown."""
         return self._table.rows(keys)
 
+    def rows_of(self, other: "FeatureIndex") -> NDArray[np.int64]:
+        """Where the features of another index are."""
+        return self.rows(other.keys).astype(np.int64)
+
     def name(self, row: int) -> str:
         """The feature as a human would write it: ``lower[-1]|lower[0]=new|york``."""
         values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
@@ -186,22 +190,22 @@ class FeatureIndex:
         return {
             "keys": self.keys.tobytes(),
             "templates": self.templates,
-            "template_of": _pack(self.template_of),
-            "widths": _pack(np.diff(self.part_starts).astype(np.int32)),
-            "parts": _pack(self.parts),
+            "template_of": pack_numbers(self.template_of),
+            "widths": pack_numbers(np.diff(self.part_starts).astype(np.int32)),
+            "parts": pack_numbers(self.parts),
             "strings": zlib.compress(json.dumps(self.strings, ensure_ascii=False).encode("utf8")),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "FeatureIndex":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
-        widths = _unpack(data["widths"])
+        widths = unpack_numbers(data["widths"])
         index = cls(
             np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64),
             list(data["templates"]),
-            _unpack(data["template_of"]),
+            unpack_numbers(data["template_of"]),
             np.append(0, np.cumsum(widths, dtype=np.int64)),
-            _unpack(data["parts"]),
+            unpack_numbers(data["parts"]),
             json.loads(zlib.decompress(data["strings"]).decode("utf8")),
         )
         sizes = (len(index.template_of), len(widths), len(index.parts), widths.min(initial=0))
@@ -240,6 +244,10 @@ class HashedIndex:
         rows[keys == 0] = -1
         return rows
 
+    def rows_of(self, other: "HashedIndex") -> NDArray[np.int64]:
+        """Where the rows of another index are: it is as large."""
+        return np.arange(len(self))
+
     def name(self, row: int) -> str:
         return f"row {row}"
 
@@ -263,11 +271,11 @@ def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
     return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < size)
 
 
-def _pack(numbers: NDArray[np.int32]) -> bytes:
+def pack_numbers(numbers: NDArray[np.int32]) -> bytes:
     """Small numbers compress best byte by byte: all lowest bytes first, then the next."""
     return zlib.compress(numbers.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes())
 
 
-def _unpack(packed: bytes) -> NDArray[np.int32]:
+def unpack_numbers(packed: bytes) -> NDArray[np.int32]:
     octets = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(4, -1)
     return np.ascontiguousarray(octets.T).view("<i4").ravel().astype(np.int32)

@@ -7,6 +7,7 @@
 import threading
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -28,6 +29,7 @@ from ..kernels.hashing import list_pairs, mark_pairs
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Clamp, Floats, TokenFeatures
 from .kept import Kept, check_equal, check_weights
+from .parameters import enlarged, set_moved, spread
 from .sparse_rows import LexemeScores, SparseRows
 
 # Memory for the scores of lexemes that prediction keeps
@@ -332,11 +334,8 @@ def _sparse_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Voc
     features.transitions = counters[1].freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
     if not len(features.states.index):
         raise ValueError(Errors.CRF114.format(min_count=model.attrs["min_count"], seen=len(counters[0])))
-    for name, before, after in (
-        ("states", old.states, features.states),
-        ("transitions", old.transitions, features.transitions),
-    ):
-        model.set_param(name, _carry_over(model.maybe_get_param(name), before, after))
+    for name in ("states", "transitions"):
+        move_weights(model, name, getattr(old, name), getattr(features, name))
     model.attrs["features"] = features
 
 
@@ -348,17 +347,24 @@ def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Voc
     if X is None or Y is None:
         return
     _, n_tags = Y
-    old: SparseFeatures = model.attrs["features"]
-    if len(old.states.index) == model.attrs["rows"]:
-        resize_emissions(model, n_tags)
-    else:
-        features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
+    resize_emissions(model, n_tags)
+    features: SparseFeatures = model.attrs["features"]
+    is_new = len(features.states.index) != model.attrs["rows"]
+    if is_new:
         features.states = SparseRows.full(HashedIndex(model.attrs["rows"]), n_tags)
-        features.transitions = SparseRows.empty(n_tags * n_tags)
-        model.set_param("states", np.zeros(features.states.n_weights, dtype=np.float32))
-        model.set_param("transitions", np.zeros(0, dtype=np.float32))
-        model.attrs["features"] = features
-    _report_collisions(model.attrs["features"], X)
+        for name in ("states", "transitions"):
+            model.set_param(name, np.zeros(getattr(features, name).n_weights, dtype=np.float32))
+    met = CountingTable()
+    for batch in X():
+        hashes = features.compiled[0].hash(features.reader.read(batch.docs))
+        met.add(hashes.hashes.ravel())
+        met.add(hashes.item_hashes)
+    rows = features.states.index.rows(met.keys)
+    known = rows >= 0
+    counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
+    features.states.counts = features.states.counts + counts.astype(np.int64)
+    if is_new:
+        _report_collisions(np.bincount(rows[known], minlength=model.attrs["rows"]), len(met))
 
 
 def _check_sparse(model: Model, n_tags: int) -> None:
@@ -372,19 +378,14 @@ def _check_sparse(model: Model, n_tags: int) -> None:
     check_weights(model, shapes)
 
 
-def _report_collisions(features: SparseFeatures, corpus: Corpus) -> None:
-    met = CountingTable()
-    for batch in corpus():
-        hashes = features.compiled[0].hash(features.reader.read(batch.docs))
-        met.add(hashes.hashes.ravel())
-        met.add(hashes.item_hashes)
-    users = np.bincount(features.states.index.rows(met.keys), minlength=1)
+def _report_collisions(users: NDArray[np.int64], n_features: int) -> None:
+    """users (int64[F]): How many features have each row."""
     announcements.info(
         "Hashed features: of %d features that the initialization saw, %d share their row with others; %d of %d rows are used",
-        len(met),
+        n_features,
         users[users > 1].sum(),
         np.count_nonzero(users),
-        len(features.states.index),
+        len(users),
     )
 
 
@@ -422,9 +423,11 @@ class _PairCounter:
         keep = (self._builder.counts >= min_count) & seen.any(axis=1)
         keep[: len(self._known.index)] = True
         index = self._builder.freeze(keep, vocab)
+        counts = self._builder.counts[keep].astype(np.int64)
+        counts[: len(self._known.index)] += self._known.counts
         if possible:
-            return SparseRows.full(index, n_columns)
-        return SparseRows(index, *list_pairs(seen[keep], n_columns), n_columns)
+            return SparseRows.full(index, n_columns, counts)
+        return SparseRows(index, *list_pairs(seen[keep], n_columns), n_columns, counts)
 
 
 def tags_allowed(allowed: Clamp) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -449,54 +452,40 @@ def pairs_allowed(allowed: Clamp, starts: NDArray[np.int64]) -> tuple[NDArray[np
     return pairs.astype(np.int32), np.append(0, np.cumsum(known)).astype(np.int64)
 
 
-def _carry_over(weights: Optional[NDArray], before: SparseRows, after: SparseRows) -> NDArray[np.float32]:
-    """The weights of pairs that were there before, zero for the new ones. Rows only move up, in their order."""
-    moved = np.zeros(after.n_weights, dtype=np.float32)
-    if weights is not None and len(weights):
-        key = after.rows_of_pairs() * after.n_columns + after.pair_columns
-        row = after.index.rows(before.index.keys).astype(np.int64)[before.rows_of_pairs()]
-        moved[np.searchsorted(key, row * after.n_columns + before.pair_columns)] = weights
-    return moved
-
-
 def resize_emissions(model: Model, n_tags: int) -> None:
     """Makes room for new tags, behind those that are there; their weights are zero."""
     model.attrs["resize"](model, n_tags)
 
 
 def _resize_sparse(model: Model, n_tags: int) -> None:
-    """Every known feature gets a weight for each new tag."""
+    """A feature gets a weight for a new tag when training meets them together, or at once, where it has one for every tag."""
     old: SparseFeatures = model.attrs["features"]
     if old.n_tags == n_tags:
         return
     features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
-    before = np.arange(old.n_tags)
-    features.states = _with_columns(old.states, n_tags, before, np.arange(old.n_tags, n_tags))
-    pairs = np.arange(n_tags**2)
-    is_old = (pairs // n_tags < old.n_tags) & (pairs % n_tags < old.n_tags)
-    features.transitions = _with_columns(old.transitions, n_tags**2, pairs[is_old], pairs[~is_old])
-    if model.has_param("states"):
-        model.set_param("states", _renumber(model.get_param("states"), old.states, features.states, before))
-        moved = _renumber(model.get_param("transitions"), old.transitions, features.transitions, pairs[is_old])
-        model.set_param("transitions", moved)
+    tags = np.arange(old.n_tags)
+    features.states = old.states.resized(n_tags, tags, range(old.n_tags, n_tags) if _has_all_pairs(model) else ())
+    pairs = (tags[:, np.newaxis] * n_tags + tags).ravel()
+    new_pairs = np.setdiff1d(np.arange(n_tags**2), pairs) if _has_all_pairs(model) else ()
+    features.transitions = old.transitions.resized(n_tags**2, pairs, new_pairs)
+    move_weights(model, "states", old.states, features.states, tags)
+    move_weights(model, "transitions", old.transitions, features.transitions, pairs)
     model.attrs["features"] = features
 
 
-def _with_columns(rows: SparseRows, n_columns: int, moved: NDArray, new: NDArray) -> SparseRows:
-    """Old columns renumbered to ``moved``, and for every feature the ``new`` ones."""
-    n_rows = len(rows.index)
-    row = np.concatenate([rows.rows_of_pairs(), np.repeat(np.arange(n_rows), len(new))])
-    column = np.concatenate([moved[rows.pair_columns], np.tile(new, n_rows)])
-    order = np.lexsort((column, row))
-    starts = np.append(0, np.cumsum(np.bincount(row, minlength=n_rows))).astype(np.int64)
-    return SparseRows(rows.index, starts, column[order].astype(np.int32), n_columns)
+def _has_all_pairs(model: Model) -> bool:
+    """Whether every feature has a weight for every tag: so it is with hashed ones."""
+    return bool(model.attrs.get("possible_states", True))
 
 
-def _renumber(weights: NDArray, before: SparseRows, after: SparseRows, moved: NDArray) -> NDArray[np.float32]:
-    key = after.rows_of_pairs() * after.n_columns + after.pair_columns
-    result = np.zeros(after.n_weights, dtype=np.float32)
-    result[np.searchsorted(key, before.rows_of_pairs() * after.n_columns + moved[before.pair_columns])] = weights
-    return result
+def move_weights(
+    model: Model, name: str, before: SparseRows, after: SparseRows, columns: Optional[NDArray[np.int64]] = None
+) -> None:
+    """Weights stay with their feature and tag; those of new pairs are zero."""
+    if model.has_param(name):
+        set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))
+    else:
+        model.set_param(name, np.zeros(after.n_weights, dtype=np.float32))
 
 
 def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Doc], Emissions]:
@@ -558,12 +547,8 @@ def _resize_linear(model: Model, n_tags: int) -> None:
     """New tags start at zero."""
     output = model.get_ref("output")
     before = output.get_dim("nO") if output.has_dim("nO") else n_tags
-    if before == n_tags or not output.has_param("W"):
-        output.set_dim("nO", n_tags, force=True)
-        return
-    for name in ("W", "b"):
-        old = output.get_param(name)
-        new = output.ops.alloc((n_tags, *old.shape[1:]), dtype=old.dtype)
-        new[:before] = old
-        output.set_param(name, new)
     output.set_dim("nO", n_tags, force=True)
+    if before != n_tags and output.has_param("W"):
+        for name in ("W", "b"):
+            shape = (n_tags, *output.get_param(name).shape[1:])
+            set_moved(output, name, lambda values, shape=shape: output.ops.asarray(enlarged(values, shape)))

@@ -4,6 +4,7 @@ The model's output is ``ChainScores``: the potentials of a batch, with -inf wher
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Optional
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from .emissions import Corpus, Emissions, pairs_allowed, resize_emissions
 from .kept import Kept, check_array, check_weights
+from .parameters import enlarged, set_moved
 
 _PARAMS = ("transitions", "first", "last")
 
@@ -157,20 +159,29 @@ def _check(model: Model, n_tags: int) -> None:
 
 
 def resize_chain(model: Model, n_tags: int) -> None:
-    """Makes room for new tags behind those that are there; their weights are zero, and every pair with them has one."""
+    """Makes room for new tags behind those that are there; their weights are zero, and every possible pair with them has one."""
     before = model.get_param("first").shape[0] if model.has_param("first") else 0
     resize_emissions(model.layers[0], n_tags)
     if before == n_tags:
         return
     for name in _PARAMS:
         shape = (n_tags, n_tags) if name == "transitions" else (n_tags,)
-        new = np.zeros(shape, dtype=np.float32)
         if before:
-            old = model.get_param(name)
-            new[tuple(slice(size) for size in old.shape)] = old
-        model.set_param(name, new)
-    observed = np.full((n_tags + 2, n_tags), bool(before), dtype=np.uint8)
-    if before:
-        observed[:before, :before] = model.attrs["observed"][:before]
-        observed[-2:, :before] = model.attrs["observed"][-2:]
-    model.attrs["observed"] = observed
+            set_moved(model, name, partial(enlarged, shape=shape))
+        else:
+            model.set_param(name, np.zeros(shape, dtype=np.float32))
+    allowed: TransitionMask = model.attrs["allowed"]
+    possible = np.vstack([allowed.transitions, allowed.first, allowed.last])
+    model.attrs["observed"] = resized_observed(model.attrs["observed"], before, possible)
+
+
+def resized_observed(
+    observed: Optional[NDArray[np.uint8]], before: int, possible: NDArray[np.bool_]
+) -> NDArray[np.uint8]:
+    """Which transitions, firsts and lasts have a weight: those that had one, and all that a new tag makes possible."""
+    if not before:
+        return np.zeros(possible.shape, dtype=np.uint8)
+    resized = possible.astype(np.uint8)
+    resized[:before, :before] = observed[:before]
+    resized[-2:, :before] = observed[-2:]
+    return resized

@@ -50,6 +50,23 @@ class ChainWeights:
         check = zlib.crc32(np.ascontiguousarray(self._observed), self._features.check)
         return (int(self._bounds[-1]), int(self._observed.sum()), check)
 
+    def frame(self) -> "ChainWeights":
+        """Where each weight is, without the corpus."""
+        return ChainWeights(self._model)
+
+    def places(self, before: "ChainWeights") -> NDArray[np.int64]:
+        """Where each weight is that the model had before it learned more labels or features: int64[n before]."""
+        old, new = before._features, self._features
+        tags = np.arange(old.n_tags)
+        pairs = (tags[:, np.newaxis] * new.n_tags + tags).ravel()
+        return np.concatenate(
+            [
+                new.states.places(old.states),
+                self._bounds[1] + new.transitions.places(old.transitions, pairs),
+                self._bounds[2] + places_of_observed(before._observed, self._observed),
+            ]
+        )
+
     def weights(self) -> Floats:
         chain = np.vstack([self._model.get_param(name) for name in ("transitions", "first", "last")])
         parts = [self._emissions.get_param("states"), self._emissions.get_param("transitions"), chain[self._observed]]
@@ -72,6 +89,13 @@ class ChainWeights:
         for (model_id, name), value in self.parameters(weights).items():
             model = self._model if model_id == self._model.id else self._emissions
             model.set_param(name, value)
+
+
+def places_of_observed(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where the weights of transitions, firsts and lasts are after tags were added: int64[those of before]."""
+    number = np.cumsum(after).reshape(after.shape) - 1
+    size = before.shape[1]
+    return np.concatenate([number[:size, :size][before[:-2]], number[-2:, :size][before[-2:]]])
 
 
 class LinearChainObjective(ChainWeights):

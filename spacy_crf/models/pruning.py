@@ -33,7 +33,8 @@ def prune(model: Model) -> Pruned:
             index = rows.index.keep(has_weight)
             kept_widths = widths if len(index) == len(rows.index) else widths[has_weight]
             starts = np.append(0, np.cumsum(kept_widths)).astype(np.int64)
-            setattr(smaller, name, SparseRows(index, starts, rows.pair_columns[kept], rows.n_columns))
+            counts = rows.counts if len(index) == len(rows.index) else rows.counts[has_weight]
+            setattr(smaller, name, SparseRows(index, starts, rows.pair_columns[kept], rows.n_columns, counts))
             node.set_param(name, weights[kept])
             n_weights += int((~kept).sum())
             n_features += len(rows.index) - len(index)

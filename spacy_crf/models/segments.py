@@ -23,7 +23,7 @@ from ..features.gazetteers import Gazetteer
 from ..features.segment_presets import segment_features
 from ..features.segments import CompiledSegments, SegmentFeatureSet, SpanIndexBuilder
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
-from .emissions import Corpus
+from .emissions import Corpus, move_weights
 from .kept import Kept, check_equal, check_weights
 from .sparse_rows import SparseRows
 
@@ -282,7 +282,7 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int
     )
     for place, collector in collectors.items():
         rows = collector.freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
-        model.set_param(place, _carry_over(model.maybe_get_param(place), old.rows[place], rows))
+        move_weights(model, place, old.rows[place], rows)
         features.rows[place] = rows
     model.attrs["segment_features"] = features
 
@@ -322,40 +322,28 @@ class _PairCollector:
         keep[: len(self._known.index)] = True
         spans = isinstance(self.builder, SpanIndexBuilder)
         index: FeatureIndex = self.builder.freeze(keep) if spans else self.builder.freeze(keep, vocab)
-        n_columns = self._known.n_columns
+        n_columns, met = self._known.n_columns, counts[keep]
+        met[: len(self._known.index)] += self._known.counts
         if possible:  # every label, but not O
             starts = np.arange(len(index) + 1, dtype=np.int64) * (n_columns - 1)
-            return SparseRows(index, starts, np.tile(np.arange(1, n_columns, dtype=np.int32), len(index)), n_columns)
+            columns = np.tile(np.arange(1, n_columns, dtype=np.int32), len(index))
+            return SparseRows(index, starts, columns, n_columns, met)
         rows, columns = np.divmod(np.unique(np.concatenate(self._pairs)), n_columns)
         of_kept = keep[rows]
         rows, columns = (np.cumsum(keep) - 1)[rows[of_kept]], columns[of_kept].astype(np.int32)
         starts = np.append(0, np.cumsum(np.bincount(rows, minlength=len(index)))).astype(np.int64)
-        return SparseRows(index, starts, columns, n_columns)
-
-
-def _carry_over(weights: Optional[NDArray], before: SparseRows, after: SparseRows) -> NDArray[np.float32]:
-    """The weights of pairs that were there before, zero for the new ones."""
-    moved = np.zeros(after.n_weights, dtype=np.float32)
-    if weights is not None and len(weights):
-        key = after.rows_of_pairs() * after.n_columns + after.pair_columns
-        row = after.index.rows(before.index.keys).astype(np.int64)[before.rows_of_pairs()]
-        moved[np.searchsorted(key, row * after.n_columns + before.pair_columns)] = weights
-    return moved
+        return SparseRows(index, starts, columns, n_columns, met)
 
 
 def resize_segments(model: Model, n_states: int) -> None:
-    """Makes room for new states behind those that are there: every known feature gets a weight for each, at zero."""
+    """Makes room for new states behind those that are there. A feature gets a weight for one when training meets them together,
+    or at once, where it has one for every label."""
     old: SegmentFeatures = model.attrs["segment_features"]
     if old.n_states == n_states:
         return
     features = SegmentFeatures(old.feature_set, gazetteers=old.gazetteers, n_states=n_states, longest=old.longest)
-    new = np.arange(max(1, old.n_states), n_states)
+    added = range(max(1, old.n_states), n_states) if model.attrs["possible_states"] else ()
     for place, rows in old.rows.items():
-        row = np.concatenate([rows.rows_of_pairs(), np.repeat(np.arange(len(rows.index)), len(new))])
-        column = np.concatenate([rows.pair_columns, np.tile(new, len(rows.index))])
-        order = np.lexsort((column, row))
-        starts = np.append(0, np.cumsum(np.bincount(row, minlength=len(rows.index)))).astype(np.int64)
-        features.rows[place] = SparseRows(rows.index, starts, column[order].astype(np.int32), n_states)
-        if model.has_param(place):
-            model.set_param(place, _carry_over(model.get_param(place), rows, features.rows[place]))
+        features.rows[place] = rows.resized(n_states, np.arange(old.n_states), added)
+        move_weights(model, place, rows, features.rows[place])
     model.attrs["segment_features"] = features

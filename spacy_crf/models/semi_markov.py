@@ -22,6 +22,9 @@ from ..types import Floats, SegmentClamp, SegmentScores
 from .corpus import ChainSums, CorpusEmissions
 from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, resize_emissions
 from .kept import Kept, check_array, check_equal, check_weights
+from .linear_chain import resized_observed
+from .objective import places_of_observed
+from .parameters import enlarged, set_moved
 from .segments import (
     PLACES,
     PreparedSegments,
@@ -238,18 +241,14 @@ def resize_semi_markov(model: Model, n_states: int) -> None:
         longest = model.attrs["longest"] = np.concatenate([longest, added])
     shapes = {"transitions": (n_states, n_states), "lengths": (int(longest.max()), n_states)}
     for name in _PARAMS:
-        new = np.zeros(shapes.get(name, (n_states,)), dtype=np.float32)
+        shape = shapes.get(name, (n_states,))
         if before:
-            old = model.get_param(name)
-            kept = tuple(slice(min(sizes)) for sizes in zip(old.shape, new.shape))
-            new[kept] = old[kept]
-        model.set_param(name, new)
+            set_moved(model, name, partial(enlarged, shape=shape))
+        else:
+            model.set_param(name, np.zeros(shape, dtype=np.float32))
     if before != n_states:
-        observed = np.full((n_states + 2, n_states), bool(before), dtype=np.uint8)
-        if before:
-            observed[:before, :before] = model.attrs["observed"][:before]
-            observed[-2:, :before] = model.attrs["observed"][-2:]
-        model.attrs["observed"] = observed
+        possible = np.ones((n_states + 2, n_states), dtype=bool)
+        model.attrs["observed"] = resized_observed(model.attrs["observed"], before, possible)
 
 
 class _Block(NamedTuple):
@@ -291,6 +290,25 @@ class SemiMarkovWeights:
             for array in (rows.index.keys, rows.pair_starts, rows.pair_columns):
                 check = zlib.crc32(np.ascontiguousarray(array), check)
         return (int(self._bounds[-1]), int(self._lengths.sum()), check)
+
+    def frame(self) -> "SemiMarkovWeights":
+        """Where each weight is, without the corpus."""
+        return SemiMarkovWeights(self._model)
+
+    def places(self, before: "SemiMarkovWeights") -> NDArray[np.int64]:
+        """Where each weight is that the model had before it learned more labels or features: int64[n before]."""
+        old, new = before._features, self._features
+        states = np.arange(old.n_tags)
+        pairs = (states[:, np.newaxis] * new.n_tags + states).ravel()
+        parts = [new.states.places(old.states), new.transitions.places(old.transitions, pairs)]
+        parts += [
+            rows.places(before._segment_features.rows[name]) for name, rows in self._segment_features.rows.items()
+        ]
+        parts.append(places_of_observed(before._observed, self._observed))
+        number = np.cumsum(self._lengths).reshape(self._lengths.shape) - 1
+        parts.append(number[: before._lengths.shape[0], : before._lengths.shape[1]][before._lengths])
+        starts = np.append(0, self._bounds)
+        return np.concatenate([start + part for start, part in zip(starts, parts)])
 
     def weights(self) -> Floats:
         chain = np.vstack([self._model.get_param(name) for name in ("transitions", "first", "last")])

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..features.columns import TokenColumns
 from ..features.extractor import CompiledTemplates
-from ..features.feature_index import FeatureIndex, HashedIndex, index_from_dict
+from ..features.feature_index import FeatureIndex, HashedIndex, index_from_dict, pack_numbers, unpack_numbers
 from ..features.kinds import KindFeatures
 from ..features.lexemes import LexemeTable
 from ..inference.threads import run_chunks
@@ -28,6 +29,7 @@ from .kept import check_equal
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens
+_ASSUMED = 30  # how often each feature was met, where the model was saved by a version that did not count
 
 
 class Part(NamedTuple):
@@ -60,13 +62,22 @@ class SparseRows:
     index (FeatureIndex or HashedIndex): The F features.
     pair_starts (int64[F + 1]), pair_columns (int32[W]): Columns of each feature's weights, in rising order.
     n_columns (int): C.
+    counts (int64[F]): How often training met each feature; zeros if None.
     """
 
-    def __init__(self, index: FeatureIndex | HashedIndex, pair_starts: NDArray, pair_columns: NDArray, n_columns: int):
+    def __init__(
+        self,
+        index: FeatureIndex | HashedIndex,
+        pair_starts: NDArray,
+        pair_columns: NDArray,
+        n_columns: int,
+        counts: Optional[NDArray[np.int64]] = None,
+    ):
         self.index = index
         self.pair_starts = pair_starts
         self.pair_columns = pair_columns
         self.n_columns = n_columns
+        self.counts = np.zeros(len(index), dtype=np.int64) if counts is None else counts
         # Rows with a third of all columns are quicker to add whole
         threshold = max(1, n_columns // 3)
         self._slot_starts, self._slot_columns, self._slot_of_pair = lay_out_slots(
@@ -82,14 +93,39 @@ class SparseRows:
         return cls(FeatureIndex.empty(), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32), n_columns)
 
     @classmethod
-    def full(cls, index: FeatureIndex | HashedIndex, n_columns: int) -> "SparseRows":
+    def full(
+        cls, index: FeatureIndex | HashedIndex, n_columns: int, counts: Optional[NDArray[np.int64]] = None
+    ) -> "SparseRows":
         """A weight for every pair."""
         starts = np.arange(len(index) + 1, dtype=np.int64) * n_columns
-        return cls(index, starts, np.tile(np.arange(n_columns, dtype=np.int32), len(index)), n_columns)
+        return cls(index, starts, np.tile(np.arange(n_columns, dtype=np.int32), len(index)), n_columns, counts)
+
+    def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "SparseRows":
+        """The same features with more columns.
+
+        columns (int64[C]): Number of each column among the new ones; they keep their order.
+        added (Iterable[int]): New columns for which every feature gets a weight.
+        """
+        added, n_rows = np.asarray(list(added), dtype=np.int64), len(self.index)
+        row = np.concatenate([self.rows_of_pairs(), np.repeat(np.arange(n_rows), len(added))])
+        column = np.concatenate([columns[self.pair_columns], np.tile(added, n_rows)])
+        order = np.lexsort((column, row)) if len(added) else slice(None)
+        starts = np.append(0, np.cumsum(np.bincount(row, minlength=n_rows))).astype(np.int64)
+        return SparseRows(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
 
     @property
     def n_weights(self) -> int:
         return len(self.pair_columns)
+
+    def places(self, before: "SparseRows", columns: Optional[NDArray[np.int64]] = None) -> NDArray[np.int64]:
+        """Where the weights of earlier rows are, all of which are here: int64[W before].
+
+        columns (int64[C before]): Number that each of their columns has here; the same if None.
+        """
+        row = self.index.rows_of(before.index)[before.rows_of_pairs()]
+        column = before.pair_columns if columns is None else columns[before.pair_columns]
+        here = self.rows_of_pairs() * self.n_columns + self.pair_columns
+        return np.searchsorted(here, row * self.n_columns + column)
 
     def rows_of_pairs(self) -> NDArray[np.int64]:
         """RETURNS (int64[W]): The feature of each weight."""
@@ -177,6 +213,7 @@ class SparseRows:
             "widths": widths.astype("<u2" if self.n_columns < 1 << 16 else "<u4").tobytes(),
             "columns": self.pair_columns.astype(_column_type(self.n_columns)).tobytes(),
             "n_columns": self.n_columns,
+            "counts": pack_numbers(np.minimum(self.counts, np.iinfo(np.int32).max)),
         }
 
     @classmethod
@@ -195,7 +232,9 @@ class SparseRows:
         check_equal(
             "the columns", bool(rises.all() and 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns), True
         )
-        return cls(index, pair_starts, columns, n_columns)
+        counts = unpack_numbers(data["counts"]) if "counts" in data else np.full(len(index), _ASSUMED)
+        check_equal("the number of counts", len(counts), len(index))
+        return cls(index, pair_starts, columns, n_columns, counts.astype(np.int64))
 
 
 def _column_type(n_columns: int) -> str:

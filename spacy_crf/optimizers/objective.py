@@ -9,6 +9,8 @@ from collections.abc import Hashable
 from numbers import Integral, Real
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from thinc.api import Optimizer, registry
 from thinc.types import FloatsXd
 
@@ -41,7 +43,15 @@ class Objective(Protocol):
         ...
 
 
-class SequenceObjective(Protocol):
+class WeightFrame(Protocol):
+    """Which weights a vector has."""
+
+    def places(self, before: "WeightFrame") -> NDArray[np.int64]:
+        """RETURNS (int64[n before]): Where the weights of an earlier frame are, all of which are in this one."""
+        ...
+
+
+class SequenceObjective(WeightFrame, Protocol):
     """What optimizers ask for that learn from one sequence after the other: the corpus itself."""
 
     signature: Hashable  # as in Objective
@@ -59,6 +69,10 @@ class SequenceObjective(Protocol):
 
     def assign(self, weights: Floats) -> None:
         """Write the weights to the model, which may round them to float32."""
+        ...
+
+    def frame(self) -> WeightFrame:
+        """Which weights they are, without the corpus."""
         ...
 
     def describe(self, sequence: int) -> str:

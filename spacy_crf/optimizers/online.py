@@ -6,7 +6,7 @@ gradient. Weights are kept in float64 from step to step; the same seed gives the
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..errors import Errors
 from ..kernels import online as kernels
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats
-from .objective import CRFOptimizer, SequenceObjective, check_count
+from .objective import CRFOptimizer, SequenceObjective, WeightFrame, check_count
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -43,6 +43,8 @@ class OnlineRun:
     numbers: dict[str, float] = field(default_factory=dict)
     count: int = 0  # sequences seen
     epoch: int = 0
+    frame: Optional[WeightFrame] = None  # which weights they are, to find them again when others are added; not saved
+    slot_of_weight: Optional[NDArray[np.int64]] = None  # [n], as long as there is a frame
 
 
 class OnlineOptimizer(CRFOptimizer):
@@ -157,19 +159,35 @@ class OnlineOptimizer(CRFOptimizer):
         """Called at the start of each step."""
 
     def _run_of(self, objective: SequenceObjective, key: str) -> OnlineRun:
-        run = self._runs.get(key)
+        earlier, corpus = self._runs.get(key), objective.corpus
         weights = objective.weights()
-        if (
-            run is None
-            or run.layout != objective.layout
-            or not np.array_equal(run.assigned, weights.astype(np.float32))
-        ):
-            slots = np.zeros(len(objective.corpus.learned))
-            slots[objective.corpus.slot_of_weight] = weights
-            slots[objective.corpus.forbidden] = -np.inf
-            run = self._runs[key] = OnlineRun(objective.layout, weights.astype(np.float32), slots)
-            self.start(run)
+        assigned = weights.astype(np.float32)
+        if earlier is not None and earlier.layout == objective.layout and np.array_equal(earlier.assigned, assigned):
+            return earlier
+        slots = np.zeros(len(corpus.learned))
+        slots[corpus.slot_of_weight] = weights
+        slots[corpus.forbidden] = -np.inf
+        run = self._runs[key] = OnlineRun(objective.layout, assigned, slots)
+        self.start(run)
+        if earlier is not None and earlier.frame is not None and earlier.layout != objective.layout:
+            self._take_over(run, earlier, objective)
+        run.frame, run.slot_of_weight = objective.frame(), corpus.slot_of_weight
         return run
+
+    @staticmethod
+    def _take_over(run: OnlineRun, earlier: OnlineRun, objective: SequenceObjective) -> None:
+        """Goes on where an earlier run stands, if nothing happened to its weights but that others were added."""
+        places = objective.places(earlier.frame)
+        grown = np.zeros_like(run.assigned)
+        grown[places] = earlier.assigned
+        if not np.array_equal(grown, run.assigned):
+            return
+        there, here = earlier.slot_of_weight, objective.corpus.slot_of_weight[places]
+        run.slots[here] = earlier.slots[there]
+        for name, values in earlier.arrays.items():
+            if name in run.arrays and values.shape == earlier.slots.shape:
+                run.arrays[name][here] = values[there]
+        run.numbers, run.count, run.epoch = dict(earlier.numbers), earlier.count, earlier.epoch
 
     @staticmethod
     def _snapshot(run: OnlineRun, earlier: Optional[OnlineRun] = None) -> OnlineRun:
@@ -181,7 +199,7 @@ class OnlineOptimizer(CRFOptimizer):
             np.copyto(slots, run.slots)
             for name, array in run.arrays.items():
                 np.copyto(arrays[name], array)
-        return OnlineRun(run.layout, run.assigned, slots, arrays, dict(run.numbers), run.count, run.epoch)
+        return replace(run, slots=slots, arrays=arrays, numbers=dict(run.numbers))
 
     # ------------------------------------------------------------------------------------------------------- resuming
 

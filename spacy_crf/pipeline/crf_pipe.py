@@ -36,6 +36,7 @@ from ..types import ChainScores, Clamp, Floats
 from . import saving, supervision
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
+from .novelty import NewFeatures, add_labels, labels_of
 from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
 from .training_data import at_least_one
 
@@ -99,12 +100,14 @@ class CRFPipe(TrainablePipe):
                 # `spacy train` evaluates with the averages of [training.optimizer] only
                 optimizer.assigns_averages = True
         self.scorer = scorer
-        self.cfg: dict[str, Any] = {"labels": [], **settings}
+        self.cfg: dict[str, Any] = {"labels": [], "left_out": [], **settings}
         self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._corpus: Optional[PreparedCorpus] = None
         self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
         # Whether it was said that wrong spans say nothing, and that nobody can learn from some annotation
         self._told_unused = self._told_impossible = False
+        # Whose features are still to be added; None where `initialize` counted all there are
+        self._new_features: Optional[NewFeatures] = None
         self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
         self._wants_objective: Optional[bool] = None if optimizer is None else _takes_objective(optimizer)
@@ -184,6 +187,7 @@ class CRFPipe(TrainablePipe):
         self._labels_changed()
         if self.is_initialized:
             self.model.attrs["resize"](self.model, len(self.tags()))
+            self._new_features = self._new_features or NewFeatures()
         return 1
 
     def check_label(self, label: Any) -> None:
@@ -283,9 +287,7 @@ class CRFPipe(TrainablePipe):
         if start_from is not None:
             folder = Path(start_from)
             self.from_disk(folder / self.name if (folder / self.name).is_dir() else folder)
-        if labels is None:
-            labels = sorted({label for example in get_examples() for label in self.gold_labels(example.reference)})
-        for label in labels:
+        for label in sorted(labels_of(self, get_examples())) if labels is None else labels:
             self.add_label(label)
         if not self.labels:
             raise ValueError(Errors.CRF403.format(name=self.name))
@@ -293,7 +295,7 @@ class CRFPipe(TrainablePipe):
         self._set_gazetteers(gazetteers or {}, nlp)
         self.measure(get_examples)
         report = GoldReport()
-
+        left_out = set(self.cfg["left_out"])
         read = self._token_attributes()
         annotate = EarlierAnnotation(nlp, self.name, [name for name in read if name not in self.writes])
 
@@ -301,16 +303,17 @@ class CRFPipe(TrainablePipe):
             says_something = False
             for examples in self._blocks(get_examples()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
-                starts = _sequence_starts(docs)
-                clamp, wrong, alternatives = self.supervise(examples, starts, report)
-                says_something |= _says_something(clamp) or len(wrong.start) > 0
-                yield AnnotatedDocs(docs, clamp, starts, alternatives=alternatives)
+                batch = self._to_count(docs, examples, report)
+                says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
+                left_out.update(labels_of(self, examples).difference(self.labels))
+                yield batch
             if not says_something:
                 raise ValueError(Errors.CRF431.format(name=self.name))
 
-        self._corpus = None
+        self._corpus = self._new_features = None
         self._batch = []
         self.model.initialize(X=reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
+        self.cfg["left_out"] = sorted(left_out.difference(self.labels))
         if self._sparse_features is not None:
             known = self._sparse_features.states
             text = "%s: %d labels, %d features of tokens with %d weights"
@@ -318,6 +321,12 @@ class CRFPipe(TrainablePipe):
         if prepares:
             announcements.info("%s: reading the features of the corpus that every step is about", self.name)
             self._corpus = InitialCorpus(self, self._as_in_training(get_examples(), nlp), _view_for(optimizer))
+
+    def _to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
+        """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
+        starts = _sequence_starts(docs)
+        clamp, wrong, alternatives = self.supervise(examples, starts, report)
+        return AnnotatedDocs(docs, clamp, starts, alternatives=alternatives, excluded=wrong)
 
     def _check_annotators(self, nlp: Language, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF410 if components annotate that are trained in the same run."""
@@ -500,6 +509,7 @@ class CRFPipe(TrainablePipe):
 
     def _add_gradient(self, batch: "_TrainingBatch") -> None:
         """For optimizers that take a gradient."""
+        self._meet(batch.examples)
         set_dropout_rate(self.model, batch.drop)
         scores, backprop = self.model.begin_update([example.predicted for example in batch.examples])
         loss, d_scores = self.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
@@ -508,6 +518,17 @@ class CRFPipe(TrainablePipe):
         backprop(d_scores)
         self._stepped = batch.examples[0].predicted
         batch.losses[self.name] += loss
+
+    @property
+    def has_read_corpus(self) -> bool:
+        """Whether every step is about the corpus that `initialize` read."""
+        return isinstance(self._corpus, InitialCorpus)
+
+    def _meet(self, examples: list[Example]) -> None:
+        """Adds what a batch brings that is not known: labels, and features where `initialize` did not count all."""
+        add_labels(self, examples)
+        if self._new_features is not None and self._sparse_features is not None:
+            self._new_features.add(self, examples)
 
     def get_loss(self, examples: Iterable[Example], scores: ChainScores) -> tuple[float, ChainScores]:
         """Loss of a batch and its derivative.
@@ -550,9 +571,12 @@ class CRFPipe(TrainablePipe):
         self._sparse_features.forget_scores()  # of an evaluation, which take memory
         examples = [example for part in batch for example in part.examples]
         kind = _view_for(optimizer)
+        if self.has_read_corpus:
+            add_labels(self, examples)
         if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
             if self._corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %d texts", self.name, len(examples))
+            self._meet(examples)
             self._corpus = PreparedBatch(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
         self._tell_impossible(getattr(self._corpus.objective, "n_impossible", 0))
@@ -562,8 +586,10 @@ class CRFPipe(TrainablePipe):
 
     def _step_by_gradient(self, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF315 if weights would not be finite; they stay as they were."""
-        params = [(node, name) for node in self.model.walk() for name in node.param_names if node.has_param(name)]
+        params = _parameters(self.model)
         before = [node.get_param(name).copy() for node, name in params]
+        if isinstance(optimizer, Optimizer):
+            _forget_other_shapes(optimizer, params)
         self.model.finish_update(optimizer)
         if not all(self.model.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
             for (node, name), weights in zip(params, before):
@@ -597,8 +623,14 @@ class CRFPipe(TrainablePipe):
         return left
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
-        """RETURNS (bytes): Labels, settings and model."""
+        """RETURNS (bytes): Labels, settings and model.
+
+        RAISES (ValueError): CRF413 if weights are not finite numbers.
+        """
         self._validate_serialization_attrs()
+        for node, name in _parameters(self.model):
+            if not node.ops.xp.isfinite(node.get_param(name)).all():
+                raise ValueError(Errors.CRF413.format(name=self.name, param=name, node=node.name))
         model = self.model
         if self._prunes:
             model, n_weights, n_features = prune(model)
@@ -645,6 +677,7 @@ class CRFPipe(TrainablePipe):
             reason = saving.reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self._corpus = None
+        self._new_features = NewFeatures()
         self._batch = []
 
     def take_settings(self, saved: dict[str, Any]) -> None:
@@ -655,9 +688,10 @@ class CRFPipe(TrainablePipe):
         for name in self.meaning:
             if saved[name] != self.cfg[name]:
                 raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
-        for label in saved["labels"]:
+        known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
+        for label in (*known["labels"], *known["left_out"]):
             self.check_label(label)
-        self.cfg = {**self.cfg, "labels": list(dict.fromkeys(saved["labels"]))}
+        self.cfg = {**self.cfg, **known}
 
 
 def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
@@ -712,6 +746,21 @@ def _takes_objective(optimizer: Optimizer) -> bool:
     from ..optimizers.objective import CRFOptimizer  # prediction does without
 
     return isinstance(optimizer, CRFOptimizer)
+
+
+def _parameters(model: Model) -> list[tuple[Model, str]]:
+    """The nodes of a model with the names of their parameters."""
+    return [(node, name) for node in model.walk() for name in node.param_names if node.has_param(name)]
+
+
+def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:
+    """thinc's optimizers start anew with parameters that were laid out anew, as they do in spaCy's resizable layers."""
+    for node, name in params:
+        key, size = (node.id, name), node.get_param(name).size
+        states = [state for state in (optimizer.mom1, optimizer.mom2, optimizer.averages) if state and key in state]
+        if any(state[key].size != size for state in states):
+            for state in (*states, optimizer.nr_update):
+                state.pop(key, None)
 
 
 def _view_for(optimizer: Optimizer) -> str:

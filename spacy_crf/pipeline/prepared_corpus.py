@@ -81,6 +81,6 @@ class PreparedBatch(PreparedCorpus):
     def _fingerprint(self, examples: list[Example]) -> int:
         predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
         gold = read_attributes([example.reference for example in examples], [ENT_IOB, ENT_TYPE, TAG])
-        settings = (self._pipe.cfg.get(name) for name in ("alternatives_spans_key", "incorrect_spans_key"))
+        settings = (self._pipe.cfg.get(name) for name in supervision.KEYS)
         spans = supervision.fingerprint(examples, [key for key in settings if key])
         return zlib.crc32(gold, zlib.crc32(predicted, spans))

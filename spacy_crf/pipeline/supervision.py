@@ -18,6 +18,7 @@ from ..schemes import Segments
 from ..types import Clamp, Floats
 
 WEIGHT = "crf_weight"  # the Doc extension
+KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
 
 
 class SpanTags(Protocol):

@@ -1,0 +1,71 @@
+"""What the texts of an update bring that the component does not know: labels, features, and pairs of both."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from spacy.attrs import ENT_IOB, ENT_TYPE, MORPH, POS, TAG
+from spacy.training import Example
+
+from ..errors import Errors, announcements
+from ..models.emissions import AnnotatedDocs
+from . import supervision
+from .gold_report import GoldReport
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
+
+_GOLD = [ENT_IOB, ENT_TYPE, TAG, POS, MORPH]
+
+
+def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
+    """Adds the labels that the annotation has and the component has not, but for those it was told to leave out.
+
+    RAISES (ValueError): CRF412 if it has read all of its corpus already.
+    """
+    unknown = labels_of(pipe, examples).difference(pipe.labels, pipe.cfg["left_out"])
+    if not unknown:
+        return
+    if pipe.has_read_corpus:
+        raise ValueError(Errors.CRF412.format(name=pipe.name, labels=", ".join(map(repr, sorted(unknown)))))
+    announcements.info("%s: new labels: %s", pipe.name, ", ".join(sorted(unknown)))
+    for label in sorted(unknown):
+        pipe.add_label(label)
+
+
+def labels_of(pipe: "CRFPipe", examples: Iterable[Example]) -> set[str]:
+    """Labels of the gold annotation and of its alternatives."""
+    labels = set()
+    key = pipe.cfg.get("alternatives_spans_key")
+    for example in examples:
+        labels.update(pipe.gold_labels(example.reference))
+        if key in example.reference.spans:
+            labels.update(span.label_ for span in example.reference.spans[key])
+    return labels - {"", "O"}
+
+
+class NewFeatures:
+    """Adds features, and weights of features with labels, of texts that were not met before."""
+
+    def __init__(self) -> None:
+        self._met: set[int] = set()  # texts with their annotation
+
+    def add(self, pipe: "CRFPipe", examples: list[Example]) -> None:
+        new = [example for example in examples if self._is_new(pipe, example)]
+        if not new:
+            return
+        pipe.measure(lambda: new)
+
+        def corpus() -> Iterator[AnnotatedDocs]:
+            for block in pipe._blocks(new):
+                yield pipe._to_count([example.predicted for example in block], block, GoldReport())
+
+        pipe.model.initialize(X=corpus, Y=(pipe.vocab, len(pipe.tags())))
+
+    def _is_new(self, pipe: "CRFPipe", example: Example) -> bool:
+        doc = example.reference
+        keys = [key for key in (pipe.cfg.get(name) for name in supervision.KEYS) if key]
+        check = hash((doc.text, doc.to_array(_GOLD).tobytes(), supervision.fingerprint([example], keys)))
+        if check in self._met:
+            return False
+        self._met.add(check)
+        return True

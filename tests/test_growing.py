@@ -1,0 +1,223 @@
+"""Labels and features that come after `initialize`: every optimizer of every component goes on, and nothing is taught as O."""
+
+import numpy as np
+import pytest
+import spacy
+from numpy.testing import assert_array_equal
+from spacy.tokens import Span
+from spacy.training import Example
+from spacy.util import registry
+
+from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, tag_examples
+
+# Optimizer: its loss and its settings
+OPTIMIZERS = {
+    "Adam.v1": ("LogLikelihood", {"learn_rate": 0.05}),
+    "spacy_crf.LBFGS.v1": ("LogLikelihood", {"l2": 0.01}),
+    "spacy_crf.ConjugateGradient.v1": ("LogLikelihood", {"l2": 0.01}),
+    "spacy_crf.SGD.v1": ("LogLikelihood", {"l2": 0.01}),
+    "spacy_crf.AdaGrad.v1": ("LogLikelihood", {"l2": 0.01}),
+    "spacy_crf.AveragedPerceptron.v1": ("Perceptron", {}),
+    "spacy_crf.VotedPerceptron.v1": ("Perceptron", {}),
+    "spacy_crf.PassiveAggressive.v1": ("Perceptron", {}),
+    "spacy_crf.AROW.v1": ("Perceptron", {}),
+    "spacy_crf.ExponentiatedGradient.v1": ("MaxMargin", {"l2": 0.05}),
+    "spacy_crf.FrankWolfe.v1": ("MaxMargin", {"l2": 0.01}),
+}
+COMPONENTS = ["crf_ner", "crf_tagger", "semicrf_ner"]
+# With a label, and words, that no other text has
+NEW = {"crf_tagger": ["wow/UH the/DT dog/NN"]}
+NEW_OF_ENTITIES = ["[Ann Lee](PER) likes [Blue Suede Shoes](SONG) ."]
+
+
+def make(component="crf_ner", optimizer="spacy_crf.LBFGS.v1", steps=5, **config):
+    loss, settings = OPTIMIZERS[optimizer]
+    nlp = spacy.blank("en")
+    nlp.add_pipe(component, config={"loss": {"@losses": f"spacy_crf.{loss}.v1"}, **config})
+    examples = texts_of(nlp, component)
+    sgd = registry.get("optimizers", optimizer)(**settings)
+    nlp.initialize(lambda: examples, sgd=sgd)
+    for _ in range(steps):
+        nlp.update(examples, sgd=sgd)
+    return nlp, examples, sgd
+
+
+def texts_of(nlp, component, *, new=False):
+    if component == "crf_tagger":
+        return tag_examples(nlp, NEW[component] if new else TAG_TEXTS)
+    return ner_examples(nlp, NEW_OF_ENTITIES if new else NER_TEXTS)
+
+
+def found(nlp, component, examples):
+    docs = [nlp(plain(example.reference)) for example in examples]
+    return [[token.tag_ for token in doc] if component == "crf_tagger" else entities(doc) for doc in docs]
+
+
+def wanted(component, examples):
+    docs = [example.reference for example in examples]
+    return [[token.tag_ for token in doc] if component == "crf_tagger" else entities(doc) for doc in docs]
+
+
+def weights_of(nlp, component):
+    model = nlp.get_pipe(component).model
+    return {(node.name, name): node.get_param(name).copy() for node in model.walk() for name in node.param_names}
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_label_is_added_between_updates(component, optimizer):
+    """Broadcasting errors with Adam, weights that became infinite with the others, and such a model was saved."""
+    nlp, examples, sgd = make(component, optimizer, steps=2)
+    nlp.get_pipe(component).add_label("SONG")
+    nlp.get_pipe(component).add_label("POEM")
+    for _ in range(40 if optimizer == "Adam.v1" else 20):
+        losses = nlp.update(examples, sgd=sgd)
+    assert np.isfinite(losses[component])
+    assert found(nlp, component, examples) == wanted(component, examples)
+    again = spacy.blank("en")
+    again.add_pipe(component, config={"loss": nlp.config["components"][component]["loss"]}).from_bytes(
+        nlp.get_pipe(component).to_bytes()
+    )
+    assert found(again, component, examples) == wanted(component, examples)
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_updates_add_the_labels_that_they_bring(component, optimizer):
+    """A label that the component did not know was taught as O, without a word."""
+    nlp, examples, sgd = make(component, optimizer, steps=2)
+    both = examples + texts_of(nlp, component, new=True)
+    for _ in range(60 if optimizer == "Adam.v1" else 20):
+        nlp.update(both, sgd=sgd)
+    assert nlp.get_pipe(component).labels[-1] in ("SONG", "UH")
+    assert found(nlp, component, both) == wanted(component, both)
+
+
+@pytest.mark.issue(12)
+def test_accumulated_gradients_survive_a_new_label():
+    nlp, examples, _ = make(optimizer="Adam.v1")
+    ner = nlp.get_pipe("crf_ner")
+    nlp.update(examples, sgd=False)
+    before = ner.model.get_grad("transitions").copy()
+    ner.add_label("SONG")
+    assert before.shape == (13, 13) and np.abs(before).sum() > 0
+    assert_array_equal(ner.model.get_grad("transitions")[:13, :13], before)
+    nlp.update(ner_examples(nlp, NEW_OF_ENTITIES), sgd=False)
+    assert ner.model.get_grad("transitions").shape == (17, 17)
+
+
+@pytest.mark.parametrize("optimizer", ["spacy_crf.AdaGrad.v1", "spacy_crf.AveragedPerceptron.v1", "spacy_crf.AROW.v1"])
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_online_rules_remember_what_they_knew_of_each_weight(component, optimizer):
+    nlp, examples, sgd = make(component, optimizer, steps=3)
+    pipe = nlp.get_pipe(component)
+    before = sgd._runs[component]
+    remembered = {name: array[before.slot_of_weight] for name, array in before.arrays.items()}
+    pipe.add_label("NEW")
+    view = pipe.model.attrs["sequences"](pipe.model, pipe.loss, [pipe._annotated(examples)])
+    after = sgd._run_of(view, component)
+    places = view.places(before.frame)
+    assert after is not before and after.count == before.count
+    for name, values in remembered.items():
+        assert np.abs(values).sum() > 0
+        assert_array_equal(after.arrays[name][after.slot_of_weight][places], values)
+    assert_array_equal(after.slots[after.slot_of_weight][places], before.slots[before.slot_of_weight])
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_new_features_of_a_loaded_model_get_weights(component):
+    nlp, _, _ = make(component)
+    again = spacy.blank("en")
+    pipe = again.add_pipe(component).from_bytes(nlp.get_pipe(component).to_bytes())
+    before, counts = weights_of(again, component), pipe._sparse_features.states.counts
+    new = texts_of(again, component, new=True)
+    again.update(new, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=1e6))
+    names = pipe._sparse_features.states.index.names()
+    assert "lower[0]=wow" in names or "lower[0]=suede" in names
+    assert pipe._sparse_features.states.counts[: len(counts)].sum() > counts.sum()
+    assert all(after.size >= before[key].size for key, after in weights_of(again, component).items())
+    assert len(pipe._sparse_features.states.index) == len(names)
+
+
+def test_weights_of_new_labels_are_those_of_pairs_that_were_met():
+    nlp, examples, sgd = make()
+    ner = nlp.get_pipe("crf_ner")
+    n_weights = ner._sparse_features.states.n_weights
+    ner.add_label("SONG")
+    assert ner._sparse_features.states.n_weights == n_weights
+    nlp.update(examples + ner_examples(nlp, NEW_OF_ENTITIES), sgd=sgd)
+    states = ner._sparse_features.states
+    of_new = states.pair_columns >= len(ner.tags()) - 4
+    names = np.array(states.index.names())[states.rows_of_pairs()[of_new]]
+    assert "lower[0]=suede" in names and "lower[0]=nobody" not in names
+
+
+@pytest.mark.issue(12)
+def test_labels_of_alternatives_are_labels():
+    nlp, _, sgd = make(alternatives_spans_key="maybe")
+    [example] = ner_examples(nlp, ["Nobody likes [Rome](GPE) ."])
+    reference = example.reference
+    reference.set_ents([], missing=[reference[2:3]], default="outside")
+    reference.spans["maybe"] = [Span(reference, 2, 3, label) for label in ("O", "FILM")]
+    nlp.update([example], sgd=sgd)
+    assert nlp.get_pipe("crf_ner").labels == ("GPE", "ORG", "PER", "FILM")
+
+
+def test_labels_that_were_left_out_stay_so():
+    """`labels` in [initialize] says which of the data's labels count; later ones are added all the same."""
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner")
+    examples = ner_examples(nlp)
+    sgd = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01)
+    ner.initialize(lambda: examples, nlp=nlp, labels=["PER"])
+    nlp.update(examples, sgd=sgd)
+    assert ner.labels == ("PER",)
+    again = spacy.blank("en")
+    loaded = again.add_pipe("crf_ner").from_bytes(ner.to_bytes())
+    again.update(ner_examples(again, [*NER_TEXTS, *NEW_OF_ENTITIES]), sgd=sgd)
+    assert loaded.labels == ("PER", "SONG")
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_not_saved(component, value, tmp_path):
+    nlp, _, _ = make(component)
+    nlp.to_disk(tmp_path)
+    saved = (tmp_path / component / "model").read_bytes()
+    pipe = nlp.get_pipe(component)
+    for node in pipe.model.walk():
+        for name in node.param_names:
+            weights = node.get_param(name)
+            if weights.size:
+                broken = weights.copy()
+                broken.flat[-1] = value
+                node.set_param(name, broken)
+                with pytest.raises(ValueError, match=rf"CRF413.*'{name}'"):
+                    nlp.to_bytes()
+                with pytest.raises(ValueError, match="CRF413"):
+                    nlp.to_disk(tmp_path)
+                node.set_param(name, weights)
+    assert (tmp_path / component / "model").read_bytes() == saved
+    nlp.to_disk(tmp_path)
+
+
+@pytest.mark.issue(12)
+def test_a_tagger_refuses_what_is_no_part_of_speech_before_anything_changes():
+    nlp = spacy.blank("en")
+    tagger = nlp.add_pipe("crf_tagger", config={"attribute": "pos"})
+    examples = tag_examples(nlp, ["dogs/NOUN bark/VERB"], attribute="pos_")
+    sgd = registry.get("optimizers", "spacy_crf.LBFGS.v1")()
+    nlp.initialize(lambda: examples, sgd=sgd)
+    nlp.update(tag_examples(nlp, ["oh/INTJ dogs/NOUN"], attribute="pos_"), sgd=sgd)
+    assert tagger.labels == ("NOUN", "VERB", "INTJ")
+
+
+def test_examples_of_other_tokens_bring_their_labels():
+    nlp, _, sgd = make()
+    [example] = ner_examples(nlp, NEW_OF_ENTITIES)
+    apart = Example(nlp.make_doc("Ann Lee likes Blue Suede Shoes."), example.reference)
+    nlp.update([apart], sgd=sgd)
+    assert "SONG" in nlp.get_pipe("crf_ner").labels
