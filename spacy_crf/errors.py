@@ -89,7 +89,7 @@ class Errors(metaclass=_Coded):
         "The feature templates keep no feature of the training data (min_count = {min_count}, {seen} features seen). Lower "
         "min_count, or check that the training documents have the annotation the templates read."
     )
-    CRF115 = "{parameter} = {value!r} is not possible for the features: {allowed}."
+    CRF115 = "{parameter} = {value} is not possible for the features: {allowed}."
     CRF120 = "Can't read '{part}' in the segment template '{template}'. Parts are joined by '|'; known parts: {known}."
     CRF121 = (
         "The segment template '{template}' joins parts that can't be joined: seg.contains and seg.count stand alone, of seg.in, "
@@ -121,6 +121,9 @@ class Errors(metaclass=_Coded):
     CRF132 = (
         "[initialize.components.NAME.gazetteers]: {name} = {value} is not possible: it must be the path of a file, or a table "
         "with the 'path' and, as 'attr', what words are compared by ({known}), and 'scan', true or false."
+    )
+    CRF133 = (
+        "The feature template '{template}' stands for {n} templates, of which {most} are possible. Give smaller ranges."
     )
     CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
     CRF202 = (

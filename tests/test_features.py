@@ -14,7 +14,10 @@ from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
-from spacy_crf.features.presets import ner_features, tagger_features
+from spacy_crf.features.presets import features, ner_features, tagger_features
+from spacy_crf.features.segment_presets import segment_features
+from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
+from spacy_crf.models.segments import SparseSegments
 
 HASHES_OF_SAVED_MODELS = [
     *(11724556408893989787, 11164902482223277355, 812238095144249939, 8105097113831310172),
@@ -376,6 +379,63 @@ def test_settings_of_gazetteers_are_checked(nlp, given):
 def test_errors_come_when_the_config_is_read(templates, message):
     with pytest.raises(ValueError, match=message):
         FeatureSet(templates)
+
+
+NOTHING_OF_THE_KIND = [
+    5,
+    -1,
+    0,
+    1.5,
+    math.nan,
+    10**5000,
+    "x",
+    "",
+    b"x",
+    [5],
+    [None],
+    [["lower[0]"]],
+    object(),
+    np.array(["a"]),
+    {1: 2},
+]
+MANY = "|".join(["lower[-20..20]"] * 6)
+MISTAKES = {
+    "templates": (
+        features,
+        [*NOTHING_OF_THE_KIND, None, True, [MANY], [f"lower[{'9' * 5000}]"], ["\ud800[0]"], {"lower[0]"}],
+    ),
+    "transitions": (lambda given: features(["lower[0]"], given), [*NOTHING_OF_THE_KIND, ["in:\udfff[0]"]]),
+    "padding": (lambda given: features(["lower[0]"], padding=given), [*NOTHING_OF_THE_KIND, None]),
+    "functions": (lambda given: features(["lower[0]"], functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}, {"a": None}]),
+    "extra": (ner_features, [*NOTHING_OF_THE_KIND, {}]),
+    "extra of taggers": (tagger_features, NOTHING_OF_THE_KIND),
+    "seg templates": (segment_features, [*NOTHING_OF_THE_KIND, [MANY.replace("lower", "seg.first:lower")]]),
+    "seg extra": (lambda given: segment_features(extra=given), [*NOTHING_OF_THE_KIND, ["seg.in:\ud800"]]),
+    "seg functions": (lambda given: segment_features(functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}]),
+    "patterns": (
+        lambda given: segment_features(patterns=given),
+        [*NOTHING_OF_THE_KIND, {"a": 1}, {"a": {}}, {"a": [[]]}],
+    ),
+    "features": (SparseEmissions, [*NOTHING_OF_THE_KIND, None]),
+    "min_count": (lambda given: SparseEmissions(ner_features(), given), [None, True, *NOTHING_OF_THE_KIND[1:5]]),
+    "possible_states": (lambda given: SparseEmissions(ner_features(), 1, given), [*NOTHING_OF_THE_KIND, None]),
+    "hashed features": (HashedEmissions, [*NOTHING_OF_THE_KIND, features(["lower[0]"], ["lower[0]"])]),
+    "rows": (lambda given: HashedEmissions(ner_features(), given), [*NOTHING_OF_THE_KIND, None, 2**31]),
+    "segments": (SparseSegments, [*NOTHING_OF_THE_KIND, ner_features()]),
+    "seg min_count": (lambda given: SparseSegments(None, given), [None, True, *NOTHING_OF_THE_KIND[1:5]]),
+    "seg possible_states": (lambda given: SparseSegments(None, 1, given), [*NOTHING_OF_THE_KIND, None]),
+}
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_whatever_the_settings_of_features_are_is_said_with_a_code(name):
+    make, mistakes = MISTAKES[name]
+    for given in mistakes:
+        with pytest.raises(ValueError) as error:
+            make(given)
+        assert str(error.value).startswith("CRF1"), given
+        str(error.value).encode("utf8")  # it can be printed
 
 
 def test_only_one_part_of_many_values():

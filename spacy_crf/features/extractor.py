@@ -12,6 +12,7 @@ from spacy.vocab import Vocab
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
 from ..types import TemplateRows, TokenFeatures
+from . import settings
 from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import Gazetteer
@@ -26,7 +27,7 @@ class FeatureSet:
     templates: Features of tags, transitions: features of pairs of tags, in the template language.
     padding: Whether positions outside the sequence have values of their own; without, their templates are left out.
     functions: Registered functions from a Doc to items per token, by the name templates call them (``fn:NAME[0]``).
-    RAISES (ValueError): CRF101 to CRF108 for a template that can't be used, with what is known.
+    RAISES (ValueError): CRF101 to CRF108 or CRF133 for a template that can't be used, with what is known; CRF115 for the rest.
     """
 
     def __init__(
@@ -36,10 +37,10 @@ class FeatureSet:
         padding: bool = True,
         functions: Optional[dict[str, Source]] = None,
     ):
-        self.functions = Functions(functions or {})
-        self.padding = padding
-        self.templates = parse_templates(templates)
-        self.transitions = parse_templates(transitions or [])
+        self.functions = Functions(settings.functions(functions))
+        self.padding = settings.flag("padding", padding)
+        self.templates = parse_templates(settings.listed("templates", templates))
+        self.transitions = parse_templates(settings.listed("transitions", transitions))
         if not self.templates:
             raise ValueError(Errors.CRF107)
         for template in self.templates + self.transitions:

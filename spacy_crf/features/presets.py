@@ -3,6 +3,7 @@
 from typing import Any, Optional
 
 from .extractor import FeatureSet
+from .settings import listed
 
 # ``functions`` are Any below: confection compares what a type says with a block that it has not called yet, and refuses it.
 
@@ -71,7 +72,7 @@ def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str
 
     extra (List[str]): More templates, such as ``in:cities[-1..1]``.
     """
-    return FeatureSet([*NER_TEMPLATES, *(extra or [])], padding=False, functions=functions)
+    return FeatureSet([*NER_TEMPLATES, *listed("extra", extra)], padding=False, functions=functions)
 
 
 def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Any]] = None) -> FeatureSet:
@@ -79,4 +80,4 @@ def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[
 
     extra (List[str]): More templates.
     """
-    return FeatureSet([*TAGGER_TEMPLATES, *(extra or [])], functions=functions)
+    return FeatureSet([*TAGGER_TEMPLATES, *listed("extra", extra)], functions=functions)

@@ -15,7 +15,7 @@ Segment features weigh labels, not ``O``: its segments have one token, and token
 
 import re
 from collections.abc import Callable, Collection
-from itertools import chain, product
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Optional
 
@@ -31,13 +31,14 @@ from ..errors import Errors, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
+from . import settings
 from .columns import ColumnReader, TokenColumns, padding_values
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import CountingTable, FeatureIndex
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions, hash_item, named_numbers
 from .phrases import PhraseIndex, Spans
-from .templates import OFFSETS, Part, offsets_of
+from .templates import OFFSETS, Part, combined, is_text, offsets_of
 
 SpanSource = Callable[[Span], Any]
 Pattern = list[dict[str, Any]]
@@ -104,15 +105,16 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
         joined.
     """
     choices = []
-    for piece in text.split("|") if isinstance(text, str) else [text]:
-        match = _PART.fullmatch(piece.strip()) if isinstance(piece, str) else None
+    text = text if is_text(text) else shown(text)
+    for piece in text.split("|"):
+        match = _PART.fullmatch(piece.strip())
         if match is None or match["kind"] not in KINDS or (match["name"] is not None) != (match["kind"] in _NAMED):
             raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
         if match["low"] is not None and match["kind"] not in ("first", "last"):
             raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
         offsets = offsets_of(match, text)
         choices.append([SegmentPart(match["kind"], match["name"] or "", offset) for offset in offsets])
-    templates = [SegmentTemplate(parts) for parts in product(*choices)]
+    templates = [SegmentTemplate(parts) for parts in combined(choices, text)]
     for template in templates:
         items = sum(part.kind in _ITEMS for part in template.parts)
         if (len(template.parts) > 1 and template.kinds & _INSIDE) or items > 1:
@@ -141,11 +143,11 @@ class SegmentFeatureSet:
         patterns: Optional[dict[str, Any]] = None,
         functions: Optional[dict[str, SpanSource]] = None,
     ):
-        self.patterns = {name: _pattern_list(name, pattern) for name, pattern in (patterns or {}).items()}
-        self.functions = Functions(functions or {})
-        self.templates = list(
-            dict.fromkeys(template for text in templates for template in parse_segment_template(text))
-        )
+        given = settings.table("patterns", patterns)
+        self.patterns = {name: _pattern_list(name, pattern) for name, pattern in given.items()}
+        self.functions = Functions(settings.functions(functions))
+        texts = settings.listed("templates", templates)
+        self.templates = list(dict.fromkeys(template for text in texts for template in parse_segment_template(text)))
         for template in self.templates:
             for kind, name, _ in template.parts:
                 if kind in _TOKEN_PARTS:

@@ -4,15 +4,18 @@ A template is one or more parts joined by ``|``; a part is an attribute and the 
 ``[a..b]`` stands for one template per offset.
 """
 
+import math
 import re
+from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..errors import Errors
+from ..errors import Errors, shown
 
-OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d+) \s* (?:\.\.\s*(?P<high>[+-]?\d+)\s*)? \])?"  # verbose
+OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
 _PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
 WIDEST_OFFSET = 20
+MOST_TEMPLATES = 10_000  # of one line
 
 
 class Part(NamedTuple):
@@ -36,17 +39,30 @@ def parse_template(text: str) -> list[Template]:
     """The templates that a line of the template language stands for.
 
     RETURNS (list[Template]): One for each combination of offsets.
-    RAISES (ValueError): CRF101, with the template and the place that can't be read.
+    RAISES (ValueError): CRF101, with the template and the place that can't be read, or CRF133.
     """
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(Errors.CRF101.format(template=text, part=text))
+    if not is_text(text) or not text.strip():
+        raise ValueError(Errors.CRF101.format(template=shown(text), part=shown(text)))
     choices = []
     for piece in text.split("|"):
         match = _PART.fullmatch(piece.strip())
         if match is None or (match["low"] is None) != (match["attribute"] == "bias"):
             raise ValueError(Errors.CRF101.format(template=text, part=piece.strip()))
         choices.append([Part(match["attribute"], offset) for offset in offsets_of(match, text)])
-    return [Template(parts) for parts in product(*choices)]
+    return [Template(parts) for parts in combined(choices, text)]
+
+
+def is_text(given: Any) -> bool:
+    """Whether it is a string that can be written."""
+    return isinstance(given, str) and not any("\ud800" <= character <= "\udfff" for character in given)
+
+
+def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...]]:
+    """One of each list, in all combinations. RAISES (ValueError): CRF133 for too many."""
+    n = math.prod(map(len, choices))
+    if n > MOST_TEMPLATES:
+        raise ValueError(Errors.CRF133.format(template=template, n=n, most=MOST_TEMPLATES))
+    return product(*choices)
 
 
 def offsets_of(match: "re.Match[str]", template: str) -> range:

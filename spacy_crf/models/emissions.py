@@ -20,6 +20,7 @@ from thinc.model import deserialize_attr, serialize_attr
 from thinc.types import Floats2d
 
 from ..errors import Errors, announcements
+from ..features import settings
 from ..features.columns import TokenColumns
 from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
@@ -193,8 +194,7 @@ def SparseEmissions(
     min_count (int): Features met less often in training are left out.
     possible_states (bool): Give every feature a weight for every tag, not only for those it was seen with.
     """
-    if min_count < 1:
-        raise ValueError(Errors.CRF115.format(parameter="min_count", value=min_count, allowed="at least 1"))
+    _check_features(features)
     return Model(
         "sparse_emissions",
         _sparse_forward,
@@ -202,8 +202,8 @@ def SparseEmissions(
         params={"states": None, "transitions": None},
         attrs={
             "features": SparseFeatures(features),
-            "min_count": min_count,
-            "possible_states": possible_states,
+            "min_count": settings.count("min_count", min_count),
+            "possible_states": settings.flag("possible_states", possible_states),
             "resize": _resize_sparse,
             "kept": Kept(("features",), (), _check_sparse),
         },
@@ -217,11 +217,11 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     features (FeatureSet): The templates, none of transitions.
     rows (int): A power of two, about as large as the number of features or larger.
     """
-    if rows < 1 or rows & (rows - 1) or rows > 1 << 30:
-        raise ValueError(Errors.CRF115.format(parameter="rows", value=rows, allowed="a power of two, at most 2 ** 30"))
-    if features.transitions:
-        allowed = "hashed emissions have no templates of transitions"
-        raise ValueError(Errors.CRF115.format(parameter="transitions", value=features.transitions, allowed=allowed))
+    _check_features(features)
+    rows = settings.count("rows", rows)
+    settings.require(not rows & (rows - 1) and rows <= 1 << 30, "rows", rows, "it is a power of two, at most 2 ** 30")
+    templates = [*map(str, features.transitions)]
+    settings.require(not templates, "transitions", templates, "hashed emissions have no templates of transitions")
     return Model(
         "hashed_emissions",
         _sparse_forward,
@@ -234,6 +234,11 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
             "kept": Kept(("features",), ("rows",), _check_sparse),
         },
     )
+
+
+def _check_features(features: Any) -> None:
+    allowed = "give a feature set of tokens, such as spacy_crf.ner_features.v1"
+    settings.require(isinstance(features, FeatureSet), "features", features, allowed)
 
 
 def _sparse_forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:

@@ -17,6 +17,7 @@ from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
 
 from ..errors import Errors, announcements
+from ..features import settings
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex
 from ..features.gazetteers import Gazetteer
@@ -180,17 +181,19 @@ def SparseSegments(
     min_count (int): Features of fewer annotated segments are left out.
     possible_states (bool): Give every feature a weight for every label, not only for those it was seen with.
     """
-    if min_count < 1:
-        raise ValueError(Errors.CRF115.format(parameter="min_count", value=min_count, allowed="at least 1"))
+    features = segment_features() if features is None else features
+    settings.require(
+        isinstance(features, SegmentFeatureSet), "features", features, "give spacy_crf.segment_features.v1"
+    )
     return Model(
         "sparse_segments",
         _forward,
         init=_init,
         params=dict.fromkeys(PLACES),
         attrs={
-            "segment_features": SegmentFeatures(segment_features() if features is None else features),
-            "min_count": min_count,
-            "possible_states": possible_states,
+            "segment_features": SegmentFeatures(features),
+            "min_count": settings.count("min_count", min_count),
+            "possible_states": settings.flag("possible_states", possible_states),
             "kept": Kept(("segment_features",), (), _check),
         },
     )
