@@ -76,14 +76,6 @@ def _check_shapes(kind: type, shapes: tuple[tuple[int, ...], ...]) -> None:
             raise ValueError(Errors.CRF015.format(shape=shape))
 
 
-def well_formed(scores: Scores) -> bool:
-    """Whether no score is NaN or infinite upwards, and the sequences are all tokens, one after the other."""
-    starts, n_tokens = scores.starts, len(scores[0])
-    in_order = len(starts) > 0 and starts[0] == 0 and starts[-1] == n_tokens and (starts[1:] >= starts[:-1]).all()
-    # so written, it is false for NaN too
-    return bool(in_order and all(array.max(initial=-np.inf) < np.inf for array in named(scores).values()))
-
-
 def refuse(scores: Scores) -> NoReturn:
     """Say which of the scores is the mistake."""
     for name, array in named(scores).items():
@@ -110,27 +102,21 @@ def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
     return type(clamp)(*(contiguous(array, np.bool_) for array in clamp))
 
 
-def check_listed(listed: Optional[SpanList], starts: NDArray[np.int64], longest: int) -> SpanList:
-    """The list of spans as kernels want it; an empty one for None."""
-    n_tokens = int(starts[-1])
-    if listed is None:
-        return SpanList(np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
-    first, lengths = contiguous(listed.starts, np.int64), contiguous(listed.lengths, np.int32)
-    begin = np.repeat(np.arange(n_tokens), np.diff(first)) if len(first) == n_tokens + 1 else None
-    if begin is None or len(begin) != len(lengths) or first[0] != 0:
-        raise ValueError(
-            Errors.CRF016.format(reason="starts does not lead from 0 to the number of spans, token by token")
-        )
-    if len(lengths):
-        end_of_sequence = starts[np.searchsorted(starts, begin, side="right")]
-        same = begin[1:] == begin[:-1]
-        if lengths.min() < 1 or lengths.max() > longest:
-            raise ValueError(Errors.CRF016.format(reason=f"lengths lie outside 1 to {longest}"))
-        if (begin + lengths > end_of_sequence).any():
-            raise ValueError(Errors.CRF016.format(reason="a span reaches beyond the end of its sequence"))
-        if (lengths[1:][same] <= lengths[:-1][same]).any():
-            raise ValueError(Errors.CRF016.format(reason="the lengths of one token's spans do not rise"))
-    return SpanList(first, lengths)
+def refuse_listed(listed: SpanList, starts: NDArray[np.int64], longest: int) -> NoReturn:
+    """Say what is wrong with a list of spans."""
+    n_tokens, (first, lengths) = int(starts[-1]), listed
+    counts = np.diff(first)
+    leads = len(first) == n_tokens + 1 and first[0] == 0 and first[-1] == len(lengths) and (counts >= 0).all()
+    begin = np.repeat(np.arange(n_tokens), counts) if leads else lengths
+    if not leads:
+        reason = "starts does not lead from 0 to the number of spans, token by token"
+    elif lengths.min() < 1 or lengths.max() > longest:
+        reason = f"lengths lie outside 1 to {longest}"
+    elif (begin + lengths > starts[np.searchsorted(starts, begin, side="right")]).any():
+        reason = "a span reaches beyond the end of its sequence"
+    else:
+        reason = "the lengths of one token's spans do not rise"
+    raise ValueError(Errors.CRF016.format(reason=reason))
 
 
 # ------------------------------------------------------------------------------------------------------ parts and sums

@@ -397,3 +397,51 @@ def test_a_doc_of_many_tokens(trained):
     nlp, ner, examples = trained
     words = [token.text for example in examples for token in example.reference] * 400
     assert len(ner(Doc(nlp.vocab, words=words)).ents) > 3000
+
+
+@pytest.mark.issue(13)
+def test_weights_that_are_zero_are_not_saved(tmp_path):
+    nlp = spacy.blank("en")
+    pipe, examples = nlp.add_pipe("semicrf_ner"), ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=LBFGS(l1=0.3, l2=0.01, iterations_per_step=50))
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    for ref, store in (("emissions", "features"), ("segments", "segment_features")):
+        trained, kept = (component.model.get_ref(ref) for component in (pipe, loaded.get_pipe("semicrf_ner")))
+        for name, rows in kept.attrs[store].tables.items():
+            weights = trained.get_param(name)
+            assert len(kept.get_param(name)) == rows.n_weights == np.count_nonzero(weights)
+            assert (np.diff(rows.pair_starts) > 0).all()
+            assert len(trained.get_param(name)) == trained.attrs[store].tables[name].n_weights  # training may go on
+    assert any((pipe.model.get_ref("segments").get_param(name) == 0).any() for name in ("begins", "spans"))
+    for example in examples:
+        words = [token.text for token in example.reference]
+        assert entities(loaded(Doc(loaded.vocab, words=words))) == entities(nlp(plain(example.reference)))
+
+
+@pytest.mark.issue(13)
+def test_prediction_scores_what_training_scores():
+    """With features of every place, of one word and of several: and again after an optimizer changed the weights in place."""
+    templates = ["seg.first:lower[-2..1]", "seg.last:shape[0]", "seg.contains:lower", "seg.count:is_title", "seg.text"]
+    templates += [
+        "seg.first:lower[0]|seg.first:lower[1]",
+        "seg.before:lower",
+        "seg.after:shape",
+        "seg.length",
+        "seg.shape",
+    ]
+    features = {"@misc": "spacy_crf.segment_features.v1", "extra": templates}
+    segments = {"@architectures": "spacy_crf.SparseSegments.v1", "features": features}
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("semicrf_ner", config={"model": {"segments": segments}})
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    docs = [plain(example.reference) for example in examples]
+    for _ in range(3):
+        predicted = pipe.model.predict(docs)
+        trained, _ = pipe.model.begin_update(docs)
+        for name, array in zip(type(trained).AXES, trained):
+            np.testing.assert_allclose(getattr(predicted, name), array, atol=1e-5, err_msg=name)
+        nlp.update(examples, sgd=registry.get("optimizers", "Adam.v1")(0.1))
+    assert np.abs(predicted.begins).max() > 0.05

@@ -22,10 +22,6 @@ class LinearChain(Structure[ChainScores]):
     work = ChainWork
     compiled = (kernels.forward, kernels.viterbi)
 
-    def well_formed(self, scores: ChainScores) -> bool:
-        transitions = scores.transitions if arrays.per_position(scores) else scores.transitions[np.newaxis]
-        return kernels.well_formed(scores.emissions, transitions, scores.first, scores.last, scores.starts)
-
     def forward(self, work: ChainWork) -> tuple[Floats, "_Kept"]:
         linear = scaling.forward(work)
         log_z = linear.log_z.copy()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
-from ..kernels import best_first
+from ..kernels import best_first, checks
 from ..kernels import semi_markov as kernels
 from ..kernels.numerics import SPREAD
 from ..schemes import Segments
@@ -122,7 +122,13 @@ class SemiMarkov(Structure[SegmentScores]):
 
     def conform(self, scores: SegmentScores) -> SegmentScores:
         checked = super().conform(scores)
-        return checked._replace(listed=arrays.check_listed(checked.listed, checked.starts, len(checked.lengths)))
+        if checked.listed is None:
+            return checked._replace(listed=SpanList(np.zeros(len(checked.tokens) + 1, np.int64), np.zeros(0, np.int32)))
+        first, lengths = checked.listed
+        listed = SpanList(arrays.contiguous(first, np.int64), arrays.contiguous(lengths, np.int32))
+        if not checks.well_listed(*listed, checked.starts, len(checked.lengths)):
+            arrays.refuse_listed(listed, checked.starts, len(checked.lengths))
+        return checked._replace(listed=listed)
 
     def forward(self, work: SegmentWork) -> tuple[Floats, "_Kept"]:
         linear, whole = _linear_forward(work), work.chunk(0, work.n_sequences)

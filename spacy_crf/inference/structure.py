@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..arrays import Scores
 from ..errors import Errors
-from ..kernels import announce_compilation
+from ..kernels import announce_compilation, checks
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats, Path, SpanList
@@ -272,13 +272,12 @@ class Structure(Generic[Scores]):
     def conform(self, scores: Scores) -> Scores:
         """The scores in the form that the kernels take."""
         conforming = arrays.conform(scores)
-        if not self.well_formed(conforming):
+        right = checks.cuts(conforming.starts, len(conforming[0]))
+        for array in conforming[: len(conforming.AXES)]:
+            right = right and checks.below_infinity(array.reshape(-1))
+        if not right:
             arrays.refuse(conforming)
         return conforming
-
-    def well_formed(self, scores: Scores) -> bool:
-        """Whether nothing is NaN or infinite upwards, and the sequences are all tokens."""
-        return arrays.well_formed(scores)
 
     def narrow(self, work: Work[Scores], expected: Scores) -> Scores:
         """Derivatives with respect to the scores of work as those with respect to the scores that were given."""

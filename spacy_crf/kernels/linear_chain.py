@@ -717,25 +717,3 @@ def only_path(clamp, states):
         if allowed != 1:
             return False
     return True
-
-
-# ------------------------------------------------------------------------------------------------------------- checks
-
-
-@kernel
-def well_formed(emissions, transitions, first, last, starts):
-    """Whether no score is NaN or infinite upwards, and the sequences are all tokens, one after the other. In one call: for a
-    short text, looking through the scores with numpy took twice as long as decoding it."""
-    mistakes = 0
-    for t in range(emissions.shape[0]):
-        for j in range(emissions.shape[1]):
-            mistakes += not emissions[t, j] < np.inf  # so written, it is true for NaN too
-    for t in range(transitions.shape[0]):
-        for i in range(transitions.shape[1]):
-            for j in range(transitions.shape[2]):
-                mistakes += not transitions[t, i, j] < np.inf
-    for j in range(first.shape[0]):
-        mistakes += not (first[j] < np.inf and last[j] < np.inf)
-    for b in range(starts.shape[0] - 1):
-        mistakes += starts[b] > starts[b + 1]
-    return mistakes == 0 and starts.shape[0] > 0 and starts[0] == 0 and starts[-1] == emissions.shape[0]

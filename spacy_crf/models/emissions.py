@@ -31,10 +31,8 @@ from ..schemes import NO_SEGMENTS, Segments
 from ..types import Clamp, Floats, TokenFeatures
 from .kept import Kept, check_equal, check_weights
 from .parameters import enlarged, set_moved, spread
-from .sparse_rows import LexemeScores, SparseRows
-
-# Memory for the scores of lexemes that prediction keeps
-_LEXEME_SCORES_BYTES = 256 << 20
+from .scorers import TableScorer, most_lexemes
+from .sparse_rows import SparseRows
 
 
 class Emissions(NamedTuple):
@@ -112,6 +110,17 @@ class SparseFeatures:
         self.feature_set.reader(gazetteers)
         self.gazetteers = gazetteers
         self._compiled = self._scorer = None
+
+    @property
+    def tables(self) -> dict[str, SparseRows]:
+        """The pairs that have a weight, by the name of their parameter."""
+        return {"states": self.states, "transitions": self.transitions}
+
+    def with_tables(self, tables: dict[str, SparseRows]) -> "SparseFeatures":
+        """The same with other pairs."""
+        features = SparseFeatures(self.feature_set, gazetteers=self.gazetteers, n_tags=self.n_tags)
+        features.states, features.transitions = tables["states"], tables["transitions"]
+        return features
 
     @property
     def check(self) -> int:
@@ -291,22 +300,16 @@ class SparseScorer:
     def __init__(self, features: SparseFeatures, weights: NDArray[np.float32], transition_weights: NDArray[np.float32]):
         self.weights = (weights, transition_weights)
         self._features = features
-        self._slots = features.states.slots(weights)
         self._transition_slots = features.transitions.slots(transition_weights)
-        compiled, self._transitions = features.compiled
-        single = compiled.reads_one_lexeme
-        self._lexeme_scores = LexemeScores(compiled, single, features.states, self._slots)
-        self._rest = compiled.only(~single)
-        bytes_per_lexeme = max(1, self._lexeme_scores.bytes_per_lexeme)
-        features.reader.max_lexemes = min(500_000, _LEXEME_SCORES_BYTES // bytes_per_lexeme)
+        states, self._transitions = features.compiled
+        self._states = TableScorer(states, features.states, weights)
+        features.reader.max_lexemes = most_lexemes([self._states])
 
     def __call__(self, docs: list[Doc]) -> Emissions:
         features = self._features
         columns = features.reader.read(docs)
         scores = np.zeros((len(columns.lexemes), features.n_tags))
-        self._lexeme_scores.add(columns, scores)
-        if self._rest.templates or self._rest.item_templates:
-            features.states.add_scores(self._rest.rows(columns, features.states.index), self._slots, scores)
+        self._states.add(columns, scores)
         transitions = None
         if features.feature_set.transitions:
             transitions = np.zeros((len(scores), features.n_tags**2))

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from thinc.api import Model
 
-from .emissions import SparseFeatures
 from .sparse_rows import SparseRows
 
 
@@ -20,23 +20,29 @@ def prune(model: Model) -> Pruned:
     pruned = model.copy()
     n_weights = n_features = 0
     for node in pruned.walk():
-        features = node.attrs.get("features")
-        if not isinstance(features, SparseFeatures):
-            continue
-        smaller = SparseFeatures(features.feature_set, gazetteers=features.gazetteers, n_tags=features.n_tags)
-        for name in ("states", "transitions"):
-            rows: SparseRows = getattr(features, name)
-            weights = node.get_param(name)
-            kept = weights != 0
-            widths = np.bincount(rows.rows_of_pairs()[kept], minlength=len(rows.index))
-            has_weight = widths > 0
-            index = rows.index.keep(has_weight)
-            kept_widths = widths if len(index) == len(rows.index) else widths[has_weight]
-            starts = np.append(0, np.cumsum(kept_widths)).astype(np.int64)
-            counts = rows.counts if len(index) == len(rows.index) else rows.counts[has_weight]
-            setattr(smaller, name, SparseRows(index, starts, rows.pair_columns[kept], rows.n_columns, counts))
-            node.set_param(name, weights[kept])
-            n_weights += int((~kept).sum())
-            n_features += len(rows.index) - len(index)
-        node.attrs["features"] = smaller
+        for name, features in list(node.attrs.items()):
+            if not hasattr(features, "with_tables"):
+                continue
+            tables = {}
+            for param, rows in features.tables.items():
+                weights = node.get_param(param)
+                kept = weights != 0
+                tables[param] = _keep(rows, kept)
+                node.set_param(param, weights[kept])
+                n_weights += int((~kept).sum())
+                n_features += len(rows.index) - len(tables[param].index)
+            node.attrs[name] = features.with_tables(tables)
     return Pruned(pruned, n_weights, n_features)
+
+
+def _keep(rows: SparseRows, kept: NDArray[np.bool_]) -> SparseRows:
+    """Some of the weights (bool[W]), and the features that have any."""
+    widths = np.bincount(rows.rows_of_pairs()[kept], minlength=len(rows.index))
+    has_weight = widths > 0
+    index = rows.index.keep(has_weight)
+    if len(index) < len(rows.index):
+        widths, counts = widths[has_weight], rows.counts[has_weight]
+    else:  # hashed rows stay
+        counts = rows.counts
+    starts = np.append(0, np.cumsum(widths)).astype(np.int64)
+    return SparseRows(index, starts, rows.pair_columns[kept], rows.n_columns, counts)

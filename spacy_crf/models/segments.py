@@ -26,6 +26,7 @@ from ..features.segments import CompiledSegments, SegmentFeatureSet, SpanIndexBu
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .emissions import Corpus, move_weights
 from .kept import Kept, check_equal, check_weights
+from .scorers import TableScorer, most_lexemes
 from .sparse_rows import SparseRows
 
 PLACES = ("begins", "ends", "tokens", "spans")
@@ -80,6 +81,7 @@ class SegmentFeatures:
         self.longest = longest
         self.rows = {place: SparseRows.empty(n_states) for place in PLACES}
         self._compiled: Optional[CompiledSegments] = None
+        self._scorer: Optional[SegmentScorer] = None
         self._lock = threading.Lock()
 
     @property
@@ -99,13 +101,25 @@ class SegmentFeatures:
         """RAISES (ValueError): CRF106 if the templates name another one."""
         self.feature_set.reader(gazetteers)
         self.gazetteers = gazetteers
-        self._compiled = None
+        self._compiled = self._scorer = None
         for name in self.feature_set.named(["near"]):
             if not gazetteers[name].scan:
                 text = (
                     "seg.near:%s compares a segment with the likeliest of %d phrases, not with all (docs/features.md)"
                 )
                 announcements.info(text, name, len(gazetteers[name].entries))
+
+    @property
+    def tables(self) -> dict[str, SparseRows]:
+        """The pairs that have a weight, by the name of their parameter."""
+        return self.rows
+
+    def with_tables(self, tables: dict[str, SparseRows]) -> "SegmentFeatures":
+        """The same with other pairs."""
+        settings = {"gazetteers": self.gazetteers, "n_states": self.n_states, "longest": self.longest}
+        features = SegmentFeatures(self.feature_set, **settings)
+        features.rows = tables
+        return features
 
     def prepare(self, docs: list[Doc]) -> PreparedSegments:
         compiled = self.compiled
@@ -120,13 +134,24 @@ class SegmentFeatures:
             known.listed,
         )
 
+    def scorer(self, weights: list[NDArray[np.float32]]) -> "SegmentScorer":
+        """The scorer for these weights by place, kept until ``forget_scores`` or until the arrays are others."""
+        scorer = self._scorer
+        if scorer is None or any(known is not given for known, given in zip(scorer.weights, weights)):
+            scorer = self._scorer = SegmentScorer(self, weights)
+        return scorer
+
+    def forget_scores(self) -> None:
+        """To be called when weights were changed in place, as thinc's optimizers do."""
+        self._scorer = None
+
     def slots(self, weights: dict[str, NDArray]) -> dict[str, Floats]:
         """Weights by place, as the kernels add them up."""
         return {place: rows.slots(weights[place]) for place, rows in self.rows.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and child processes: caches and the lock stay behind."""
-        return {**self.__dict__, "_compiled": None, "_lock": None}
+        return {**self.__dict__, "_compiled": None, "_scorer": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
@@ -201,6 +226,9 @@ def SparseSegments(
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[SpanScores, Callable]:
     features: SegmentFeatures = model.attrs["segment_features"]
+    if not is_train:
+        return features.scorer([model.get_param(place) for place in PLACES])(docs), _no_backprop
+    features.forget_scores()
     prepared = features.prepare(docs)
     scores = score_segments(features, prepared, features.slots({place: model.get_param(place) for place in PLACES}))
 
@@ -214,6 +242,44 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[SpanScores,
         return []
 
     return scores, backprop
+
+
+def _no_backprop(d_scores: SpanScores) -> list[Doc]:
+    return []
+
+
+class SegmentScorer:
+    """Scores the segments of Docs with fixed weights: what prediction runs.
+
+    weights (List[float32[W]]): By place.
+    """
+
+    def __init__(self, features: SegmentFeatures, weights: list[NDArray[np.float32]]):
+        self.weights = weights
+        self._features = features
+        compiled, rows = features.compiled, features.rows
+        of_place = dict(zip(PLACES, weights))
+        self._by_token = {
+            place: TableScorer(getattr(compiled, place), rows[place], of_place[place]) for place in PLACES[:3]
+        }
+        self._span_slots = rows["spans"].slots(of_place["spans"])
+        compiled.reader.max_lexemes = most_lexemes(self._by_token.values())
+
+    def __call__(self, docs: list[Doc]) -> SpanScores:
+        features, rows = self._features, self._features.rows
+        columns = features.compiled.reader.read(docs)
+        known = features.compiled.known_spans(
+            docs, columns, features.longest, rows["spans"].index, rows["tokens"].index
+        )
+        scores = {place: np.zeros((len(columns.lexemes), features.n_states)) for place in PLACES[:3]}
+        for place, scorer in self._by_token.items():
+            scorer.add(columns, scores[place])
+        spans = np.zeros((len(known.listed.lengths), features.n_states))
+        if rows["spans"].n_weights:
+            rows["spans"].add_scores(known.rows, self._span_slots, spans)
+        if len(known.repeats.rows):
+            rows["tokens"].add_scores(known.repeats, self._by_token["tokens"].slots, spans)
+        return SpanScores(**scores, spans=spans, listed=known.listed)
 
 
 def score_segments(

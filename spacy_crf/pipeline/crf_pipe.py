@@ -560,15 +560,14 @@ class CRFPipe(TrainablePipe):
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
             self._step_by_gradient(optimizer)
-            if self._sparse_features is not None:
-                self._sparse_features.forget_scores()
+            self._forget_scores()
             return
         if self._sparse_features is None:
             raise ValueError(Errors.CRF405.format(name=self.name, optimizer=type(optimizer).__name__))
         if not batch:
             return
         self._clear_gradients()
-        self._sparse_features.forget_scores()  # of an evaluation, which take memory
+        self._forget_scores()  # of an evaluation, which take memory
         examples = [example for part in batch for example in part.examples]
         kind = _view_for(optimizer)
         if self.has_read_corpus:
@@ -583,6 +582,10 @@ class CRFPipe(TrainablePipe):
         self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
         losses = batch[-1].losses
         losses[self.name] = value
+
+    def _forget_scores(self) -> None:
+        for features in self._feature_stores():
+            features.forget_scores()
 
     def _step_by_gradient(self, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF315 if weights would not be finite; they stay as they were."""
