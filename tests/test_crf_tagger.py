@@ -233,6 +233,27 @@ def test_features_from_a_rule_based_component():
     assert [token.tag_ for token in doc] == ["X", "X", "NAME"]
 
 
+@pytest.mark.issue(12)
+def test_extensions_that_are_set_stay_as_they_are():
+    """They became text: 3 was "3" afterwards, and an unlikely label left an empty string where nothing was."""
+    Token.set_extension("crf_chunk", default=None, force=True)
+    try:
+        nlp = spacy.blank("en")
+        nlp.add_pipe("crf_tagger", config={"attribute": "crf_chunk", "min_prob": 0.9})
+        reference = Doc(nlp.vocab, words=["a", "b", "c"])
+        for token, label in zip(reference, ["A", "B", "A"]):
+            token._.crf_chunk = label
+        examples = [Example(plain(reference), reference)]
+        nlp.initialize(lambda: examples)  # the weights are zero: no label is likely
+        doc = plain(reference)
+        value = doc[0]._.crf_chunk = [3]
+        run(nlp, doc)
+        assert doc[0]._.crf_chunk is value
+        assert [token._.crf_chunk for token in doc[1:]] == [None, None]
+    finally:
+        Token.remove_extension("crf_chunk")
+
+
 @Language.component("first_word_annotator")
 def annotate_partly(doc):
     """The first word is the root of all, and an entity."""

@@ -165,11 +165,15 @@ class CRFTagger(ChainPipe):
             if begin < end and self._attribute_id is not None:
                 doc.from_array([self._attribute_id], values[begin:end].reshape(-1, 1))
             elif begin < end:
-                self._set_extension(doc, values[begin:end])
+                kept = None if prediction.preset is None else prediction.preset[begin:end]
+                self._set_extension(doc, values[begin:end], kept)
         if prediction.probabilities is not None:
             self.write_probabilities(docs, prediction, present)
 
-    def _set_extension(self, doc: Doc, values: NDArray[np.uint64]) -> None:
+    def _set_extension(self, doc: Doc, values: NDArray[np.uint64], kept: Optional[NDArray[np.uint64]]) -> None:
+        """What is there stays what it is, which need not be text; without a label nothing is written."""
         name, strings = self.cfg["attribute"], self.vocab.strings
-        for token, value in zip(doc, values.tolist()):
-            token._.set(name, strings[value])
+        changed = values if kept is None else np.where(kept != 0, 0, values)
+        for token, value in zip(doc, changed.tolist()):
+            if value or self.cfg["overwrite"]:
+                token._.set(name, strings[value])
