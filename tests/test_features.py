@@ -169,6 +169,10 @@ def test_numbers_must_be_finite(docs, bad):
 def test_functions_must_fit_the_doc(docs):
     with pytest.raises(ValueError, match=r"CRF110.*'fn:short' returned 1 items for a document of 5 tokens"):
         freeze(FeatureSet(["fn:short[0]"], functions={"short": lambda doc: [["x"]]}), docs[:1])
+    for given, got in ((None, "NoneType"), (3, "int"), (np.array(3.0), "ndarray"), (np.zeros((0, 5)), 0), ({}, 0)):
+        feature_set = FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc, given=given: given})
+        with pytest.raises(ValueError, match=rf"CRF110.*'fn:odd' returned {got} items for a document of 5 tokens"):
+            freeze(feature_set, docs[:1])
     with pytest.raises(ValueError, match=r"CRF111.*'fn:odd' gave 'x'"):
         freeze(FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: ["x"] * len(doc)}), docs[:1])
 

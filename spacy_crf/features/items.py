@@ -74,17 +74,22 @@ def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[
     hashes, values, counts = [], [], []
     hash_of: dict[str, int] = {}
     for doc in docs:
-        rows = source(doc)
-        if not hasattr(rows, "__len__") or len(rows) != len(doc):
-            got = len(rows) if hasattr(rows, "__len__") else type(rows).__name__
+        given = source(doc)
+        try:
+            rows = given.tolist() if isinstance(given, np.ndarray) else list(given)
+            n_rows = len(rows)
+        except TypeError:
+            n_rows = -1
+        if n_rows != len(doc):
+            got = type(given).__name__ if n_rows < 0 else n_rows
             raise ValueError(Errors.CRF110.format(name=name, got=got, expected=len(doc), start=doc.text[:40]))
         for i, row in enumerate(rows):
             found = named_numbers(row)
             if found is None:
                 raise ValueError(Errors.CRF111.format(name=name, value=shown(row)))
             texts, numbers = found
-            if not np.isfinite(numbers).all():
-                value = next(number for number in numbers if not np.isfinite(number))
+            if not all(map(math.isfinite, numbers)):
+                value = next(number for number in numbers if not math.isfinite(number))
                 message = Errors.CRF109.format(source=name, value=value, token=i, text=doc[i].text, start=doc.text[:40])
                 raise ValueError(message)
             for text in texts:

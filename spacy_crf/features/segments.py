@@ -13,6 +13,7 @@ first one, ``seg.before:lower`` is ``seg.first:lower[-1]``. What a template read
 Segment features weigh labels, not ``O``: its segments have one token, and token templates say all there is to say.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection
 from itertools import chain
@@ -549,7 +550,7 @@ def _span_items(name: str, span: Span, given: Any):
         return []
     one = isinstance(given, (str, int, float, np.number))
     found = named_numbers([given] if one else given)
-    if found is None or not np.isfinite(found[1]).all():
+    if found is None or not all(map(math.isfinite, found[1])):
         raise ValueError(Errors.CRF124.format(name=name, value=shown(given), span=span.text[:40]))
     return zip(*found)
 
