@@ -8,6 +8,8 @@ from spacy.tokens import Span
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_crf.models.views import view_corpus
+
 from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, tag_examples
 
 # Optimizer: its loss and its settings
@@ -116,7 +118,7 @@ def test_online_rules_remember_what_they_knew_of_each_weight(component, optimize
     before = sgd._runs[component]
     remembered = {name: array[before.slot_of_weight] for name, array in before.arrays.items()}
     pipe.add_label("NEW")
-    view = pipe.model.attrs["sequences"](pipe.model, pipe.loss, [pipe._annotated(examples)])
+    view = view_corpus("sequences", pipe.model, pipe.loss, [pipe._annotated(examples)])
     after = sgd._run_of(view, component)
     places = view.places(before.frame)
     assert after is not before and after.count == before.count

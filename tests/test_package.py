@@ -83,6 +83,24 @@ def test_imports_go_to_the_left(path):
     assert not wrong
 
 
+def imported(name: str, graph: dict[str, set[str]]) -> bool:
+    return any(name in others for others in graph.values())
+
+
+def test_no_files_import_each_other():
+    """Neither directly nor by others, and not when some function is called either; names for annotations alone don't count."""
+    names = {path: ".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
+    graph = {}
+    for path, name in names.items():
+        wanted = {found.module for found in imports_of(path) if not found.for_types}
+        wanted |= {module.rpartition(".")[0] for module in wanted}
+        graph[name] = (wanted & set(names.values())) - {name}
+    while ends := [name for name, others in graph.items() if not others & graph.keys() or not imported(name, graph)]:
+        for name in ends:
+            del graph[name]
+    assert not {name: sorted(others & graph.keys()) for name, others in graph.items()}
+
+
 @pytest.mark.parametrize(
     "path", [path for path in MODULES if LAYER_OF[path.parts[1].removesuffix(".py")] <= WITHOUT_SPACY], ids=str
 )

@@ -176,12 +176,12 @@ def _annotated(nlp: Language, pipe, examples: list[Example]) -> list[Example]:
 
 def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
     """Along the path of regularizers; features are looked up once."""
+    from ..models.views import view_corpus
     from ..optimizers.lbfgs import LBFGS
 
     pipe._check_fit(LBFGS())
-    objective = pipe.model.attrs["objective"](
-        pipe.model, pipe.loss, [pipe._annotated(block) for block in pipe._blocks(learned)]
-    )
+    corpus = [pipe._annotated(block) for block in pipe._blocks(learned)]
+    objective = view_corpus("objective", pipe.model, pipe.loss, corpus)
     for setting in product(sorted(l1, reverse=True), sorted(l2, reverse=True)):
         optimizer = LBFGS(l1=setting[0], l2=setting[1], iterations_per_step=iterations, max_iterations=iterations)
         optimizer.step(objective, key=pipe.name)

@@ -43,26 +43,12 @@ def LinearChain(
             "possible_transitions": possible_transitions,
             "structure": LinearChainInference(),
             "resize": resize_chain,
-            "objective": _make_objective,
-            "sequences": _make_sequences,
             "potentials": Potentials(),
             "allowed": None,  # TransitionMask, set by the component
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
             "kept": Kept(("observed",), (), _check),
         },
     )
-
-
-def _make_objective(model: Model, loss, corpus):
-    from .objective import LinearChainObjective  # which knows this file
-
-    return LinearChainObjective(model, loss, corpus)
-
-
-def _make_sequences(model: Model, loss, corpus):
-    from .sequences import SequencesObjective
-
-    return SequencesObjective(model, loss, corpus)
 
 
 def set_allowed(model: Model, mask: TransitionMask) -> None:

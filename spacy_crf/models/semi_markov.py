@@ -74,16 +74,8 @@ def SemiMarkov(
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
             "kept": Kept(("longest", "observed"), ("longest_segment",), _check),
             "resize": resize_semi_markov,
-            "objective": SemiMarkovObjective,
-            "sequences": _make_sequences,
         },
     )
-
-
-def _make_sequences(model: Model, loss, corpus):
-    from .segment_sequences import SegmentSequencesObjective  # which knows this file
-
-    return SegmentSequencesObjective(model, loss, corpus)
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:

@@ -11,6 +11,7 @@ from spacy.training import Example
 from ..errors import Errors
 from ..features.columns import ANNOTATION
 from ..features.doc_batch import doc_bounds, read_attributes
+from ..models.views import view_corpus
 from . import supervision
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class PreparedCorpus:
         self._pipe = pipe
         self.kind = kind
         corpus = (pipe._annotated(block, kind) for block in pipe._blocks(examples))
-        self.objective = pipe.model.attrs[kind](pipe.model, pipe.loss, corpus)
+        self.objective = view_corpus(kind, pipe.model, pipe.loss, corpus)
 
     @property
     def has_features_of_pipe(self) -> bool:
