@@ -12,7 +12,7 @@ from spacy.util import registry
 
 from spacy_crf.schemes import SCHEMES
 
-from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
+from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
 
 def train(nlp, examples, steps=2, **settings):
@@ -403,24 +403,22 @@ def test_excluding_the_component(trained, tmp_path):
     assert spacy.load(tmp_path, disable=["crf_ner"]).disabled == ["crf_ner"]
 
 
+TOK2VEC = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "pretrained_vectors": None,
+    "width": 32,
+    "depth": 2,
+    "embed_size": 200,
+    "window_size": 1,
+    "maxout_pieces": 2,
+    "subword_features": True,
+}
+NEURAL = {"emissions": {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": TOK2VEC}}
+
+
 def test_tok2vec_emissions_learn():
     nlp = spacy.blank("en")
-    model = {
-        "emissions": {
-            "@architectures": "spacy_crf.Tok2VecEmissions.v1",
-            "tok2vec": {
-                "@architectures": "spacy.HashEmbedCNN.v2",
-                "pretrained_vectors": None,
-                "width": 32,
-                "depth": 2,
-                "embed_size": 200,
-                "window_size": 1,
-                "maxout_pieces": 2,
-                "subword_features": True,
-            },
-        }
-    }
-    nlp.add_pipe("crf_ner", config={"model": {"@architectures": "spacy_crf.LinearChain.v1", **model}})
+    nlp.add_pipe("crf_ner", config={"model": NEURAL})
     examples = ner_examples(nlp)
     optimizer = nlp.initialize(lambda: examples)
     optimizer.learn_rate = 0.01
@@ -428,10 +426,45 @@ def test_tok2vec_emissions_learn():
         nlp.update(examples, sgd=optimizer)
     assert nlp.evaluate(examples)["ents_f"] == 1.0
     again = spacy.blank("en")
-    again.add_pipe("crf_ner", config={"model": {"@architectures": "spacy_crf.LinearChain.v1", **model}})
+    again.add_pipe("crf_ner", config={"model": NEURAL})
     again.from_bytes(nlp.to_bytes())
     for example in examples:
         assert entities(run(again, plain(example.reference))) == entities(example.reference)
     lbfgs = registry.get("optimizers", "spacy_crf.LBFGS.v1")()
     with pytest.raises(ValueError, match=r"CRF405.*LBFGS"):
         nlp.update(examples, sgd=lbfgs)
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("optimizer", ["Adam.v1", "RAdam.v1", "SGD.v1"])
+@pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
+def test_labels_are_added_to_a_trained_neural_component(factory, optimizer, tmp_path):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config={"model": NEURAL})
+    examples = ner_examples(nlp) if factory == "crf_ner" else tag_examples(nlp)
+    nlp.initialize(lambda: examples)
+    sgd = registry.get("optimizers", optimizer)(0.01)
+    for _ in range(3):
+        nlp.update(examples, sgd=sgd)
+    nlp.to_disk(tmp_path)
+    for pipeline in (nlp, spacy.load(tmp_path)):
+        doc = examples[0].reference
+        pipe = pipeline.get_pipe(factory)
+        before, tags = pipe.model.predict([doc]).emissions, pipe.tags()
+        pipe.add_label("NEW")
+        after, more = pipe.model.predict([doc]).emissions, pipe.tags()
+        assert more[: len(tags)] == tags
+        np.testing.assert_array_equal(after, np.hstack([before, np.zeros((len(doc), len(more) - len(tags)))]))
+        for _ in range(3):
+            losses = pipeline.update(examples, sgd=sgd)
+        assert np.isfinite(losses[factory])
+
+
+def test_an_untrained_neural_component_says_nothing():
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner", config={"model": NEURAL})
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    assert [token.ent_iob_ for token in nlp("Ann Lee lives in New York .")] == ["O"] * 7
+    ner.add_label("NEW")
+    assert not nlp("Ann Lee").ents

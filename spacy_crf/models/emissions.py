@@ -15,7 +15,7 @@ import srsly
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
-from thinc.api import Linear, Model
+from thinc.api import Linear, Model, zero_init
 from thinc.model import deserialize_attr, serialize_attr
 from thinc.types import Floats2d
 
@@ -501,7 +501,7 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 
     tok2vec (Model[List[Doc], List[Floats2d]]): The encoder, whose width is its dimension ``nO``.
     """
-    output = Linear()
+    output = Linear(init_W=zero_init)  # knows nothing before it has learned, as spaCy's tagger
     return Model(
         "tok2vec_emissions",
         _tok2vec_forward,
@@ -554,9 +554,15 @@ def _check_linear(model: Model, n_tags: int) -> None:
 def _resize_linear(model: Model, n_tags: int) -> None:
     """New tags start at zero."""
     output = model.get_ref("output")
-    before = output.get_dim("nO") if output.has_dim("nO") else n_tags
+    names = ("W", "b") if output.has_param("W") else ()
+    before = {
+        name: (output.get_param(name), output.get_grad(name) if output.has_grad(name) else None) for name in names
+    }
+    for name in names:
+        output.set_param(name, None)  # thinc changes no dimension of a layer that has parameters
     output.set_dim("nO", n_tags, force=True)
-    if before != n_tags and output.has_param("W"):
-        for name in ("W", "b"):
-            shape = (n_tags, *output.get_param(name).shape[1:])
-            set_moved(output, name, lambda values, shape=shape: output.ops.asarray(enlarged(values, shape)))
+    for name, (values, gradient) in before.items():
+        shape = (n_tags, *values.shape[1:])
+        output.set_param(name, output.ops.asarray(enlarged(values, shape)))
+        if gradient is not None:
+            output.set_grad(name, output.ops.asarray(enlarged(gradient, shape)))
