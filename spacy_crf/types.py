@@ -187,7 +187,7 @@ class SegmentUses(NamedTuple):
 
 class ChainCorpus(NamedTuple):
     """A corpus of linear chains, or of chains of segments, as online rules walk through it. All its weights are one vector of M
-    slots, see ``kernels/online.py``."""
+    slots, see ``kernels/walk``."""
 
     n_states: int  # S
     starts: NDArray[np.int64]  # [B + 1]

@@ -13,7 +13,7 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.features.segments import SegmentFeatureSet
-from spacy_crf.kernels import online as kernels
+from spacy_crf.kernels import walk as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.models.objective import LinearChainObjective
 from spacy_crf.models.segment_sequences import SegmentSequencesObjective

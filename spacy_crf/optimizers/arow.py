@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..kernels import online as kernels
+from ..kernels import walk as kernels
 from .objective import check_number
 from .online import OnlineOptimizer, OnlineRun, Pass
 

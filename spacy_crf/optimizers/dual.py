@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors, announcements
-from ..kernels import online as kernels
+from ..kernels import walk as kernels
 from ..losses.clamped import MaxMargin
 from ..types import GOES_ON, ChainCorpus, Floats
 from .batch import SILENCE

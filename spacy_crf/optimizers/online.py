@@ -14,7 +14,7 @@ import srsly
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..kernels import online as kernels
+from ..kernels import walk as kernels
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats
 from .objective import CRFOptimizer, SequenceObjective, WeightFrame, check_count

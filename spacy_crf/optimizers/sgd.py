@@ -5,7 +5,7 @@ from typing import Optional
 
 import numpy as np
 
-from ..kernels import online as kernels
+from ..kernels import walk as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .objective import SequenceObjective, check_count, check_number

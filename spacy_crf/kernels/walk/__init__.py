@@ -1,0 +1,31 @@
+"""Rules that learn from one sequence after the other: score it, see what the loss wants, change the weights it uses.
+
+All weights are one vector of M slots: those of the features of states, of the features of pairs of states, of segments, then a
+matrix [S + 2, S] of transitions, firsts and lasts, -inf where forbidden, and the lengths of segments. Rows of features with many
+states own a slot for every state, so not every slot is a weight (``learned``). A rule touches the slots of a sequence's features
+and nothing else.
+
+Shapes: n tokens of a sequence, S states, P = S rounded up to a multiple of LANES, the added states forbidden; K tokens of the
+longest segment.
+
+``pairs``, ``chains``, ``segments``, ``bests`` and ``sums`` are None where they are not needed, and what is done with them is
+then not compiled. (What is done where one is None is compiled always.)
+"""
+
+from .driver import walk as walk
+from .dual import exponentiated_gradient as exponentiated_gradient
+from .dual import frank_wolfe as frank_wolfe
+from .rules import ADAGRAD as ADAGRAD
+from .rules import AROW as AROW
+from .rules import NOTHING as NOTHING
+from .rules import PASSIVE_AGGRESSIVE as PASSIVE_AGGRESSIVE
+from .rules import PERCEPTRON as PERCEPTRON
+from .rules import SGD as SGD
+from .rules import SGD_L1 as SGD_L1
+from .rules import VOTED_PERCEPTRON as VOTED_PERCEPTRON
+from .rules.adagrad import catch_up_all as catch_up_all
+from .rules.sgd import charge_all as charge_all
+from .work import Room as Room
+from .work import make_room as make_room
+from .work import make_sums as make_sums
+from .work import make_table as make_table

@@ -1,0 +1,199 @@
+"""The weights that a sequence uses, block by block: features of states, of pairs of states and of segments, then matrices. They
+are asked for scores and for the gradient by weight, to descend, and to catch up with the regularizer."""
+
+import numpy as np
+
+from .. import helper
+from ..numerics import LINEAR
+from .rules.adagrad import catch_up
+
+OF_SPANS = 3  # from which on the kinds of a `SegmentUses` are about spans
+
+
+@helper(fastmath=LINEAR)
+def add_scores(uses, begin, end, size, weights, scale, adds, scores):
+    """scores[t, c] = scale · the weights of column c that token t uses; what is there already counts as some, if it adds."""
+    slots, columns, values, bounds = uses
+    for t in range(begin, end):
+        target = scores[t - begin]
+        if not adds:
+            for j in range(size):
+                target[j] = 0.0
+        for n in range(bounds[2 * t], bounds[2 * t + 1]):
+            value = np.float64(values[n]) if len(values) > 0 else 1.0
+            at = slots[n]
+            for j in range(size):
+                target[j] += value * weights[at + j]
+        for n in range(bounds[2 * t + 1], bounds[2 * t + 2]):
+            value = np.float64(values[n]) if len(values) > 0 else 1.0
+            target[columns[n]] += value * weights[slots[n]]
+        for j in range(size):
+            target[j] *= scale
+
+
+@helper
+def collect(corpus, work, pairs, segments, b):
+    """The gradient by weight: each slot of a sequence whose sum is not 0 in work.slots, the sums in work.amounts.
+
+    RETURNS (int): How many.
+    """
+    learned, d_chain = corpus.learned, work.d_chain
+    size = corpus.n_states
+    gradient, slots, amounts = work.gradient, work.slots, work.amounts
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    found = _collect(corpus.states, begin, end, size, work.d_nodes, learned, gradient, slots, 0)
+    if pairs is not None:
+        found = _collect(pairs.uses, begin, end, size * size, pairs.d_scores, learned, gradient, slots, found)
+    if segments is not None:
+        uses = segments.uses
+        derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
+        for kind in range(5):
+            a, c = rows_of_kind(uses.listed_starts, kind, begin, end)
+            found = _collect(uses.features, a, c, size, derivatives[kind], learned, gradient, slots, found)
+        slot = uses.length_start
+        for k in range(uses.longest):
+            for j in range(size):
+                if segments.d_lengths[k, j] != 0.0 and learned[slot]:
+                    gradient[slot] = segments.d_lengths[k, j]
+                    slots[found] = slot
+                    found += 1
+                slot += 1
+    slot = corpus.chain_start
+    for i in range(size + 2):
+        for j in range(size):
+            if d_chain[i, j] != 0.0 and learned[slot]:
+                gradient[slot] = d_chain[i, j]
+                slots[found] = slot
+                found += 1
+            slot += 1
+    n_slots = 0
+    for n in range(found):  # a slot is listed twice where its sum was 0 in between
+        slot = slots[n]
+        if gradient[slot] != 0.0:
+            slots[n_slots] = slot
+            amounts[n_slots] = gradient[slot]
+            gradient[slot] = 0.0
+            n_slots += 1
+    return n_slots
+
+
+@helper
+def _collect(uses, begin, end, size, d_scores, learned, gradient, touched, found):
+    slots, columns, values, bounds = uses
+    for t in range(begin, end):
+        d_token = d_scores[t - begin]
+        moves = False
+        for j in range(size):
+            moves |= d_token[j] != 0.0
+        if not moves:
+            continue
+        for side in range(2 * t, 2 * t + 2):
+            for n in range(bounds[side], bounds[side + 1]):
+                value = np.float64(values[n]) if len(values) > 0 else 1.0
+                column = columns[n]
+                for j in range(size if side == 2 * t else 1):
+                    slot = slots[n] + j
+                    if d_token[column + j] != 0.0 and learned[slot]:
+                        if gradient[slot] == 0.0:
+                            touched[found] = slot
+                            found += 1
+                        gradient[slot] += value * d_token[column + j]
+    return found
+
+
+@helper(fastmath=LINEAR)
+def descend_sequence(corpus, work, pairs, segments, b, rate, weights):
+    """Stochastic gradient descent on loss / B + decay / 2 · w², where most states of most tokens have a derivative. Shrinking
+    all weights is one product (Shalev-Shwartz, Singer & Srebro 2007, section 2.3).
+
+    settings of SGD: decay, then the learning rate's numerator and offset: rate / (offset + steps).
+    """
+    size = corpus.n_states
+    learned = corpus.learned
+    d_chain = work.d_chain
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    _descend(corpus.states, begin, end, size, work.d_nodes, rate, learned, weights)
+    if pairs is not None:
+        _descend(pairs.uses, begin, end, size * size, pairs.d_scores, rate, learned, weights)
+    if segments is not None:
+        uses = segments.uses
+        derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
+        # What was used before has the rate already
+        rates = (1.0, rate, rate, rate, 1.0)
+        for kind in range(5):
+            a, c = rows_of_kind(uses.listed_starts, kind, begin, end)
+            _descend(uses.features, a, c, size, derivatives[kind], rates[kind], learned, weights)
+        slot = uses.length_start
+        for k in range(uses.longest):
+            for j in range(size):
+                if learned[slot]:
+                    weights[slot] -= rate * segments.d_lengths[k, j]
+                slot += 1
+    slot = corpus.chain_start
+    for i in range(size + 2):
+        for j in range(size):
+            if learned[slot]:
+                weights[slot] -= rate * d_chain[i, j]
+            slot += 1
+
+
+@helper(fastmath=LINEAR)
+def _descend(uses, begin, end, size, d_scores, rate, learned, weights):
+    slots, columns, values, bounds = uses
+    for t in range(begin, end):
+        d_token = d_scores[t - begin]
+        for j in range(size):
+            d_token[j] *= rate
+        for n in range(bounds[2 * t], bounds[2 * t + 1]):
+            value = np.float64(values[n]) if len(values) > 0 else 1.0
+            at = slots[n]
+            for j in range(size):
+                weights[at + j] -= value * d_token[j] * learned[at + j]
+        for n in range(bounds[2 * t + 1], bounds[2 * t + 2]):
+            value = np.float64(values[n]) if len(values) > 0 else 1.0
+            weights[slots[n]] -= value * d_token[columns[n]]
+
+
+@helper
+def catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen, regularized, squares):
+    if settings[2] == 0.0 and settings[3] == 0.0:
+        return
+    size = corpus.n_states
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
+    _catch_up_features(corpus.states, begin, end, size, weights, settings, seen, regularized, squares)
+    if pairs is not None:
+        _catch_up_features(pairs.uses, begin, end, size * size, weights, settings, seen, regularized, squares)
+    if segments is not None:
+        uses = segments.uses
+        for kind in range(5):
+            a, c = rows_of_kind(uses.listed_starts, kind, begin, end)
+            _catch_up_features(uses.features, a, c, size, weights, settings, seen, regularized, squares)
+    for slot in range(corpus.chain_start, len(weights)):
+        if corpus.learned[slot]:
+            catch_up(slot, weights, settings, seen, regularized, squares)
+
+
+@helper
+def _catch_up_features(uses, begin, end, size, weights, settings, seen, regularized, squares):
+    slots, _, _, bounds = uses
+    for side in range(2 * begin, 2 * end):
+        for n in range(bounds[side], bounds[side + 1]):
+            for slot in range(slots[n], slots[n] + (size if side % 2 == 0 else 1)):
+                catch_up(slot, weights, settings, seen, regularized, squares)
+
+
+@helper
+def rows_of_kind(listed_starts, kind, begin, end):
+    """What tokens begin:end use of a kind of `SegmentUses.features`."""
+    n_tokens = len(listed_starts) - 1
+    if kind < OF_SPANS:
+        return kind * n_tokens + begin, kind * n_tokens + end
+    before = OF_SPANS * n_tokens + (kind - OF_SPANS) * listed_starts[-1]
+    return before + listed_starts[begin], before + listed_starts[end]
+
+
+@helper
+def clear(rows, n):
+    for t in range(n):
+        for j in range(rows.shape[1]):
+            rows[t, j] = 0.0

@@ -1,0 +1,268 @@
+"""Linear chains: the best labelling, the log partition and its derivative, and given labellings, of a single sequence.
+
+The recursions are those of ``kernels/linear_chain.py``. Here each sequence has exponentials of its own, in rows of whole vectors,
+and no layout of the transitions. With the kernels of batches in their place `walk` took half as long again to compile, and a pass
+of a perceptron a fifth longer, for what each call has to prepare.
+"""
+
+import math
+
+import numpy as np
+
+from .. import helper
+from ..numerics import LANES, LINEAR, SPREAD, TINY, exp_row, log_sum
+from .blocks import clear
+
+
+@helper
+def best_path(work, chains, pairs, path, n, size):
+    """The best labelling in ``path``, and its score; among equals the one with the lower last state, then the one before."""
+    nodes, chain, delta = work.nodes, work.chain, chains.forward
+    transitions = chain if pairs is None else work.matrix
+    width = chain.shape[1]
+    for j in range(width):
+        delta[0, j] = chain[size, j] + nodes[0, j]
+    # delta[t, j] = nodes[t, j] + max_i(delta[t-1, i] + transitions[i, j])
+    for t in range(1, n):
+        if pairs is not None:
+            set_transitions(chain, pairs.scores, t, size, transitions)
+        for j in range(width):
+            delta[t, j] = -np.inf
+        for i in range(0, width, LANES):
+            a, c, d, e = delta[t - 1, i], delta[t - 1, i + 1], delta[t - 1, i + 2], delta[t - 1, i + 3]
+            for j in range(width):
+                upper = max(a + transitions[i, j], c + transitions[i + 1, j])
+                lower = max(d + transitions[i + 2, j], e + transitions[i + 3, j])
+                delta[t, j] = max(delta[t, j], max(upper, lower))
+        for j in range(width):
+            delta[t, j] += nodes[t, j]
+    best, score = -1, -np.inf
+    for j in range(size):
+        if delta[n - 1, j] + chain[size + 1, j] > score:
+            best, score = j, delta[n - 1, j] + chain[size + 1, j]
+    if best == -1:
+        return np.nan if math.isnan(delta[n - 1, 0]) else -np.inf
+    total = score
+    path[n - 1] = best
+    for t in range(n - 1, 0, -1):
+        j, score = best, -np.inf
+        if pairs is not None:
+            set_transitions(chain, pairs.scores, t, size, transitions)
+        for i in range(size):
+            if delta[t - 1, i] + transitions[i, j] > score:
+                best, score = i, delta[t - 1, i] + transitions[i, j]
+        path[t - 1] = best
+    return total
+
+
+@helper
+def set_transitions(chain, pairs, t, size, matrix):
+    """The scores of the step to token t, in matrix [P, P]."""
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            matrix[i, j] = chain[i, j] + pairs[t, i * size + j] if i < size and j < size else -np.inf
+
+
+@helper(fastmath=LINEAR)
+def expect_scaled(work, chains, sum_work, n, size, amount):
+    """Log partition; adds the expected uses of each score, times an amount.
+
+    Scaled linear domain, as in `linear_chain`; NaN, and nothing added, where numbers could vanish.
+    """
+    nodes, chain, d_nodes, d_chain = work.nodes, work.chain, work.d_nodes, work.d_chain
+    alpha, matrix = chains.forward, work.matrix
+    exp_nodes, arriving, beta, transposed, sums = sum_work
+    width = matrix.shape[0]
+    clear(sums, width)
+    largest, least = -np.inf, np.inf
+    for i in range(size):
+        for j in range(size):
+            largest = max(largest, chain[i, j])
+            least = min(least, chain[i, j] if chain[i, j] > -np.inf else np.inf)
+    if largest == -np.inf:
+        largest = least = 0.0
+    spread = largest - least
+    if not spread < SPREAD:
+        return np.nan
+    for i in range(width):
+        exp_row(chain, i, largest, matrix)
+        if i >= size:  # there may be the firsts and lasts
+            for j in range(width):
+                matrix[i, j] = 0.0
+        for j in range(width):
+            transposed[j, i] = matrix[i, j]
+    log_z = 0.0
+    # alpha[t, j] = nodes[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
+    for t in range(n):
+        a = c = d = e = -np.inf
+        for j in range(0, width, LANES):  # four maxima that don't wait for one another
+            a, c = max(a, nodes[t, j]), max(c, nodes[t, j + 1])
+            d, e = max(d, nodes[t, j + 2]), max(e, nodes[t, j + 3])
+        top = max(max(a, c), max(d, e))
+        if top == -np.inf:
+            return top
+        n_small = 0
+        for j in range(width):
+            n_small += (nodes[t, j] <= top + spread - SPREAD) & (nodes[t, j] > -np.inf)
+        if n_small > 0:
+            return np.nan
+        exp_row(nodes, t, top, exp_nodes)
+        if t == 0:
+            for j in range(width):
+                alpha[t, j] = math.exp(chain[size, j])
+            log_z += top
+        else:
+            for j in range(width):
+                alpha[t, j] = 0.0
+            for i in range(0, width, LANES):
+                a, c, d, e = alpha[t - 1, i], alpha[t - 1, i + 1], alpha[t - 1, i + 2], alpha[t - 1, i + 3]
+                for j in range(width):
+                    upper = a * matrix[i, j] + c * matrix[i + 1, j]
+                    alpha[t, j] += upper + d * matrix[i + 2, j] + e * matrix[i + 3, j]
+            log_z += top + largest
+        total = 0.0
+        for j in range(width):
+            alpha[t, j] *= exp_nodes[t, j]
+            total += alpha[t, j]
+        if not TINY < total < 1.0 / TINY:
+            return np.nan
+        log_z += math.log(total)
+        share = 1.0 / total
+        for j in range(width):
+            alpha[t, j] *= share
+    total = 0.0
+    for j in range(width):
+        beta[j] = math.exp(chain[size + 1, j])
+        total += alpha[n - 1, j] * beta[j]
+    if not TINY < total < 1.0 / TINY:
+        return np.nan
+    log_z += math.log(total)
+    # beta[t-1, i] = logsum_j(transitions[i, j] + nodes[t, j] + beta[t, j])
+    for t in range(n - 1, -1, -1):
+        total = 0.0
+        for j in range(width):
+            total += alpha[t, j] * beta[j]
+        if not total > TINY:
+            return np.nan
+        share = amount / total
+        total = 0.0
+        for j in range(width):
+            alpha[t, j] *= share
+            arriving[t, j] = exp_nodes[t, j] * beta[j]
+            total += arriving[t, j]
+            exp_nodes[t, j] = alpha[t, j] * beta[j]
+        if t == 0:
+            break
+        share = 1.0 / total
+        for j in range(width):
+            arriving[t, j] *= share
+            beta[j] = 0.0
+        for i in range(0, width, LANES):
+            a, c, d, e = arriving[t, i], arriving[t, i + 1], arriving[t, i + 2], arriving[t, i + 3]
+            for j in range(width):
+                upper = a * transposed[i, j] + c * transposed[i + 1, j]
+                beta[j] += upper + d * transposed[i + 2, j] + e * transposed[i + 3, j]
+    # The step from i at t - 1 to j at t is expected alpha[t-1, i] · matrix[i, j] · arriving[t, j] times; four at once
+    for t in range(1, n, 4):
+        for i in range(size):
+            if t + 3 < n:
+                a, c, d, e = alpha[t - 1, i], alpha[t, i], alpha[t + 1, i], alpha[t + 2, i]
+                for j in range(width):
+                    upper = a * arriving[t, j] + c * arriving[t + 1, j]
+                    sums[i, j] += upper + d * arriving[t + 2, j] + e * arriving[t + 3, j]
+            else:
+                for u in range(t, n):
+                    for j in range(width):
+                        sums[i, j] += alpha[u - 1, i] * arriving[u, j]
+    for t in range(n):
+        for j in range(size):
+            d_nodes[t, j] += exp_nodes[t, j]
+    for j in range(size):
+        d_chain[size, j] += exp_nodes[0, j]
+        d_chain[size + 1, j] += exp_nodes[n - 1, j]
+    for i in range(size):
+        for j in range(size):
+            d_chain[i, j] += sums[i, j] * matrix[i, j]
+    return log_z
+
+
+@helper
+def expect_in_logs(work, chains, pairs, n, size, amount):
+    """Textbook forward and backward, where the scaled ones give up or transitions depend on the token."""
+    nodes, chain, d_nodes, d_chain, alpha = work.nodes, work.chain, work.d_nodes, work.d_chain, chains.forward
+    terms, arriving, beta = np.empty(size), np.empty(size), np.empty(size)
+    for t in range(n):
+        for j in range(size):
+            if t == 0:
+                alpha[t, j] = nodes[t, j] + chain[size, j]
+                continue
+            for i in range(size):
+                terms[i] = alpha[t - 1, i] + chain[i, j]
+                if pairs is not None:
+                    terms[i] += pairs.scores[t, i * size + j]
+            alpha[t, j] = nodes[t, j] + log_sum(terms)
+    for j in range(size):
+        beta[j] = chain[size + 1, j]
+        terms[j] = alpha[n - 1, j] + beta[j]
+    log_z = log_sum(terms)
+    if not math.isfinite(log_z):
+        return log_z
+    for t in range(n - 1, -1, -1):
+        for j in range(size):
+            expected = amount * math.exp(alpha[t, j] + beta[j] - log_z)
+            d_nodes[t, j] += expected
+            if t == 0:
+                d_chain[size, j] += expected
+            if t == n - 1:
+                d_chain[size + 1, j] += expected
+            arriving[j] = nodes[t, j] + beta[j]
+        if t == 0:
+            break
+        for i in range(size):
+            for j in range(size):
+                terms[j] = chain[i, j] + arriving[j]
+                if pairs is not None:
+                    terms[j] += pairs.scores[t, i * size + j]
+                expected = amount * math.exp(alpha[t - 1, i] + terms[j] - log_z)
+                d_chain[i, j] += expected
+                if pairs is not None:
+                    pairs.d_scores[t, i * size + j] += expected
+            beta[i] = log_sum(terms)
+    return log_z
+
+
+@helper
+def path_score(work, pairs, path, size):
+    nodes, chain = work.nodes, work.chain
+    score = chain[size, path[0]] + chain[size + 1, path[-1]]
+    for t in range(len(path)):
+        score += nodes[t, path[t]]
+        if t > 0:
+            score += chain[path[t - 1], path[t]]
+            if pairs is not None:
+                score += pairs.scores[t, path[t - 1] * size + path[t]]
+    return score
+
+
+@helper
+def use_path(work, pairs, path, size, amount):
+    """Adds an amount for each score that a path uses."""
+    d_nodes, d_chain = work.d_nodes, work.d_chain
+    d_chain[size, path[0]] += amount
+    d_chain[size + 1, path[-1]] += amount
+    for t in range(len(path)):
+        d_nodes[t, path[t]] += amount
+        if t > 0:
+            d_chain[path[t - 1], path[t]] += amount
+            if pairs is not None:
+                pairs.d_scores[t, path[t - 1] * size + path[t]] += amount
+
+
+@helper
+def count_wrong(gold, clamp, begin, end, path):
+    """Tokens at which a path contradicts the annotation."""
+    wrong = 0
+    for t in range(begin, end):
+        state = path[t - begin]
+        wrong += state != gold[t] if gold[t] >= 0 else not clamp[t, state]
+    return wrong

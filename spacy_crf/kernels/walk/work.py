@@ -1,0 +1,183 @@
+"""Work space for one sequence after the other, made once for a corpus."""
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...types import ChainCorpus, Floats, SegmentUses, SlotUses
+from ..numerics import LANES
+
+
+class Workspace(NamedTuple):
+    """Room for one sequence after the other. Derivatives are those of its loss with respect to each score."""
+
+    nodes: Floats  # [n, P] scores of states
+    chain: Floats  # [at least S + 2, P] scores of transitions, firsts, lasts
+    d_nodes: Floats
+    d_chain: Floats
+    matrix: Floats  # [P, P]
+    gradient: Floats  # [M] sums while they are collected, otherwise 0
+    slots: NDArray[np.int64]  # what was collected: the gradient at these slots
+    amounts: Floats
+
+
+class PairWork(NamedTuple):
+    """The features of pairs of states."""
+
+    uses: SlotUses
+    scores: Floats  # [n, S * S] added to the transitions into each token
+    d_scores: Floats
+
+
+class ChainWork(NamedTuple):
+    """For linear chains."""
+
+    kept: Floats  # [n, P]
+    forward: Floats  # [n, P]
+
+
+class SegmentWork(NamedTuple):
+    """For chains of segments. Scores and recursions are those of ``kernels/semi_markov.py``, in logarithms."""
+
+    uses: SegmentUses
+    begins: Floats  # [n, S] scores
+    ends: Floats  # [n, S]
+    lengths: Floats  # [K, S]
+    spans: Floats  # [N, S]
+    kept: Floats  # [N, S] of the spans that are excluded while the annotation holds
+    d_begins: Floats
+    d_ends: Floats
+    d_lengths: Floats
+    d_spans: Floats
+    span_of: NDArray[np.int32]  # [n, K] number of the listed span that begins here and has this length, -1 for none
+    opening: Floats  # [n, S]
+    closing: Floats  # [n, S]
+    reach: NDArray[np.int32]  # [n, S] first token that a segment ending here may begin with
+    entered: Floats  # [n, S] prefixes
+    left: Floats  # [n, S]
+    leaving: Floats  # [n, S] suffixes
+    out: Floats  # [n, S]
+    mass: Floats  # [n, S]
+    terms: Floats  # [K, S]
+    shares: Floats  # [K, S]
+    column: Floats  # [S]
+
+
+class BestWork(NamedTuple):
+    """For losses that look at the best labelling."""
+
+    path: NDArray[np.int32]  # [n]
+
+
+class SumWork(NamedTuple):
+    """For losses that look at the log partition."""
+
+    exp_nodes: Floats  # [n, P]
+    arriving: Floats  # [n, P]
+    beta: Floats  # [P]
+    transposed: Floats  # [P, P]
+    sums: Floats  # [P, P]
+
+
+class ScoreTable(NamedTuple):
+    """All scores of a corpus as one table [R, S], sequence by sequence: those of its tokens, then transitions, firsts and lasts;
+    of segments also begins, ends, listed spans and lengths."""
+
+    rows: NDArray[np.int64]  # [B, kinds + 1] first row of each kind, and the end
+    longest: int  # rows of a sequence
+    scores: tuple[Floats, ...]  # the work space of each kind
+    derivatives: tuple[Floats, ...]
+
+
+class Room(NamedTuple):
+    """Work space for a pass over a corpus, with either ``chains`` or ``segments``, and with either ``bests`` or ``sums``."""
+
+    corpus: ChainCorpus  # its pairs and segments are in their work spaces
+    work: Workspace
+    pairs: Optional[PairWork]
+    chains: Optional[ChainWork]
+    segments: Optional[SegmentWork]
+    bests: Optional[BestWork]
+    sums: Optional[SumWork]
+
+
+def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
+    size = corpus.n_states
+    longest, width = _node_shape(corpus)
+    height = max(size + 2, width)
+    work = Workspace(
+        nodes=np.full((longest, width), -np.inf),
+        chain=np.full((height, width), -np.inf),
+        d_nodes=np.zeros((longest, width)),
+        d_chain=np.zeros((height, width)),
+        matrix=np.zeros((width, width)),
+        gradient=np.zeros(len(corpus.learned)),
+        slots=np.zeros(corpus.most_slots, dtype=np.int64),
+        amounts=np.zeros(corpus.most_slots),
+    )
+    pairs = chains = segments = bests = sums = None
+    if corpus.segments is None:
+        chains = ChainWork(np.zeros((longest, width)), np.zeros((longest, width)))
+    else:
+        segments = _make_segment_room(corpus.segments, corpus.starts, size)
+    if corpus.pairs is not None:
+        pairs = PairWork(corpus.pairs, np.zeros((longest, size * size)), np.zeros((longest, size * size)))
+    if maximum:
+        bests = BestWork(np.zeros(longest, dtype=np.int32))
+    else:
+        sums = make_sums(corpus)
+    return Room(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, bests, sums)
+
+
+def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
+    work, segments = room.work, room.segments
+    scores, derivatives = (work.nodes, work.chain), (work.d_nodes, work.d_chain)
+    n_tokens = np.diff(corpus.starts)
+    heights = [n_tokens, np.full(len(n_tokens), corpus.n_states + 2)]
+    if segments is not None:
+        scores += segments.begins, segments.ends, segments.spans, segments.lengths
+        derivatives += segments.d_begins, segments.d_ends, segments.d_spans, segments.d_lengths
+        n_spans = np.diff(segments.uses.listed_starts[corpus.starts])
+        heights += [n_tokens, n_tokens, n_spans, np.full(len(n_tokens), segments.uses.longest)]
+    ends = np.cumsum(np.transpose(heights)).reshape(len(n_tokens), len(heights))
+    rows = np.column_stack([np.append(0, ends[:-1, -1]), ends])
+    return ScoreTable(rows, int((rows[:, -1] - rows[:, 0]).max(initial=0)), scores, derivatives)
+
+
+def make_sums(corpus: ChainCorpus) -> SumWork:
+    longest, width = _node_shape(corpus)
+    return SumWork(
+        exp_nodes=np.zeros((longest, width)),
+        arriving=np.zeros((longest, width)),
+        beta=np.zeros(width),
+        transposed=np.zeros((width, width)),
+        sums=np.zeros((width, width)),
+    )
+
+
+def _node_shape(corpus: ChainCorpus) -> tuple[int, int]:
+    return int(np.diff(corpus.starts).max(initial=1)), -(-corpus.n_states // LANES) * LANES
+
+
+def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentWork:
+    n, longest = int(np.diff(starts).max(initial=1)), uses.longest
+    n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
+    by_token = [np.zeros((n, size)) for _ in range(11)]
+    by_length = [np.zeros((longest, size)) for _ in range(4)]
+    return SegmentWork(
+        uses,
+        *by_token[:2],
+        by_length[0],
+        np.zeros((n_spans, size)),
+        np.zeros((n_spans if len(uses.excluded) else 0, size)),
+        *by_token[2:4],
+        by_length[1],
+        np.zeros((n_spans, size)),
+        np.full((n, longest), -1, dtype=np.int32),
+        *by_token[4:6],
+        np.zeros((n, size), dtype=np.int32),
+        *by_token[6:],
+        *by_length[2:],
+        np.zeros(size),
+    )
