@@ -9,6 +9,7 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_crf.features import doc_batch
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.semi_markov import SemiMarkovObjective, longest_of
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -445,3 +446,15 @@ def test_prediction_scores_what_training_scores():
             np.testing.assert_allclose(getattr(predicted, name), array, atol=1e-5, err_msg=name)
         nlp.update(examples, sgd=registry.get("optimizers", "Adam.v1")(0.1))
     assert np.abs(predicted.begins).max() > 0.05
+
+
+@pytest.mark.issue(13)
+def test_docs_are_read_once_for_a_prediction(trained, monkeypatch):
+    """By the features of tokens and of segments together."""
+    nlp, ner, _ = trained
+    read = []
+    monkeypatch.setattr(
+        doc_batch, "read_attributes", lambda *args, of=doc_batch.read_attributes: read.append(args) or of(*args)
+    )
+    ner.predict([nlp.make_doc("Ann Lee left Rome")])
+    assert len(read) == 1

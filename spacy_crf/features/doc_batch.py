@@ -46,6 +46,8 @@ class DocBatch(list[Doc]):
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
         """``Doc.to_array``, and along with it what all batches are asked for: uint64[T, C]."""
+        if not attributes and "_plain" in self.__dict__:  # as for the second reader of a batch
+            return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])
         self._plain = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
         return rows[:, len(_PLAIN) :]
