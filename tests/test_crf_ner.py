@@ -1,11 +1,13 @@
 """The component as its users meet it: labels, training, prediction around what is there, bad input."""
 
+import logging
 import threading
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import spacy
+from spacy.lookups import Lookups
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
@@ -394,6 +396,19 @@ def test_select_pipes_and_analysis(trained):
     analysis = nlp.analyze_pipes()
     assert analysis["summary"]["crf_ner"]["assigns"] == ["doc.ents", "token.ent_iob", "token.ent_type"]
     assert nlp.get_pipe_meta("crf_ner").default_score_weights["ents_f"] == 1.0
+
+
+def test_missing_norms_are_told_as_of_other_components(caplog):
+    nlp = spacy.blank("en")
+    nlp.vocab.lookups = Lookups()
+    nlp.add_pipe("crf_ner")
+    with caplog.at_level(logging.DEBUG, logger="spacy"):
+        nlp.initialize(lambda: ner_examples(nlp))
+        assert "W033" in caplog.text
+        caplog.clear()
+        nlp.vocab.lookups.add_table("lexeme_norm", {"a": "A"})
+        nlp.initialize(lambda: ner_examples(nlp))
+        assert "W033" not in caplog.text
 
 
 def test_excluding_the_component(trained, tmp_path):

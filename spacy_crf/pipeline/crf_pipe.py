@@ -19,7 +19,7 @@ from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc, Token
 from spacy.training import Example, validate_examples, validate_get_examples
-from spacy.util import registry
+from spacy.util import check_lexeme_norms, registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
@@ -283,6 +283,7 @@ class CRFPipe(TrainablePipe):
         if prepares:
             self._check_annotators(nlp, optimizer)
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
+        check_lexeme_norms(self.vocab, self.name)
         get_examples = at_least_one(get_examples, self.name, nlp, has_own=corpus is not None)
         if start_from is not None:
             folder = Path(start_from)

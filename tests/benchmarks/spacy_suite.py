@@ -137,7 +137,12 @@ def component_maker(emissions: str) -> Callable[..., CRFPipe]:
     tok2vec_emissions = registry.architectures.get("spacy_crf.Tok2VecEmissions.v1")
     if emissions == "hashed":
         features = config["model"]["emissions"]["features"]
-        config["model"]["emissions"] = {"@architectures": "spacy_crf.HashedEmissions.v1", "features": features}
+        # One test has a thousand labels
+        config["model"]["emissions"] = {
+            "@architectures": "spacy_crf.HashedEmissions.v1",
+            "features": features,
+            "rows": 4096,
+        }
 
     def make(nlp: Language, name: str, model: Model, incorrect_spans_key: Optional[str], scorer: Any, **others: Any):
         settings = registry.resolve(config)
