@@ -46,7 +46,7 @@ def run(nlp, doc):
 def test_an_optimizer_that_the_config_does_not_name_gets_its_gradients(trained):
     """The config promises one that asks for the objective, and another one comes."""
     nlp = spacy.blank("en")
-    ner = nlp.add_pipe("crf_ner")
+    ner = nlp.add_pipe("crf_ner", config={"optimizer": None})
     nlp.config["training"]["optimizer"] = {"@optimizers": "spacy_crf.LBFGS.v1"}
     examples = ner_examples(nlp)
     nlp.initialize(lambda: examples)
@@ -312,7 +312,7 @@ def test_unknown_scheme():
 def test_thinc_optimizers():
     for name in ("Adam.v1", "SGD.v1", "RAdam.v1"):
         nlp = spacy.blank("en")
-        nlp.add_pipe("crf_ner")
+        nlp.add_pipe("crf_ner", config={"optimizer": None})
         examples = ner_examples(nlp)
         optimizer = registry.get("optimizers", name)(learn_rate=0.1)
         nlp.initialize(lambda examples=examples: examples, sgd=optimizer)

@@ -35,7 +35,7 @@ NEW_OF_ENTITIES = ["[Ann Lee](PER) likes [Blue Suede Shoes](SONG) ."]
 def make(component="crf_ner", optimizer="spacy_crf.LBFGS.v1", steps=5, **config):
     loss, settings = OPTIMIZERS[optimizer]
     nlp = spacy.blank("en")
-    nlp.add_pipe(component, config={"loss": {"@losses": f"spacy_crf.{loss}.v1"}, **config})
+    nlp.add_pipe(component, config={"loss": {"@losses": f"spacy_crf.{loss}.v1"}, "optimizer": None, **config})
     examples = texts_of(nlp, component)
     sgd = registry.get("optimizers", optimizer)(**settings)
     nlp.initialize(lambda: examples, sgd=sgd)

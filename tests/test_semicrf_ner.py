@@ -127,7 +127,7 @@ def test_backprop_agrees_with_the_objective():
 @pytest.mark.parametrize("name", ["Adam.v1", "SGD.v1"])
 def test_thinc_optimizers(name):
     nlp = spacy.blank("en")
-    nlp.add_pipe("semicrf_ner")
+    nlp.add_pipe("semicrf_ner", config={"optimizer": None})
     examples = ner_examples(nlp)
     optimizer = registry.get("optimizers", name)(learn_rate=0.1)
     nlp.initialize(lambda: examples, sgd=optimizer)
@@ -435,7 +435,7 @@ def test_prediction_scores_what_training_scores():
     features = {"@misc": "spacy_crf.segment_features.v1", "extra": templates}
     segments = {"@architectures": "spacy_crf.SparseSegments.v1", "features": features}
     nlp = spacy.blank("en")
-    pipe = nlp.add_pipe("semicrf_ner", config={"model": {"segments": segments}})
+    pipe = nlp.add_pipe("semicrf_ner", config={"model": {"segments": segments}, "optimizer": None})
     examples = ner_examples(nlp)
     nlp.initialize(lambda: examples)
     docs = [plain(example.reference) for example in examples]

@@ -18,7 +18,7 @@ from .util import NER_TEXTS, ner_examples, tag_examples
 
 def make(scheme="BILUO", **config):
     nlp = spacy.blank("en")
-    return nlp, nlp.add_pipe("crf_ner", config={"scheme": scheme, **config})
+    return nlp, nlp.add_pipe("crf_ner", config={"scheme": scheme, "optimizer": None, **config})
 
 
 def clamp_of(pipe, example):

@@ -157,6 +157,7 @@ def test_scores_that_count_nothing_are_refused(paths):
     [
         (None, [], "spacy_crf.LBFGS.v1", "training"),
         (None, [], "Adam.v1", "training"),
+        ({"@optimizers": "spacy_crf.Minibatch.v1"}, [], "Adam.v1", "training"),
         (None, ["tagger"], "Adam.v1", "component"),
         ({"@optimizers": "spacy_crf.LBFGS.v1", "memory": 3}, ["tagger"], "Adam.v1", "component"),
         ({"@optimizers": "spacy_crf.SGD.v1"}, [], "Adam.v1", "component"),

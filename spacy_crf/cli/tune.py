@@ -211,21 +211,23 @@ def _component(nlp: Language, name: Optional[str]) -> str:
 def _set_optimizer(settings: Config, name: str, best: Trial) -> None:
     """Writes what was found into the block of the optimizer that trains the component."""
     component, training = settings["components"][name], settings["training"]
+    if _names(component.get("optimizer"), "spacy_crf.Minibatch.v1"):
+        component["optimizer"] = None  # it would step aside
     if component.get("optimizer") or (
-        len(settings["nlp"]["pipeline"]) > 1 and not _is_lbfgs(training.get("optimizer"))
+        len(settings["nlp"]["pipeline"]) > 1 and not _names(training.get("optimizer"), LBFGS_NAME)
     ):
         owner = component  # the other components keep theirs
     else:
         owner = training
-    if not _is_lbfgs(owner.get("optimizer")):
+    if not _names(owner.get("optimizer"), LBFGS_NAME):
         owner["optimizer"] = {"@optimizers": LBFGS_NAME}
         if owner is training:
             training["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
     owner["optimizer"].update(l1=best.l1, l2=best.l2)
 
 
-def _is_lbfgs(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("@optimizers") == LBFGS_NAME
+def _names(block: Any, optimizer: str) -> bool:
+    return isinstance(block, dict) and block.get("@optimizers") == optimizer
 
 
 def _numbers(name: str, text: str) -> list[float]:

@@ -75,7 +75,7 @@ class CRFPipe(TrainablePipe):
 
     model (Model): From Docs to the scores of a structure.
     loss (ClampedLoss): What training minimises.
-    optimizer (Optimizer): Used instead of the one in [training.optimizer], if there is one.
+    optimizer (Optimizer): Used instead of the one in [training.optimizer], if there is one; see `_optimizer_for`.
     """
 
     def __init__(
@@ -105,12 +105,13 @@ class CRFPipe(TrainablePipe):
         self._corpus: Optional[PreparedCorpus] = None
         self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
         # Whether it was said that wrong spans say nothing, and that nobody can learn from some annotation
-        self._told_unused = self._told_impossible = False
+        self._told_unused = self._told_impossible = self._told_optimizer = False
         # Whose features are still to be added; None where `initialize` counted all there are
         self._new_features: Optional[NewFeatures] = None
         self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
-        self._wants_objective: Optional[bool] = None if optimizer is None else _takes_objective(optimizer)
+        is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False)
+        self._wants_objective: Optional[bool] = _takes_objective(optimizer) if is_known else None
         self._labels_changed()
 
     # ------------------------------------------------------------------------------------- what a component adds
@@ -267,8 +268,8 @@ class CRFPipe(TrainablePipe):
         """
         is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
         optimizer = self.optimizer
-        if nlp is not None and optimizer is None:
-            optimizer = _configured_optimizer(nlp)
+        if nlp is not None and self._wants_objective is None:
+            optimizer = self._optimizer_for(_configured_optimizer(nlp))
             self._check_fit(optimizer)
             # One that wants the objective needs no gradients: those of a whole corpus at once take much memory
             self._wants_objective = True if _takes_objective(optimizer) else None
@@ -447,6 +448,16 @@ class CRFPipe(TrainablePipe):
             wrong = supervision.forbid_incorrect(clamp, self, examples, key, report, starts)
         return Supervision(clamp, wrong)
 
+    def _optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
+        """What the component learns by where the pipeline is given an optimizer: its own, if it has one. One that steps aside
+        (`Minibatch`) does so for optimizers that ask for the objective, and where the emissions are neural."""
+        own = self.optimizer
+        if own is None:
+            return given
+        if getattr(own, "steps_aside", False) and given is not None:
+            return given if self._sparse_features is None or _takes_objective(given) else own
+        return own
+
     def _check_fit(self, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF210 if the optimizer can't train this loss."""
         if not hasattr(optimizer, "fits"):
@@ -495,8 +506,8 @@ class CRFPipe(TrainablePipe):
         if not any(len(example.predicted) for example in examples):
             return losses
         wants_objective = self._wants_objective
-        if self.optimizer is None and sgd not in (None, False):
-            wants_objective = _takes_objective(sgd)
+        if sgd not in (None, False):
+            wants_objective = _takes_objective(self._optimizer_for(sgd))
         if self._sparse_features is None:
             wants_objective = False
         batch = _TrainingBatch(examples, losses, drop, has_gradient=wants_objective is not True)
@@ -550,9 +561,13 @@ class CRFPipe(TrainablePipe):
     def finish_update(self, sgd: Optimizer) -> None:
         """Take a step.
 
-        sgd (Optimizer): Ignored where the component has an optimizer of its own.
+        sgd (Optimizer): Ignored where the component has an optimizer of its own, unless that one steps aside.
         """
-        optimizer = sgd if self.optimizer is None else self.optimizer
+        optimizer = self._optimizer_for(sgd)
+        if optimizer is self.optimizer and optimizer is not sgd and not self._told_optimizer:
+            self._told_optimizer = True
+            text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
+            announcements.info(text, self.name, type(optimizer).__name__)
         self._wants_objective = _takes_objective(optimizer)
         self._check_fit(optimizer)
         batch, self._batch = self._batch, []

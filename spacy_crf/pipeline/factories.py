@@ -31,6 +31,10 @@ possible_states = false
 [loss]
 @losses = "spacy_crf.LogLikelihood.v1"
 
+[optimizer]
+@optimizers = "spacy_crf.Minibatch.v1"
+learn_rate = 0.02
+
 [scorer]
 @scorers = "spacy.ner_scorer.v1"
 """
@@ -50,6 +54,10 @@ possible_states = false
 
 [loss]
 @losses = "spacy_crf.LogLikelihood.v1"
+
+[optimizer]
+@optimizers = "spacy_crf.Minibatch.v1"
+learn_rate = 0.02
 
 [scorer]
 @scorers = "spacy_crf.tagger_scorer.v1"
@@ -80,6 +88,10 @@ possible_states = false
 [loss]
 @losses = "spacy_crf.LogLikelihood.v1"
 
+[optimizer]
+@optimizers = "spacy_crf.Minibatch.v1"
+learn_rate = 0.02
+
 [scorer]
 @scorers = "spacy.ner_scorer.v1"
 """
@@ -108,7 +120,6 @@ def _declared(nlp: Language, factory: str, component: "CRFPipe") -> "CRFPipe":
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
     default_config={
         "scheme": "BILUO",
-        "optimizer": None,
         **PREDICTION,
         **SUPERVISION,
         **Config().from_str(DEFAULT_CRF_NER),
@@ -156,7 +167,6 @@ def make_crf_ner(
     default_config={
         "attribute": "tag",
         "overwrite": False,
-        "optimizer": None,
         **PREDICTION,
         **SUPERVISION,
         **Config().from_str(DEFAULT_CRF_TAGGER),
@@ -203,7 +213,7 @@ def make_crf_tagger(
 @Language.factory(
     "semicrf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
-    default_config={"optimizer": None, **PREDICTION, **SUPERVISION, **Config().from_str(DEFAULT_SEMICRF_NER)},
+    default_config={**PREDICTION, **SUPERVISION, **Config().from_str(DEFAULT_SEMICRF_NER)},
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
 def make_semicrf_ner(
