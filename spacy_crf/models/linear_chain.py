@@ -3,9 +3,9 @@
 The model's output is ``ChainScores``: the potentials of a batch, with -inf where the tag scheme forbids a transition.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ from thinc.api import Model
 from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp, Floats
-from .emissions import Corpus, Emissions, pairs_allowed, resize_emissions
-from .kept import Kept, check_array, check_weights
+from .emissions import AnnotatedDocs, Corpus, Emissions, pairs_allowed, resize_emissions
+from .kept import Kept, check_array, check_equal, check_weights
 from .parameters import enlarged, set_moved
 
 _PARAMS = ("transitions", "first", "last")
@@ -45,8 +45,9 @@ def LinearChain(
             "resize": resize_chain,
             "potentials": Potentials(),
             "allowed": None,  # TransitionMask, set by the component
+            "met": [0, 0],  # tokens and sequences that training met
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
-            "kept": Kept(("observed",), (), _check),
+            "kept": Kept(("observed", "met"), (), _check),
         },
     )
 
@@ -110,10 +111,13 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[ChainScores
 
 
 def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int]] = None) -> None:
-    model.layers[0].initialize(X=X, Y=Y)
     if X is None or Y is None:
+        model.layers[0].initialize()
         return
     n_tags = Y[1]
+    met = list(model.attrs["met"])
+    model.layers[0].initialize(X=counted(X, met), Y=Y)
+    model.attrs["met"] = met
     resize_chain(model, n_tags)
     observed = model.attrs["observed"].astype(bool)
     allowed: TransitionMask = model.attrs["allowed"]
@@ -124,6 +128,21 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int
         for batch in X():
             observed |= _observed(batch.allowed, batch.starts)
     model.attrs["observed"] = (observed & possible).astype(np.uint8)
+
+
+def counted(corpus: Corpus, met: list[int]) -> Corpus:
+    """The corpus, whose tokens and sequences are added to ``met`` as it is read for the first time."""
+    unread = [True]
+
+    def read() -> Iterable[AnnotatedDocs]:
+        counts, unread[:] = bool(unread), []
+        for batch in corpus():
+            if counts:
+                met[0] += int(batch.starts[-1])
+                met[1] += len(batch.starts) - 1
+            yield batch
+
+    return read
 
 
 def _observed(clamp: Clamp, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -142,6 +161,13 @@ def _observed(clamp: Clamp, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _check(model: Model, n_tags: int) -> None:
     check_weights(model, {"transitions": (n_tags, n_tags), "first": (n_tags,), "last": (n_tags,)})
     check_array("observed", model.attrs["observed"], (n_tags + 2, n_tags), np.uint8)
+    check_met(model.attrs["met"])
+
+
+def check_met(met: Any) -> None:
+    """RAISES (ValueError): CRF509."""
+    is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
+    check_equal("what training met", is_count, True)
 
 
 def resize_chain(model: Model, n_tags: int) -> None:

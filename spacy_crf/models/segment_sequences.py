@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class SegmentSequencesObjective(SemiMarkovWeights):
     corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
     """
 
+    # Where a model goes on from what it has learned, see `optimizers.anchor.Anchor`
+    anchor: Any = None
     # Names the sequence that begins at a token, for humans
     describe_token: Optional[Callable[[int], str]] = None
 

@@ -22,8 +22,8 @@ from ..types import Floats, SegmentClamp, SegmentScores
 from .corpus import ChainSums, CorpusEmissions
 from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, resize_emissions
 from .kept import Kept, check_array, check_equal, check_weights
-from .linear_chain import resized_observed
-from .objective import places_of_observed
+from .linear_chain import check_met, counted, resized_observed
+from .objective import LATER, Evidence, places_of_observed
 from .parameters import enlarged, set_moved
 from .segments import (
     PLACES,
@@ -71,8 +71,9 @@ def SemiMarkov(
             "longest_segment": _check_longest(longest_segment),
             "allowed": None,  # for the component: any segment may follow any other
             "longest": None,  # int32[S] tokens of the longest segment of each state, set by the component
+            "met": [0, 0],  # tokens and sequences that training met
             "observed": None,  # uint8[S + 2, S]: which transitions, firsts and lasts have a weight
-            "kept": Kept(("longest", "observed"), ("longest_segment",), _check),
+            "kept": Kept(("longest", "observed", "met"), ("longest_segment",), _check),
             "resize": resize_semi_markov,
         },
     )
@@ -183,7 +184,9 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Vocab, int
         for annotated in X():
             yield annotated._replace(allowed=annotated.allowed.states)
 
-    emissions.initialize(X=of_states, Y=Y)
+    met = list(model.attrs["met"])
+    emissions.initialize(X=counted(of_states, met), Y=Y)
+    model.attrs["met"] = met
     segments.initialize(X=X, Y=(vocab, n_states, int(model.attrs["longest"].max())))
     resize_semi_markov(model, n_states)
     observed = model.attrs["observed"].astype(bool)
@@ -219,6 +222,7 @@ def _check(model: Model, n_states: int) -> None:
     shapes = {"transitions": (n_states, n_states), "lengths": (int(longest.max()), n_states)}
     check_weights(model, {name: shapes.get(name, (n_states,)) for name in _PARAMS})
     check_array("observed", model.attrs["observed"], (n_states + 2, n_states), np.uint8)
+    check_met(model.attrs["met"])
 
 
 def resize_semi_markov(model: Model, n_states: int) -> None:
@@ -301,6 +305,38 @@ class SemiMarkovWeights:
         parts.append(number[: before._lengths.shape[0], : before._lengths.shape[1]][before._lengths])
         starts = np.append(0, self._bounds)
         return np.concatenate([start + part for start, part in zip(starts, parts)])
+
+    def evidence(self) -> Evidence:
+        """What training has met so far."""
+        tables = {
+            "states": self._features.states,
+            "transitions": self._features.transitions,
+            **self._segment_features.rows,
+        }
+        counts = {name: rows.counts for name, rows in tables.items()}
+        return Evidence.known(counts, self._model.attrs["met"], self._features.n_tags)
+
+    def evidence_of(self, docs: list[Doc]) -> Evidence:
+        """What there is to meet in texts."""
+        prepared, segments = self._features.prepare(docs), self._segment_features.prepare(docs)
+        found = [("states", prepared.states, self._features.states)]
+        found.append(("transitions", prepared.transitions, self._features.transitions))
+        found += [(place, getattr(segments, place), self._segment_features.rows[place]) for place in PLACES]
+        counts = {
+            name: np.bincount(features.rows, minlength=len(rows.index)) if features is not None else rows.counts[:0]
+            for name, features, rows in found
+        }
+        return Evidence(counts, int(prepared.starts[-1]), len(prepared.starts) - 1, self._features.n_tags)
+
+    def met(self, evidence: Evidence) -> Floats:
+        """How often what each weight belongs to was met: float64[n]."""
+        later = np.arange(self._features.n_tags) >= evidence.n_tags
+        parts = [evidence.of_rows("states", self._features.states, later)]
+        of_pairs = np.logical_or.outer(later, later).ravel()
+        parts.append(evidence.of_rows("transitions", self._features.transitions, of_pairs))
+        parts += [evidence.of_rows(place, self._segment_features.rows[place], later) for place in PLACES]
+        of_lengths = np.where(later, LATER, 1.0) * np.full(self._lengths.shape, evidence.tokens)
+        return np.concatenate([*parts, evidence.of_chain(self._observed), of_lengths[self._lengths]])
 
     def weights(self) -> Floats:
         chain = np.vstack([self._model.get_param(name) for name in ("transitions", "first", "last")])

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ class SequencesObjective(ChainWeights):
     corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
     """
 
+    # Where a model goes on from what it has learned, see `optimizers.anchor.Anchor`
+    anchor: Any = None
     # Names the sequence that begins at a token, for humans
     describe_token: Optional[Callable[[int], str]] = None
 

@@ -16,6 +16,7 @@ import srsly
 
 from ..errors import Errors, Warnings, announcements
 from ..types import Floats
+from .anchor import Anchored
 from .line_search import Point, strong_wolfe
 from .objective import CRFOptimizer, Objective, check_count, check_number
 from .vectors import add_scaled, dot, norm
@@ -140,7 +141,7 @@ class BatchOptimizer(CRFOptimizer):
         """
         run = self._runs.get(key)
         if run is None or not run.continues(objective):
-            if run is not None and key not in self._warned:
+            if run is not None and key not in self._warned and not isinstance(objective, Anchored):
                 self._warned.add(key)
                 logger.warning(Warnings.CRF201.format(key=key, optimizer=type(self).__name__))
             run = self._runs[key] = self._start(objective, key)

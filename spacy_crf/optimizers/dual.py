@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..errors import Errors, announcements
 from ..kernels import walk as kernels
 from ..losses.clamped import MaxMargin
-from ..types import GOES_ON, ChainCorpus, Floats
+from ..types import GOES_ON, ChainCorpus
 from .batch import SILENCE
 from .objective import SequenceObjective, check_number
 from .online import OnlineOptimizer, OnlineRun, Pass
@@ -62,10 +62,15 @@ class DualOptimizer(OnlineOptimizer):
             raise ValueError(message)
         signature = list(objective.signature)
         if run.numbers.get("signature") != signature:
-            # Another corpus: the weights are again a sum over its sequences, all of them at their annotation.
-            run.slots[corpus.learned] = 0.0
+            # Another corpus: weights are again where they began, and a sum over its sequences, all of them at their annotation.
+            centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
+            if objective.anchor is not None:
+                centre[corpus.slot_of_weight] = objective.anchor.weights
+                strength[corpus.slot_of_weight] += objective.anchor.strength
+            run.slots[corpus.learned] = centre[corpus.learned]
             rows = kernels.make_table(corpus, pass_.room).rows
             run.arrays = {"uses": np.zeros((rows[-1, -1], corpus.n_states)), "dual": np.zeros(len(corpus.weights))}
+            run.arrays.update(centre=centre, strength=strength)
             run.numbers = {"signature": signature, "first": True}
             self.start_distributions(corpus, rows, run)
 
@@ -83,8 +88,15 @@ class DualOptimizer(OnlineOptimizer):
         if place >= 0:
             return 0.0, place
         loss, _ = self.ascend(pass_._replace(order=np.sort(pass_.order)), run, learns=False)
-        square = self.l2 * float(np.sum(run.slots[pass_.corpus.slot_of_weight] ** 2))
-        primal, dual = loss + square, float(run.arrays["dual"].sum()) - square
+        slots = pass_.corpus.slot_of_weight
+        centre, strength = run.arrays["centre"][slots], run.arrays["strength"][slots]
+        distance = run.slots[slots] - centre
+        square = float(strength @ distance**2)
+        # The dual's costs count from the scores at the centre: w0 · uses, and d = -uses / 2 strength
+        primal, dual = (
+            loss + square,
+            float(run.arrays["dual"].sum()) - square - 2.0 * float((strength * distance) @ centre),
+        )
         run.numbers.update(loss=loss, primal=primal, dual=dual)
         run.numbers["done"] = primal - dual <= self.gap_tolerance * abs(primal)
         return loss, -1
@@ -93,11 +105,11 @@ class DualOptimizer(OnlineOptimizer):
         """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
         raise NotImplementedError
 
-    def penalty(self, weights: Floats) -> float:
-        return self.l2 * float(weights @ weights)
+    def hold_back(self, run: OnlineRun, start: OnlineRun, objective: SequenceObjective) -> None:
+        """The strength of the anchor is part of the objective."""
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
-        value = super().step(objective, key=key)
+        super().step(objective, key=key)
         numbers = self._runs[key].numbers
         self._last[key] = numbers["primal"], numbers["dual"]
         # Every user shall read how far it is, now and then, and where it ended.
@@ -109,7 +121,7 @@ class DualOptimizer(OnlineOptimizer):
         text += f" is within gap_tolerance = {self.gap_tolerance}" if ended else ""
         values = (numbers["primal"], numbers["dual"], self.duality_gap(key))
         say(text, key, type(self).__name__, self._runs[key].epoch, *values)
-        return value
+        return numbers["primal"]
 
 
 class FrankWolfe(DualOptimizer):
@@ -130,8 +142,8 @@ class FrankWolfe(DualOptimizer):
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         corpus, work, _, chains, segments, bests, _ = pass_.room
         room = (corpus, work, chains, segments, bests, kernels.make_table(corpus, pass_.room))
-        arrays = (run.arrays["uses"], run.arrays["dual"])
-        return kernels.frank_wolfe(*room, pass_.order, learns, pass_.costs, run.slots, *arrays, float(self.l2))
+        arrays = [run.arrays[name] for name in ("uses", "dual", "strength")]
+        return kernels.frank_wolfe(*room, pass_.order, learns, pass_.costs, run.slots, *arrays)
 
 
 class ExponentiatedGradient(DualOptimizer):
@@ -177,7 +189,8 @@ class ExponentiatedGradient(DualOptimizer):
         sums, table = kernels.make_sums(corpus), kernels.make_table(corpus, pass_.room)
         room = (corpus, work, chains, segments, bests, sums, table)
         arrays = [run.arrays[name] for name in ("uses", "dual", "theta", "rates")]
+        strength = run.arrays["strength"]
         first = bool(run.numbers["first"])
         return kernels.exponentiated_gradient(
-            *room, pass_.order, learns, pass_.costs, run.slots, *arrays, first, float(self.l2)
+            *room, pass_.order, learns, pass_.costs, run.slots, *arrays, first, strength
         )

@@ -58,6 +58,7 @@ class SequenceObjective(WeightFrame, Protocol):
     layout: tuple[int, ...]  # equal for vectors that mean the same weights, whatever the data
     loss: ClampedLoss
     corpus: ChainCorpus
+    anchor: Any  # an `Anchor` where a model goes on from what it has learned, or None
 
     def weights(self) -> Floats:
         """RETURNS (float64[n]): A copy of the model's current weights."""

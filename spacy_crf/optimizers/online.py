@@ -22,6 +22,10 @@ from .objective import CRFOptimizer, SequenceObjective, WeightFrame, check_count
 logger = logging.getLogger("spacy.spacy_crf")
 
 
+# Of a model that goes on, as a part of its largest weight
+LONGEST_STEP = 0.1
+
+
 class Pass(NamedTuple):
     """What a kernel is told of a pass."""
 
@@ -45,6 +49,7 @@ class OnlineRun:
     epoch: int = 0
     frame: Optional[WeightFrame] = None  # which weights they are, to find them again when others are added; not saved
     slot_of_weight: Optional[NDArray[np.int64]] = None  # [n], as long as there is a frame
+    is_held: bool = False  # whether it goes on from what a model has learned: l1 and l2 rest
 
 
 class OnlineOptimizer(CRFOptimizer):
@@ -59,6 +64,7 @@ class OnlineOptimizer(CRFOptimizer):
     losses: tuple[type, ...] = (Perceptron, MaxMargin)
     averaging = False
     identity: tuple[str, ...] = ("seed",)  # settings that saved state depends on
+    drifts: tuple[str, ...] = ()  # arrays that move with the weights
 
     def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
         super().__init__()
@@ -124,9 +130,11 @@ class OnlineOptimizer(CRFOptimizer):
         costs = objective.loss.costs(corpus.n_states)
         room = kernels.make_room(corpus, maximum=objective.loss.maximum)
         pass_ = Pass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
+        run.is_held = objective.anchor is not None
         self.prepare(objective, pass_, run, key)
         losses = 0.0
         backup = self._snapshot(run)
+        start = self._snapshot(run) if run.is_held else backup
         for _ in range(self.epochs_per_step):
             order = np.random.default_rng((self.seed, run.epoch)).permutation(len(corpus.starts) - 1)
             losses, place = self.walk(pass_._replace(order=order), run)
@@ -143,6 +151,8 @@ class OnlineOptimizer(CRFOptimizer):
             run.epoch += 1
             if self.epochs_per_step > 1:
                 backup = self._snapshot(run, backup)
+        if run.is_held:
+            self.hold_back(run, start, objective)
         weights = self.present(run)[corpus.slot_of_weight]
         chosen = weights
         if self.averaging:
@@ -151,12 +161,29 @@ class OnlineOptimizer(CRFOptimizer):
             chosen = averages if self.assigns_averages else weights
         objective.assign(chosen)
         run.assigned = chosen.astype(np.float32)
-        value = float(losses + self.penalty(weights))
+        value = float(losses + (0.0 if run.is_held else self.penalty(weights)))
         logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.epoch, value)
         return value
 
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         """Called at the start of each step."""
+
+    def hold_back(self, run: OnlineRun, start: OnlineRun, objective: SequenceObjective) -> None:
+        """Lets each weight go its share of the way.
+
+        start (OnlineRun): As it was when the step began.
+        """
+        slots, share = objective.corpus.slot_of_weight, objective.anchor.shares
+        origin = self.present(start)[slots]
+        way = self.present(run)[slots] - origin
+        # Rules without a scale of their own, such as perceptrons, would leave behind all that has one
+        farthest, allowed = np.abs(share * way).max(initial=0.0), LONGEST_STEP * np.abs(origin).max(initial=0.0)
+        if 0.0 < allowed < farthest:
+            share = share * (allowed / farthest)
+        run.slots[slots] = (origin + share * way) / run.numbers.get("scale", 1.0)
+        for name in self.drifts:
+            before, after = start.arrays[name][slots], run.arrays[name][slots]
+            run.arrays[name][slots] = before + share * (after - before)
 
     def _run_of(self, objective: SequenceObjective, key: str) -> OnlineRun:
         earlier, corpus = self._runs.get(key), objective.corpus

@@ -44,6 +44,8 @@ class PassiveAggressive(OnlineOptimizer):
         self.c = c
         self.error_sensitive = error_sensitive
 
+    drifts = ("drift",)
+
     def start(self, run: OnlineRun) -> None:
         run.arrays["drift"] = np.zeros_like(run.slots)
 

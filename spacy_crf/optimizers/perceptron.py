@@ -28,6 +28,8 @@ class AveragedPerceptron(OnlineOptimizer):
         self.averaging = use_averages
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
 
+    drifts = ("drift",)
+
     def start(self, run: OnlineRun) -> None:
         run.arrays["drift"] = np.zeros_like(run.slots)
 

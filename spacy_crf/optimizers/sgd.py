@@ -81,15 +81,16 @@ class SGD(OnlineOptimizer):
 
     def _walk(self, pass_: Pass, run: OnlineRun, eta: float) -> tuple[float, int]:
         numbers, sequences = run.numbers, run.numbers["sequences"]
-        decay = 2.0 * self.l2 / sequences
+        l1, l2 = (0.0, 0.0) if run.is_held else (self.l1, self.l2)
+        decay = 2.0 * l2 / sequences
         # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay as if l2 were 1
         slower = decay if decay > 0.0 else 2.0 / sequences
         rate, offset = 1.0 / slower, 1.0 / (slower * eta)
         schedule = (decay, rate, offset)
-        if not self.l1:
+        if not l1:
             return self.apply(kernels.SGD, pass_, run, *schedule)
         paid = run.arrays["paid"]
-        loss, place = self.apply(kernels.SGD_L1, pass_, run, *schedule, self.l1 / sequences, memory=paid)
+        loss, place = self.apply(kernels.SGD_L1, pass_, run, *schedule, l1 / sequences, memory=paid)
         kernels.charge_all(pass_.corpus.learned, run.slots, numbers["scale"], numbers["due"], paid)
         return loss, place
 
@@ -108,7 +109,7 @@ class SGD(OnlineOptimizer):
 
         def objective(position: OnlineRun) -> float:
             loss, _ = self.apply(kernels.NOTHING, pass_, position, memory=position.arrays.get("paid"))
-            return loss + share * self.penalty(self.present(position)[corpus.slot_of_weight])
+            return loss + (0.0 if run.is_held else share * self.penalty(self.present(position)[corpus.slot_of_weight]))
 
         def try_rate(eta: float) -> float:
             trial = self._snapshot(run)
@@ -187,9 +188,10 @@ class AdaGrad(OnlineOptimizer):
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         sequences = run.numbers["sequences"]
         regularized, squares = run.arrays["regularized"], run.arrays["squares"]
-        settings = (float(self.rate), float(self.epsilon), self.l1 / sequences, self.l2 / sequences)
+        l1, l2 = (0.0, 0.0) if run.is_held else (self.l1, self.l2)
+        settings = (float(self.rate), float(self.epsilon), l1 / sequences, l2 / sequences)
         loss, place = self.apply(kernels.ADAGRAD, pass_, run, *settings, memory=regularized, squares=squares)
-        if self.l1 or self.l2:
+        if l1 or l2:
             seen = float(run.count + len(pass_.order))
             kernels.catch_up_all(pass_.corpus.learned, run.slots, settings, seen, regularized, squares)
         return loss, place

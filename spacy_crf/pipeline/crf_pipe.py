@@ -29,8 +29,9 @@ from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..losses.clamped import ClampedLoss
 from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
-from ..models.objective import block_tokens
+from ..models.objective import Evidence, block_tokens
 from ..models.pruning import prune
+from ..models.views import view_weights
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from . import saving, supervision
@@ -108,6 +109,10 @@ class CRFPipe(TrainablePipe):
         self._told_unused = self._told_impossible = self._told_optimizer = False
         # Whose features are still to be added; None where `initialize` counted all there are
         self._new_features: Optional[NewFeatures] = None
+        # What training met of which nothing is left but the weights; None where they come from this training
+        self.evidence: Optional[Evidence] = None
+        self._told_going_on = False
+        self._gradient_of: list[Doc] = []  # whose gradient waits for its step, where there is evidence
         self._prunes = False  # whether zero weights are left out when the model is saved
         # Whether the optimizer asks for the objective; None until the first step tells
         is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False)
@@ -289,6 +294,8 @@ class CRFPipe(TrainablePipe):
         if start_from is not None:
             folder = Path(start_from)
             self.from_disk(folder / self.name if (folder / self.name).is_dir() else folder)
+        else:
+            self.evidence = None
         for label in sorted(labels_of(self, get_examples())) if labels is None else labels:
             self.add_label(label)
         if not self.labels:
@@ -528,6 +535,8 @@ class CRFPipe(TrainablePipe):
         if not math.isfinite(loss):
             raise ValueError(Errors.CRF314.format(name=self.name, text=batch.examples[0].predicted.text[:40]))
         backprop(d_scores)
+        if self.evidence is not None and self._sparse_features is not None:
+            self._gradient_of += [example.predicted for example in batch.examples]
         self._stepped = batch.examples[0].predicted
         batch.losses[self.name] += loss
 
@@ -591,7 +600,11 @@ class CRFPipe(TrainablePipe):
         if self._corpus is None or self._corpus.kind != kind or not self._corpus.holds(examples):
             if self._corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %d texts", self.name, len(examples))
+            if self.evidence is not None and self._corpus is not None and optimizer.wants_whole_corpus:
+                # It has learned the batch before as well as it can, which now is part of what there was
+                self.evidence = self.evidence.plus(self._corpus.evidence)
             self._meet(examples)
+            self._tell_going_on(len(examples))
             self._corpus = PreparedBatch(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
         self._tell_impossible(getattr(self._corpus.objective, "n_impossible", 0))
@@ -603,18 +616,80 @@ class CRFPipe(TrainablePipe):
         for features in self._feature_stores():
             features.forget_scores()
 
+    # ------------------------------------------------------------------------------------------------- going on
+
+    def frame(self) -> Any:
+        """Which weights the model has, as one vector."""
+        return view_weights(self.model)
+
+    def _go_on(self) -> None:
+        """From here on the weights stand for what training has met."""
+        self._new_features = NewFeatures()
+        self._told_going_on = False
+        sparse = self.is_initialized and self._sparse_features is not None
+        self.evidence = self.frame().evidence() if sparse else None
+
+    @property
+    def _rehearsal_model(self) -> None:
+        return None
+
+    @_rehearsal_model.setter
+    def _rehearsal_model(self, model: Any) -> None:
+        """`nlp.resume_training` sets it, where a component has it: it is how a component learns of that."""
+        if not self.has_read_corpus:
+            self._corpus = None
+        self._go_on()
+
+    def _tell_going_on(self, n_texts: int) -> None:
+        """Once."""
+        if self.evidence is not None and not self._told_going_on:
+            self._told_going_on = True
+            text = (
+                "%s: goes on from what it has learned from %d sequences. A step is about its own texts, now %d, and moves each "
+                "weight the less the more often its feature was met before"
+            )
+            announcements.info(text, self.name, self.evidence.sequences, n_texts)
+
+    def _hold_back(self, optimizer: Optimizer, before: dict[tuple[int, str], Any], averages: dict) -> None:
+        """Lets each weight go its share of the way of a step that thinc took.
+
+        before, averages (dict): The weights, and the optimizer's averages of them, as they were.
+        """
+        from ..optimizers.anchor import Anchor  # prediction does without
+
+        docs, self._gradient_of = self._gradient_of, []
+        frame = self.frame()
+        shares = frame.parameters(Anchor.of(frame, self.evidence, frame.evidence_of(docs)).shares)
+        for node, name in _parameters(self.model):
+            key = (node.id, name)
+            if key in shares:
+                weights = before[key] + shares[key] * (node.get_param(name) - before[key])
+                node.set_param(name, weights)
+                if key in averages:
+                    node.ops.update_averages(averages[key], weights, optimizer.nr_update[key])
+                    optimizer.averages[key] = averages[key]
+
     def _step_by_gradient(self, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF315 if weights would not be finite; they stay as they were."""
         params = _parameters(self.model)
         before = [node.get_param(name).copy() for node, name in params]
         if isinstance(optimizer, Optimizer):
             _forget_other_shapes(optimizer, params)
+        averages = {}
+        if self._gradient_of and optimizer.averages is not None:
+            # Those of the first step begin at zero, as thinc's do
+            averages = {
+                key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in zip(_keys(params), before)
+            }
         self.model.finish_update(optimizer)
         if not all(self.model.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
             for (node, name), weights in zip(params, before):
                 node.set_param(name, weights)
             text = "" if self._stepped is None else self._stepped.text[:40]
             raise ValueError(Errors.CRF315.format(name=self.name, text=text, optimizer=type(optimizer).__name__))
+        if self._gradient_of:
+            self._tell_going_on(len(self._gradient_of))
+            self._hold_back(optimizer, dict(zip(_keys(params), before)), averages)
 
     def _clear_gradients(self) -> None:
         """The first step does not know yet that nobody wants the gradients."""
@@ -635,7 +710,7 @@ class CRFPipe(TrainablePipe):
 
     def left_behind(self) -> dict[str, Any]:
         """What copies do without, as they begin."""
-        left = {"_corpus": None, "_batch": [], "_stepped": None}
+        left = {"_corpus": None, "_batch": [], "_stepped": None, "_gradient_of": []}
         schedules = getattr(self.optimizer, "schedules", {}).values()
         if any(isinstance(schedule, GeneratorType) for schedule in schedules):
             left["optimizer"] = partial(_refuse_step, self.name)
@@ -696,7 +771,7 @@ class CRFPipe(TrainablePipe):
             reason = saving.reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self._corpus = None
-        self._new_features = NewFeatures()
+        self._go_on()
         self._batch = []
 
     def take_settings(self, saved: dict[str, Any]) -> None:
@@ -770,6 +845,10 @@ def _takes_objective(optimizer: Optimizer) -> bool:
 def _parameters(model: Model) -> list[tuple[Model, str]]:
     """The nodes of a model with the names of their parameters."""
     return [(node, name) for node in model.walk() for name in node.param_names if node.has_param(name)]
+
+
+def _keys(params: list[tuple[Model, str]]) -> list[tuple[int, str]]:
+    return [(node.id, name) for node, name in params]
 
 
 def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:

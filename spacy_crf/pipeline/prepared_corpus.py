@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from spacy.attrs import ENT_IOB, ENT_TYPE, TAG
@@ -11,6 +11,8 @@ from spacy.training import Example
 from ..errors import Errors
 from ..features.columns import ANNOTATION
 from ..features.doc_batch import doc_bounds, read_attributes
+from ..models.emissions import AnnotatedDocs
+from ..models.objective import Evidence
 from ..models.views import view_corpus
 from . import supervision
 
@@ -28,13 +30,29 @@ class PreparedCorpus:
     def __init__(self, pipe: "CRFPipe", examples: Iterable[Example], kind: str):
         self._pipe = pipe
         self.kind = kind
-        corpus = (pipe._annotated(block, kind) for block in pipe._blocks(examples))
+        self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
+        self._features = pipe._sparse_features
+        corpus = (self._counted(pipe._annotated(block, kind)) for block in pipe._blocks(examples))
         self.objective = view_corpus(kind, pipe.model, pipe.loss, corpus)
+        if pipe.evidence is not None:
+            from ..optimizers.anchor import Anchor, Anchored  # prediction does without
+
+            anchor = Anchor.of(self.objective, pipe.evidence, self.evidence)
+            if kind == "objective":
+                self.objective = Anchored(self.objective, anchor)
+            else:
+                self.objective.anchor = anchor
+
+    def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        if self._pipe.evidence is not None:
+            found = self._pipe.frame().evidence_of(batch.docs)
+            self.evidence = found if self.evidence is None else self.evidence.plus(found)
+        return batch
 
     @property
     def has_features_of_pipe(self) -> bool:
         """Whether the component still has the features and the tags that it had then."""
-        return self.objective.model_features is self._pipe._sparse_features
+        return self._features is self._pipe._sparse_features
 
     def holds(self, examples: list[Example]) -> bool:
         """Is this what a step with these examples is about?"""

@@ -35,7 +35,7 @@ def frank_wolfe(
 
     learns (bool): Or are only the losses wanted?
     uses (float64[R, S]): The mean uses of each score, less the annotation's; see `ScoreTable`.
-    dual (float64[B]): The mean cost of each sequence's labellings.
+    dual (float64[B]): The mean cost of each sequence's labellings. l2 (float64[M]): Of each weight.
     RETURNS: As `walk`.
     """
     direction = np.zeros((table.longest, corpus.n_states))
@@ -52,15 +52,15 @@ def frank_wolfe(
         mean = uses[table.rows[b, 0] : table.rows[b, -1]]
         n_slots = _aim(corpus, work, segments, table, b, mean, direction)
         slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
-        slope, square = _along(slots, amounts, weights)
+        slope, square = _along(slots, amounts, weights, l2)
         # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
         gap = slope + cost - dual[b]
-        square /= 2.0 * l2
+        square /= 2.0
         step = 1.0 if square <= 0.0 else min(1.0, gap / square)
         if not step > 0.0 or (square <= 0.0 and not gap > 0.0):
             step = 0.0
         for n in range(n_slots):
-            weights[slots[n]] -= step * amounts[n] / (2.0 * l2)
+            weights[slots[n]] -= step * amounts[n] / (2.0 * l2[slots[n]])
         dual[b] += step * (cost - dual[b])
         _add(mean, step, direction)
     return total, -1
@@ -137,12 +137,12 @@ def exponentiated_gradient(
             cost = _cost(corpus, work.d_nodes, b, costs)
             n_slots = _aim(corpus, work, segments, table, b, mean, direction)
             slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
-            slope, square = _along(slots, amounts, weights)
+            slope, square = _along(slots, amounts, weights, l2)
             # Where a distribution has all its mass at one labelling growth is nothing but rounding, yet theta has to move on.
-            growth = cost - dual[b] + slope - square / (4.0 * l2)
-            if growth >= -1e-12 * (abs(cost) + abs(slope) + square / (4.0 * l2)) or first:
+            growth = cost - dual[b] + slope - square / 4.0
+            if growth >= -1e-12 * (abs(cost) + abs(slope) + square / 4.0) or first:
                 for m in range(n_slots):
-                    weights[slots[m]] -= amounts[m] / (2.0 * l2)
+                    weights[slots[m]] -= amounts[m] / (2.0 * l2[slots[m]])
                 dual[b] = cost
                 _add(mean, 1.0, direction)
                 for r in range(len(mean)):
@@ -211,10 +211,10 @@ def _cost(corpus, d_nodes, b, costs):
 
 
 @helper
-def _along(slots, amounts, weights):
-    """RETURNS: weights · gradient, and |gradient|²."""
+def _along(slots, amounts, weights, l2):
+    """RETURNS: weights · gradient, and gradient² / l2."""
     slope = square = 0.0
     for n in range(len(slots)):
         slope += weights[slots[n]] * amounts[n]
-        square += amounts[n] ** 2
+        square += amounts[n] ** 2 / l2[slots[n]]
     return slope, square

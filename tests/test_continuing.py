@@ -1,0 +1,220 @@
+"""Models that go on from what they have learned: they keep it, and learn what is new, with every optimizer."""
+
+import logging
+
+import numpy as np
+import pytest
+import spacy
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
+from spacy.util import registry
+
+from spacy_crf.models.views import view_corpus
+from spacy_crf.optimizers.anchor import STRENGTH, Anchor, Anchored
+from spacy_crf.optimizers.dual import FrankWolfe
+from spacy_crf.optimizers.lbfgs import LBFGS
+
+from .test_growing import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, found, make, texts_of, wanted
+from .util import NER_TEXTS, ner_examples
+
+
+def continued(component="crf_ner", optimizer="spacy_crf.LBFGS.v1", steps=5):
+    """A trained pipeline, saved and loaded."""
+    nlp, _, _ = make(component, optimizer, steps)
+    again = spacy.blank("en")
+    again.add_pipe(component, config={"loss": nlp.config["components"][component]["loss"]})
+    return again.from_bytes(nlp.to_bytes())
+
+
+def vector(nlp, component="crf_ner"):
+    return nlp.get_pipe(component).frame().weights()
+
+
+def anchored(nlp, component, texts):
+    """The objective that a step about some texts is given."""
+    pipe = nlp.get_pipe(component)
+    pipe._meet(texts)
+    frame = pipe.frame()
+    anchor = Anchor.of(frame, pipe.evidence, frame.evidence_of([example.predicted for example in texts]))
+    return Anchored(view_corpus("objective", pipe.model, pipe.loss, [pipe._annotated(texts)]), anchor), anchor
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_anchored_objective_and_its_gradient(component):
+    nlp = continued(component)
+    texts = texts_of(nlp, component, new=True)
+    objective, anchor = anchored(nlp, component, texts)
+    pipe = nlp.get_pipe(component)
+    plain = view_corpus("objective", pipe.model, pipe.loss, [pipe._annotated(texts)])
+    rng = np.random.default_rng(0)
+    distance = rng.normal(size=len(anchor.weights))
+    value, gradient = objective.evaluate(distance)
+    expected = plain.evaluate(anchor.weights + distance)[0] + np.sum(STRENGTH * anchor.met * distance**2)
+    assert_allclose(value, expected, rtol=1e-12)
+    for n in rng.permutation(len(distance))[:20]:
+        step = np.zeros(len(distance))
+        step[n] = 1e-5
+        slope = (objective.evaluate(distance + step)[0] - objective.evaluate(distance - step)[0]) / 2e-5
+        assert_allclose(gradient[n], slope, rtol=1e-5, atol=1e-5)
+
+
+def test_evidence_counts_what_training_met():
+    nlp = continued()
+    ner = nlp.get_pipe("crf_ner")
+    texts = [example.predicted for example in ner_examples(nlp)]
+    evidence = ner.evidence
+    assert (evidence.tokens, evidence.sequences) == (sum(map(len, texts)), len(texts))
+    for name, count in zip(ner._sparse_features.states.index.names(), evidence.counts["states"]):
+        if name.startswith("lower[0]=") and "|" not in name:
+            assert count == sum(token.lower_ == name.removeprefix("lower[0]=") for doc in texts for token in doc)
+    ner.add_label("SONG")
+    met = ner.frame().met(evidence)
+    assert met.max() == evidence.tokens
+    of_chain = met[-int(ner.model.attrs["observed"].sum()) :]
+    assert 0 < of_chain.min() < 1  # a label that came later weighs next to nothing
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_minimum_is_that_of_scipy(component):
+    nlp = continued(component)
+    objective, anchor = anchored(nlp, component, texts_of(nlp, component, new=True))
+    optimizer = LBFGS(l2=0.1, tolerance=1e-9, delta=0.0, iterations_per_step=500)
+
+    def regularized(distance):
+        value, gradient = objective.evaluate(distance)
+        return value + 0.1 * distance @ distance, gradient + 0.2 * distance
+
+    best = minimize(regularized, np.zeros(len(anchor.weights)), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})
+    assert_allclose(optimizer.step(objective, key=component), best.fun, rtol=1e-6)
+    assert_allclose(objective.weights(), best.x, atol=1e-3)
+    assert_allclose(vector(nlp, component), anchor.weights + best.x, atol=1e-3)
+    assert optimizer.step(objective, key=component) <= best.fun * (1 + 1e-6)  # goes on where it was
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_was_met_without_end_stays(component, optimizer):
+    """And where there is nothing to learn from, everything does."""
+    _, settings = OPTIMIZERS[optimizer]
+    nlp = continued(component, optimizer)
+    pipe = nlp.get_pipe(component)
+    before, frame = vector(nlp, component), pipe.frame()
+    counts = {name: np.full_like(of_table, 10**12) for name, of_table in pipe.evidence.counts.items()}
+    pipe.evidence = pipe.evidence._replace(counts=counts, tokens=10**12, sequences=10**12)
+    sgd = nlp.resume_training(sgd=registry.get("optimizers", optimizer)(**settings))
+    pipe.evidence = pipe.evidence._replace(counts=counts, tokens=10**12, sequences=10**12)
+    texts = texts_of(nlp, component)[1:3]
+    for example in texts:
+        example.reference.set_ents([], default="outside")
+        for token in example.reference:
+            token.tag_ = "NN"
+    for _ in range(3):
+        nlp.update(texts, sgd=sgd)
+    assert_allclose(vector(nlp, component)[pipe.frame().places(frame)], before, atol=2e-5)
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_one_text_does_not_make_it_forget_the_others(component, optimizer):
+    """The saved optimizer fitted the one example: F on the others fell from 0.83 to 0.09."""
+    nlp = continued(component, optimizer, 40 if optimizer == "Adam.v1" else 20)
+    examples = texts_of(nlp, component)
+    assert found(nlp, component, examples) == wanted(component, examples)
+    sgd = nlp.resume_training(sgd=registry.get("optimizers", optimizer)(**OPTIMIZERS[optimizer][1]))
+    nlp.update(texts_of(nlp, component, new=True), sgd=sgd)
+    assert found(nlp, component, examples) == wanted(component, examples)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_is_new_is_learned(component):
+    nlp = continued(component)
+    sgd = nlp.resume_training(sgd=LBFGS(l2=0.01))
+    both = texts_of(nlp, component) + texts_of(nlp, component, new=True)
+    for _ in range(5):
+        nlp.update(both[-1:], sgd=sgd)
+    assert found(nlp, component, both) == wanted(component, both)
+
+
+def test_a_pipeline_in_memory_goes_on_after_resume_training(caplog):
+    nlp, examples, sgd = make()
+    nlp.update(examples, sgd=sgd)
+    ner = nlp.get_pipe("crf_ner")
+    assert ner.evidence is None
+    with caplog.at_level(logging.INFO, logger="spacy.spacy_crf"):
+        sgd = nlp.resume_training(sgd=LBFGS(l2=0.01))
+        new = ner_examples(nlp, NEW_OF_ENTITIES)
+        for _ in range(3):
+            nlp.update(new, sgd=sgd)
+    assert caplog.text.count("goes on from what it has learned from 6 sequences") == 1
+    assert found(nlp, "crf_ner", examples) == wanted("crf_ner", examples)
+    ner.initialize(lambda: examples, nlp=nlp)
+    assert ner.evidence is None
+
+
+def test_start_from_goes_on(tmp_path):
+    nlp, examples, _ = make()
+    nlp.to_disk(tmp_path)
+    again = spacy.blank("en")
+    ner = again.add_pipe("crf_ner")
+    new = ner_examples(again, NEW_OF_ENTITIES)
+    ner.initialize(lambda: new, nlp=again, start_from=tmp_path)
+    assert ner.evidence.sequences == len(NER_TEXTS)
+    assert ner.model.attrs["met"][1] == len(NER_TEXTS) + 1
+    for _ in range(5):
+        again.update(new, sgd=LBFGS(l2=0.01))
+    examples += new
+    assert found(again, "crf_ner", examples) == wanted("crf_ner", examples)
+
+
+def test_every_batch_joins_what_there_was():
+    """Optimizers that solve for a batch take those before it for known."""
+    nlp = continued()
+    ner = nlp.get_pipe("crf_ner")
+    sgd = nlp.resume_training(sgd=LBFGS(l2=0.01, iterations_per_step=50))
+    texts = ner_examples(
+        nlp, [*NEW_OF_ENTITIES, "[Zed Orr](PER) sings [La Mer](SONG) .", "[Yes](ORG) plays [Roundabout](SONG) ."]
+    )
+    before = ner.evidence.sequences
+    for example in texts:
+        nlp.update([example], sgd=sgd)
+    assert ner.evidence.sequences == before + 2
+    assert ner.model.attrs["met"][1] == before + 3
+    both = ner_examples(nlp) + texts
+    assert found(nlp, "crf_ner", both) == wanted("crf_ner", both)
+
+
+def test_the_duality_gap_closes_around_what_was_known():
+    nlp = continued("crf_ner", "spacy_crf.FrankWolfe.v1")
+    optimizer = nlp.resume_training(sgd=FrankWolfe(l2=0.05, gap_tolerance=1e-3, epochs_per_step=50))
+    new = ner_examples(nlp, NEW_OF_ENTITIES)
+    for _ in range(20):
+        value = nlp.update(new, sgd=optimizer)["crf_ner"]
+    assert 0 <= optimizer.duality_gap("crf_ner") <= 1e-3 * value + 1e-9
+    run = optimizer._runs["crf_ner"]
+    slots = run.slot_of_weight
+    distance = run.slots[slots] - run.arrays["centre"][slots]
+    assert_allclose(run.numbers["primal"], run.numbers["loss"] + run.arrays["strength"][slots] @ distance**2)
+
+
+def test_models_that_did_not_count_are_continued():
+    nlp, examples, _ = make()
+    ner = nlp.get_pipe("crf_ner")
+    data = ner.model.to_dict()
+    features = ner._sparse_features.to_dict()
+    del features["states"]["counts"], features["transitions"]["counts"]
+    older = ner._sparse_features.from_dict(features)
+    assert set(older.states.counts.tolist()) == {30}
+    ner.model.get_ref("emissions").attrs["features"], ner.model.attrs["met"] = older, [0, 0]
+    nlp.resume_training(sgd=LBFGS(l2=0.01))
+    assert ner.evidence.tokens == 30 and data
+    nlp.update(ner_examples(nlp, NEW_OF_ENTITIES), sgd=nlp._optimizer)
+    assert found(nlp, "crf_ner", examples) == wanted("crf_ner", examples)
+
+
+def test_counts_are_saved():
+    nlp = continued()
+    ner, again = nlp.get_pipe("crf_ner"), spacy.blank("en").add_pipe("crf_ner")
+    again.from_bytes(ner.to_bytes())
+    assert_array_equal(again.evidence.counts["states"], ner.evidence.counts["states"])
+    assert again.evidence[1:] == ner.evidence[1:]
