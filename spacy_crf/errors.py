@@ -224,6 +224,7 @@ class Errors(metaclass=_Coded):
         "Make its Spans of the Doc that is asked about."
     )
     CRF463 = "Component '{name}': {argument} = {value} is not possible: it must be {must}."
+    CRF414 = "The pipeline has no component{named} of spacy_crf to update. Components there: {components}."
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = (
         "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "

@@ -7,8 +7,12 @@ import pytest
 import spacy
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
+from spacy.cli._util import app
+from spacy.tokens import DocBin
 from spacy.util import registry
+from typer.testing import CliRunner
 
+import spacy_crf.cli  # noqa: F401
 from spacy_crf.models.views import view_corpus
 from spacy_crf.optimizers.anchor import STRENGTH, Anchor, Anchored
 from spacy_crf.optimizers.dual import FrankWolfe
@@ -218,3 +222,23 @@ def test_counts_are_saved():
     again.from_bytes(ner.to_bytes())
     assert_array_equal(again.evidence.counts["states"], ner.evidence.counts["states"])
     assert again.evidence[1:] == ner.evidence[1:]
+
+
+def test_the_command(tmp_path):
+    nlp, _, _ = make()
+    nlp.to_disk(tmp_path / "model")
+    for name, texts in (("dev", NER_TEXTS), ("new", NEW_OF_ENTITIES)):
+        DocBin(docs=[example.reference for example in ner_examples(nlp, texts)]).to_disk(tmp_path / f"{name}.spacy")
+    options = ["--output", tmp_path / "updated", "--dev", tmp_path / "dev.spacy", "--l2", "0.01"]
+    arguments = ["crf", "update", tmp_path / "model", tmp_path / "new.spacy", *options]
+    result = CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    rows = [[*filter(None, line.replace("│", " ").split())] for line in result.output.splitlines()]
+    assert ["ents_f", "100.00", "100.00"] in rows and ["SONG", "0.00", "100.00"] in rows
+    again = spacy.load(tmp_path / "updated")
+    both = ner_examples(again, NER_TEXTS + NEW_OF_ENTITIES)
+    assert found(again, "crf_ner", both) == wanted("crf_ner", both)
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    arguments[2] = tmp_path / "blank"
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == 1 and "CRF414" in result.output
