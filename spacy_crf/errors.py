@@ -372,6 +372,10 @@ class Warnings(metaclass=_Coded):
         "step is about all of it. Or take an optimizer that learns from batch after batch, such as "
         "spacy_crf.AveragedPerceptron.v1."
     )
+    CRF412 = (
+        "{name}: no token of the examples is annotated, so nothing was counted: it has labels, and no features until update "
+        "brings annotated texts."
+    )
     CRF420 = (
         "{component}: '{doc}...': doc.spans['{key}'] leaves {n} tokens no label, first token {token} ('{word}'): they stay "
         "without one. Name the labels that are blocked, if others may be found there."

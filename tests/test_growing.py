@@ -7,6 +7,7 @@ from numpy.testing import assert_array_equal
 from spacy.tokens import Span
 from spacy.training import Example
 from spacy.util import registry
+from thinc.util import data_validation
 
 from spacy_crf.models.views import view_corpus
 
@@ -63,6 +64,40 @@ def wanted(component, examples):
 def weights_of(nlp, component):
     model = nlp.get_pipe(component).model
     return {(node.name, name): node.get_param(name).copy() for node in model.walk() for name in node.param_names}
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("emissions", ["SparseEmissions", "HashedEmissions"])
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
+    """As spaCy's `ner`: nlp.initialize() after add_label, and update brings what there is to learn."""
+    nlp = spacy.blank("en")
+    rows = {"rows": 4096} if emissions == "HashedEmissions" else {}
+    features = {"@misc": "spacy_crf.ner_features.v1"}
+    block = {"@architectures": f"spacy_crf.{emissions}.v1", "features": features, **rows}
+    pipe = nlp.add_pipe(component, config={"model": {"emissions": block}})
+    examples = texts_of(nlp, component)
+    for example in examples:
+        for label in pipe.gold_labels(example.reference):
+            pipe.add_label(label)
+    sgd = nlp.initialize()
+    assert "CRF412" in caplog.text and not pipe.model.get_ref("emissions").get_param("states").any()
+    assert pipe.model.get_dim("nO") == (
+        len(pipe.labels) + (component == "semicrf_ner") if component != "crf_ner" else 13
+    )
+    found(nlp, component, examples)
+    nlp.from_bytes(nlp.to_bytes())
+    for _ in range(60):
+        nlp.update(examples, sgd=sgd)
+    assert found(nlp, component, examples) == wanted(component, examples)
+
+
+@pytest.mark.issue(12)
+def test_works_under_data_validation():
+    with data_validation(True):
+        for component in COMPONENTS:
+            nlp, examples, _ = make(component)
+            assert found(nlp, component, examples) == wanted(component, examples)
 
 
 @pytest.mark.issue(12)

@@ -340,7 +340,7 @@ def _sparse_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Voc
     features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
     features.states = counters[0].freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
     features.transitions = counters[1].freeze(model.attrs["min_count"], model.attrs["possible_states"], vocab)
-    if not len(features.states.index):
+    if counters[0].has_pairs and not len(features.states.index):
         raise ValueError(Errors.CRF114.format(min_count=model.attrs["min_count"], seen=len(counters[0])))
     for name in ("states", "transitions"):
         move_weights(model, name, getattr(old, name), getattr(features, name))
@@ -415,6 +415,11 @@ class _PairCounter:
 
     def __len__(self) -> int:
         return len(self._builder)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether any token was annotated."""
+        return bool(self._seen.any())
 
     def add(
         self, columns: TokenColumns, columns_of_tokens: NDArray[np.int32], column_starts: NDArray[np.int64]

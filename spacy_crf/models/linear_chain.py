@@ -18,7 +18,7 @@ from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from .emissions import AnnotatedDocs, Corpus, Emissions, pairs_allowed, resize_emissions
 from .kept import Kept, check_array, check_equal, check_weights
-from .parameters import enlarged, set_moved
+from .parameters import StructureModel, enlarged, set_moved
 
 _PARAMS = ("transitions", "first", "last")
 
@@ -32,7 +32,7 @@ def LinearChain(
     possible_transitions (bool): Give every pair of tags that the scheme allows a weight, not only those seen in training.
         The others stay possible, with a weight of zero.
     """
-    return Model(
+    return StructureModel(
         "linear_chain",
         _forward,
         init=_init,

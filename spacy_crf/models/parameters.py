@@ -1,10 +1,29 @@
 """Parameters that are laid out anew when a model learns more labels or features."""
 
 from collections.abc import Callable
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from thinc.api import Model
+from thinc.util import data_validation
+
+
+class StructureModel(Model):
+    """A model from Docs to scores, whose dimension ``nO`` is that of its parameter "first": the states, which may become more.
+    thinc's own dimensions can't change once there are parameters."""
+
+    def initialize(self, X: Any = None, Y: Any = None) -> "StructureModel":
+        with data_validation(False):  # they are a corpus, and what is to be predicted of it
+            return super().initialize(X, Y)
+
+    def has_dim(self, name: str) -> Optional[bool]:
+        if name != "nO":
+            return super().has_dim(name)
+        return True if self.has_param("first") else None
+
+    def get_dim(self, name: str) -> int:
+        return self.get_param("first").size if name == "nO" and self.has_dim("nO") else super().get_dim(name)
 
 
 def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:

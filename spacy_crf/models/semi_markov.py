@@ -24,7 +24,7 @@ from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, resize_
 from .kept import Kept, check_array, check_equal, check_weights
 from .linear_chain import check_met, counted, resized_observed
 from .objective import LATER, Evidence, places_of_observed
-from .parameters import enlarged, set_moved
+from .parameters import StructureModel, enlarged, set_moved
 from .segments import (
     PLACES,
     PreparedSegments,
@@ -58,7 +58,7 @@ def SemiMarkov(
     RAISES (ValueError): CRF125 for a longest segment that can't be.
     """
     segments = SparseSegments() if segments is None else segments
-    return Model(
+    return StructureModel(
         "semi_markov",
         _forward,
         init=_init,

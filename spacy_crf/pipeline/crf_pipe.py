@@ -296,6 +296,7 @@ class CRFPipe(TrainablePipe):
             self.from_disk(folder / self.name if (folder / self.name).is_dir() else folder)
         else:
             self.evidence = None
+        had_labels = bool(self.labels) or labels is not None
         for label in sorted(labels_of(self, get_examples())) if labels is None else labels:
             self.add_label(label)
         if not self.labels:
@@ -308,21 +309,26 @@ class CRFPipe(TrainablePipe):
         read = self._token_attributes()
         annotate = EarlierAnnotation(nlp, self.name, [name for name in read if name not in self.writes])
 
+        says_something = False
+
         def annotated() -> Iterator[AnnotatedDocs]:
-            says_something = False
+            nonlocal says_something
             for examples in self._blocks(get_examples()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
                 batch = self._to_count(docs, examples, report)
                 says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
                 left_out.update(labels_of(self, examples).difference(self.labels))
                 yield batch
-            if not says_something:
+            if not says_something and not had_labels:
                 raise ValueError(Errors.CRF431.format(name=self.name))
 
         self._corpus = self._new_features = None
         self._batch = []
         self.model.initialize(X=reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
         self.cfg["left_out"] = sorted(left_out.difference(self.labels))
+        if not says_something:  # labels alone, as `nlp.initialize()` without examples has them
+            logger.warning(Warnings.CRF412.format(name=self.name))
+            self._new_features = NewFeatures()
         if self._sparse_features is not None:
             known = self._sparse_features.states
             text = "%s: %d labels, %d features of tokens with %d weights"
