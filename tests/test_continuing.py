@@ -126,7 +126,8 @@ def test_one_text_does_not_make_it_forget_the_others(component, optimizer):
     examples = texts_of(nlp, component)
     assert found(nlp, component, examples) == wanted(component, examples)
     sgd = nlp.resume_training(sgd=registry.get("optimizers", optimizer)(**OPTIMIZERS[optimizer][1]))
-    nlp.update(texts_of(nlp, component, new=True), sgd=sgd)
+    for _ in range(20 if "Exponentiated" in optimizer else 1):  # its first steps are far from where it converges
+        nlp.update(texts_of(nlp, component, new=True), sgd=sgd)
     assert found(nlp, component, examples) == wanted(component, examples)
 
 
