@@ -214,6 +214,15 @@ class Errors(metaclass=_Coded):
         "Component '{name}' has weights that are not finite numbers ('{param}' of {node}), and is not saved. Load the model that "
         "was saved last. Look for features with huge values, or lower the learning rate."
     )
+    CRF440 = (
+        "Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which entities don't have. "
+        "Put the span into doc.spans, and name its key as incorrect_spans_key of the component. If '{label}' is a label, add it "
+        "with add_label, or as one of [initialize.components.{name}] labels."
+    )
+    CRF441 = (
+        "Component '{name}': {span}, {place}, is annotated and is in doc.spans['{key}'] too, where spans are that are wrong. "
+        "Leave it out on one side."
+    )
     CRF460 = (
         "Component '{name}': probabilities are those of the labellings of a Doc, not of {value}. Make one with "
         "nlp.make_doc(text), or with nlp(text) where features read what earlier components annotate."
@@ -379,6 +388,12 @@ class Warnings(metaclass=_Coded):
     CRF420 = (
         "{component}: '{doc}...': doc.spans['{key}'] leaves {n} tokens no label, first token {token} ('{word}'): they stay "
         "without one. Name the labels that are blocked, if others may be found there."
+    )
+    CRF421 = (
+        "{name}: {n} or more spans of the first batch with any touch tokens without annotation such that its scheme tells them "
+        "from other spans by two tags together. {who} can't look at that, and take it that no span of the same label is beside "
+        "them. With scheme BIO or BILUO nothing is lost; nor with losses such as LogLikelihood or MaxMargin and LBFGS, "
+        "ConjugateGradient or Adam.v1."
     )
     CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRF602 = (

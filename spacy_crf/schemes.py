@@ -34,6 +34,7 @@ class Segments(NamedTuple):
 
 
 NO_SEGMENTS = Segments(*np.zeros((3, 0), dtype=np.int64))
+NO_STEPS = np.zeros((0, 3), dtype=np.int64)  # see `Scheme.spell`
 
 
 @dataclass(frozen=True)
@@ -111,44 +112,65 @@ class Scheme:
         return np.where(iob == MISSING, -1, tags).astype(np.int32)
 
     def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> Clamp:
-        """Tags that the annotation allows: one where it is known, all where it is missing – except, beside an annotated
-        entity, those that would make it longer. IO can't part two spans of one label that touch, so there the neighbours of
-        an annotated entity have another label. IOB1 parts them by the tag of the second one: it has both of its tags where
-        the token before is missing, and the clamp needs `parted` beside it.
+        """Tags that the annotation allows, in the scheme in which it is read (see `spell`): one where it is known, all where it
+        is missing – except, behind an annotated entity, those that would make it longer.
 
         RETURNS (bool[T, S])
         """
-        tags = self.encode(iob, label, starts)
-        width = len(self.prefixes)
+        scheme = self.reading
+        tags, width = scheme.encode(iob, label, starts), len(scheme.prefixes)
         allowed = np.zeros((len(tags), 1 + n_labels * width), dtype=bool)
         known = tags >= 0
         allowed[known, tags[known]] = True
         allowed[~known] = True
-        if not self.closes:
-            entity = (iob == BEGIN) | (iob == INSIDE)
-            joined = ~self._opening(starts, len(iob))[1:]  # to the token before
-            inside = 1 + label * width + self.prefixes.index("I")
-            ends = np.flatnonzero(entity[:-1] & joined & ~known[1:])
-            allowed[ends + 1, inside[ends]] = False
-            if self.name == "IO":
-                begins = np.flatnonzero(~known[:-1] & joined & (iob[1:] == BEGIN)) + 1
-                allowed[begins - 1, inside[begins]] = False
-            begins = self.parted(iob, starts)
-            allowed[begins, tags[begins] + self.touching] = True
+        if not scheme.closes:
+            behind = np.flatnonzero((tags[:-1] > 0) & ~known[1:] & ~self._opening(starts, len(iob))[1:])
+            allowed[behind + 1, 1 + label[behind] * width + scheme.prefixes.index("I")] = False
         return allowed
 
     @property
-    def touching(self) -> int:
-        """What is added to the tag in which a span begins where one of its own label ends with the token before (IOB1)."""
-        return self.prefixes.index("B") - self.prefixes.index("I") if self.name == "IOB1" else 0
+    def reading(self) -> "Scheme":
+        """The scheme in which partial annotation is read: this one, or BIO where a tag does not say whether a span begins."""
+        return self if self.tags_tell_iob else SCHEMES["BIO"]
 
-    def parted(self, iob: NDArray, starts: NDArray) -> NDArray[np.int64]:
-        """Tokens where an annotated entity begins behind a missing one, and no tag alone tells it from an entity that has begun
-        before (IOB1): a labelling with a tag that goes on there with the span before is not one that the annotation allows."""
-        if self.name != "IOB1":
-            return np.zeros(0, dtype=np.int64)
-        joined = ~self._opening(starts, len(iob))[1:]
-        return np.flatnonzero((iob[:-1] == MISSING) & joined & (iob[1:] == BEGIN)) + 1
+    def spell(self, allowed: Clamp, starts: NDArray) -> tuple[Clamp, NDArray[np.int64]]:
+        """Tags that annotation allows, from those that it allows in the scheme in which it is read.
+
+        IO and IOB1 write one tag both where a span begins and where it goes on, and the token before tells which it is. Where
+        only one of them is allowed it may take a step between two tags to say so. (Two annotated spans of one label that touch
+        are one to IO.)
+
+        allowed (bool[T, S']): Tags of the other scheme.
+        RETURNS (bool[T, S], int64[N, 3]): The tags; and tokens, labels, and which steps to this label are ruled out there: 1,
+            those that go on with a span, or 0, those that begin one.
+        """
+        if self.reading is self:
+            return allowed, NO_STEPS
+        opening = self._opening(starts, len(allowed))[:, np.newaxis]
+        outside, begins, goes_on = allowed[:, :1], allowed[:, 1::2], allowed[:, 2::2]
+        while True:  # what goes on where nothing can be would be read as a beginning
+            before = np.roll(begins | goes_on, 1, axis=0) & ~opening
+            if not (goes_on & ~before).any():
+                break
+            goes_on = goes_on & before
+        may = begins | goes_on
+        surely = may & (may.sum(axis=1, keepdims=True) == 1) & ~outside
+        surely_before = np.roll(surely, 1, axis=0) & ~opening
+        apart, joined = before & begins & ~goes_on, before & goes_on & ~begins
+        inside = may & ~(apart & surely_before)
+        apart &= ~surely_before
+        if self.name == "IO":
+            inside |= surely
+            inside[:-1] &= ~(apart & surely)[1:]
+            apart &= ~surely
+        spelt = np.zeros((len(allowed), 1 + may.shape[1] * len(self.prefixes)), dtype=bool)
+        spelt[:, :1] = outside
+        spelt[:, 1 + self.prefixes.index("I") :: len(self.prefixes)] = inside
+        if self.name == "IOB1":
+            spelt[:, 1 + self.prefixes.index("B") :: len(self.prefixes)] = begins & before
+        steps = [np.pad(np.argwhere(apart), ((0, 0), (0, 1)), constant_values=1)]
+        steps += [np.pad(np.argwhere(joined & ~surely_before), ((0, 0), (0, 1)))]
+        return spelt, np.concatenate(steps)
 
     def decode(self, tags: NDArray, starts: NDArray) -> Segments:
         """Spans of valid tag sequences."""

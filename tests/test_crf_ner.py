@@ -270,7 +270,7 @@ def test_missing_annotation_is_a_wider_clamp():
     nlp.initialize(lambda: examples)
     from spacy_crf.pipeline.crf_pipe import GoldReport
 
-    clamp = ner.gold_clamp(examples[-2:], np.array([0, 7, 10]), GoldReport())
+    clamp = ner.gold(examples[-2:], np.array([0, 7, 10]), GoldReport()).clamp
     assert clamp[:2].sum() == 2 and clamp[2:].all()
     train(nlp, examples)
     assert entities(run(nlp, plain(partial))) == [(0, 2, "PER"), (4, 6, "GPE")]

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.incorrect_spans import Excluded
 from spacy_crf.constraints.training import RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.schemes import SCHEMES, Segments
 
 from . import reference
-from .test_constraints import TOGETHER, labellings, make_rules
+from .test_constraints import LABELS, TOGETHER, labellings, make_rules
 from .test_rules_in_training import breaks_of
 from .test_spans import scheme_scores
 
@@ -51,7 +52,7 @@ def test_what_is_left_are_the_labellings_without_them(name, tables, wrong):
         (score, tags) for score, tags, found in every if not {(s.begin, s.end, s.label) for s in found} & set(wrong)
     ]
     assert 0 < len(left) < len(every)
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, DOC, wrong=segments(wrong))
+    chain = RuledChain(rules, Facts(), clamp, scores.starts, DOC, excluded=Excluded(segments(wrong)))
     log_z, expected = chain.expectations(scores, clamp=clamp)
     total = reference.log_sum([score for score, _ in left])
     assert log_z.sum() == pytest.approx(total, abs=1e-9)
@@ -67,6 +68,40 @@ def test_what_is_left_are_the_labellings_without_them(name, tables, wrong):
     assert chain.expectations(scores)[0].sum() == pytest.approx(reference.log_sum([score for score, _, _ in free]))
 
 
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("wrong", [WRONG["one token"], WRONG["one end"], WRONG["whole sentences"]])
+@pytest.mark.parametrize("loss", [MaxMargin(), SoftmaxMargin(), MaxMargin(cost={"O": {"A": 0.25}})], ids=str)
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_wrong_span_costs_what_a_wrong_token_costs(name, loss, wrong):
+    """Whatever its length and the scheme."""
+    scheme = SCHEMES[name]
+    rules, size = make_rules([], scheme), len(scheme.tags(LABELS))
+    loss = loss.bind(["O", *(label for label in LABELS for _ in scheme.prefixes)])
+    scores, _ = scheme_scores(scheme, 2, [2, 3], seed=4, spread=1.0)
+    clamp = partial(scores)
+    clamp[1:3, 0] = False  # in some entity
+    costs = loss.least_costs(size)
+    chain = RuledChain(rules, Facts(), clamp, scores.starts, DOC, excluded=Excluded(segments(wrong), costs=costs))
+    every = labellings(scores, scheme, lambda tags, found: 0.0)
+    found_of = [{(s.begin, s.end, s.label) for s in found} & set(wrong) for _, _, found in every]
+    table = loss.costs(size)
+
+    def cost(tags, found):
+        of_tokens = [0.0 if clamp[t, tag] else table[clamp[t], tag].min() for t, tag in enumerate(tags)]
+        return sum(of_tokens) + sum(costs[tags[end - 1]] for _, end, _ in found)
+
+    augmented = [score + cost(tags, found) for (score, tags, _), found in zip(every, found_of)]
+    right = [
+        score
+        for (score, tags, _), found in zip(every, found_of)
+        if not found and all(clamp[t, tag] for t, tag in enumerate(tags))
+    ]
+    together = reference.log_sum if not loss.maximum else max
+    losses, _, impossible = loss(chain, scores, clamp)
+    assert not impossible.any() and (costs[1:] > 0.0).all()
+    assert losses.sum() == pytest.approx(together(augmented) - together(right), abs=1e-9)
+
+
 @pytest.mark.parametrize("loss", [LogLikelihood, Perceptron, MaxMargin, SoftmaxMargin])
 @pytest.mark.parametrize("per_position", [False, True])
 @pytest.mark.parametrize("tables", [[], TOGETHER], ids=["alone", "with rules"])
@@ -75,8 +110,11 @@ def test_gradients_match_finite_differences(loss, per_position, tables):
     rules = make_rules(tables, scheme)
     scores, _ = scheme_scores(scheme, 2, [2, 3, 4], seed=3, per_position=per_position)
     clamp = partial(scores)
-    doc_starts = np.array([0, 5, 9])  # nothing is wrong in the second document
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, doc_starts, wrong=segments(WRONG["one end"]))
+    doc_starts = np.array([0, 5, 9])
+    costs = loss().least_costs(scores.emissions.shape[1])
+    steps = np.array([[1, 0, 1], [3, 1, 0], [7, 1, 1]])  # nor do some spans go on or begin there
+    excluded = Excluded(segments(WRONG["one end"]), steps, costs)
+    chain = RuledChain(rules, Facts(), clamp, scores.starts, doc_starts, excluded=excluded)
     weights = np.array([2.0, 2.0, 0.5])
     _, gradient, impossible = loss()(chain, scores, clamp, weights=weights)
     assert not impossible.any()
@@ -98,6 +136,6 @@ def test_many_spans_of_one_label_share_copies():
     scores, _ = scheme_scores(scheme, 2, [40], seed=0)
     clamp = np.ones(scores.emissions.shape, dtype=bool)
     spans = [(t, t + 3, 0) for t in range(0, 36, 3)]
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, np.array([0, 40]), wrong=segments(spans))
+    chain = RuledChain(rules, Facts(), clamp, scores.starts, np.array([0, 40]), excluded=Excluded(segments(spans)))
     [group] = chain._groups
     assert len(group.copies.tag_of) == scores.emissions.shape[1] + 4

@@ -104,7 +104,8 @@ def make_pipe(loss, component="crf_ner", *, partial=False, pairs=False, weights=
             missing = [gold[i : i + 1] for i in range(len(words)) if i % 3 == n % 3]
             gold = Doc(nlp.vocab, words=words, ents=[tag.replace("I-", "B-") for tag in tags])
             gold.set_ents([], missing=missing, default="unmodified")
-            gold.spans["wrong"] = [Span(gold, 0, 1, "PER"), Span(gold, 1, min(3, len(words)), "LOC")]
+            wrong = [Span(gold, 0, 1, "PER"), Span(gold, 1, min(3, len(words)), "LOC")]
+            gold.spans["wrong"] = [span for span in wrong if span not in gold.ents]
             gold.spans["maybe"] = [Span(gold, len(words) - 1, len(words), label) for label in ("PER", "O")]
         if n < len(weights):
             gold._.crf_weight = weights[n]

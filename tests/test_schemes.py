@@ -60,36 +60,72 @@ def test_round_trip(scheme):
         assert scheme.iob(tags, starts).tolist() == np.tile(iob, 2).tolist()
 
 
+def spelt(scheme, allowed, starts):
+    """All tag sequences under a clamp that was read, and how many steps it took beside the tags."""
+    mask, continues = scheme.transition_mask(len(LABELS)), scheme.continues(len(LABELS))
+    label_of = scheme.label_of_tag(len(LABELS))
+    clamp, steps = scheme.spell(allowed, starts)
+    assert clamp.shape == (LENGTH, len(label_of))
+
+    def is_open(path, token, label, goes_on):
+        return label_of[path[token]] != label or continues[path[token - 1], path[token]] != goes_on
+
+    paths = product(*(np.flatnonzero(row).tolist() for row in clamp))
+    found = {path for path in paths if is_valid(mask, path) and all(is_open(path, *step) for step in steps.tolist())}
+    return found, len(steps)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_missing_annotation_is_a_wider_clamp(scheme):
-    """The clamp with holes, and the tokens where no span goes on, allow exactly the tag sequences of all span sets that agree
-    with the known tokens."""
+    """The clamp with holes allows exactly the tag sequences of all span sets that agree with the known tokens."""
     starts = np.array([0, LENGTH])
-    mask = scheme.transition_mask(len(LABELS))
-    continues = scheme.continues(len(LABELS))
-    tags = range(len(scheme.tags(LABELS)))
     for known in [[(1, 3, 0)], [(0, 1, 1)], [(0, 1, 0), (1, 2, 0)], [(2, 3, 1), (3, 4, 0)], []]:
         if scheme.name == "IO" and touches_same_label(known, known):
             continue
         iob, label = annotate(known, LENGTH)
         iob[iob == OUTSIDE] = MISSING
-        clamp, parted = scheme.clamp(iob, label, starts, len(LABELS)), scheme.parted(iob, starts)
-        allowed = {
-            path
-            for path in product(tags, repeat=LENGTH)
-            if is_valid(mask, path)
-            and all(clamp[t, tag] for t, tag in enumerate(path))
-            and not any(continues[path[t - 1], path[t]] for t in parted)
-        }
+        allowed, n_steps = spelt(scheme, scheme.clamp(iob, label, starts, len(LABELS)), starts)
         agreeing = [spans for spans in segmentations(LENGTH) if set(known) <= set(spans)]
         if scheme.name == "IO":  # the neighbours of an annotated entity have another label
             agreeing = [spans for spans in agreeing if not touches_same_label(spans, known)]
         assert allowed == {tuple(scheme.encode(*annotate(spans, LENGTH), starts)) for spans in agreeing}
-        assert scheme.name == "IOB1" or not len(parted)
+        assert scheme.name == "IOB1" or not n_steps
 
 
-def touches_same_label(spans, known):
-    return any(a[2] == b[2] and (a[1] == b[0] or b[1] == a[0]) for a in spans for b in known)
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("name", ["IO", "IOB1"])
+def test_what_bio_allows_is_spelt_in_other_tags(name):
+    """Whatever the tags of BIO allow, tag by tag: the same span sets are left, as far as the scheme can tell them from others."""
+    scheme, bio = get_scheme(name), get_scheme("BIO")
+    mask = bio.transition_mask(len(LABELS))
+    rng = np.random.default_rng(0)
+    every = list(segmentations(LENGTH))
+    for _ in range(300):
+        allowed = rng.random((LENGTH, 1 + 2 * len(LABELS))) < rng.choice([0.3, 0.6, 0.9])
+        if rng.random() < 0.5:  # two tokens are annotated
+            allowed[1:3] = False
+            allowed[[1, 2], rng.choice([0, 1, 3], 2)] = True
+        starts = np.array([0, LENGTH]) if rng.random() < 0.7 else np.array([0, 2, LENGTH])
+        inside = [spans for spans in every if not any(begin < cut < end for begin, end, _ in spans for cut in starts)]
+        tags = {tuple(bio.encode(*annotate(spans, LENGTH), starts)): spans for spans in inside}
+        left = [
+            spans for path, spans in tags.items() if allowed[np.arange(LENGTH), path].all() and is_valid(mask, path)
+        ]
+        if name == "IO":
+            left = [spans for spans in left if not touches_same_label(spans, spans, starts)]
+        expected = {tuple(scheme.encode(*annotate(spans, LENGTH), starts)) for spans in left}
+        found, _ = spelt(scheme, allowed, starts)
+        if name == "IO" and not expected:  # annotated spans that touch are one
+            continue
+        assert found == expected
+
+
+def touches_same_label(spans, known, starts=()):
+    return any(
+        a[2] == b[2] and ((a[1] == b[0] and b[0] not in starts) or (b[1] == a[0] and a[0] not in starts))
+        for a in spans
+        for b in known
+    )
 
 
 def test_names():

@@ -11,6 +11,7 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.incorrect_spans import Excluded
 from spacy_crf.constraints.segment_training import RuledSegments
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
@@ -83,7 +84,8 @@ def by_definition(pipe, example):
     gold = example.reference
     maybe = {(s.start, s.end, s.label_) for s in gold.spans["maybe"] if s.label_ not in ("", "O")}
     maybe |= {(t, t + 1, "O") for s in gold.spans["maybe"] if s.label_ in ("", "O") for t in range(s.start, s.end)}
-    wrong = {(s.start, s.end, s.label_) for s in gold.spans["wrong"]}
+    wrong = {(s.start, s.end, s.label_) for s in gold.spans["wrong"] if s.label_ != "O"}
+    wrong |= {(t, t + 1, "O") for s in gold.spans["wrong"] if s.label_ == "O" for t in range(s.start, s.end)}
     known = {(ent.start, ent.end, ent.label_) for ent in gold.ents}
     known |= {(t.i, t.i + 1, "O") for t in gold if t.ent_iob_ == "O"}
     touched = {t for begin, end, _ in maybe for t in range(begin, end)}
@@ -119,7 +121,8 @@ CASES = {
     "wrong": {"wrong": [(1, 3, "A"), (1, 2, "B")]},
     "everything is wrong": {"wrong": [(b, e, x) for b in range(5) for e in range(b + 1, 6) for x in "AB"]},
     "an alternative is wrong": {"maybe": [(0, 2, "A"), (0, 2, "B")], "wrong": [(0, 2, "A"), (2, 3, "A")]},
-    "the annotation is wrong": {"ents": [(0, 2, "A")], "wrong": [(0, 2, "A"), (1, 3, "A")]},
+    "beside what is annotated": {"ents": [(0, 2, "A")], "wrong": [(0, 1, "A"), (1, 3, "A"), (2, 3, "O")]},
+    "not outside": {"outside": [0], "maybe": [(1, 2, "O")], "wrong": [(0, 5, "O"), (3, 4, "A")]},
     "two sentences": {
         "sentences": [True, False, True, False, False],
         "maybe": [(0, 2, "A"), (0, 2, "B")],
@@ -155,7 +158,7 @@ def test_what_is_left_of_random_annotation():
             ents=[ent] if rng.random() < 0.5 else [],
             outside=outside,
             maybe=spans(rng.integers(0, 6), ["A", "B", "O"]),
-            wrong=spans(rng.integers(0, 4), ["A", "B"]),
+            wrong=[span for span in spans(rng.integers(0, 4), ["A", "B", "O"]) if span != ent],
         )
         expected = by_definition(pipe, example)
         assert sorted(map(sorted, what_is_left(pipe, example))) == sorted(map(sorted, expected))
@@ -191,7 +194,7 @@ def test_sums_and_maxima_are_those_of_the_segmentations_without_them(lengths, li
     assert 0 < len(left) < len(every)
     wrong = Segments(*np.array(WRONG, dtype=np.int64).T)
     longest = np.array([1, 3, 2])
-    structure = RuledSegments(rules, Facts(), clamp, scores.starts, doc_starts, longest, wrong=wrong)
+    structure = RuledSegments(rules, Facts(), clamp, scores.starts, doc_starts, longest, excluded=Excluded(wrong))
     log_z, expected = structure.expectations(scores, clamp=clamp)
     total = reference.log_sum([score for score, _, _ in left])
     assert log_z.sum() == pytest.approx(total, abs=1e-9)
@@ -210,6 +213,15 @@ def test_sums_and_maxima_are_those_of_the_segmentations_without_them(lengths, li
     # Without a clamp nothing is said of the annotation
     free = segmentations(scores, breaks)
     assert structure.expectations(scores)[0].sum() == pytest.approx(reference.log_sum([score for score, _, _ in free]))
+    # … but what is wrong may cost something
+    costs = np.array([0.0, 1.5, 0.5])
+    structure = RuledSegments(
+        rules, Facts(), clamp, scores.starts, doc_starts, longest, excluded=Excluded(wrong, costs=costs)
+    )
+    of_wrong = [sum(costs[state] for b, e, state in path if (b, e, state - 1) in WRONG) for _, path, _ in free]
+    total = reference.log_sum([score + cost for (score, _, _), cost in zip(free, of_wrong)])
+    assert structure.expectations(scores)[0].sum() == pytest.approx(total)
+    assert structure.expectations(scores, clamp=clamp)[0].sum() == pytest.approx(log_z.sum())
     rng = np.random.default_rng(0)
     for loss in (LogLikelihood(), Perceptron(), SoftmaxMargin()):
         _, gradient, impossible = loss(structure, scores, clamp)
@@ -292,7 +304,7 @@ def test_what_can_not_be_is_reported(caplog):
         "have a label the component does not know": {"maybe": [(0, 1, "C")]},
         "longer than the longest segment": {"maybe": [(0, 5, "A")]},
         "cross the start of a sentence": {"maybe": [(1, 3, "A")], "sentences": [True, False, True, False, False]},
-        "the annotation holds": {"ents": [(0, 2, "A")], "wrong": [(0, 2, "A")]},
+        "are all that is left of their tokens": {"outside": [0], "wrong": [(0, 1, "O")]},
         "have no label": {"wrong": [(0, 2, "")]},
     }
     examples = [annotated(nlp, **case) for case in cases.values()]

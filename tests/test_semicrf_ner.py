@@ -183,7 +183,7 @@ def test_gold_beyond_the_limit_is_reported_and_cut_up(caplog):
         nlp, ner, examples = make({"model": {"longest_segment": 3}}, texts)
     [message] = [record.getMessage() for record in caplog.records if "longer than" in record.getMessage()]
     assert "1 gold entities" in message and "'The Very Long Name Of It...' (ORG, 6 tokens)" in message
-    clamp = ner.gold_clamp([examples[-1]], np.array([0, 9]), GoldReport())
+    clamp = ner.gold([examples[-1]], np.array([0, 9]), GoldReport()).clamp
     path = ner.model.attrs["structure"].only_path(clamp)
     assert path.tolist() == [2, -2, -2, 2, -2, -2, 0, 0, 0]
     assert entities(nlp(plain(examples[-1].reference))) == [(0, 3, "ORG"), (3, 6, "ORG")]
@@ -229,7 +229,7 @@ def test_missing_annotation_allows_any_segment():
     partial.set_ents([partial.ents[0]], default="missing")
     examples.append(Example(plain(partial), partial))
     train(nlp, examples)
-    clamp = ner.gold_clamp(examples[-1:], np.array([0, 7]), GoldReport())
+    clamp = ner.gold(examples[-1:], np.array([0, 7]), GoldReport()).clamp
     assert clamp.states[2:].all() and clamp.must_begin.tolist() == [True, False, True, *[False] * 4]
     assert entities(nlp(plain(partial))) == [(0, 2, "PER"), (4, 6, "GPE")]
 

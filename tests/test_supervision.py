@@ -1,6 +1,7 @@
 """What training is told beside the annotation: alternatives, incorrect spans, weights, a model to start from, pruning."""
 
 import logging
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from spacy.training import Example
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
+from spacy_crf.schemes import BEGIN, INSIDE, OUTSIDE
 from spacy_crf.types import ChainScores
 
 from .util import NER_TEXTS, ner_examples, tag_examples
@@ -79,9 +81,7 @@ def test_incorrect_spans_take_what_has_precisely_them(scheme):
 
 
 def test_incorrect_spans_beside_annotation():
-    left, _, annotated = narrowed("BILUO", [(1, 3, "PER")], ents=[(1, 3, "PER")])
-    assert annotated.structure is None and left == 9  # the annotation holds
-    left, _, annotated = narrowed("BILUO", [(1, 3, "PER"), (0, 2, "PER")], ents=[(1, 3, "GPE")])
+    left, _, annotated = narrowed("BILUO", [(1, 2, "PER"), (0, 2, "PER")], ents=[(1, 3, "GPE")])
     assert annotated.structure is None and left == 9  # nothing to say
     left, _, _ = narrowed("BIO", [(1, 3, "PER")], ents=[(3, 4, "GPE")])
     assert left == narrowed("BIO", [], ents=[(3, 4, "GPE")])[0] - 3
@@ -103,6 +103,219 @@ def test_annotation_that_leaves_no_labelling_is_told_once(optimizer, caplog):
         for _n in range(2):
             nlp.update(examples, sgd=optimizer)
     assert len([record for record in caplog.records if "CRF403: crf_ner: 1 sequences" in record.message]) == 1
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner", "crf_tagger"])
+def test_a_span_that_is_right_and_wrong_is_refused(factory):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config={"incorrect_spans_key": "wrong"})
+    examples = tag_examples(nlp) if factory == "crf_tagger" else ner_examples(nlp)
+    gold = examples[0].reference
+    gold.spans["wrong"] = [Span(gold, 0, 2, "DT" if factory == "crf_tagger" else "PER")]
+    with pytest.raises(ValueError, match=r"CRF441.*tokens 0 to 2.*doc.spans\['wrong'\]"):
+        nlp.initialize(lambda: examples)
+    nlp.initialize(lambda: examples[1:])
+    with pytest.raises(ValueError, match="CRF441"):
+        nlp.update(examples)
+    gold.spans["wrong"] = [Span(gold, 0, 1, "NN" if factory == "crf_tagger" else "PER")]
+    nlp.update(examples)
+    assert "wrong" not in pipe.labels
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_negated_entities_are_refused(factory):
+    """As in spaCy's `ner`, which has `incorrect_spans_key` for them; a label may look so, where somebody says that it is one."""
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory)
+    examples = ner_examples(nlp)
+    negated = ner_examples(nlp, ["[Ann](!PER) left ."])
+    with pytest.raises(ValueError, match=r"CRF440.*'!PER' of 'Ann'.*incorrect_spans_key"):
+        nlp.initialize(lambda: [*examples, *negated])
+    nlp.initialize(lambda: examples)
+    with pytest.raises(ValueError, match="CRF440"):
+        nlp.update(negated)
+    pipe.add_label("!PER")
+    nlp.update(negated)
+
+
+@pytest.mark.issue(12)
+def test_negated_tags_are_learned():
+    """As in spaCy's `tagger`: "!NN" is any tag but NN."""
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_tagger")
+    examples = tag_examples(nlp)
+    nlp.initialize(lambda: [*examples, *tag_examples(nlp, ["the/!DT dog/!XX"])])
+    assert pipe.labels == ("DT", "JJ", "NN", "RB", "VB")
+    negated = tag_examples(nlp, ["the/DT dog/!NN barks/VB"])
+    assert clamp_of(pipe, negated[0]) == [{"DT"}, {"DT", "JJ", "RB", "VB"}, {"VB"}]
+    nlp.update(examples, sgd=LBFGS(l2=0.01, iterations_per_step=50))
+    assert nlp(unset(nlp, ["the", "dog", "barks"]))[1].tag_ == "NN"
+    nlp.update(negated * 5, sgd=LBFGS(l2=0.01, iterations_per_step=50))
+    assert nlp(unset(nlp, ["the", "dog", "barks"]))[1].tag_ != "NN"
+    pipe.neg_prefix = ""
+    assert clamp_of(pipe, negated[0])[1] == set(pipe.labels)
+
+
+def reading_tags(scheme, spans, n, starts):
+    iob, label = np.full(n, OUTSIDE), np.zeros(n, dtype=np.int64)
+    for begin, end, name in spans:
+        iob[begin:end], label[begin:end] = INSIDE, "AB".index(name)
+        iob[begin] = BEGIN
+    return scheme.encode(iob, label, np.array(starts))
+
+
+def span_sets(n, starts):
+    """All sets of spans of n tokens; none crosses the start of a sentence."""
+    found = [((), 0)]
+    for begin in range(n):
+        for spans, end in list(found):
+            for stop in range(begin + 1, n + 1):
+                if end <= begin and not any(begin < start < stop for start in starts):
+                    found += [((*spans, (begin, stop, label)), stop) for label in "AB"]
+    return [spans for spans, _ in found]
+
+
+def what_is_left(scheme, n, starts, ents=(), outside=(), maybe=(), wrong=()):
+    """The labellings that annotation leaves, from its definition tag by tag."""
+    bio = scheme.reading
+    known = {t: tag for t, tag in enumerate(reading_tags(bio, ents, n, starts)) if tag}
+    known |= dict.fromkeys(outside, 0)
+    names = bio.tags(["A", "B"])
+    allowed = [{known[t]} if t in known else set(range(len(names))) for t in range(n)]
+    if bio.name == "BIO":
+        for _, end, label in ents:
+            if end < n and end not in known and end not in starts:
+                allowed[end] -= {names.index(f"I-{label}")}
+    fresh = set(range(n)) - set(known)
+    for begin, end, label in maybe:
+        tags = (
+            [0] * (end - begin)
+            if label == "O"
+            else reading_tags(bio, [(0, end - begin, label)], end - begin, [0, end - begin])
+        )
+        for t, tag in zip(range(begin, end), tags):
+            allowed[t] = {tag} if t in fresh else allowed[t] | {tag}
+            fresh -= {t}
+    out = set()
+    for begin, end, label in wrong:
+        alone = label == "O" or (bio.name == "BILUO" and end == begin + 1)
+        if alone:
+            tag = 0 if label == "O" else names.index(f"U-{label}")
+            for t in range(begin, end):
+                allowed[t] -= {tag} if len(allowed[t]) > 1 else set()
+            continue
+        [tags] = [reading_tags(bio, [(0, end - begin, label)], end - begin, [0, end - begin])]
+        goes_on = bio.name == "BIO" and end < n and end not in starts and names.index(f"I-{label}") in allowed[end]
+        if goes_on or any(allowed[t] != {tag} for t, tag in zip(range(begin, end), tags)):
+            out.add((begin, end, label))
+    left = []
+    for spans in span_sets(n, starts):
+        touching = any(a[2] == b[2] and a[1] == b[0] and b[0] not in starts for a, b in pairwise(spans))
+        tags = reading_tags(bio, spans, n, starts)
+        if not (set(spans) & out or (scheme.name == "IO" and touching)) and all(t in a for t, a in zip(tags, allowed)):
+            left.append(spans)
+    return left
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("name", ["BILUO", "BIO", "IO", "IOB1"])
+def test_what_is_left_of_random_annotation(name):
+    nlp, pipe = make(name, alternatives_spans_key="maybe", incorrect_spans_key="wrong")
+    for label in "AB":
+        pipe.add_label(label)
+    rng = np.random.default_rng(0)
+
+    def draw(many, labels):
+        begins, ends = rng.integers(0, 4, many), rng.integers(1, 3, many)
+        return [(int(b), int(min(b + k, 4)), str(x)) for b, k, x in zip(begins, ends, rng.choice(labels, many))]
+
+    n_partial = 0
+    for _ in range(120):
+        starts = [0, 4] if rng.random() < 0.7 else [0, 2, 4]
+        ents = [span for span in draw(rng.integers(0, 2), ["A", "B"]) if not span[0] < starts[1] < span[1]]
+        covered = {t for begin, end, _ in ents for t in range(begin, end)}
+        outside = [t for t in range(4) if rng.random() < 0.2 and t not in covered]
+        maybe = draw(rng.choice([0, 0, 1, 2, 4]), ["A", "B", "O"])
+        wrong = [span for span in draw(rng.choice([0, 0, 1, 3]), ["A", "B", "O"]) if span not in ents]
+        words, sentences = list("wxyz"), [t in starts for t in range(4)]
+        gold = Doc(nlp.vocab, words=words, sent_starts=sentences)
+        gold.set_ents([Span(gold, *s) for s in ents], outside=[gold[t : t + 1] for t in outside], default="missing")
+        gold.spans["maybe"] = [Span(gold, *span) for span in maybe]
+        gold.spans["wrong"] = [Span(gold, *span) for span in wrong]
+        annotated = pipe._annotated([Example(Doc(nlp.vocab, words=words, sent_starts=sentences), gold)])
+        zeros = (np.where(allowed, 0.0, -np.inf) for allowed in pipe.transition_mask())
+        scores = ChainScores(np.zeros(annotated.allowed.shape), *zeros, annotated.starts)
+        structure = annotated.structure or LinearChain()
+        log_z, expected = structure.expectations(scores, clamp=annotated.allowed)
+        left = what_is_left(pipe.scheme, 4, starts, ents, outside, maybe, wrong)
+        if name == "IO" and not left:  # spans that are certain and touch are one
+            continue
+        assert log_z.sum() == pytest.approx(np.log(len(left)) if left else -np.inf)
+        if left:
+            tags = np.array([reading_tags(pipe.scheme, spans, 4, starts) for spans in left])
+            share = (tags[:, :, None] == np.arange(len(pipe.tags()))).mean(axis=0)
+            np.testing.assert_allclose(expected.emissions, share, atol=1e-9)
+        n_partial += len(left) > 1
+        named = {t for begin, end, _ in [*ents, *maybe] for t in range(begin, end)} | set(outside)
+        assert annotated.unset.tolist() == [t not in named for t in range(4)]
+        # Who can't look at steps between tags learns from labellings that are left, if from fewer
+        narrow = pipe._annotated(
+            [Example(Doc(nlp.vocab, words=words, sent_starts=sentences), gold)], "sequences"
+        ).allowed
+        every = what_is_left(
+            pipe.scheme, 4, starts, ents, outside, maybe, [s for s in wrong if annotated.structure is None]
+        )
+        spelt = {spans: reading_tags(pipe.scheme, spans, 4, starts) for spans in what_is_left(pipe.scheme, 4, starts)}
+        assert {spans for spans, tags in spelt.items() if narrow[np.arange(4), tags].all()} <= set(every)
+    assert n_partial > 60
+
+
+@pytest.mark.issue(12)
+def test_who_can_not_look_at_steps_says_so_once(caplog):
+    nlp, _pipe = make("IOB1", loss={"@losses": "spacy_crf.Perceptron.v1"})
+    gold = unset(nlp, ["aa", "bb", "cc"])
+    gold.set_ents([Span(gold, 1, 2, "PER")], default="missing")
+    examples = [*ner_examples(nlp), Example(unset(nlp, ["aa", "bb", "cc"]), gold)]
+    nlp.initialize(lambda: examples)
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        for _n in range(2):
+            nlp.update(examples, sgd=AveragedPerceptron(epochs_per_step=1))
+    [message] = [record.message for record in caplog.records if "CRF421" in record.message]
+    assert "1 or more spans" in message and "Optimizers that learn" in message
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("scheme", ["IO", "IOB1", "BIO", "BILUO"])
+def test_an_annotated_entity_may_have_neighbours_of_its_label(scheme):
+    """But under IO, which can't part them."""
+    nlp, pipe = make(scheme)
+    words = ["aa", "bb"]
+    twice = ner_examples(nlp, ["[aa](A) [bb](A)", "[aa](A) cc", "cc [bb](A)", "cc cc"])
+    nlp.initialize(lambda: twice)
+    half = unset(nlp, words)
+    half.set_ents([Span(half, 1, 2, "A")], default="missing")
+    optimizer = LBFGS(l2=0.01, iterations_per_step=40)
+    nlp.update([*twice[1:], *[Example(unset(nlp, words), half)] * 3], sgd=optimizer)
+    doc = unset(nlp, words)
+    doc.set_ents([Span(doc, 1, 2, "A")], default="missing")
+    likely = pipe.span_probabilities(doc, 0.0, keep_annotation=True)
+    beside = {span.start: probability for span, probability in likely if len(span) == 1}
+    assert beside[1] == pytest.approx(1.0)
+    assert (beside.get(0, 0.0) > 0.5) == (scheme != "IO")
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("scheme", ["IO", "BIO", "IOB1", "BILUO"])
+def test_features_beside_an_annotated_entity_get_no_weights_for_all_tags(scheme):
+    nlp, pipe = make(scheme)
+    gold = Doc(nlp.vocab, words=["aa", "bb", "cc"])
+    gold.set_ents([Span(gold, 0, 1, "A")], default="missing")
+    others = ner_examples(nlp, ["[dd](A) ee [ff](B) [gg](B) ."])
+    nlp.initialize(lambda: [Example(unset(nlp, ["aa", "bb", "cc"]), gold), *others])
+    states = pipe.model.get_ref("emissions").attrs["features"].states
+    assert "lower[0]=dd" in states.index.names() and "lower[0]=bb" not in states.index.names()
 
 
 def test_incorrect_spans_of_no_label_or_another_components_say_nothing():

@@ -16,41 +16,51 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemes import Segments
-from ..types import ChainScores, Clamp
+from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
+from ..types import ChainScores, Clamp, Floats
 from .automaton import SpanTags
+
+
+class Excluded(NamedTuple):
+    """What no labelling that the annotation allows has, and no clamp says."""
+
+    wrong: Segments = NO_SEGMENTS  # spans, by their first token; none crosses the start of a sequence
+    steps: NDArray[np.int64] = NO_STEPS  # steps between tags, see `Scheme.spell`
+    # [S] what a labelling costs that has one of them: of spans by their last state, of steps by the second one
+    costs: Optional[Floats] = None
 
 
 class Copies(NamedTuple):
     """The S tags of some sequences and C copies of tags, as S + C states."""
 
     tag_of: NDArray[np.int64]  # [S + C]
+    label_of: NDArray[np.int64]  # [S + C]
     copy_of: NDArray[np.int64]  # [S + C] number of the copy, 0 for the tags themselves
     goes_on: NDArray[np.bool_]  # [S + C, S + C] whether the second state goes on with the span of the first one
-    opened: NDArray[np.int64]  # [T, S + C] on which copy a span of the state's label is that begins here
+    opened: NDArray[np.int64]  # [T, S + C] on which copy a span is of the state's label that begins here
     kept: NDArray[np.int64]  # [T, S + C] on which copy a span is here that was in this state before
     may_end: NDArray[np.bool_]  # [T + 1, S + C] whether a span in this state may end in front of this token
+    excluded: Excluded
     starts: NDArray[np.int64]  # [B + 1] of the sequences
 
     def widen(self, scores: ChainScores, clamp: Optional[Clamp]) -> tuple[ChainScores, Clamp]:
-        """Scores and clamp of tags, as those of the states."""
+        """Scores and clamp of tags, as those of the states. Under a clamp what is excluded is not possible; else it has its
+        costs, which are added to the scores."""
         tags = self.tag_of
-        allowed = np.where(
-            self.goes_on,
-            self.kept[:, :, None] == self.copy_of,
-            (self.opened == self.copy_of)[:, None, :] & self.may_end[:-1, :, None],
+        prices = np.full(len(tags), -np.inf) if clamp is not None else self.excluded.costs[tags]
+        is_path = np.where(
+            self.goes_on, self.kept[:, :, None] == self.copy_of, (self.opened == self.copy_of)[:, None, :]
         )  # [T, S + C, S + C]
-        widened = ChainScores(
-            np.ascontiguousarray(scores.emissions[:, tags]),
-            np.where(allowed, np.asarray(scores.transitions)[..., tags[:, None], tags], -np.inf),
-            scores.first[tags],
-            scores.last[tags],
-            scores.starts,
-        )
+        steps = np.where(is_path, np.asarray(scores.transitions)[..., tags[:, None], tags], -np.inf)
+        steps += np.where(~self.goes_on & ~self.may_end[:-1, :, None], prices[:, None], 0.0)
+        for token, label, goes_on in self.excluded.steps.tolist():
+            steps[token] += np.where((self.goes_on == goes_on) & (self.label_of == label), prices, 0.0)
         starts = self.starts[np.append(True, self.starts[1:] > self.starts[:-1])]  # without empty sequences
+        emissions = np.ascontiguousarray(scores.emissions[:, tags])
+        emissions[starts[1:] - 1] += np.where(self.may_end[starts[1:]], 0.0, prices)
         possible = np.ones(self.opened.shape, dtype=bool)
         possible[starts[:-1]] &= (self.opened == self.copy_of)[starts[:-1]]
-        possible[starts[1:] - 1] &= self.may_end[starts[1:]]
+        widened = ChainScores(emissions, steps, scores.first[tags], scores.last[tags], scores.starts)
         return widened, possible if clamp is None else possible & clamp[:, tags]
 
     def narrow(self, expected: ChainScores, n_tags: int, *, per_position: bool) -> ChainScores:
@@ -66,15 +76,15 @@ class Copies(NamedTuple):
         )
 
 
-def copy_tags(tags: SpanTags, wrong: Segments, starts: NDArray[np.int64]) -> Copies:
+def copy_tags(tags: SpanTags, excluded: Excluded, starts: NDArray[np.int64]) -> Copies:
     """The copies that the wrong spans of some sequences need.
 
     tags (SpanTags): What tags say about spans.
-    wrong (Segments): The spans; none crosses the start of a sequence.
+    excluded (Excluded): The spans, and the steps.
     starts (int64[B + 1]): Where the sequences start.
     """
     ends: dict[tuple[int, int], list[int]] = {}  # of the wrong spans, by first token and label
-    for begin, end, label in zip(*(column.tolist() for column in wrong)):
+    for begin, end, label in zip(*(column.tolist() for column in excluded.wrong)):
         ends.setdefault((begin, label), []).append(end)
     # Spans of one label that begin at different tokens and overlap need a copy each; others share it.
     free_at: dict[int, list[int]] = {}  # by label, where each of its copies is free again
@@ -100,4 +110,5 @@ def copy_tags(tags: SpanTags, wrong: Segments, starts: NDArray[np.int64]) -> Cop
         opened[begin, label_of == label] = copy
         kept[begin + 1 : max(of_span), on_copy] = copy
         may_end[np.ix_(of_span, on_copy)] = False
-    return Copies(tag_of, copy_of, tags.continues[np.ix_(tag_of, tag_of)], opened, kept, may_end, starts)
+    goes_on = tags.continues[np.ix_(tag_of, tag_of)]
+    return Copies(tag_of, label_of, copy_of, goes_on, opened, kept, may_end, excluded, starts)

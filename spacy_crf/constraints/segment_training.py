@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..inference.semi_markov import SemiMarkov, list_spans
-from ..schemes import NO_SEGMENTS, Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores
 from .facts import Facts
+from .incorrect_spans import Excluded
 from .segments import SegmentRules
-from .training import Group, RuledStructure, States
+from .training import NOTHING, Group, RuledStructure, States
 
 
 class RuledSegments(RuledStructure):
     """Semi-Markov chains, see `RuledStructure`. What is asked with a clamp – what the annotation allows – leaves out the
-    segmentations with a wrong span too.
+    segmentations with a wrong span too; without one, wrong spans have their costs.
 
     clamp (SegmentClamp): Segments that the annotation allows.
     longest (int32[S]): Tokens of the longest segment of each state.
-    wrong (Segments): Spans known to be wrong; none is longer than the longest segment, or crosses the start of a sequence.
+    excluded (Excluded): Wrong spans, none of which is longer than the longest segment.
     """
 
     def __init__(
@@ -35,11 +35,12 @@ class RuledSegments(RuledStructure):
         doc_starts: NDArray[np.int64],
         longest: NDArray[np.int32],
         *,
-        wrong: Segments = NO_SEGMENTS,
+        excluded: Excluded = NOTHING,
         threads: int = 1,
     ):
         self._longest = longest
-        self.wrong = wrong
+        self._excluded = excluded
+        self.wrong = excluded.wrong
         alone = np.zeros(len(doc_starts) - 1, dtype=bool)
         super().__init__(SemiMarkov(threads=threads), rules, facts, clamp, starts, doc_starts, alone)
 
@@ -58,10 +59,12 @@ class RuledSegments(RuledStructure):
     def _answer(
         self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
     ) -> tuple[Floats, SegmentScores]:
-        if clamp is None or not len(self.wrong.start):
+        wrong, _, costs = self._excluded
+        has_price = clamp is not None or (costs is not None and costs.any())
+        if not len(wrong.start) or not has_price:
             return super()._answer(question, group, scores, clamp, weights)
-        listing, own, numbers = list_spans(scores, self.wrong.start, self.wrong.end)
-        listing.spans[numbers, 1 + self.wrong.label] = -np.inf
+        listing, own, numbers = list_spans(scores, wrong.start, wrong.end)
+        listing.spans[numbers, 1 + wrong.label] += -np.inf if clamp is not None else costs[1 + wrong.label]
         values, expected = super()._answer(question, group, listing, clamp, weights)
         total = arrays.zeros(listing)
         arrays.add(total, expected, group.tokens)

@@ -15,12 +15,13 @@ from ..inference.state_graph import GraphChain
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, Path
 from .facts import Facts
-from .incorrect_spans import Copies, copy_tags
+from .incorrect_spans import Copies, Excluded, copy_tags
 from .rule_set import CompiledRules, RuleSet
 from .rules import Rule
 from .state_graph import copied
 
 States = NDArray[np.int32]
+NOTHING = Excluded()
 
 
 class Group(NamedTuple):
@@ -158,11 +159,10 @@ class RuledStructure:
 
 
 class RuledChain(RuledStructure):
-    """Linear chains, see `RuledStructure`. What is asked with a clamp – what the annotation allows – leaves out the labellings
-    with a wrong span too.
+    """Linear chains, see `RuledStructure`. What is asked with a clamp – what the annotation allows – leaves out what is excluded
+    too; without one, what is excluded has its costs.
 
     clamp (bool[T, S]): Tags that the annotation allows.
-    wrong (Segments): Spans known to be wrong, by their first token; none crosses the start of a sequence.
     """
 
     def __init__(
@@ -173,19 +173,24 @@ class RuledChain(RuledStructure):
         starts: NDArray[np.int64],
         doc_starts: NDArray[np.int64],
         *,
-        wrong: Segments = NO_SEGMENTS,
+        excluded: Excluded = NOTHING,
         threads: int = 1,
     ):
         # Copies of tags differ, so a document with a wrong span is alone.
-        self._wrong = wrong
-        of_doc = np.searchsorted(wrong.start, doc_starts)
-        alone = of_doc[:-1] < of_doc[1:]
+        self._excluded = excluded
+        steps = excluded.steps[np.argsort(excluded.steps[:, 0], kind="stable")]
+        of_doc = [np.searchsorted(tokens, doc_starts) for tokens in (excluded.wrong.start, steps[:, 0])]
+        alone = (np.diff(of_doc) > 0).any(axis=0)
         super().__init__(LinearChain(threads=threads), rules, facts, clamp, starts, doc_starts, alone)
         for number, group in enumerate(self._groups):
             d = int(group.docs[0])
             if alone[d]:
-                begin, end, label = (column[of_doc[d] : of_doc[d + 1]] for column in wrong)
-                of_document = Segments(begin - doc_starts[d], end - doc_starts[d], label)
+                wrong, own = (slice(bounds[d], bounds[d + 1]) for bounds in of_doc)
+                begin, end, label = (column[wrong] for column in excluded.wrong)
+                of_document = excluded._replace(
+                    wrong=Segments(begin - doc_starts[d], end - doc_starts[d], label),
+                    steps=steps[own] - [doc_starts[d], 0, 0],
+                )
                 self._groups[number] = group._replace(copies=copy_tags(rules.tags, of_document, group.starts))
 
     def _free_scores(self, starts: NDArray[np.int64]) -> ChainScores:
@@ -195,7 +200,8 @@ class RuledChain(RuledStructure):
 
     def _ask(self, question: str, group: Group, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
         copies = group.copies
-        if clamp is None or copies is None:
+        costs = self._excluded.costs
+        if copies is None or (clamp is None and (costs is None or not costs.any())):
             return super()._ask(question, group._replace(copies=None), scores, clamp, weights)
         widened, allowed = copies.widen(scores, clamp)
         values, expected = super()._ask(question, group, widened, allowed, weights)
@@ -212,7 +218,8 @@ class RuledChain(RuledStructure):
     @property
     def signature(self) -> bytes:
         """Equal for the same rules and wrong spans."""
-        return super().signature + np.concatenate(self._wrong).tobytes()
+        wrong, steps, _ = self._excluded
+        return super().signature + np.concatenate(wrong).tobytes() + steps.tobytes()
 
     def path_score(self, scores: ChainScores, states: States) -> Floats:
         """Scores of labellings, -inf for those that break a rule."""

@@ -76,13 +76,18 @@ class LabelledLoss:
             weights[states] = self.label_weights[label]
         return weights
 
+    def least_costs(self, n_states: int) -> Floats:
+        """What it costs at least to have each state by mistake, as it is added to scores: float64[S]."""
+        return np.zeros(n_states)
+
 
 @dataclass(frozen=True)
 class ClampedLoss(LabelledLoss):
     """Base of the losses in this file.
 
     Costs are added to the scores of the states that the annotation does not allow: a labelling that uses them has to be worse
-    by that much. `margin` is the cost of any such state (Hamming cost); a table and label weights say more.
+    by that much. `margin` is the cost of any such state (Hamming cost); a table and label weights say more. One that has a span
+    known to be wrong costs, for each, as much as a single token does at least.
 
     maximum (bool): Value is the score of the best labelling; else it is the log partition.
     margin (float): Cost of a wrong state.
@@ -119,6 +124,13 @@ class ClampedLoss(LabelledLoss):
         table = table * weights if self.margin else table + np.log(weights)
         np.fill_diagonal(table, 0.0)
         return table
+
+    def least_costs(self, n_states: int) -> Floats:
+        table = self.costs(n_states)
+        if not len(table):
+            return np.zeros(n_states)
+        np.fill_diagonal(table, np.inf)
+        return np.where(n_states > 1, table.min(axis=0), 0.0)
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None

@@ -57,6 +57,7 @@ class AnnotatedDocs(NamedTuple):
     docs: list[Doc]
     allowed: Clamp  # [T, S] tags that the annotation allows
     starts: NDArray[np.int64]  # [B + 1] of the sequences
+    unset: NDArray[np.bool_]  # [T] tokens of which the annotation says nothing
     weights: Optional[Floats] = None  # [B] how much each sequence counts
     structure: Any = None  # answers the loss in place of the model's own, where rules hold in training
     alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows beside others
@@ -334,7 +335,7 @@ def _sparse_init(model: Model, X: Optional[Corpus] = None, Y: Optional[tuple[Voc
     counters = [_PairCounter(compiled, rows) for compiled, rows in zip(old.compiled, (old.states, old.transitions))]
     for batch in X():
         columns = reader.read(batch.docs)
-        counters[0].add(columns, *tags_allowed(batch.allowed))
+        counters[0].add(columns, *tags_allowed(batch.allowed, batch.unset))
         if old.feature_set.transitions:
             counters[1].add(columns, *pairs_allowed(batch.allowed, batch.starts))
     features = SparseFeatures(old.feature_set, gazetteers=old.gazetteers, n_tags=n_tags)
@@ -443,13 +444,13 @@ class _PairCounter:
         return SparseRows(index, *list_pairs(seen[keep], n_columns), n_columns, counts)
 
 
-def tags_allowed(allowed: Clamp) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Tags that the annotation of each token names, as compressed rows; none where it allows every tag.
+def tags_allowed(allowed: Clamp, unset: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Tags that the annotation of each token names, as compressed rows; none where it says nothing and leaves several.
 
-    allowed (bool[T, S])
+    allowed (bool[T, S]), unset (bool[T])
     """
     counts = allowed.sum(axis=1)
-    silent = (counts == allowed.shape[1]) & (counts > 1)
+    silent = unset & (counts > 1)
     _, tags = np.nonzero(allowed & ~silent[:, None])
     return tags.astype(np.int32), np.append(0, np.cumsum(np.where(silent, 0, counts))).astype(np.int64)
 

@@ -10,6 +10,7 @@ from ..inference.spans import segments_of
 from ..inference.structure import SpanStates
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
+from .crf_pipe import Supervision
 from .ruled_pipe import RuledPipe
 
 if TYPE_CHECKING:
@@ -46,6 +47,14 @@ class ChainPipe(RuledPipe):
     def outside(self) -> int:
         return self.span_states().offset - 1  # 0 where there is O
 
+    def without_steps(self, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
+        label, continues = self.label_of_states(), self.span_states().continues
+        shape = (len(scores.emissions), *continues.shape)
+        transitions = np.array(np.broadcast_to(scores.transitions, shape))
+        for token, to_label, goes_on in steps.tolist():
+            transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
+        return scores._replace(transitions=transitions)
+
     def best_tags(self, scores: ChainScores, clamp: Any) -> NDArray[np.int32]:
         return self.model.attrs["structure"].viterbi(scores, clamp=clamp).states
 
@@ -77,10 +86,9 @@ class ChainPipe(RuledPipe):
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
         return self.span_states().continues[tag]
 
-    def ruled_structure(
-        self, rules: "RuleSet", facts: "Facts", clamp: Clamp, starts, doc_starts, wrong: Segments
-    ) -> Any:
+    def ruled_structure(self, rules: "RuleSet", facts: "Facts", known: Supervision, starts, doc_starts) -> Any:
         from ..constraints.training import RuledChain
         from ..inference.threads import default_threads
 
-        return RuledChain(rules, facts, clamp, starts, doc_starts, wrong=wrong, threads=default_threads())
+        excluded, threads = self.excluded(known), default_threads()
+        return RuledChain(rules, facts, known.clamp, starts, doc_starts, excluded=excluded, threads=threads)

@@ -1,19 +1,16 @@
 """Named entities: labels in a tag scheme, read from and written to ``doc.ents``."""
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..inference.structure import SpanStates
 from ..schemes import BEGIN, INSIDE, Scheme, get_scheme
-from ..types import ChainScores, Clamp
+from ..types import Clamp
 from .chain_pipe import ChainPipe
 from .entity_pipe import EntityPipe
-
-if TYPE_CHECKING:
-    from .settled import Settled
 
 
 class CRFEntityRecognizer(EntityPipe, ChainPipe):
@@ -39,20 +36,16 @@ class CRFEntityRecognizer(EntityPipe, ChainPipe):
             return None
         iob = np.array([BEGIN, *[INSIDE] * (length - 1)])
         labels = np.full(length, self.labels.index(label))
-        return self.scheme.encode(iob, labels, np.array([0, length])).astype(np.int64)
+        return self.scheme.reading.encode(iob, labels, np.array([0, length])).astype(np.int64)
+
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        return self.scheme.reading.continues(len(self.labels))[tag]
 
     def tells_alone(self, length: int) -> bool:
         return length == 1 and bool(self.scheme.closes)  # U-PER
 
-    def settled_scores(self, scores: ChainScores, settled: "Settled") -> tuple[ChainScores, Clamp]:
-        scores, clamp = super().settled_scores(scores, settled)
-        parted = self.scheme.parted(settled.iob, scores.starts)
-        if len(parted):  # IOB1: what a clamp can't say is said by the transitions of these tokens
-            shape = (len(scores.emissions), *np.shape(scores.transitions)[-2:])
-            transitions = np.array(np.broadcast_to(scores.transitions, shape))
-            transitions[parted] = np.where(self.span_states().continues, -np.inf, transitions[parted])
-            scores = scores._replace(transitions=transitions)
-        return scores, clamp
+    def spell(self, allowed: Clamp, starts: NDArray[np.int64]) -> tuple[Clamp, NDArray[np.int64]]:
+        return self.scheme.spell(allowed, starts)
 
     def span_states(self) -> SpanStates:
         return _span_states(self.scheme, len(self.labels))

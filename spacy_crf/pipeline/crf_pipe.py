@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
-from spacy.tokens import Doc, Token
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example, validate_examples, validate_get_examples
 from spacy.util import check_lexeme_norms, registry
 from spacy.vocab import Vocab
@@ -32,8 +32,8 @@ from ..models.linear_chain import set_allowed
 from ..models.objective import Evidence, block_tokens
 from ..models.pruning import prune
 from ..models.views import view_weights
-from ..schemes import NO_SEGMENTS, Segments, TransitionMask
-from ..types import ChainScores, Clamp, Floats
+from ..schemes import NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
+from ..types import ChainScores, Floats
 from . import saving, supervision
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
@@ -65,8 +65,10 @@ class Prediction(NamedTuple):
 class Supervision(NamedTuple):
     """What is known of the labelling of a batch of Docs."""
 
-    clamp: Clamp  # what the annotation allows
-    wrong: Segments  # spans that no labelling has, beside what the clamp leaves out
+    clamp: Any  # what the annotation allows
+    unset: NDArray[np.bool_]  # [T] tokens of which nothing is said
+    wrong: Segments = NO_SEGMENTS  # spans that no labelling has, beside what the clamp leaves out
+    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling takes, see `Scheme.spell`
     # Spans that the annotation allows beside others, where the model looks at spans
     alternatives: Segments = NO_SEGMENTS
 
@@ -105,8 +107,8 @@ class CRFPipe(TrainablePipe):
         self._batch: list[_TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._corpus: Optional[PreparedCorpus] = None
         self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
-        # Whether it was said that wrong spans say nothing, and that nobody can learn from some annotation
-        self._told_unused = self._told_impossible = self._told_optimizer = False
+        self._told: set[str] = set()  # warnings that are given once
+        self._told_optimizer = False
         # Whose features are still to be added; None where `initialize` counted all there are
         self._new_features: Optional[NewFeatures] = None
         # What training met of which nothing is left but the weights; None where they come from this training
@@ -140,8 +142,16 @@ class CRFPipe(TrainablePipe):
         """Labels of a Doc's gold annotation."""
         raise NotImplementedError
 
-    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
-        """Tags that the gold annotation allows at the tokens of the predicted Docs: bool[T, S]."""
+    def gold(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> supervision.Gold:
+        """What the gold annotation says of the tokens of the predicted Docs."""
+        raise NotImplementedError
+
+    def is_gold(self, span: Span) -> bool:
+        """Whether the gold annotation has this span, or a part of it says the same."""
+        raise NotImplementedError
+
+    def label_of_states(self) -> NDArray[np.int64]:
+        """Label of each state, -1 for none: int64[S]."""
         raise NotImplementedError
 
     def tag_labels(self) -> list[str]:
@@ -162,6 +172,10 @@ class CRFPipe(TrainablePipe):
 
     def measure(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """What the model has to know of the annotation before features are counted: nothing for chains."""
+
+    def spell(self, allowed: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+        """What annotation allows, in the component's tags, and the steps that it rules out, see `Scheme.spell`."""
+        return allowed, NO_STEPS
 
     def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
         """Annotation that is there already and stays, by token, or None if there is none."""
@@ -340,8 +354,10 @@ class CRFPipe(TrainablePipe):
     def _to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
         starts = _sequence_starts(docs)
-        clamp, wrong, alternatives = self.supervise(examples, starts, report)
-        return AnnotatedDocs(docs, clamp, starts, alternatives=alternatives, excluded=wrong)
+        known = self.supervise(examples, starts, report)
+        return AnnotatedDocs(
+            docs, known.clamp, starts, known.unset, alternatives=known.alternatives, excluded=known.wrong
+        )
 
     def _check_annotators(self, nlp: Language, optimizer: Optimizer) -> None:
         """RAISES (ValueError): CRF410 if components annotate that are trained in the same run."""
@@ -408,58 +424,55 @@ class CRFPipe(TrainablePipe):
         """
         docs = [example.predicted for example in examples]
         starts = _sequence_starts(docs)
-        clamp, wrong, alternatives = self.supervise(examples, starts, GoldReport())
+        known = self._usable(self.supervise(examples, starts, GoldReport()), kind)
         weights = supervision.sequence_weights(examples, starts)
-        structure = None
-        if kind == "objective":
-            structure = self._structure_for(docs, clamp, starts, wrong)
-        elif not self.walks_around_wrong and len(wrong.start):
-            self._tell_unused(wrong, "Optimizers that learn from one sequence after the other")
-            wrong = NO_SEGMENTS
-        return AnnotatedDocs(docs, clamp, starts, weights, structure, alternatives, wrong)
+        structure = self.training_structure(docs, known, starts) if kind == "objective" else None
+        return AnnotatedDocs(
+            docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong
+        )
 
     @property
     def loss_excludes_spans(self) -> bool:
         """Whether the loss can leave out single spans of what the annotation leaves open."""
         return isinstance(self.loss, ClampedLoss)
 
-    def _structure_for(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
-        """What answers the loss, see `training_structure`."""
-        if len(wrong.start) and not self.loss_excludes_spans:
-            self._tell_unused(wrong, f"The loss {type(self.loss).__name__}")
-            wrong = NO_SEGMENTS
-        return self.training_structure(docs, clamp, starts, wrong)
-
-    def _tell_unused(self, wrong: Segments, who: str) -> None:
-        """Once: wrong spans that only the tags of several tokens together tell say nothing here."""
-        if not self._told_unused:
-            self._told_unused = True
+    def _usable(self, known: Supervision, kind: str = "objective") -> Supervision:
+        """The same, less what the loss or the optimizer can't look at: this is said once."""
+        who = f"The loss {type(self.loss).__name__}"
+        usable = self.loss_excludes_spans
+        if kind != "objective":
+            who, usable = "Optimizers that learn from one sequence after the other", self.walks_around_wrong
+        if usable:
+            return known
+        if len(known.wrong.start):
             key = self.cfg["incorrect_spans_key"]
-            logger.warning(Warnings.CRF402.format(name=self.name, n=len(wrong.start), key=key, who=who))
+            self._tell_once(Warnings.CRF402, n=len(known.wrong.start), key=key, who=who)
+        if len(known.steps):
+            self._tell_once(Warnings.CRF421, n=len(known.steps), who=who)
+            supervision.narrow(known.clamp, known.steps, self.label_of_states())
+        return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
-    def _tell_impossible(self, n_sequences: int) -> None:
-        """Once: nothing is learned from annotation that no labelling keeps."""
-        if n_sequences and not self._told_impossible:
-            self._told_impossible = True
-            logger.warning(Warnings.CRF403.format(name=self.name, n=n_sequences))
+    def _tell_once(self, message: str, **values: Any) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            logger.warning(message.format(name=self.name, **values))
 
-    def training_structure(self, docs: list[Doc], clamp: Clamp, starts: NDArray[np.int64], wrong: Segments) -> Any:
-        """What answers the loss in place of the model's structure; None for that one.
-
-        wrong (Segments): Spans that no labelling has, beside what the clamp leaves out.
-        """
+    def training_structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
+        """What answers the loss in place of the model's structure; None for that one."""
         return None
 
-    def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> "Supervision":
+    def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """What the gold annotation allows, with the alternatives and the incorrect spans."""
-        clamp, wrong = self.gold_clamp(examples, starts, report), NO_SEGMENTS
+        gold, wrong = self.gold(examples, starts, report), NO_SEGMENTS
         key = self.cfg.get("alternatives_spans_key")
         if key:
-            supervision.allow_alternatives(clamp, self, examples, key, report)
+            supervision.allow_alternatives(gold, self, examples, key, report)
         key = self.cfg.get("incorrect_spans_key")
         if key:
-            wrong = supervision.forbid_incorrect(clamp, self, examples, key, report, starts)
-        return Supervision(clamp, wrong)
+            supervision.refuse_contradictions(examples, key, self.is_gold, self.name)
+            wrong = supervision.forbid_incorrect(gold, self, examples, key, report, starts)
+        clamp, steps = self.spell(gold.clamp, starts)
+        return Supervision(clamp, gold.unset, wrong, steps)
 
     def _optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
         """What the component learns by where the pipeline is given an optimizer: its own, if it has one. One that steps aside
@@ -565,12 +578,13 @@ class CRFPipe(TrainablePipe):
         RETURNS (tuple[float, ChainScores])
         """
         examples = list(examples)
-        clamp, wrong, _ = self.supervise(examples, scores.starts, GoldReport())
+        known = self._usable(self.supervise(examples, scores.starts, GoldReport()))
         weights = supervision.sequence_weights(examples, scores.starts)
-        structure = self._structure_for([example.predicted for example in examples], clamp, scores.starts, wrong)
+        structure = self.training_structure([example.predicted for example in examples], known, scores.starts)
         structure = structure or self.model.attrs["structure"]
-        losses, d_scores, impossible = self.loss(structure, scores, clamp, weights=weights)
-        self._tell_impossible(int(impossible.sum()))
+        losses, d_scores, impossible = self.loss(structure, scores, known.clamp, weights=weights)
+        if impossible.any():
+            self._tell_once(Warnings.CRF403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -613,7 +627,9 @@ class CRFPipe(TrainablePipe):
             self._tell_going_on(len(examples))
             self._corpus = PreparedBatch(self, examples, kind)
         value = optimizer.step(self._corpus.objective, key=self.name)
-        self._tell_impossible(getattr(self._corpus.objective, "n_impossible", 0))
+        n_impossible = getattr(self._corpus.objective, "n_impossible", 0)
+        if n_impossible:
+            self._tell_once(Warnings.CRF403, n=n_impossible)
         self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
         losses = batch[-1].losses
         losses[self.name] = value

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDS, ORTH
 from spacy.parts_of_speech import IDS as POS_IDS
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.tokens.underscore import Underscore
 from spacy.training import Example
 
@@ -19,6 +19,7 @@ from ..types import Clamp
 from .chain_pipe import ChainPipe
 from .crf_pipe import GoldReport, Prediction
 from .scorers import attribute_getter, score_tags
+from .supervision import Gold
 
 if TYPE_CHECKING:
     from .settled import Settled
@@ -31,17 +32,29 @@ class CRFTagger(ChainPipe):
 
     attribute (str): Where the label is written: ``tag``, ``pos``, ``morph``, or the name of a Token extension.
     overwrite (bool): Whether values that are there already are replaced; otherwise the others are decoded around them.
+    neg_prefix (str): What gold values begin with that say which label is wrong, such as "!NN"; "" for none.
     """
 
     meaning = ("attribute",)
 
-    def __init__(self, vocab, model, name="crf_tagger", *, attribute: str = "tag", overwrite: bool = False, **settings):
+    def __init__(
+        self,
+        vocab,
+        model,
+        name="crf_tagger",
+        *,
+        attribute: str = "tag",
+        overwrite: bool = False,
+        neg_prefix: str = "!",
+        **settings,
+    ):
         if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
             known = ", ".join(sorted(Underscore.token_extensions)) or "none"
             raise ValueError(Errors.CRF406.format(name=name, attribute=attribute, known=known))
         self._attribute_id = IDS[attribute.upper()] if attribute in BUILT_IN else None
         self._get = attribute_getter(attribute)
         self.writes = (attribute,) if attribute in BUILT_IN else ()
+        self.neg_prefix = neg_prefix
         super().__init__(vocab, model, name, attribute=attribute, overwrite=overwrite, **settings)
 
     def assigns(self) -> list[str]:
@@ -91,11 +104,29 @@ class CRFTagger(ChainPipe):
                 yield example.predicted[token.i : token.i + 1]._.crf_prob, bool(is_gold == is_found)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
-        return {value for value in map(self._get, doc) if value}
+        return {value for value in map(self._get, doc) if value and not self._negated(value)}
 
-    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
+    def _negated(self, value: str) -> str:
+        """The label that a value says is wrong ("!NN": any but NN), "" if it says another thing."""
+        prefix = self.neg_prefix
+        is_label = not prefix or not value.startswith(prefix) or value in self.labels
+        return "" if is_label else value[len(prefix) :]
+
+    def is_gold(self, span: Span) -> bool:
+        return any(self._get(token) == span.label_ for token in span)
+
+    def gold(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Gold:
         values = [self._aligned_values(example, report) for example in examples]
-        return self._clamp(np.concatenate(values) if values else np.zeros(0, dtype=np.uint64))
+        values = np.concatenate(values) if values else np.zeros(0, dtype=np.uint64)
+        label = self.label_indices(values)
+        allowed = (label < 0)[:, np.newaxis] | (label[:, np.newaxis] == np.arange(len(self.labels)))
+        for value in np.unique(values[label < 0]).tolist():
+            wrong = self._negated(self.vocab.strings[value])
+            if wrong in self.labels and len(self.labels) > 1:
+                allowed[values == value, self.labels.index(wrong)] = False
+            elif wrong:
+                report.add("negated labels are not of the component, or all that it has", f"'{self.neg_prefix}{wrong}'")
+        return Gold(allowed, label < 0)
 
     def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
         if self.cfg["overwrite"]:
@@ -113,14 +144,6 @@ class CRFTagger(ChainPipe):
     def settled_clamp(self, settled: "Settled", starts: NDArray[np.int64]) -> Clamp:
         known = (settled.iob != MISSING)[:, np.newaxis]
         return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
-
-    def _clamp(self, values: NDArray[np.uint64]) -> Clamp:
-        """One tag where the value is a label, all where there is none or an unknown one."""
-        label = self.label_indices(values)
-        allowed = np.zeros((len(values), len(self.labels)), dtype=bool)
-        allowed[label < 0] = True
-        allowed[label >= 0, label[label >= 0]] = True
-        return allowed
 
     def _values(self, docs: list[Doc]) -> NDArray[np.uint64]:
         """Hashes of the values that are set, 0 elsewhere: uint64[T]."""

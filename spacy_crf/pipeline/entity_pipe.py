@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import ENT_IOB, ENT_TYPE, ORTH
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 
+from ..errors import Errors
 from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ..schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, TransitionMask
-from ..types import Clamp
 from .crf_pipe import Prediction
 from .gold_report import GoldReport
 from .ruled_pipe import RuledPipe
+from .supervision import Gold
 
 if TYPE_CHECKING:
     from .settled import Settled
@@ -54,9 +55,19 @@ class EntityPipe(RuledPipe):
                 yield ent._.crf_prob, (ent.start_char, ent.end_char, ent.label_) in gold
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
+        for ent in doc.ents:
+            self._refuse_negated(ent.label_, f"'{ent.text}' in '{doc.text[:40]}'")
         return {ent.label_ for ent in doc.ents if ent.label_}
 
-    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Clamp:
+    def _refuse_negated(self, label: str, place: str) -> None:
+        """RAISES (ValueError): CRF440 for a label such as "!PER", which spaCy's `ner` refuses too."""
+        if label.startswith("!") and len(label) > 1 and label not in self.labels:
+            raise ValueError(Errors.CRF440.format(name=self.name, label=label, negated=label[1:], place=place))
+
+    def is_gold(self, span: Span) -> bool:
+        return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
+
+    def gold(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Gold:
         annotation = [_aligned_entities(example, report) for example in examples]
         iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
         label = self.label_indices(types)
@@ -70,13 +81,14 @@ class EntityPipe(RuledPipe):
             return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
 
         for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)):
+            self._refuse_negated(self.vocab.strings[int(types[token])], place(token))
             report.add("gold entities have a label the component does not know, and count as outside", place(token))
         iob = np.where(unknown, OUTSIDE, iob)
         for token in starts[:-1][starts[:-1] < len(iob)]:
             if iob[token] == INSIDE:
                 report.add("gold entities cross the start of a sentence, and count as missing", place(token))
                 iob = _without_entity_at(iob, int(token))
-        return self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels))
+        return Gold(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
 
     def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
         docs = DocBatch.of(docs)

@@ -167,6 +167,7 @@ def make_crf_ner(
     default_config={
         "attribute": "tag",
         "overwrite": False,
+        "neg_prefix": "!",
         **PREDICTION,
         **SUPERVISION,
         **Config().from_str(DEFAULT_CRF_TAGGER),
@@ -180,6 +181,7 @@ def make_crf_tagger(
     loss: Any,
     attribute: str,
     overwrite: bool,
+    neg_prefix: str,
     confidence: bool,
     decode: str,
     min_prob: float,
@@ -198,6 +200,7 @@ def make_crf_tagger(
         loss=loss,
         attribute=attribute,
         overwrite=overwrite,
+        neg_prefix=neg_prefix,
         confidence=confidence,
         decode=decode,
         min_prob=min_prob,

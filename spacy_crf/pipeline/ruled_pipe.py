@@ -22,11 +22,12 @@ from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .arguments import check_count, check_doc, check_probability, labelling
-from .crf_pipe import CRFPipe, Prediction
+from .crf_pipe import CRFPipe, Prediction, Supervision
 from .gold_report import GoldReport
 
 if TYPE_CHECKING:
     from ..constraints.facts import Facts
+    from ..constraints.incorrect_spans import Excluded
     from ..constraints.rule_set import CompiledRules
     from ..constraints.rules import Constraints
     from ..constraints.training import RuledStructure
@@ -110,16 +111,17 @@ class RuledPipe(CRFPipe):
 
     def settled_scores(self, scores: Any, settled: "Settled") -> tuple[Any, Any]:
         """The scores and the clamp of the labellings that have all that is settled."""
-        clamp, label = self.settled_clamp(settled, scores.starts), self.label_of_states()
+        clamp, steps = self.spell(self.settled_clamp(settled, scores.starts), scores.starts)
+        label = self.label_of_states()
         self.allowed_states(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
-        return scores, clamp
+        return (self.without_steps(scores, steps) if len(steps) else scores), clamp
+
+    def without_steps(self, scores: Any, steps: NDArray[np.int64]) -> Any:
+        """Scores of the labellings that do not take certain steps, see `Scheme.spell`."""
+        raise NotImplementedError
 
     def allowed_states(self, clamp: Any) -> NDArray[np.bool_]:
         """The part of a clamp that says which states each token may have, to be changed in place: bool[T, S]."""
-        raise NotImplementedError
-
-    def label_of_states(self) -> NDArray[np.int64]:
-        """Label of each state, -1 for none: int64[S]."""
         raise NotImplementedError
 
     def best_tags(self, scores: Any, clamp: Any) -> NDArray[np.int32]:
@@ -140,15 +142,11 @@ class RuledPipe(CRFPipe):
         self,
         rules: "CompiledRules",
         facts: "Facts",
-        clamp: Any,
+        known: Supervision,
         starts: NDArray[np.int64],
         doc_starts: NDArray[np.int64],
-        wrong: Segments,
     ) -> "RuledStructure":
-        """What answers the loss under rules, for documents with this annotation.
-
-        wrong (Segments): Spans that no labelling has, beside what the clamp leaves out.
-        """
+        """What answers the loss under rules, for documents of which this is known."""
         raise NotImplementedError
 
     def decoding(self) -> "Decoding":
@@ -223,17 +221,17 @@ class RuledPipe(CRFPipe):
 
     # -------------------------------------------------------------------------------------------------- training
 
-    def training_structure(self, docs: list[Doc], clamp: Any, starts: NDArray[np.int64], wrong: Segments) -> Any:
-        """The sums and maxima under the rules, if they hold in training, and without the spans known to be wrong."""
+    def training_structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
+        """The sums and maxima under the rules, if they hold in training, and without what is known to be wrong."""
         rules = self.rules() if self._rules_train else None
-        if rules is None and not len(wrong.start):
+        if rules is None and not len(known.wrong.start) and not len(known.steps):
             return None
         from ..constraints.facts import Facts
         from ..constraints.rules import Constraints
 
         rule_set = self.compile_rules(Constraints([])) if rules is None else rules.all
         facts = Facts() if rules is None else rules.matcher(docs)
-        structure = self.ruled_structure(rule_set, facts, clamp, starts, doc_bounds(docs), wrong)
+        structure = self.ruled_structure(rule_set, facts, known, starts, doc_bounds(docs))
         report = GoldReport()
         for rule, d in structure.broken:
             problem = f"gold annotations break the rule '{rule.name}', and are trained without it"
@@ -245,6 +243,12 @@ class RuledPipe(CRFPipe):
             self._warn(Warnings.CRF610, rules=", ".join(rule.name for rule in rule_set.global_))
             self._told_global = True
         return structure
+
+    def excluded(self, known: Supervision) -> "Excluded":
+        """What is known to be wrong beside the clamp, and what it costs."""
+        from ..constraints.incorrect_spans import Excluded
+
+        return Excluded(known.wrong, known.steps, self.loss.least_costs(len(self.label_of_states())))
 
     @property
     def _rules_train(self) -> bool:

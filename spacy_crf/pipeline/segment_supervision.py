@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Span
 from spacy.training import Example
 
 from ..models.segments import certain_segments
 from ..schemes import Segments
 from ..types import SegmentClamp
 from .gold_report import GoldReport
-from .supervision import aligned_spans, place_of
+from .supervision import Gold, aligned_spans, place_of
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
 
@@ -30,7 +31,7 @@ class Alternatives(NamedTuple):
 
 
 def allow_alternatives(
-    clamp: SegmentClamp,
+    gold: Gold,
     starts: NDArray[np.int64],
     labels: tuple[str, ...],
     longest: NDArray[np.int32],
@@ -41,15 +42,16 @@ def allow_alternatives(
     """Where the annotation is missing the spans in ``reference.spans[key]`` are all that is allowed, elsewhere they are allowed
     beside it. Tokens are labelled by alternatives, and annotated segments, one after the other.
 
-    clamp (SegmentClamp): What the annotation allows, starts (int64[B + 1]): of these sequences.
+    gold (Gold): What the annotation says, starts (int64[B + 1]): of these sequences.
     longest (int32[S]): Tokens of the longest segment of each state; longer alternatives are cut up, as annotated ones are.
     """
-    n_tokens = len(clamp.states)
+    clamp, missing = gold.clamp, gold.unset.copy()
+    n_tokens = len(missing)
     named = set(_named(starts, labels, longest, examples, key, report))
     touched = np.zeros(n_tokens, dtype=bool)
     for begin, end, _ in named:
         touched[begin:end] = True
-    missing = clamp.states.all(axis=1)
+    gold.unset[touched] = False
     outside = ~missing & clamp.states[:, 0]
     allowed = named | {(int(t), int(t) + 1, 0) for t in np.flatnonzero(touched & outside)}
     for begin, end, state in zip(*(column.tolist() for column in certain_segments(clamp, starts))):
@@ -89,15 +91,26 @@ def find_incorrect(
     for first, span in aligned_spans(examples, key):
         if not span.label:
             report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", place_of(span))
+        if span.label_ == "O":
+            _forbid_outside(clamp.states, first, span, key, report)
         if span.label_ not in labels:
             continue
         segment = (first + span.start, first + span.end, 1 + labels.index(span.label_))
         if segment in annotated:
-            problem = f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds"
+            problem = f"spans in doc.spans['{key}'] are all that is left of their tokens, and stay"
             report.add(problem, place_of(span))
         elif segment in _segments_at([segment[0]], clamp, starts, longest):
             found.add(segment)
     return _columns(found)
+
+
+def _forbid_outside(states: NDArray[np.bool_], first: int, span: Span, key: str, report: GoldReport) -> None:
+    """Tokens of a span are not outside, where the annotation leaves something else."""
+    tokens = np.arange(first + span.start, first + span.end)
+    known = states[tokens].sum(axis=1) == 1
+    states[tokens[~known], 0] = False
+    if (known & states[tokens, 0]).any():
+        report.add(f"spans in doc.spans['{key}'] are all that is left of their tokens, and stay", place_of(span))
 
 
 def join_segments(*parts: Segments) -> Segments:

@@ -17,7 +17,7 @@ from . import segment_supervision
 from .crf_pipe import Supervision
 from .entity_pipe import EntityPipe
 from .gold_report import GoldReport
-from .supervision import aligned_spans
+from .supervision import Gold, aligned_spans, refuse_contradictions
 
 if TYPE_CHECKING:
     from ..constraints.facts import Facts
@@ -43,28 +43,29 @@ class SemiCRFEntityRecognizer(EntityPipe):
 
     # -------------------------------------------------------------------------------------------------- annotation
 
-    def gold_clamp(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> SegmentClamp:
-        clamp = super().gold_clamp(examples, starts, report)
-        long = self._split(clamp, starts)
+    def gold(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Gold:
+        gold = super().gold(examples, starts, report)
+        long = self._split(gold.clamp, starts)
         if len(long.begin):
             tokens = [token for example in examples for token in example.predicted]
             for begin, end, state in zip(*long):
                 words = " ".join(token.text for token in tokens[begin : min(end, begin + 8)])
                 place = f"'{words}...' ({self.labels[state - 1]}, {end - begin} tokens)"
                 report.add("gold entities are longer than the longest segment of their label, and were cut up", place)
-        return clamp
+        return gold
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
-        clamp, wrong, named = self.gold_clamp(examples, starts, report), NO_SEGMENTS, NO_SEGMENTS
+        (clamp, unset), wrong, named = self.gold(examples, starts, report), NO_SEGMENTS, NO_SEGMENTS
         known = (starts, self.labels, self.model.attrs["longest"], examples)
         key = self.cfg.get("alternatives_spans_key")
         if key:
-            clamp, wrong, named = segment_supervision.allow_alternatives(clamp, *known, key, report)
+            clamp, wrong, named = segment_supervision.allow_alternatives(Gold(clamp, unset), *known, key, report)
         key = self.cfg.get("incorrect_spans_key")
         if key:
+            refuse_contradictions(examples, key, self.is_gold, self.name)
             incorrect = segment_supervision.find_incorrect(clamp, *known, key, report)
             wrong = segment_supervision.join_segments(wrong, incorrect)
-        return Supervision(clamp, wrong, named)
+        return Supervision(clamp, unset, wrong, alternatives=named)
 
     def settled_clamp(self, settled: "Settled", starts: NDArray[np.int64]) -> SegmentClamp:
         clamp = super().settled_clamp(settled, starts)
@@ -140,13 +141,13 @@ class SemiCRFEntityRecognizer(EntityPipe):
         return SegmentRules(constraints, list(self.labels))
 
     def ruled_structure(
-        self, rules: "SegmentRules", facts: "Facts", clamp: SegmentClamp, starts, doc_starts, wrong: Segments
+        self, rules: "SegmentRules", facts: "Facts", known: Supervision, starts, doc_starts
     ) -> "RuledSegments":
         from ..constraints.segment_training import RuledSegments
         from ..inference.threads import default_threads
 
-        longest = self.model.attrs["longest"]
-        return RuledSegments(rules, facts, clamp, starts, doc_starts, longest, wrong=wrong, threads=default_threads())
+        longest, excluded, threads = self.model.attrs["longest"], self.excluded(known), default_threads()
+        return RuledSegments(rules, facts, known.clamp, starts, doc_starts, longest, excluded=excluded, threads=threads)
 
     def decoding(self) -> "SegmentDecoding":
         from .decoding import SegmentDecoding

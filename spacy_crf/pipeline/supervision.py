@@ -2,9 +2,9 @@
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from numbers import Real
-from typing import Optional, Protocol
+from typing import Any, NamedTuple, Optional, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,21 @@ from ..errors import Errors
 from ..features.doc_batch import doc_bounds
 from ..schemes import Segments
 from ..types import Clamp, Floats
+from .gold_report import GoldReport
 
 WEIGHT = "crf_weight"  # the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
 
 
+class Gold(NamedTuple):
+    """What the gold annotation says. The arrays are changed in place by what is said beside it."""
+
+    clamp: Any  # what is allowed; of chains in the tags in which annotation is read (see `Scheme.spell`)
+    unset: NDArray[np.bool_]  # [T] tokens without annotation
+
+
 class SpanTags(Protocol):
-    """How a component writes a span as tags."""
+    """How a component reads a span as tags."""
 
     labels: tuple[str, ...]
 
@@ -39,43 +47,50 @@ class SpanTags(Protocol):
         ...
 
 
-def allow_alternatives(allowed: Clamp, component: SpanTags, examples: list[Example], key: str, report) -> None:
-    """Adds to a clamp (bool[T, S]) the tags of the spans in ``reference.spans[key]``: where the annotation is missing they are
-    all that is allowed, elsewhere they are allowed beside it."""
-    missing = allowed.all(axis=1)
-    reset = np.zeros(len(allowed), dtype=bool)
+def allow_alternatives(gold: Gold, component: SpanTags, examples: list[Example], key: str, report: GoldReport) -> None:
+    """Allows the tags of the spans in ``reference.spans[key]``: where the annotation is missing they are all that is allowed,
+    elsewhere they are allowed beside it."""
     for begin, span in aligned_spans(examples, key):
         tags = component.span_tags(span.label_, len(span))
         if tags is None:
             report.add(f"spans in doc.spans['{key}'] have a label the component does not know", place_of(span))
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
-        fresh = tokens[missing[tokens] & ~reset[tokens]]
-        allowed[fresh] = False
-        reset[fresh] = True
-        allowed[tokens, tags] = True
+        fresh = tokens[gold.unset[tokens]]
+        gold.clamp[fresh] = False
+        gold.unset[fresh] = False
+        gold.clamp[tokens, tags] = True
+
+
+def refuse_contradictions(examples: list[Example], key: str, is_gold: Callable[[Span], bool], component: str) -> None:
+    """RAISES (ValueError): CRF441 for a span that is annotated and in ``reference.spans[key]`` too, as in spaCy's `ner`."""
+    for example in examples:
+        for span in example.reference.spans.get(key, ()):
+            if is_gold(span):
+                place = f"tokens {span.start} to {span.end}"
+                raise ValueError(Errors.CRF441.format(name=component, span=place_of(span), place=place, key=key))
 
 
 def forbid_incorrect(
-    allowed: Clamp, component: SpanTags, examples: list[Example], key: str, report, starts: NDArray[np.int64]
+    gold: Gold, component: SpanTags, examples: list[Example], key: str, report: GoldReport, starts: NDArray[np.int64]
 ) -> Segments:
     """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
-    this label, as in spaCy's `ner`. Takes from the clamp (bool[T, S]) the tags that say so by themselves: of single tokens with
-    BILUO, and of taggers.
+    this label, as in spaCy's `ner`; with "O", that the tokens are outside. Takes from the clamp the tags that say so by
+    themselves: of single tokens with BILUO, of taggers, and "O".
 
     RETURNS (Segments): The other spans, which no clamp can leave out.
     """
-    found = set()
+    found, allowed = set(), gold.clamp
     opening = set(starts.tolist())
     for begin, span in aligned_spans(examples, key):
-        tags = component.span_tags(span.label_, len(span)) if span.label_ in component.labels else None
+        tags = component.span_tags(span.label_, len(span)) if span.label else None
         if tags is None:
             if not span.label:
                 report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", place_of(span))
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
         known = allowed[tokens].sum(axis=1) == 1
-        if component.tells_alone(len(span)):
+        if span.label_ not in component.labels or component.tells_alone(len(span)):
             is_annotated = (known & allowed[tokens, tags]).any()
             allowed[tokens[~known], tags[~known]] = False
         elif not opening.isdisjoint(tokens[1:].tolist()) or not allowed[tokens, tags].all():
@@ -87,9 +102,25 @@ def forbid_incorrect(
             if not is_annotated:
                 found.add((int(tokens[0]), after, component.labels.index(span.label_)))
         if is_annotated:
-            report.add(f"spans are annotated and are in doc.spans['{key}'] too: the annotation holds", place_of(span))
+            report.add(f"spans in doc.spans['{key}'] are all that is left of their tokens, and stay", place_of(span))
     columns = zip(*sorted(found)) if found else np.zeros((3, 0))
     return Segments(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+def narrow(clamp: Clamp, steps: NDArray[np.int64], label_of: NDArray[np.int64]) -> None:
+    """Takes tags from a clamp, in place, such that no labelling takes one of some steps (see `Scheme.spell`): and with them
+    labellings that the annotation allows, for those who can't look at steps.
+
+    label_of (int64[S]): Label of each tag, -1 for none.
+    """
+    for token, label, goes_on in steps.tolist():
+        of_label = label_of == label
+        # A step that goes on is not taken if the first tag is another one, or the second; one that begins, the other way round.
+        ways = [(token - 1, of_label), (token, of_label)] if goes_on else [(token, of_label), (token - 1, ~of_label)]
+        for at, tags in ways:
+            if (clamp[at] & ~tags).any():
+                clamp[at] &= ~tags
+                break
 
 
 def sequence_weights(examples: list[Example], starts: NDArray[np.int64]) -> Optional[Floats]:

@@ -86,8 +86,7 @@ def walk(
                     if chains is not None:
                         wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, bests.path)
                     if segments is not None:
-                        must, may = segments.uses.must_begin, segments.uses.may_begin
-                        wrong = count_wrong_segments(corpus.gold, corpus.clamp, must, may, begin, end, bests.path)
+                        wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, bests.path)
                     margin = 0.0 if len(costs) > 0 else float(wrong)
                     if rule == AROW:
                         loss = arow(slots, amounts, loss / factor + margin, factor, weights, settings, memory)

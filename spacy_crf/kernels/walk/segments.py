@@ -58,13 +58,18 @@ def fold(nodes, segments, clamp, begin, end, size, is_clamped):
 
 
 @helper
-def exclude(excluded, spans, kept, is_over):
-    """Forbids the spans that the annotation excludes, or, when that is over, gives them their scores back."""
+def exclude(excluded, spans, kept, costs, is_over):
+    """Forbids the spans that the annotation excludes, or, when that is over, gives them their scores back, with the least cost of
+    their state."""
     for n in range(len(excluded)):
         for j in range(excluded.shape[1]):
             if excluded[n, j]:
                 if is_over:
-                    spans[n, j] = kept[n, j]
+                    least = np.inf
+                    for i in range(len(costs)):
+                        if i != j:
+                            least = min(least, costs[i, j])
+                    spans[n, j] = kept[n, j] + (least if least < np.inf else 0.0)
                 else:
                     kept[n, j] = spans[n, j]
                     spans[n, j] = -np.inf
@@ -182,16 +187,20 @@ def use_segments(work, pairs, segments, path, size, amount):
 
 
 @helper
-def count_wrong_segments(gold, clamp, must_begin, may_begin, begin, end, path):
-    """Tokens at which a path contradicts the annotation: another state, or a segment begins or goes on where it must not."""
-    wrong = 0
-    state = 0
+def count_wrong_segments(gold, clamp, segments, begin, end, path):
+    """Tokens at which a path contradicts the annotation: another state, or a segment begins or goes on where it must not, or ends
+    that is excluded."""
+    uses = segments.uses
+    wrong = state = first = 0
     for t in range(begin, end):
         goes_on = path[t - begin] == GOES_ON
         if not goes_on:
-            state = path[t - begin]
-        is_wrong = must_begin[t] if goes_on else t > begin and not may_begin[t]
+            state, first = path[t - begin], t
+        is_wrong = uses.must_begin[t] if goes_on else t > begin and not uses.may_begin[t]
         is_wrong |= state != gold[t] if gold[t] >= 0 else not clamp[t, state]
+        if len(uses.excluded) > 0 and (t + 1 == end or path[t + 1 - begin] != GOES_ON):
+            span = segments.span_of[first - begin, t - first]
+            is_wrong |= span >= 0 and uses.excluded[uses.listed_starts[begin] + span, state]
         wrong += is_wrong
     return wrong
 

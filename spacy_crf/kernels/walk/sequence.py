@@ -59,7 +59,7 @@ def differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, 
                 fold(nodes, segments, clamp, begin, end, size, not is_free)
                 if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
                     first, last = segments.uses.listed_starts[begin], segments.uses.listed_starts[end]
-                    exclude(segments.uses.excluded[first:last], segments.spans, segments.kept, is_free)
+                    exclude(segments.uses.excluded[first:last], segments.spans, segments.kept, costs, is_free)
             if chains is not None and not is_free:
                 for t in range(n):
                     for j in range(size):
