@@ -86,6 +86,25 @@ def test_it_is_said_once_which_optimizer_trains(caplog):
     assert sum("learns by" in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.issue(12)
+def test_an_interrupt_says_what_is_kept(caplog):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_ner")
+    examples = ner_examples(nlp)
+    sgd = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.1)
+
+    def interrupt(progress):
+        if progress.iteration == 3:
+            raise KeyboardInterrupt
+
+    sgd.on_iteration = interrupt
+    nlp.initialize(lambda: examples, sgd=sgd)
+    with caplog.at_level(logging.INFO, logger="spacy.spacy_crf.training"), pytest.raises(KeyboardInterrupt):
+        nlp.update(examples, sgd=sgd)
+    assert "crf_ner: interrupted" in caplog.text
+    assert pipe.model.get_ref("emissions").get_param("states").any()
+
+
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), "fast"])
 def test_a_learning_rate_is_a_positive_number(rate):
     with pytest.raises(ValueError, match="CRF201"):

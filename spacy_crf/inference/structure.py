@@ -272,10 +272,8 @@ class Structure(Generic[Scores]):
     def conform(self, scores: Scores) -> Scores:
         """The scores in the form that the kernels take."""
         conforming = arrays.conform(scores)
-        right = checks.cuts(conforming.starts, len(conforming[0]))
-        for array in conforming[: len(conforming.AXES)]:
-            right = right and checks.below_infinity(array.reshape(-1))
-        if not right:
+        flat = tuple([array.reshape(-1) for array in conforming[: len(conforming.AXES)]])
+        if not checks.well_formed(conforming.starts, len(conforming[0]), flat):
             arrays.refuse(conforming)
         return conforming
 

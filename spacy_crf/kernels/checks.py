@@ -6,22 +6,20 @@ from . import kernel
 
 
 @kernel
-def below_infinity(scores):
-    """Whether no score (float64[n]) is NaN or infinite upwards."""
-    mistakes = 0
-    for n in range(scores.shape[0]):
-        mistakes += not scores[n] < np.inf  # so written, it is true for NaN too
-    return mistakes == 0
+def well_formed(starts, n_tokens, arrays):
+    """Whether sequences that start there (int64[B + 1]) are all tokens, one after the other, and no score is NaN or infinite
+    upwards.
 
-
-@kernel
-def cuts(starts, n_tokens):
-    """Whether sequences that start there (int64[B + 1]) are all tokens, one after the other."""
+    arrays (tuple of float64[n]): The scores. They come together, for a call costs as much as looking.
+    """
     if starts.shape[0] == 0 or starts[0] != 0 or starts[-1] != n_tokens:
         return False
     mistakes = 0
     for b in range(starts.shape[0] - 1):
         mistakes += starts[b] > starts[b + 1]
+    for scores in arrays:
+        for n in range(scores.shape[0]):
+            mistakes += not scores[n] < np.inf  # so written, it is true for NaN too
     return mistakes == 0
 
 

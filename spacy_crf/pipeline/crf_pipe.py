@@ -626,7 +626,15 @@ class CRFPipe(TrainablePipe):
             self._meet(examples)
             self._tell_going_on(len(examples))
             self._corpus = PreparedBatch(self, examples, kind)
-        value = optimizer.step(self._corpus.objective, key=self.name)
+        try:
+            value = optimizer.step(self._corpus.objective, key=self.name)
+        except KeyboardInterrupt:
+            text = (
+                "%s: interrupted. In memory is the model of the last complete step (of L-BFGS: iteration); `spacy train` "
+                "saves it as model-last, and keeps in model-best that of its best evaluation so far, if there was one"
+            )
+            announcements.info(text, self.name)
+            raise
         n_impossible = getattr(self._corpus.objective, "n_impossible", 0)
         if n_impossible:
             self._tell_once(Warnings.CRF403, n=n_impossible)
