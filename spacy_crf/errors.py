@@ -1,4 +1,4 @@
-"""Every message of the package, under a code. 0xx scores, 1xx features, 2xx optimizers, 3xx losses and models,
+"""Every message of the package, under a code. 0xx scores and settings, 1xx features, 2xx optimizers, 3xx losses and models,
 4xx components, 5xx saving, 6xx constraints, 7xx command line. And the logger of the few that every user shall read."""
 
 import logging
@@ -48,6 +48,7 @@ class Errors(metaclass=_Coded):
         "The list of spans can't be used: {reason}. Spans are listed by their first token and then by their length, each "
         "once."
     )
+    CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
         "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."
@@ -125,7 +126,6 @@ class Errors(metaclass=_Coded):
     CRF133 = (
         "The feature template '{template}' stands for {n} templates, of which {most} are possible. Give smaller ranges."
     )
-    CRF201 = "{optimizer}: {name} = {value!r} is not possible: it must be {must}."
     CRF202 = (
         "{optimizer} needs the objective of a CRF component; the component with the parameter {key} can't give one. "
         "Put this optimizer into the CRF component's own block, [components.NAME.optimizer], and use another, such as "
@@ -158,7 +158,6 @@ class Errors(metaclass=_Coded):
         "the loss: {optimizers}."
     )
     CRF301 = "The feature templates of the config are not those the saved model was trained with. Only on one side: {templates}"
-    CRF310 = "{loss}: {name} = {value!r} is not possible: it must be {must}."
     CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
     CRF314 = (
         "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from "
@@ -192,7 +191,6 @@ class Errors(metaclass=_Coded):
     CRF407 = "Component '{name}': '{label}' is no part of speech that token.pos can hold. Known: {known}."
     CRF431 = "Component '{name}': no token of the training data is annotated, so there is nothing to learn."
     CRF430 = "doc._.crf_weight = {weight!r} of the document '{text}...' is not possible: it must be a finite number, at least 0."
-    CRF408 = "Component '{name}': {setting} = {value!r} is not possible. Known: {known}."
     CRF409 = (
         "Component '{name}': the spans {one} and {other} overlap. A labelling has one at most at a token: leave one of them "
         "out."
@@ -223,6 +221,10 @@ class Errors(metaclass=_Coded):
         "Component '{name}': {span}, {place}, is annotated and is in doc.spans['{key}'] too, where spans are that are wrong. "
         "Leave it out on one side."
     )
+    CRF450 = (
+        "Component '{name}': '{label}' is no morphology as token.morph spells it: write 'Feature=Value', joined by '|' in "
+        "alphabetical order, such as '{spelled}'."
+    )
     CRF460 = (
         "Component '{name}': probabilities are those of the labellings of a Doc, not of {value}. Make one with "
         "nlp.make_doc(text), or with nlp(text) where features read what earlier components annotate."
@@ -232,7 +234,6 @@ class Errors(metaclass=_Coded):
         "Component '{name}': the span '{span}' belongs to the document '{other}...', whose words are not those of '{doc}...'. "
         "Make its Spans of the Doc that is asked about."
     )
-    CRF463 = "Component '{name}': {argument} = {value} is not possible: it must be {must}."
     CRF414 = "The pipeline has no component{named} of spacy_crf to update. Components there: {components}."
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = (

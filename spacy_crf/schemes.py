@@ -285,6 +285,6 @@ SCHEMES = {
 
 def get_scheme(name: str) -> Scheme:
     """The scheme of that name; ValueError CRF001 names the known ones."""
-    if name not in SCHEMES:
+    if not isinstance(name, str) or name not in SCHEMES:
         raise ValueError(Errors.CRF001.format(scheme=name, known=", ".join(SCHEMES)))
     return SCHEMES[name]

@@ -200,10 +200,10 @@ def test_a_label_weight_counts_each_wrong_state_so_many_times(row):
 @pytest.mark.parametrize("loss", [LogLikelihood, MaxMargin, PseudoLikelihood, BesagPseudoLikelihood, Piecewise])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), 0.0])
 def test_settings_that_make_no_sense_are_refused(loss, value):
-    with pytest.raises(ValueError, match="CRF310"):
+    with pytest.raises(ValueError, match="CRF020"):
         loss(label_weights={"A": value})
     if loss is MaxMargin and value != 0.0:
-        with pytest.raises(ValueError, match="CRF310"):
+        with pytest.raises(ValueError, match="CRF020"):
             loss(cost={"A": {"B": value}})
 
 

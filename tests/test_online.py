@@ -374,7 +374,7 @@ BAD = [
 
 @pytest.mark.parametrize("make,settings", BAD)
 def test_settings_that_make_no_sense_are_refused(make, settings):
-    with pytest.raises(ValueError, match=f"CRF201.*{next(iter(settings))}"):
+    with pytest.raises(ValueError, match=f"CRF020.*{next(iter(settings))}"):
         make(**settings)
 
 

@@ -492,7 +492,7 @@ BAD_SETTINGS = [
 
 @pytest.mark.parametrize("make,name,value", BAD_SETTINGS)
 def test_impossible_settings_are_refused(make, name, value):
-    with pytest.raises(ValueError, match=f"CRF201: {make.__name__}: {name} = {value!r}"):
+    with pytest.raises(ValueError, match=f"CRF020: {make.__name__}: {name} = {value!r}"):
         make(**{name: value})
 
 

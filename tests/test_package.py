@@ -15,7 +15,7 @@ import spacy_crf
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "types", "schemes", "arrays"),
+    ("errors", "checks", "types", "schemes", "arrays"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),

@@ -492,8 +492,8 @@ def test_rules_come_and_are_saved(tmp_path):
 @pytest.mark.parametrize(
     "config, code",
     [
-        ({"decode": "best"}, "CRF408"),
-        ({"min_prob": 1.5}, "CRF408"),
+        ({"decode": "best"}, "CRF020"),
+        ({"min_prob": 1.5}, "CRF020"),
     ],
 )
 def test_bad_settings_are_refused(config, code):

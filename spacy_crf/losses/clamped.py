@@ -8,16 +8,14 @@ allows, all hidden states of the gold tag. A new loss is a new row below: its va
 """
 
 import copy
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, ClassVar, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import arrays
+from .. import arrays, checks
 from ..arrays import Scores
 from ..errors import Errors
 from ..inference.structure import Structure
@@ -44,8 +42,9 @@ class LabelledLoss:
     excludes_segments: ClassVar[bool] = True
 
     def __post_init__(self):
-        for label, value in (self.label_weights or {}).items():
-            check_setting(self, f"label_weights[{label!r}]", value, positive=True)
+        owner = type(self).__name__
+        for label, value in checks.table(owner, "label_weights", self.label_weights, "numbers").items():
+            checks.positive(owner, f"label_weights[{label!r}]", value)
 
     def bind(self: Self, states: Iterable[str]) -> Self:
         """The same loss for states with these labels ("O" for none)."""
@@ -104,9 +103,10 @@ class ClampedLoss(LabelledLoss):
 
     def __post_init__(self):
         super().__post_init__()
-        for gold, row in (self.cost or {}).items():
-            for label, value in row.items():
-                check_setting(self, f"cost[{gold!r}][{label!r}]", value)
+        owner = type(self).__name__
+        for gold, row in checks.table(owner, "cost", self.cost, "tables").items():
+            for label, value in checks.table(owner, f"cost[{gold!r}]", row, "numbers").items():
+                checks.number(owner, f"cost[{gold!r}][{label!r}]", value)
 
     def check_labels(self) -> None:
         super().check_labels()
@@ -241,10 +241,3 @@ def _token_costs(allowed: Clamp, table: Floats) -> Floats:
     for t in np.flatnonzero((counts > 1) & (counts < allowed.shape[1])):
         costs[t] = table[allowed[t]].min(axis=0)
     return np.where(allowed, 0.0, costs)
-
-
-def check_setting(loss: LabelledLoss, name: str, value: float, *, positive: bool = False) -> None:
-    """Refuse a setting that is not a finite number of at least 0 (or above)."""
-    if not (isinstance(value, Real) and math.isfinite(value) and (value > 0 or (value == 0 and not positive))):
-        must = "a finite number above 0" if positive else "a finite number, at least 0"
-        raise ValueError(Errors.CRF310.format(loss=type(loss).__name__, name=name, value=value, must=must))

@@ -19,6 +19,7 @@ from thinc.api import Linear, Model, zero_init
 from thinc.model import deserialize_attr, serialize_attr
 from thinc.types import Floats2d
 
+from .. import checks
 from ..errors import Errors, announcements
 from ..features import settings
 from ..features.columns import TokenColumns
@@ -466,6 +467,12 @@ def pairs_allowed(allowed: Clamp, starts: NDArray[np.int64]) -> tuple[NDArray[np
     return pairs.astype(np.int32), np.append(0, np.cumsum(known)).astype(np.int64)
 
 
+def check_emissions(owner: str, emissions: Any) -> None:
+    """RAISES (ValueError): CRF020 for what are no emissions."""
+    possible = isinstance(emissions, Model) and "resize" in emissions.attrs and "gives" not in emissions.attrs
+    checks.expect(possible, owner, "emissions", emissions, "emissions, such as spacy_crf.SparseEmissions.v1")
+
+
 def resize_emissions(model: Model, n_tags: int) -> None:
     """Makes room for new tags, behind those that are there; their weights are zero."""
     model.attrs["resize"](model, n_tags)
@@ -507,6 +514,8 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 
     tok2vec (Model[List[Doc], List[Floats2d]]): The encoder, whose width is its dimension ``nO``.
     """
+    is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
+    checks.expect(is_encoder, "Tok2VecEmissions", "tok2vec", tok2vec, "an encoder with the dimension nO")
     output = Linear(init_W=zero_init)  # knows nothing before it has learned, as spaCy's tagger
     return Model(
         "tok2vec_emissions",

@@ -13,10 +13,11 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Model
 
+from .. import checks
 from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..schemes import TransitionMask
 from ..types import ChainScores, Clamp, Floats
-from .emissions import AnnotatedDocs, Corpus, Emissions, pairs_allowed, resize_emissions
+from .emissions import AnnotatedDocs, Corpus, Emissions, check_emissions, pairs_allowed, resize_emissions
 from .kept import Kept, check_array, check_equal, check_weights
 from .parameters import StructureModel, enlarged, set_moved
 
@@ -32,6 +33,7 @@ def LinearChain(
     possible_transitions (bool): Give every pair of tags that the scheme allows a weight, not only those seen in training.
         The others stay possible, with a weight of zero.
     """
+    check_emissions("LinearChain", emissions)
     return StructureModel(
         "linear_chain",
         _forward,
@@ -40,8 +42,9 @@ def LinearChain(
         refs={"emissions": emissions},
         params=dict.fromkeys(_PARAMS),
         attrs={
-            "possible_transitions": possible_transitions,
+            "possible_transitions": checks.flag("LinearChain", "possible_transitions", possible_transitions),
             "structure": LinearChainInference(),
+            "gives": ChainScores,
             "resize": resize_chain,
             "potentials": Potentials(),
             "allowed": None,  # TransitionMask, set by the component

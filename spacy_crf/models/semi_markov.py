@@ -14,13 +14,14 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Model
 
+from .. import checks
 from ..errors import Errors
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Floats, SegmentClamp, SegmentScores
 from .corpus import ChainSums, CorpusEmissions
-from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, resize_emissions
+from .emissions import AnnotatedDocs, Corpus, Emissions, SparseFeatures, check_emissions, resize_emissions
 from .kept import Kept, check_array, check_equal, check_weights
 from .linear_chain import check_met, counted, resized_observed
 from .objective import LATER, Evidence, places_of_observed
@@ -57,7 +58,12 @@ def SemiMarkov(
         possible, with a weight of zero.
     RAISES (ValueError): CRF125 for a longest segment that can't be.
     """
+    check_emissions("SemiMarkov", emissions)
     segments = SparseSegments() if segments is None else segments
+    is_sparse = isinstance(segments, Model) and "segment_features" in segments.attrs
+    checks.expect(
+        is_sparse, "SemiMarkov", "segments", segments, "a model of segments, such as spacy_crf.SparseSegments.v1"
+    )
     return StructureModel(
         "semi_markov",
         _forward,
@@ -66,8 +72,9 @@ def SemiMarkov(
         refs={"emissions": emissions, "segments": segments},
         params=dict.fromkeys(_PARAMS),
         attrs={
-            "possible_transitions": possible_transitions,
+            "possible_transitions": checks.flag("SemiMarkov", "possible_transitions", possible_transitions),
             "structure": SemiMarkovInference(),
+            "gives": SegmentScores,
             "longest_segment": _check_longest(longest_segment),
             "allowed": None,  # for the component: any segment may follow any other
             "longest": None,  # int32[S] tokens of the longest segment of each state, set by the component

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from .. import checks
 from ..kernels import walk as kernels
-from .objective import check_number
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 
@@ -21,10 +21,8 @@ class AROW(OnlineOptimizer):
 
     def __init__(self, *, variance: float = 1.0, gamma: float = 1.0, epochs_per_step: int = 1, seed: int = 0) -> None:
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        check_number("AROW", "variance", variance, open=True)
-        check_number("AROW", "gamma", gamma, open=True)
-        self.variance = variance
-        self.gamma = gamma
+        self.variance = checks.positive("AROW", "variance", variance)
+        self.gamma = checks.positive("AROW", "gamma", gamma)
 
     def start(self, run: OnlineRun) -> None:
         run.arrays["variance"] = np.full_like(run.slots, self.variance)

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, Optional, Protocol
 import numpy as np
 import srsly
 
+from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..types import Floats
 from .anchor import Anchored
 from .line_search import Point, strong_wolfe
-from .objective import CRFOptimizer, Objective, check_count, check_number
+from .objective import CRFOptimizer, Objective
 from .vectors import add_scaled, dot, norm
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -111,21 +112,15 @@ class BatchOptimizer(CRFOptimizer):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        check_number(name, "l2", l2)
-        check_count(name, "iterations_per_step", iterations_per_step)
-        check_number(name, "tolerance", tolerance)
-        check_count(name, "period", period)
-        check_number(name, "delta", delta)
+        self.l2 = checks.number(name, "l2", l2)
+        self.iterations_per_step = checks.count(name, "iterations_per_step", iterations_per_step)
+        self.tolerance = checks.number(name, "tolerance", tolerance)
+        self.period = checks.count(name, "period", period, most=1_000_000)
+        self.delta = checks.number(name, "delta", delta)
+        self.max_iterations = None
         if max_iterations is not None:
-            check_count(name, "max_iterations", max_iterations)
-        check_count(name, "max_line_search", max_line_search)
-        self.l2 = l2
-        self.iterations_per_step = iterations_per_step
-        self.tolerance = tolerance
-        self.period = period
-        self.delta = delta
-        self.max_iterations = max_iterations
-        self.max_line_search = max_line_search
+            self.max_iterations = checks.count(name, "max_iterations", max_iterations)
+        self.max_line_search = checks.count(name, "max_line_search", max_line_search)
         self.on_iteration: Optional[Callable[[Progress], None]] = None
         self._runs: dict[str, Run] = {}
         self._warned: set[str] = set()

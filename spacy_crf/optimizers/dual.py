@@ -12,12 +12,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..errors import Errors, announcements
 from ..kernels import walk as kernels
 from ..losses.clamped import MaxMargin
 from ..types import GOES_ON, ChainCorpus
 from .batch import SILENCE
-from .objective import SequenceObjective, check_number
+from .objective import SequenceObjective
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -37,10 +38,8 @@ class DualOptimizer(OnlineOptimizer):
 
     def __init__(self, *, l2: float, gap_tolerance: float, epochs_per_step: int, seed: int) -> None:
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        check_number(type(self).__name__, "l2", l2, open=True)
-        check_number(type(self).__name__, "gap_tolerance", gap_tolerance)
-        self.l2 = l2
-        self.gap_tolerance = gap_tolerance
+        self.l2 = checks.positive(type(self).__name__, "l2", l2)
+        self.gap_tolerance = checks.number(type(self).__name__, "gap_tolerance", gap_tolerance)
         self._signatures: dict[str, object] = {}
         self._last: dict[str, tuple[float, float]] = {}
         self._last_said = time.monotonic()
@@ -170,8 +169,7 @@ class ExponentiatedGradient(DualOptimizer):
         seed: int = 0,
     ) -> None:
         super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
-        check_number("ExponentiatedGradient", "rate", rate, open=True)
-        self.rate = rate
+        self.rate = checks.positive("ExponentiatedGradient", "rate", rate)
 
     def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
         # Nearly all of the mass is on the annotation

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from .. import checks
 from ..types import Floats
 from .batch import BatchOptimizer, Position
 from .line_search import Point, backtracking
-from .objective import Objective, check_count, check_number
+from .objective import Objective
 from .vectors import add_scaled, dot, norm
 
 
@@ -50,10 +51,8 @@ class LBFGS(BatchOptimizer):
             max_iterations=max_iterations,
             max_line_search=max_line_search,
         )
-        check_number(type(self).__name__, "l1", l1)
-        check_count(type(self).__name__, "memory", memory)
-        self.l1 = l1
-        self.memory = memory
+        self.l1 = checks.number("LBFGS", "l1", l1)
+        self.memory = checks.count("LBFGS", "memory", memory, most=1000)
 
     def new_memory(self) -> "CurvaturePairs":
         return CurvaturePairs(self.memory)

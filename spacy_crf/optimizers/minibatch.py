@@ -2,7 +2,7 @@
 
 from thinc.api import Optimizer
 
-from .objective import check_number
+from .. import checks
 
 
 class Minibatch(Optimizer):
@@ -18,5 +18,4 @@ class Minibatch(Optimizer):
     steps_aside = True
 
     def __init__(self, *, learn_rate: float = 0.02) -> None:
-        check_number("Minibatch", "learn_rate", learn_rate, open=True)
-        super().__init__(learn_rate, L2=0.0, use_averages=False)
+        super().__init__(checks.positive("Minibatch", "learn_rate", learn_rate), L2=0.0, use_averages=False)

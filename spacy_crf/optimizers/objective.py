@@ -4,9 +4,7 @@ thinc's optimizers see one gradient per parameter and step. A line search wants 
 again at other weights, so a component hands CRF optimizers an ``Objective`` instead.
 """
 
-import math
 from collections.abc import Hashable
-from numbers import Integral, Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -127,24 +125,3 @@ def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
         optimizers=", ".join(optimizers),
     )
     raise ValueError(message)
-
-
-def check_number(optimizer: str, name: str, value, *, minimum: float = 0.0, open: bool = False) -> None:
-    """Refuse a setting that is not a finite number of at least ``minimum`` (``open``: above it)."""
-    if not (isinstance(value, Real) and math.isfinite(value) and (value > minimum if open else value >= minimum)):
-        must = f"a finite number, {'above' if open else 'at least'} {minimum}"
-        raise ValueError(Errors.CRF201.format(optimizer=optimizer, name=name, value=value, must=must))
-
-
-def check_count(optimizer: str, name: str, value, *, minimum: int = 1) -> None:
-    """Refuse a setting that is not a whole number of at least ``minimum``."""
-    if not (isinstance(value, Integral) and value >= minimum):
-        must = f"a whole number, at least {minimum}"
-        raise ValueError(Errors.CRF201.format(optimizer=optimizer, name=name, value=value, must=must))
-
-
-def check_one_of(optimizer: str, name: str, value, allowed: tuple) -> None:
-    """Refuse a setting that is not one of a few."""
-    if value not in allowed:
-        must = "one of " + ", ".join(map(repr, allowed))
-        raise ValueError(Errors.CRF201.format(optimizer=optimizer, name=name, value=value, must=must))

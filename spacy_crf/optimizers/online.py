@@ -13,11 +13,12 @@ import numpy as np
 import srsly
 from numpy.typing import NDArray
 
+from .. import checks
 from ..errors import Errors
 from ..kernels import walk as kernels
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats
-from .objective import CRFOptimizer, SequenceObjective, WeightFrame, check_count
+from .objective import CRFOptimizer, SequenceObjective, WeightFrame
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -68,10 +69,8 @@ class OnlineOptimizer(CRFOptimizer):
 
     def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
         super().__init__()
-        check_count(type(self).__name__, "epochs_per_step", epochs_per_step)
-        check_count(type(self).__name__, "seed", seed, minimum=0)
-        self.epochs_per_step = epochs_per_step
-        self.seed = seed
+        self.epochs_per_step = checks.count(type(self).__name__, "epochs_per_step", epochs_per_step)
+        self.seed = checks.count(type(self).__name__, "seed", seed, least=0)
         if self.averaging:
             self.averages = {}
         # A component with an optimizer of its own gets the averages as its weights: nobody else would set them.

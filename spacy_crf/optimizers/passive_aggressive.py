@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from .. import checks
 from ..kernels import walk as kernels
 from ..types import Floats
-from .objective import check_number, check_one_of
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 
@@ -36,13 +36,11 @@ class PassiveAggressive(OnlineOptimizer):
         epochs_per_step: int = 1,
         seed: int = 0,
     ) -> None:
-        check_one_of("PassiveAggressive", "type", type, (0, 1, 2))
-        check_number("PassiveAggressive", "c", c, minimum=0.0, open=True)
-        self.averaging = use_averages
+        self.averaging = checks.flag("PassiveAggressive", "use_averages", use_averages)
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        self.type = type
-        self.c = c
-        self.error_sensitive = error_sensitive
+        self.type = checks.count("PassiveAggressive", "type", type, least=0, most=2)
+        self.c = checks.positive("PassiveAggressive", "c", c)
+        self.error_sensitive = checks.flag("PassiveAggressive", "error_sensitive", error_sensitive)
 
     drifts = ("drift",)
 

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 
+from .. import checks
 from ..errors import Warnings
 from ..kernels import walk as kernels
 from ..types import Floats
@@ -25,7 +26,7 @@ class AveragedPerceptron(OnlineOptimizer):
     """
 
     def __init__(self, *, use_averages: bool = True, epochs_per_step: int = 1, seed: int = 0) -> None:
-        self.averaging = use_averages
+        self.averaging = checks.flag("AveragedPerceptron", "use_averages", use_averages)
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
 
     drifts = ("drift",)

@@ -5,10 +5,11 @@ from typing import Optional
 
 import numpy as np
 
+from .. import checks
 from ..kernels import walk as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
-from .objective import SequenceObjective, check_count, check_number
+from .objective import SequenceObjective
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -48,21 +49,13 @@ class SGD(OnlineOptimizer):
         seed: int = 0,
     ) -> None:
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        if sequences is not None:
-            check_count("SGD", "sequences", sequences)
-        check_number("SGD", "l1", l1)
-        check_number("SGD", "l2", l2)
-        check_number("SGD", "calibration_eta", calibration_eta, open=True)
-        check_number("SGD", "calibration_rate", calibration_rate, minimum=1.0, open=True)
-        check_count("SGD", "calibration_samples", calibration_samples)
-        check_count("SGD", "calibration_candidates", calibration_candidates)
-        self.l1 = l1
-        self.l2 = l2
-        self.sequences = sequences
-        self.calibration_eta = calibration_eta
-        self.calibration_rate = calibration_rate
-        self.calibration_samples = calibration_samples
-        self.calibration_candidates = calibration_candidates
+        self.l1 = checks.number("SGD", "l1", l1)
+        self.l2 = checks.number("SGD", "l2", l2)
+        self.sequences = None if sequences is None else checks.count("SGD", "sequences", sequences)
+        self.calibration_eta = checks.positive("SGD", "calibration_eta", calibration_eta)
+        self.calibration_rate = checks.number("SGD", "calibration_rate", calibration_rate, least=1.001)
+        self.calibration_samples = checks.count("SGD", "calibration_samples", calibration_samples)
+        self.calibration_candidates = checks.count("SGD", "calibration_candidates", calibration_candidates)
 
     def start(self, run: OnlineRun) -> None:
         run.numbers = {"scale": 1.0, "due": 0.0}
@@ -166,17 +159,12 @@ class AdaGrad(OnlineOptimizer):
         seed: int = 0,
     ) -> None:
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        if sequences is not None:
-            check_count("AdaGrad", "sequences", sequences)
-        check_number("AdaGrad", "l1", l1)
-        check_number("AdaGrad", "l2", l2)
-        check_number("AdaGrad", "learn_rate", learn_rate, open=True)
-        check_number("AdaGrad", "epsilon", epsilon, open=True)
-        self.l1 = l1
-        self.l2 = l2
-        self.sequences = sequences
-        self.rate = learn_rate  # thinc's optimizers have a learn_rate that schedules set
-        self.epsilon = epsilon
+        self.l1 = checks.number("AdaGrad", "l1", l1)
+        self.l2 = checks.number("AdaGrad", "l2", l2)
+        self.sequences = None if sequences is None else checks.count("AdaGrad", "sequences", sequences)
+        # thinc's optimizers have a learn_rate that schedules set
+        self.rate = checks.positive("AdaGrad", "learn_rate", learn_rate)
+        self.epsilon = checks.positive("AdaGrad", "epsilon", epsilon)
 
     def start(self, run: OnlineRun) -> None:
         run.arrays["squares"] = np.zeros_like(run.slots)

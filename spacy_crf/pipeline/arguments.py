@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
-from numbers import Integral, Real
 from typing import Any
 
 from spacy.tokens import Doc, Span
@@ -14,20 +13,6 @@ def check_doc(name: str, doc: Any) -> None:
     """RAISES (ValueError): CRF460 if it is no Doc."""
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF460.format(name=name, value=shown(doc)))
-
-
-def check_count(name: str, argument: str, value: Any, *, least: int = 0) -> None:
-    """RAISES (ValueError): CRF463 if it is no whole number, or less."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value < 2**63:
-        must = f"a whole number, at least {least}"
-        raise ValueError(Errors.CRF463.format(name=name, argument=argument, value=shown(value), must=must))
-
-
-def check_probability(name: str, argument: str, value: Any) -> None:
-    """RAISES (ValueError): CRF463 if it is no number from 0 to 1."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0.0 <= value <= 1.0:
-        must = "a number from 0 to 1"
-        raise ValueError(Errors.CRF463.format(name=name, argument=argument, value=shown(value), must=must))
 
 
 def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int, str]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class ChainPipe(RuledPipe):
     """Base of the components whose model gives ``ChainScores``. Their states are the tags, and clamps are bool[T, S]."""
 
+    takes = ChainScores
+
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
     # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.
     _is_dense = True

@@ -23,10 +23,11 @@ from spacy.util import check_lexeme_norms, registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer, set_dropout_rate
 
+from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.gazetteers import GazetteerFile, read_gazetteers
-from ..losses.clamped import ClampedLoss
+from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..models.emissions import AnnotatedDocs, SparseFeatures
 from ..models.linear_chain import set_allowed
 from ..models.objective import Evidence, block_tokens
@@ -95,6 +96,17 @@ class CRFPipe(TrainablePipe):
         self.vocab = vocab
         self.model = model
         self.name = name
+        gives = model.attrs.get("gives") if isinstance(model, Model) else None
+        must, found = f"an architecture that gives {self.takes.__name__}", getattr(model, "name", model)
+        checks.expect(gives is self.takes, self.owner, "model", found, must)
+        must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"
+        checks.expect(isinstance(loss, LabelledLoss), self.owner, "loss", loss, must)
+        possible = optimizer is None or isinstance(optimizer, Optimizer)
+        checks.expect(possible, self.owner, "optimizer", optimizer, "an optimizer")
+        checks.expect(scorer is None or callable(scorer), self.owner, "scorer", scorer, "a scorer")
+        for key in ("alternatives_spans_key", "incorrect_spans_key"):
+            if settings.get(key) is not None:
+                checks.text(self.owner, key, settings[key])
         self.loss = loss
         self.optimizer = optimizer
         if optimizer is not None:
@@ -123,6 +135,8 @@ class CRFPipe(TrainablePipe):
 
     # ------------------------------------------------------------------------------------- what a component adds
 
+    # What its model gives
+    takes: type
     # Settings that say what weights mean: those of a saved component are to be those of the config
     meaning: tuple[str, ...] = ()
     # Token attributes that the component writes
@@ -180,6 +194,11 @@ class CRFPipe(TrainablePipe):
     def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
         """Annotation that is there already and stays, by token, or None if there is none."""
         raise NotImplementedError
+
+    @property
+    def owner(self) -> str:
+        """As messages about settings and arguments name it."""
+        return f"Component '{self.name}'"
 
     # ---------------------------------------------------------------------------------------------------- labels
 
@@ -265,7 +284,7 @@ class CRFPipe(TrainablePipe):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Optional[Language] = None,
-        labels: Optional[Iterable[str]] = None,
+        labels: Optional[list[str]] = None,
         gazetteers: Optional[dict[str, GazetteerFile]] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
@@ -274,7 +293,7 @@ class CRFPipe(TrainablePipe):
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         nlp (Language): The pipeline, for its tokenizer.
-        labels (Iterable[str]): The labels; found in the data if None.
+        labels (List[str]): The labels; found in the data if None.
         gazetteers (dict[str, Path]): Files of the gazetteers that templates name, each a path or a table with `path` and `attr`,
             the attribute by which words are compared: LOWER, ORTH or SHAPE. Those of a loaded model stay where none is given.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
@@ -285,6 +304,12 @@ class CRFPipe(TrainablePipe):
             know of it is kept, and each update is a step about all of it, whatever its batch.
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read.
         """
+        gazetteers = checks.table(self.owner, "gazetteers", gazetteers, "files")
+        possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
+        checks.expect(possible, self.owner, "labels", labels, "a list of texts")
+        possible = start_from is None or isinstance(start_from, (str, Path))
+        checks.expect(possible, self.owner, "start_from", start_from, "a path")
+        checks.expect(corpus is None or callable(corpus), self.owner, "corpus", corpus, "a reader of examples")
         is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
         optimizer = self.optimizer
         if nlp is not None and self._wants_objective is None:
@@ -316,7 +341,7 @@ class CRFPipe(TrainablePipe):
         if not self.labels:
             raise ValueError(Errors.CRF403.format(name=self.name))
         self.check_settings()
-        self._set_gazetteers(gazetteers or {}, nlp)
+        self._set_gazetteers(gazetteers, nlp)
         self.measure(get_examples)
         report = GoldReport()
         left_out = set(self.cfg["left_out"])

@@ -11,6 +11,7 @@ from spacy.tokens import Doc, Span
 from spacy.tokens.underscore import Underscore
 from spacy.training import Example
 
+from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
 from ..inference.structure import SpanStates
@@ -48,6 +49,10 @@ class CRFTagger(ChainPipe):
         neg_prefix: str = "!",
         **settings,
     ):
+        owner = f"Component '{name}'"
+        checks.text(owner, "attribute", attribute)
+        checks.flag(owner, "overwrite", overwrite)
+        checks.expect(isinstance(neg_prefix, str), owner, "neg_prefix", neg_prefix, 'text, "" for none')
         if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
             known = ", ".join(sorted(Underscore.token_extensions)) or "none"
             raise ValueError(Errors.CRF406.format(name=name, attribute=attribute, known=known))
@@ -77,6 +82,15 @@ class CRFTagger(ChainPipe):
         super().check_label(label)
         if self.cfg["attribute"] == "pos" and label not in POS_IDS:
             raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=", ".join(filter(None, POS_IDS))))
+        if self.cfg["attribute"] == "morph":
+            try:
+                spelled = self.vocab.strings[self.vocab.morphology.add(label)]
+            except ValueError:
+                spelled = None
+            if spelled != label:
+                raise ValueError(
+                    Errors.CRF450.format(name=self.name, label=label, spelled=spelled or "Case=Nom|Number=Sing")
+                )
 
     def score(self, examples: Iterable[Example], **kwargs) -> dict:
         if self.scorer is score_tags:

@@ -146,7 +146,7 @@ class _WordPatterns:
                 table, kind_of, matched = self._known
                 new = np.unique(docs.words[table.rows(docs.words) < 0])
                 kinds = {kind: n for n, kind in enumerate(map(tuple, matched.tolist()))}
-                of_new = [kinds.setdefault(tuple(kind), len(kinds)) for kind in self._ask(new.tolist())]
+                of_new = [kinds.setdefault(tuple(kind), len(kinds)) for kind in self._ask(new.tolist(), docs)]
                 if len(kinds) > len(matched):
                     matched = np.array(list(kinds), dtype=bool)
                 kind_of = np.append(kind_of, np.array(of_new, dtype=np.int32))
@@ -155,9 +155,10 @@ class _WordPatterns:
             rows = table.rows(docs.words)
         return WordKinds(kind_of[rows], matched, self._places)
 
-    def _ask(self, words: list[int]) -> list[list[bool]]:
+    def _ask(self, words: list[int], docs: DocBatch) -> list[list[bool]]:
         """Which patterns match each word. The words are asked for together, which takes little longer than for one."""
-        doc = Doc(self._vocab, words=[self._vocab.strings[word] for word in words])
+        strings = [vocab.strings for vocab in dict.fromkeys(doc.vocab for doc in docs)]
+        doc = Doc(self._vocab, words=[next(known[word] for known in strings if word in known) for word in words])
         matched = np.zeros((len(words), len(self._matchers)), dtype=bool)
         for column, matcher in enumerate(self._matchers):
             matched[[begin for _, begin, _ in matcher(doc)], column] = True

@@ -16,12 +16,13 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Optimizer
 
+from .. import checks
 from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
-from .arguments import check_count, check_doc, check_probability, labelling
+from .arguments import check_doc, labelling
 from .crf_pipe import CRFPipe, Prediction, Supervision
 from .gold_report import GoldReport
 
@@ -76,12 +77,10 @@ class RuledPipe(CRFPipe):
         constraints: "Optional[Constraints]" = None,
         **settings: Any,
     ):
-        if decode not in DECODERS:
-            raise ValueError(Errors.CRF408.format(name=name, setting="decode", value=decode, known=", ".join(DECODERS)))
-        if isinstance(min_prob, bool) or not 0.0 <= min_prob <= 1.0:
-            known = "a number from 0 to 1"
-            raise ValueError(Errors.CRF408.format(name=name, setting="min_prob", value=min_prob, known=known))
-        if confidence:
+        owner = f"Component '{name}'"
+        checks.one_of(owner, "decode", decode, DECODERS)
+        min_prob = checks.number(owner, "min_prob", min_prob, most=1.0)
+        if checks.flag(owner, "confidence", confidence):
             register_extension()
         if constraints is not None and not hasattr(constraints, "rules"):
             raise ValueError(Errors.CRF620.format(name=name, value=constraints))
@@ -352,7 +351,7 @@ class RuledPipe(CRFPipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[Span, float]]): The most probable first; spans carry their label.
         """
-        check_probability(self.name, "min_prob", min_prob)
+        checks.number(self.owner, "min_prob", min_prob, most=1.0)
         segments, probabilities = self._distribution(doc, keep_annotation).likely_spans(min_prob)
         spans = self._spans(doc, segments)
         order = np.argsort(-probabilities, kind="stable").tolist()
@@ -366,7 +365,7 @@ class RuledPipe(CRFPipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
-        check_count(self.name, "n", n, least=1)
+        checks.count(self.owner, "n", n)
         distribution = self._distribution(doc, keep_annotation)
         return [
             (probability, self._spans(doc, self.segments(tags, distribution.starts)))
@@ -401,8 +400,8 @@ class RuledPipe(CRFPipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[List[Span]])
         """
-        check_count(self.name, "n", n)
-        check_count(self.name, "seed", seed)
+        checks.count(self.owner, "n", n, least=0)
+        checks.count(self.owner, "seed", seed, least=0)
         distribution = self._distribution(doc, keep_annotation)
         drawn = distribution.sample(n, seed)
         return [self._spans(doc, self.segments(tags, distribution.starts)) for tags in drawn]

@@ -35,6 +35,7 @@ class SemiCRFEntityRecognizer(EntityPipe):
     to end. Its states are ``O`` and the labels, and its clamps `SegmentClamp`; tags are BIO.
     """
 
+    takes = SegmentScores
     scheme = SEGMENTS
     walks_around_wrong = True
 

@@ -1,0 +1,62 @@
+"""What users give as settings and arguments: checked once, before anything is done with it. Configs are checked by spaCy too, but
+not in all ways: it takes "nan" for a number, and True for 1."""
+
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any, Optional
+
+from .errors import Errors, shown
+
+# Beyond, squares and products overflow
+LEAST, MOST = 1e-100, 1e100
+
+
+def expect(is_possible: Any, owner: str, name: str, value: Any, must: str) -> None:
+    """RAISES (ValueError): CRF020 unless the value is possible, with what it must be."""
+    if not is_possible:
+        raise ValueError(Errors.CRF020.format(owner=owner, name=name, value=shown(value), must=must))
+
+
+def number(owner: str, name: str, value: Any, *, least: float = 0.0, most: float = MOST) -> float:
+    """A number between bounds, which are possible too."""
+    must = f"a number from {least:g} to {most:g}" if most < MOST else f"a finite number, at least {least:g}"
+    expect(isinstance(value, Real) and not isinstance(value, bool) and least <= value <= most, owner, name, value, must)
+    return float(value)
+
+
+def positive(owner: str, name: str, value: Any) -> float:
+    return number(owner, name, value, least=LEAST)
+
+
+def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = 2**63 - 1) -> int:
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    must = f"a whole number, at least {least}" if most == 2**63 - 1 else f"a whole number from {least} to {most}"
+    expect(is_whole and least <= value <= most, owner, name, value, must)
+    return int(value)
+
+
+def flag(owner: str, name: str, value: Any) -> bool:
+    expect(isinstance(value, bool), owner, name, value, "true or false")
+    return value
+
+
+def text(owner: str, name: str, value: Any) -> str:
+    expect(isinstance(value, str) and value, owner, name, value, "text")
+    return value
+
+
+def one_of(owner: str, name: str, value: Any, allowed: tuple) -> Any:
+    known = ", ".join(map(repr, allowed))
+    expect(any(type(value) is type(each) and value == each for each in allowed), owner, name, value, f"one of {known}")
+    return value
+
+
+def table(owner: str, name: str, value: Any, of: str, is_possible: Optional[Callable] = None) -> dict[str, Any]:
+    """Things by their name; an empty table for None.
+
+    of (str): What they are, for the message, and is_possible (Callable): whether one of them can be.
+    """
+    is_table = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    possible = value is None or (is_table and (is_possible is None or all(map(is_possible, value.values()))))
+    expect(possible, owner, name, value, f"a table from names to {of}")
+    return dict(value or {})
