@@ -14,7 +14,11 @@ from confection import Config, ConfigValidationError
 from spacy.tokens import Doc
 from spacy.util import load_config, registry
 
+from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.optimizers.arow import AROW
+from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline import factories
+from spacy_crf.pipeline.crf_ner import CRFEntityRecognizer
 from spacy_crf.pipeline.crf_tagger import CRFTagger
 
 from .util import TAG_TEXTS, ner_examples, plain, tag_examples
@@ -348,3 +352,43 @@ def test_configs_with_mistakes_work_or_say_what_is_wrong(run):
         except Exception as error:
             if not _is_said(error):
                 pytest.fail(f"seed {seed}, by_config = {by_config}: {'; '.join(mistakes)}\n{config}\n{error!r}")
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize(
+    ("factory", "settings", "named"),
+    [
+        ("crf_ner", {"loss": -1}, "loss = -1"),
+        ("crf_ner", {"min_prob": "x"}, "min_prob = 'x'"),
+        ("crf_ner", {"optimizer": 5}, "optimizer = 5"),
+        ("crf_tagger", {"overwrite": None}, "overwrite = None"),
+        ("crf_tagger", {"attribute": ["tag"]}, "attribute"),
+    ],
+)
+def test_settings_of_components_are_checked_when_they_are_made(factory, settings, named):
+    """A loss that is none was noticed at the first update."""
+    nlp = spacy.blank("en")
+    model = nlp.create_pipe(factory).model
+    make = {"crf_ner": CRFEntityRecognizer, "crf_tagger": CRFTagger}[factory]
+    with pytest.raises(ValueError, match=f"CRF020: Component 'it': {re.escape(named)}"):
+        make(nlp.vocab, model, "it", **{"loss": LogLikelihood(), **settings})
+
+
+@pytest.mark.issue(12)
+def test_numbers_that_overflow_are_refused_or_taken():
+    with pytest.raises(ValueError, match=r"CRF020: AROW: gamma = 1e-320"):
+        AROW(gamma=1e-320)
+    for value in (True, "1", 10**400, 1e308):
+        with pytest.raises(ValueError, match=r"CRF020: SGD: l2 = "):
+            SGD(l2=value)
+    assert SGD(l2=2**63).l2 == float(2**63)
+
+
+@pytest.mark.issue(12)
+@pytest.mark.parametrize("label", ["x", "B=1|A=1"])
+def test_a_label_of_morphology_is_spelled_as_tokens_spell_it(label):
+    """Another order of its features was written as no morphology at all."""
+    tagger = spacy.blank("en").add_pipe("crf_tagger", config={"attribute": "morph"})
+    with pytest.raises(ValueError, match=f"CRF450.*{re.escape(label)}"):
+        tagger.add_label(label)
+    assert tagger.add_label("A=1|B=1") and tagger.labels == ("A=1|B=1",)
