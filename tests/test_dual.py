@@ -278,8 +278,9 @@ def test_a_component_with_its_own_is_saved_and_goes_on(component, make, tmp_path
     loaded = spacy.load(tmp_path)
     again = [Example(loaded.make_doc(example.text), example.reference) for example in examples]
     assert loaded.evaluate(again)["ents_f"] == 1.0
-    # A new optimizer knows no distributions, and the weights are theirs: it begins anew
+    # It goes on from the weights that were loaded: what is left to learn is next to nothing, and nothing is forgotten
     optimizer = loaded.resume_training()
     for _ in range(6):
         resumed = loaded.update(again, sgd=optimizer)
-    assert resumed[component] == pytest.approx(losses[component])
+    assert resumed[component] < 0.1 * losses[component]
+    assert loaded.evaluate(again)["ents_f"] == 1.0
