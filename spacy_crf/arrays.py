@@ -130,11 +130,16 @@ def cut(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
     """
     rows = _rows(scores, tokens)
     part = {name: array[rows[axes(scores, name)[0]]] for name, array in named(scores).items() if _is_cut(scores, name)}
+    return scores._replace(**part, **_cut_list(scores, tokens, rows), starts=starts)
+
+
+def _cut_list(scores: Scores, tokens: Tokens, rows: dict[str, Any]) -> dict[str, SpanList]:
+    """The list of the spans of some tokens, for scores that have one."""
     listed = getattr(scores, "listed", None)
-    if listed is not None:
-        counts = np.diff(listed.starts)[tokens]
-        part["listed"] = SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths[rows["span"]])
-    return scores._replace(**part, starts=starts)
+    if listed is None:
+        return {}
+    counts = np.diff(listed.starts)[tokens]
+    return {"listed": SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths[rows["span"]])}
 
 
 def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any]:
@@ -168,7 +173,8 @@ def part_of(total: Scores, tokens: slice) -> Scores:
         **{
             name: array[rows[axes(total, name)[0]]] if _is_cut(total, name) else np.zeros(array.shape)
             for name, array in named(total).items()
-        }
+        },
+        **_cut_list(total, tokens, rows),
     )
 
 

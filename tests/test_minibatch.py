@@ -107,5 +107,5 @@ def test_an_interrupt_says_what_is_kept(caplog):
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), "fast"])
 def test_a_learning_rate_is_a_positive_number(rate):
-    with pytest.raises(ValueError, match="CRF201"):
+    with pytest.raises(ValueError, match="CRF020"):
         registry.get("optimizers", "spacy_crf.Minibatch.v1")(learn_rate=rate)
