@@ -2,6 +2,12 @@
 
 import os
 
+from hypothesis import settings
+
+# A busy machine is no mistake, and one suite has one outcome
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.load_profile("suite")
+
 
 def pytest_addoption(parser):
     parser.addoption("--no-jit", action="store_true", help="Run the kernels as plain Python, where wrong indices show.")

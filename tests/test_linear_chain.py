@@ -19,7 +19,7 @@ from .structures import SCORES, assert_scores_close, starts_of
 from .util import signatures
 
 chain = LinearChain()
-quickly = settings(deadline=None, derandomize=True, max_examples=60)
+quickly = settings(max_examples=60)
 
 
 def random_scores(lengths, size, *, seed=0, spread=2.0, forbidden=0.0, per_position=False):

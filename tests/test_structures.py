@@ -27,7 +27,7 @@ from .structures import (
 
 each = pytest.mark.parametrize("row", STRUCTURES.values(), ids=STRUCTURES)
 positions = pytest.mark.parametrize("per_position", [False, True])
-quickly = settings(deadline=None, derandomize=True, max_examples=40)
+quickly = settings(max_examples=40)
 
 
 @each
