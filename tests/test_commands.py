@@ -95,21 +95,33 @@ BROKEN = {
 }
 
 
+# What commands that load a pipeline want besides, here and in `rest`
+COMMANDS = {
+    "show": ["A text"],
+    "calibrate": ["data.spacy"],
+    "rules": [],
+    "update": ["data.spacy", "--output", "OUTPUT"],
+}
+
+
+def rest(command, files, tmp_path):
+    paths = {"data.spacy": files / "data.spacy", "OUTPUT": tmp_path / "updated"}
+    return [paths.get(argument, argument) for argument in COMMANDS[command]]
+
+
 @pytest.mark.issue(12)
-@pytest.mark.parametrize("arguments", [["show", "A text"], ["calibrate", "data.spacy"], ["rules"]], ids=lambda a: a[0])
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("broken", BROKEN)
-def test_pipelines_that_cannot_be_loaded(files, tmp_path, arguments, broken):
-    command, *others = arguments
-    others = [files / other if other.endswith(".spacy") else other for other in others]
-    code, output = run(command, BROKEN[broken](tmp_path / "broken"), *others)
+def test_pipelines_that_cannot_be_loaded(files, tmp_path, command, broken):
+    code, output = run(command, BROKEN[broken](tmp_path / "broken"), *rest(command, files, tmp_path))
     assert code == 1 and "CRF715" in output
 
 
 @pytest.mark.issue(12)
-@pytest.mark.parametrize("command, code", [("calibrate", "CRF710"), ("rules", "CRF711")])
-def test_pipelines_without_what_is_asked(files, command, code):
-    data = [files / "data.spacy"] if command == "calibrate" else []
-    for arguments in ([files / "blank", *data], [files / "model", *data, "--component", "ner"]):
+@pytest.mark.parametrize("command, code", [("calibrate", "CRF710"), ("rules", "CRF711"), ("update", "CRF414")])
+def test_pipelines_without_what_is_asked(files, tmp_path, command, code):
+    others = rest(command, files, tmp_path)
+    for arguments in ([files / "blank", *others], [files / "model", *others, "--component", "ner"]):
         exit_code, output = run(command, *arguments)
         assert exit_code == 1 and code in output
     assert "named 'ner'" in output and "crf_ner" in output
@@ -136,7 +148,8 @@ def test_functions_come_with_code(files, tmp_path):
     }
     rules = with_rules([{"rule": "at_most", "label": "*", "n": 1}])
     trained(**{"model": {"emissions": {"features": features}}, **rules}).to_disk(tmp_path / "model")
-    for command, *others in (["show", "Bob left"], ["calibrate", files / "data.spacy"], ["rules"]):
+    for command in COMMANDS:
+        others = rest(command, files, tmp_path)
         del catalogue.REGISTRY["spacy", "misc", "test_commands.vowels.v1"]
         code, output = run(command, tmp_path / "model", *others)
         assert code == 1 and "CRF715" in output and "--code" in output
@@ -150,9 +163,12 @@ def test_functions_come_with_code(files, tmp_path):
 
 @pytest.mark.issue(12)
 @pytest.mark.parametrize("name", ["data.spacy", "data.conll", "data.jsonl"])
-def test_calibrate_reads_what_convert_reads(files, name):
+def test_calibrate_and_update_read_what_convert_reads(files, tmp_path, name):
     code, output = run("calibrate", files / "model", files / name)
     assert code == 0 and "expected calibration error" in output
+    code, output = run("update", files / "model", files / name, "--dev", files / name, "--output", tmp_path / "updated")
+    assert code == 0 and "dev" in output and "new texts" in output
+    assert run("show", tmp_path / "updated", "Bob left Rome .")[0] == 0
 
 
 def test_calibrate_says_when_nothing_is_found(files, tmp_path):
@@ -176,9 +192,14 @@ BAD_DATA = [
 @pytest.mark.issue(12)
 @pytest.mark.filterwarnings("ignore:.*W090")
 @pytest.mark.parametrize("name, exit_code, says", BAD_DATA, ids=[name for name, *_ in BAD_DATA])
-def test_calibrate_says_what_is_wrong_with_data(files, name, exit_code, says):
+def test_calibrate_and_update_say_what_is_wrong_with_data(files, tmp_path, name, exit_code, says):
     code, output = run("calibrate", files / "model", files / name)
     assert code == exit_code and says in output
+    good, bad = files / "data.spacy", files / name
+    for arguments in ([bad], [good, "--dev", bad]):
+        code, output = run("update", files / "model", *arguments, "--output", tmp_path / "updated")
+        assert code == exit_code and says in output
+        assert not (tmp_path / "updated" / "meta.json").exists()
 
 
 @pytest.mark.issue(12)
@@ -218,6 +239,10 @@ def test_what_cannot_be_written_is_named(files, tmp_path, target):
     config = ["tune", ROOT / "configs" / "crf_ner.cfg", "--paths.train", files / "data.spacy"]
     code, output = run(*config, "--paths.dev", files / "data.spacy", "--output", tmp_path / target)
     assert code == 1 and "CRF706" in output and "score" not in output  # before anything is trained
+    update = ["update", files / "model", files / "empty.jsonl"]  # which would be said later
+    if target != ".":
+        code, output = run(*update, "--output", tmp_path / target)
+        assert code == 1 and "CRF706" in output
 
 
 BAD_CONFIGS = {  # what spaCy says of them names what is wrong

@@ -9,7 +9,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, sought, told_briefly
+from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, sought, told_briefly
 from .reading import read_examples
 
 Scores = dict[str, Optional[float]]
@@ -29,6 +29,7 @@ def update_cli(
     far as the new texts allow. Prints its scores before and after."""
     with told_briefly():
         nlp = load_pipeline(model, code)
+        check_writable(output / "meta.json")
         changes = update(nlp, data, dev=dev, component=component, l2=l2)
         nlp.to_disk(output)
     for title, (before, after) in changes.items():
