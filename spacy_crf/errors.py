@@ -1,5 +1,6 @@
 """Every message of the package, under a code. 0xx scores and settings, 1xx features, 2xx optimizers, 3xx losses and models,
-4xx components, 5xx saving, 6xx constraints, 7xx command line. And the logger of the few that every user shall read."""
+4xx components, 5xx saving, 6xx constraints, 7xx command line; CRF601 is an error, CRFW601 a warning. And the logger of the few
+that every user shall read."""
 
 import logging
 import reprlib
@@ -351,67 +352,67 @@ class Errors(metaclass=_Coded):
 
 
 class Warnings(metaclass=_Coded):
-    CRF130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
-    CRF131 = (
+    CRFW130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
+    CRFW131 = (
         "spacy_crf.VotedPerceptron.v1 takes no votes, and is called spacy_crf.BatchPerceptron.v1 now: use that name for the same "
         "algorithm. What comes nearest to votes, and usually learns better, is spacy_crf.AveragedPerceptron.v1."
     )
-    CRF201 = (
+    CRFW201 = (
         "The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and forgets "
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
         "[initialize.components.{key}.corpus], which is read where the component is initialized (neither loaded nor sourced)."
     )
-    CRF401 = (
+    CRFW401 = (
         "{name}: the corpus is streamed (max_epochs = -1), so labels and features are those of the first hundred examples only. "
         "Name the corpus in [initialize.components.{name}.corpus] to have all of them counted in a first pass, or let "
         'features share a fixed number of rows: @architectures = "spacy_crf.HashedEmissions.v1".'
     )
-    CRF402 = (
+    CRFW402 = (
         "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them, but "
         "for single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 "
         "can."
     )
-    CRF403 = (
+    CRFW403 = (
         "{name}: {n} sequences (of the first batch with any) are annotated as no labelling can be, and teach nothing. Look for "
         "wrong spans in doc.spans that leave nothing, and for alternatives that the tag scheme can't spell."
     )
-    CRF404 = (
+    CRFW404 = (
         "{name}: the corpus is streamed (max_epochs = -1), but {optimizer} looks at a whole corpus in each step, for which it "
         "takes each batch. Name the corpus in [initialize.components.{name}.corpus]: it is read once, block by block, and every "
         "step is about all of it. Or take an optimizer that learns from batch after batch, such as "
         "spacy_crf.AveragedPerceptron.v1."
     )
-    CRF412 = (
+    CRFW412 = (
         "{name}: no token of the examples is annotated, so nothing was counted: it has labels, and no features until update "
         "brings annotated texts."
     )
-    CRF420 = (
+    CRFW420 = (
         "{component}: '{doc}...': doc.spans['{key}'] leaves {n} tokens no label, first token {token} ('{word}'): they stay "
         "without one. Name the labels that are blocked, if others may be found there."
     )
-    CRF421 = (
+    CRFW421 = (
         "{name}: {n} or more spans of the first batch with any touch tokens without annotation such that its scheme tells them "
         "from other spans by two tags together. {who} can't look at that, and take it that no span of the same label is beside "
         "them. With scheme BIO or BILUO nothing is lost; nor with losses such as LogLikelihood or MaxMargin and LBFGS, "
         "ConjugateGradient or Adam.v1."
     )
-    CRF601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
-    CRF602 = (
+    CRFW601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
+    CRFW602 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "
         "(time_limit in the constraints)."
     )
-    CRF603 = "{component}: probabilities ignore the rules {rules}: {reason}."
-    CRF604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
-    CRF605 = (
+    CRFW603 = "{component}: probabilities ignore the rules {rules}: {reason}."
+    CRFW604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
+    CRFW605 = (
         "{component}: the solver found no labelling of '{doc}...' that keeps all rules within {seconds} s (time_limit in the "
         "constraints). Not kept, as later ones yield: {rules}."
     )
-    CRF610 = (
+    CRFW610 = (
         "{component}: the rules {rules} hold in prediction, but not in training, although in_training is true: no automaton "
         "holds them, so the sums over all labellings can't respect them. The other rules hold in both."
     )
-    CRF606 = (
+    CRFW606 = (
         "{component}: the solver did not finish within {seconds} s for '{doc}...': its most probable labelling is used in place "
         "of that with the most right tokens (time_limit in the constraints)."
     )

@@ -310,7 +310,7 @@ def test_empty_gazetteers_are_said(nlp, tmp_path, caplog):
     path = tmp_path / "cities.txt"
     path.write_text("\ufeff\n  \n", encoding="utf8")
     assert list(read_entries("cities", path, nlp.make_doc)) == []
-    assert "CRF130: The gazetteer 'cities' has no entries" in caplog.text
+    assert "CRFW130: The gazetteer 'cities' has no entries" in caplog.text
 
 
 @pytest.mark.issue(12)

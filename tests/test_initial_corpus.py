@@ -194,7 +194,7 @@ def test_a_trained_component_goes_on_by_start_from(tmp_path):
 def test_a_stream_that_is_named_nowhere_is_warned_of(caplog):
     nlp, _ = make()
     nlp.initialize(lambda: ner_examples(nlp))
-    assert any("CRF404" in record.getMessage() and "LBFGS" in record.getMessage() for record in caplog.records)
+    assert any("CRFW404" in record.getMessage() and "LBFGS" in record.getMessage() for record in caplog.records)
 
 
 def test_labels_come_before_the_corpus_is_read():

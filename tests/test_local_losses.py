@@ -481,7 +481,7 @@ def test_wrong_spans_of_a_component(loss, caplog):
             nlp.update(examples, sgd=optimizer)
         spans = pipe.span_probabilities(plain(reference), 0.0)
         probability[key] = {(span.start, span.end, span.label_): p for span, p in spans}[0, 2, "PER"]
-    told = [record.message for record in caplog.records if "CRF402" in record.message]
+    told = [record.message for record in caplog.records if "CRFW402" in record.message]
     if loss is BesagPseudoLikelihood:
         assert len(told) == 1 and "BesagPseudoLikelihood" in told[0]
         assert probability["wrong"] == probability[None]

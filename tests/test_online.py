@@ -260,12 +260,12 @@ def test_the_old_name_of_the_batch_perceptron(caplog):
     trained = []
     for name in ("BatchPerceptron", "VotedPerceptron"):
         nlp, pipe, examples = make_pipe(Perceptron())
-        assert "CRF131" not in caplog.text
+        assert "CRFW131" not in caplog.text
         config = {"optimizer": {"@optimizers": f"spacy_crf.{name}.v1", "epochs_per_step": 2}}
         nlp.update(examples, sgd=registry.resolve(config)["optimizer"])
         trained.append(objectives(pipe, examples)[0].weights())
     assert_array_equal(*trained)
-    assert "CRF131: spacy_crf.VotedPerceptron.v1 takes no votes" in caplog.text
+    assert "CRFW131: spacy_crf.VotedPerceptron.v1 takes no votes" in caplog.text
     assert isinstance(VotedPerceptron(), BatchPerceptron)
 
 

@@ -366,7 +366,7 @@ def test_starts_over_when_the_objective_is_another(make, change, caplog):
     assert_array_equal(objective.model, fresh.model)
     objective.signature = ("data", 3)
     optimizer.step(objective, key="crf")
-    assert sum("CRF201" in record.message for record in caplog.records) == 1
+    assert sum("CRFW201" in record.message for record in caplog.records) == 1
 
 
 @each(OPTIMIZERS)

@@ -1,6 +1,7 @@
 """The picture of the layers stays true, and what every ``spacy.blank()`` imports stays light."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import spacy_crf
+from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_semicrf_ner
 
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
@@ -145,6 +147,14 @@ def test_factories_load_nothing_that_spacy_has_not():
     assert not others
 
 
+@pytest.mark.issue(13)
+@pytest.mark.parametrize("make", [make_crf_ner, make_crf_tagger, make_semicrf_ner])
+def test_factories_say_what_their_parameters_are(make):
+    names = [name for name in inspect.signature(make).parameters if name not in ("nlp", "name")]
+    told = re.findall(r"^    (\w+) \([^)]+\): ", make.__doc__, re.MULTILINE)
+    assert told == names
+
+
 def test_the_command_line_of_spacy_loads_no_numba():
     loaded = loaded_by("import spacy.cli, spacy_crf.cli")
     assert "numba" not in loaded
@@ -164,6 +174,26 @@ nlp("Rome")
     loaded = {name for name in loaded_by(code) if name.startswith("spacy_crf.")}
     of_default = {"spacy_crf.optimizers", "spacy_crf.optimizers.minibatch", "spacy_crf.optimizers.objective"}
     assert not {name.split(".")[1] for name in loaded - of_default} & {"optimizers", "explain", "distributed", "cli"}
+
+
+@pytest.mark.issue(13)
+def test_codes_are_unique_and_tell_errors_from_warnings():
+    """Each code names one message. The source is asked, for of two equal names in a class the second one is all that is left."""
+    classes = [
+        node for node in ast.parse((PACKAGE / "errors.py").read_text(encoding="utf8")).body if hasattr(node, "name")
+    ]
+    codes = {
+        of.name: [target.id for node in of.body if isinstance(node, ast.Assign) for target in node.targets]
+        for of in classes
+        if of.name in ("Errors", "Warnings")
+    }
+    assert [name for name in codes["Errors"] if not re.fullmatch(r"CRF\d{3}", name)] == []
+    assert [name for name in codes["Warnings"] if not re.fullmatch(r"CRFW\d{3}", name)] == []
+    every = codes["Errors"] + codes["Warnings"]
+    assert len(every) == len(set(every)) > 100
+    sources = [(ROOT / path).read_text(encoding="utf8") for path in MODULES]
+    named = {name for source in sources for name in re.findall(r"\b(?:Errors|Warnings)\.(CRFW?\d+)", source)}
+    assert named == set(every)
 
 
 def test_version_and_changelog_agree():

@@ -363,7 +363,7 @@ def test_spans_can_be_blocked_and_forced(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         nlp.get_pipe("crf_ner")(doc)
     assert (0, 2, "ORG") in entities(doc)
-    assert len([record for record in caplog.records if "CRF604" in record.message]) == 2
+    assert len([record for record in caplog.records if "CRFW604" in record.message]) == 2
 
 
 def test_what_can_not_be_kept_is_said(caplog):
@@ -375,7 +375,7 @@ def test_what_can_not_be_kept_is_said(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         doc = nlp("Bob in Rome")
     assert [ent.label_ for ent in doc.ents] == ["PER"] * 3
-    [record] = [record.message for record in caplog.records if "CRF601" in record.message]
+    [record] = [record.message for record in caplog.records if "CRFW601" in record.message]
     assert "Rome is a place" in record and "'Bob in Rome...'" in record
 
 
@@ -427,18 +427,18 @@ def test_a_solver_out_of_time_names_the_document(factory, caplog):
         doc = nlp("Paris met Bob in Paris . " * 6)
     [message] = [record.message for record in caplog.records if "CRF60" in record.message]
     assert "1e-06 s" in message and "'Paris met Bob in Paris . " in message
-    if "CRF605" in message:  # no labelling was found in time: nobody claims that there is none
+    if "CRFW605" in message:  # no labelling was found in time: nobody claims that there is none
         assert "one label" in message
     else:
-        assert "CRF602" in message
+        assert "CRFW602" in message
         assert len({ent.label_ for ent in doc.ents if ent.text == "Paris"}) <= 1
     caplog.clear()
     nlp.get_pipe(factory).cfg["decode"] = "posterior"
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         posterior = nlp("Paris met Bob in Paris . " * 6)
-    told = [record.message[:6] for record in caplog.records if "CRF603" not in record.message]
-    if "CRF605" not in told:  # no time for the labelling with the most right tokens
-        assert told == ["CRF602", "CRF606"]
+    told = [record.message[:7] for record in caplog.records if "CRFW603" not in record.message]
+    if "CRFW605" not in told:  # no time for the labelling with the most right tokens
+        assert told == ["CRFW602", "CRFW606"]
         assert posterior.to_json()["ents"] == doc.to_json()["ents"]
 
 

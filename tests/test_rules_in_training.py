@@ -106,5 +106,5 @@ def test_what_training_can_not_keep_is_said(factory, caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         for _ in range(2):
             nlp.update(examples, sgd=LBFGS(iterations_per_step=2))
-    [record] = [record.message for record in caplog.records if "CRF610" in record.message]
+    [record] = [record.message for record in caplog.records if "CRFW610" in record.message]
     assert "one label" in record and "at_most" not in record

@@ -383,7 +383,7 @@ def test_spans_can_be_blocked_and_forced(rules, caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         ner(doc)
     assert (0, 2, "PER") in entities(doc)
-    told = [record.message for record in caplog.records if "CRF604" in record.message]
+    told = [record.message for record in caplog.records if "CRFW604" in record.message]
     assert len(told) == 3 and "the longest segment of its label has 2 tokens" in told[2]
 
 
@@ -508,7 +508,7 @@ def test_probabilities_say_which_rule_they_leave_out(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         doc = nlp("Bob Ann Rome Bob Carla Paris Rome")
         nlp("Bob")
-    told = [record.message for record in caplog.records if "CRF603" in record.message]
+    told = [record.message for record in caplog.records if "CRFW603" in record.message]
     assert len(told) == 2 and "order" in told[0] and "max_states = 8" in told[0] and "same_text" in told[1]
     labels = [ent.label_ for ent in doc.ents]
     assert len(set(labels)) == len(labels) and labels.index("PER") < labels.index("GPE")
@@ -520,7 +520,7 @@ def test_a_rule_may_be_known_in_part(caplog, tmp_path):
     nlp = trained(confidence=True, **with_rules([{**ONCE, "name": "once"}], max_states=5))
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         nlp("Bob")
-    [told] = [record.message for record in caplog.records if "CRF603" in record.message]
+    [told] = [record.message for record in caplog.records if "CRFW603" in record.message]
     assert "the rules once (of PER):" in told
     nlp.to_disk(tmp_path)
     assert "partly, not of" in " ".join(run("rules", tmp_path).output.replace("│", " ").split())
@@ -536,7 +536,7 @@ def test_what_can_not_be_kept_is_said(caplog):
         docs = list(nlp.pipe(["Bob in Rome", "Bob and Ann and Carla in Rome", ""]))
     assert [ent.label_ for ent in docs[0].ents] == ["PER"] * 3
     assert [ent.label_ for ent in docs[1].ents].count("PER") == 3 and docs[1].ents[-1].label_ == "GPE"
-    [record] = [record.message for record in caplog.records if "CRF601" in record.message]
+    [record] = [record.message for record in caplog.records if "CRFW601" in record.message]
     assert "Rome is a place" in record and "'Bob in Rome...'" in record
     assert all(ent._.crf_prob > 0.0 for doc in docs for ent in doc.ents)
 

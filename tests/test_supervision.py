@@ -102,7 +102,7 @@ def test_annotation_that_leaves_no_labelling_is_told_once(optimizer, caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         for _n in range(2):
             nlp.update(examples, sgd=optimizer)
-    assert len([record for record in caplog.records if "CRF403: crf_ner: 1 sequences" in record.message]) == 1
+    assert len([record for record in caplog.records if "CRFW403: crf_ner: 1 sequences" in record.message]) == 1
 
 
 @pytest.mark.issue(12)
@@ -282,7 +282,7 @@ def test_who_can_not_look_at_steps_says_so_once(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         for _n in range(2):
             nlp.update(examples, sgd=AveragedPerceptron(epochs_per_step=1))
-    [message] = [record.message for record in caplog.records if "CRF421" in record.message]
+    [message] = [record.message for record in caplog.records if "CRFW421" in record.message]
     assert "1 or more spans" in message and "Optimizers that learn" in message
 
 
@@ -340,7 +340,7 @@ def test_who_can_not_use_incorrect_spans_says_so_once(settings, optimizer, who, 
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         for _n in range(2):
             nlp.update(examples, sgd=optimizer)
-    [message] = [record.message for record in caplog.records if "CRF402" in record.message]
+    [message] = [record.message for record in caplog.records if "CRFW402" in record.message]
     assert who in message and "doc.spans['wrong']" in message
 
 

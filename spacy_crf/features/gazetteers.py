@@ -166,7 +166,7 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
         except (ValueError, RecursionError) as error:
             raise ValueError(Errors.CRF113.format(line=number, name=name, path=path, reason=error)) from error
     if not entries:
-        logger.warning(Warnings.CRF130.format(name=name, path=path))
+        logger.warning(Warnings.CRFW130.format(name=name, path=path))
 
     # A tokenizer cuts what stands between blanks on its own; long lists repeat most of their words.
     @cache

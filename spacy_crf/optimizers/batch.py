@@ -138,7 +138,7 @@ class BatchOptimizer(CRFOptimizer):
         if run is None or not run.continues(objective):
             if run is not None and key not in self._warned and not isinstance(objective, Anchored):
                 self._warned.add(key)
-                logger.warning(Warnings.CRF201.format(key=key, optimizer=type(self).__name__))
+                logger.warning(Warnings.CRFW201.format(key=key, optimizer=type(self).__name__))
             run = self._runs[key] = self._start(objective, key)
         if run.stop_reason is None:
             try:

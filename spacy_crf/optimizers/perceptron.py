@@ -64,5 +64,5 @@ class VotedPerceptron(BatchPerceptron):
     """The name of `BatchPerceptron` in version 0.1.0, for configs that have it."""
 
     def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
-        logger.warning(Warnings.CRF131)
+        logger.warning(Warnings.CRFW131)
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)

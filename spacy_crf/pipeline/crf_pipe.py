@@ -321,9 +321,9 @@ class CRFPipe(TrainablePipe):
         if corpus is not None:
             get_examples = partial(corpus, nlp)
         elif is_streamed:
-            logger.warning(Warnings.CRF401.format(name=self.name))
+            logger.warning(Warnings.CRFW401.format(name=self.name))
             if wants_stream:
-                logger.warning(Warnings.CRF404.format(name=self.name, optimizer=type(optimizer).__name__))
+                logger.warning(Warnings.CRFW404.format(name=self.name, optimizer=type(optimizer).__name__))
         prepares = wants_stream and corpus is not None and self._sparse_features is not None
         if prepares:
             self._check_annotators(nlp, optimizer)
@@ -366,7 +366,7 @@ class CRFPipe(TrainablePipe):
         self.model.initialize(X=reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
         self.cfg["left_out"] = sorted(left_out.difference(self.labels))
         if not says_something:  # labels alone, as `nlp.initialize()` without examples has them
-            logger.warning(Warnings.CRF412.format(name=self.name))
+            logger.warning(Warnings.CRFW412.format(name=self.name))
             self._new_features = NewFeatures()
         if self._sparse_features is not None:
             known = self._sparse_features.states
@@ -471,9 +471,9 @@ class CRFPipe(TrainablePipe):
             return known
         if len(known.wrong.start):
             key = self.cfg["incorrect_spans_key"]
-            self._tell_once(Warnings.CRF402, n=len(known.wrong.start), key=key, who=who)
+            self._tell_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
         if len(known.steps):
-            self._tell_once(Warnings.CRF421, n=len(known.steps), who=who)
+            self._tell_once(Warnings.CRFW421, n=len(known.steps), who=who)
             supervision.narrow(known.clamp, known.steps, self.label_of_states())
         return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
@@ -609,7 +609,7 @@ class CRFPipe(TrainablePipe):
         structure = structure or self.model.attrs["structure"]
         losses, d_scores, impossible = self.loss(structure, scores, known.clamp, weights=weights)
         if impossible.any():
-            self._tell_once(Warnings.CRF403, n=int(impossible.sum()))
+            self._tell_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -662,7 +662,7 @@ class CRFPipe(TrainablePipe):
             raise
         n_impossible = getattr(self._corpus.objective, "n_impossible", 0)
         if n_impossible:
-            self._tell_once(Warnings.CRF403, n=n_impossible)
+            self._tell_once(Warnings.CRFW403, n=n_impossible)
         self._prunes = getattr(optimizer, "l1", 0.0) > 0.0
         losses = batch[-1].losses
         losses[self.name] = value

@@ -141,6 +141,29 @@ def make_crf_ner(
     incorrect_spans_key: Optional[str],
     scorer: Optional[Callable],
 ):
+    """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
+    kept, and the rest is decoded around them.
+
+    model (Model[List[Doc], ChainScores]): Scores of the tags: `spacy_crf.LinearChain.v1`, whose emissions are sparse features
+        (`spacy_crf.ner_features.v1` by default) or neural.
+    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    scheme (str): How entities are spelt as tags: "BILUO", the default, "BIO", "IOB1", or "IO", which can't tell neighbours of
+        one label apart. A saved model is loaded with the scheme it was trained with.
+    confidence (bool): Whether every entity gets its probability, as `span._.crf_prob`. Takes about half as long again.
+    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
+        tokens.
+    min_prob (float): From 0 to 1: entities with a lower probability are left out. 0 leaves out none.
+    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
+        `spacy_crf.constraints.v1`. None for no rules.
+    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
+        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
+        by what is given there, as spaCy's own components do.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
+        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong: precisely these
+        tokens are no entity of this label. None for none.
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
+    """
     from .crf_ner import CRFEntityRecognizer
 
     component = CRFEntityRecognizer(
@@ -191,6 +214,32 @@ def make_crf_tagger(
     incorrect_spans_key: Optional[str],
     scorer: Optional[Callable],
 ):
+    """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
+
+    model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v1`, whose emissions are sparse features
+        (`spacy_crf.tagger_features.v1` by default) or neural.
+    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    attribute (str): Where labels are read and written: "tag", the default, "pos", "morph", or the name of a Token extension
+        that is set before the pipeline is built.
+    overwrite (bool): Whether values that are set already are replaced. By default they are kept, and the others are decoded
+        around them.
+    neg_prefix (str): What gold values begin with that name a wrong label: "!NN" is any label but NN. "" for nothing of the kind.
+    confidence (bool): Whether every token gets its probability, as `span._.crf_prob`. Takes about half as long again.
+    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
+        tokens.
+    min_prob (float): From 0 to 1: labels with a lower probability are left out, and their tokens stay without one.
+        0 leaves out none.
+    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
+        `spacy_crf.constraints.v1`. None for no rules.
+    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
+        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
+        by what is given there, as spaCy's own components do.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
+        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong: none of its
+        tokens has its label. None for none.
+    scorer (Optional[Callable]): The scoring method. Defaults to the accuracy of the attribute.
+    """
     from .crf_tagger import CRFTagger
 
     component = CRFTagger(
@@ -233,6 +282,27 @@ def make_semicrf_ner(
     incorrect_spans_key: Optional[str],
     scorer: Optional[Callable],
 ):
+    """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities
+    that a Doc has already are kept, and the rest is decoded around them.
+
+    model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v1`, which adds features
+        of whole segments (`spacy_crf.segment_features.v1` by default) to those of their tokens.
+    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    confidence (bool): Whether every entity gets its probability, as `span._.crf_prob`. Takes about half as long again.
+    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
+        tokens.
+    min_prob (float): From 0 to 1: entities with a lower probability are left out. 0 leaves out none.
+    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
+        `spacy_crf.constraints.v1`. None for no rules.
+    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
+        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
+        by what is given there, as spaCy's own components do.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
+        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong: precisely these
+        tokens are no entity of this label. None for none.
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
+    """
     from .semicrf_ner import SemiCRFEntityRecognizer
 
     component = SemiCRFEntityRecognizer(

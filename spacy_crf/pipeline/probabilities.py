@@ -64,11 +64,11 @@ class _Batch:
         found = self._decode(self._scores, None)
         self._relaxed = found.relaxed
         for d, rules in found.relaxed.items():
-            message = Warnings.CRF605 if d in found.unfinished else Warnings.CRF601
+            message = Warnings.CRFW605 if d in found.unfinished else Warnings.CRFW601
             self._warn(message, d, rules=", ".join(rule.name for rule in rules))
         for d in found.unfinished:
             if d not in found.relaxed:
-                self._warn(Warnings.CRF602, d)
+                self._warn(Warnings.CRFW602, d)
         return found.tags
 
     def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
@@ -83,7 +83,7 @@ class _Batch:
         for d in found.unfinished:
             tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
             found.tags[tokens] = most_probable[tokens]
-            self._warn(Warnings.CRF606, d)
+            self._warn(Warnings.CRFW606, d)
         return found.tags
 
     def span_probabilities(self, segments: Segments) -> Floats:
@@ -155,7 +155,7 @@ class _Batch:
         if names:
             limit = self._rules.constraints.max_states
             reason = f"with them the automaton of all rules has more than max_states = {limit} states"
-            self._pipe._warn(Warnings.CRF603, rules=", ".join(names), reason=reason)
+            self._pipe._warn(Warnings.CRFW603, rules=", ".join(names), reason=reason)
         if self._rules.global_:
             names = [rule.name for rule in self._rules.global_]
-            self._pipe._warn(Warnings.CRF603, rules=", ".join(names), reason="no automaton holds them")
+            self._pipe._warn(Warnings.CRFW603, rules=", ".join(names), reason="no automaton holds them")

@@ -239,7 +239,7 @@ class RuledPipe(CRFPipe):
             report.log(self.name)
             self._told_broken = bool(structure.broken)
         if rule_set.global_ and not self._told_global:
-            self._warn(Warnings.CRF610, rules=", ".join(rule.name for rule in rule_set.global_))
+            self._warn(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
             self._told_global = True
         return structure
 

@@ -80,7 +80,7 @@ def restrict(
     for doc, shift, key, span in spans:
         problem = (_block if key == BLOCKED else _force)(pipe, settled, scores.starts, span, shift)
         if problem:
-            pipe._warn(Warnings.CRF604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
+            pipe._warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
     scores, clamp = pipe.settled_scores(scores, settled)
     known = settled.iob != MISSING
     empty = ~pipe.allowed_states(clamp).any(axis=1)
@@ -146,7 +146,7 @@ def _tell_unlabelled(pipe: "RuledPipe", docs: DocBatch, empty: NDArray[np.bool_]
     for d in np.unique(of_doc).tolist():
         first = docs[d][int(at[of_doc == d][0] - docs.bounds[d])]
         n = int((of_doc == d).sum())
-        pipe._warn(Warnings.CRF420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
+        pipe._warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
 
 
 def _leave_out(scores: ChainScores, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> ChainScores:
