@@ -425,7 +425,7 @@ def test_a_solver_out_of_time_names_the_document(factory, caplog):
     nlp.update(examples, sgd=LBFGS(l2=0.01, iterations_per_step=30))
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         doc = nlp("Paris met Bob in Paris . " * 6)
-    [message] = [record.message for record in caplog.records if "CRF60" in record.message]
+    [message] = [record.message for record in caplog.records if "CRFW60" in record.message]
     assert "1e-06 s" in message and "'Paris met Bob in Paris . " in message
     if "CRFW605" in message:  # no labelling was found in time: nobody claims that there is none
         assert "one label" in message
