@@ -384,7 +384,7 @@ class Warnings(metaclass=_Coded):
         "spacy_crf.AveragedPerceptron.v1."
     )
     CRFW412 = (
-        "{name}: no token of the examples is annotated, so nothing was counted: it has labels, and no features until update "
+        "{name}: no token of the examples is annotated, so nothing was counted: it has {n} labels, and no features until update "
         "brings annotated texts."
     )
     CRFW420 = (

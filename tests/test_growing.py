@@ -93,6 +93,31 @@ def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
 
 
 @pytest.mark.issue(12)
+@pytest.mark.parametrize("emissions", ["SparseEmissions", "HashedEmissions"])
+@pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
+def test_without_labels_and_examples_there_is_a_beginning(component, emissions, caplog):
+    """As spaCy's `ner`, after `nlp.initialize()` alone."""
+    nlp = spacy.blank("en")
+    config = {"@architectures": f"spacy_crf.{emissions}.v1", "features": {"@misc": "spacy_crf.ner_features.v1"}}
+    nlp.add_pipe(component, config={"model": {"emissions": config}})
+    sgd = nlp.initialize()
+    assert "CRFW412" in caplog.text and "0 labels" in caplog.text
+    examples = texts_of(nlp, component)
+    nlp.from_bytes(nlp.to_bytes())
+    assert not any(found(nlp, component, examples))
+    for _ in range(60):
+        nlp.update(examples, sgd=sgd)
+    assert found(nlp, component, examples) == wanted(component, examples)
+
+
+def test_a_tagger_has_labels():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger")
+    with pytest.raises(ValueError, match="CRF403"):
+        nlp.initialize()
+
+
+@pytest.mark.issue(12)
 def test_works_under_data_validation():
     with data_validation(True):
         for component in COMPONENTS:

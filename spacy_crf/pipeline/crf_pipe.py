@@ -40,7 +40,7 @@ from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
 from .novelty import NewFeatures, add_labels, labels_of
 from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
-from .training_data import at_least_one
+from .training_data import are_made_up, at_least_one
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -141,6 +141,8 @@ class CRFPipe(TrainablePipe):
     meaning: tuple[str, ...] = ()
     # Token attributes that the component writes
     writes: tuple[str, ...] = ()
+    # Whether it can begin without any label
+    can_do_without_labels = False
     # Whether optimizers that learn from one sequence after the other can leave out spans known to be wrong
     walks_around_wrong = False
 
@@ -273,8 +275,8 @@ class CRFPipe(TrainablePipe):
                 handle_error(self.name, self, docs, error)
 
     def _require_initialized(self) -> None:
-        self._require_labels()
         if not self.is_initialized:
+            self._require_labels()
             raise ValueError(Errors.CRF402.format(name=self.name))
 
     # -------------------------------------------------------------------------------------------------- training
@@ -338,7 +340,7 @@ class CRFPipe(TrainablePipe):
         had_labels = bool(self.labels) or labels is not None
         for label in sorted(labels_of(self, get_examples())) if labels is None else labels:
             self.add_label(label)
-        if not self.labels:
+        if not self.labels and not (self.can_do_without_labels and are_made_up(get_examples())):
             raise ValueError(Errors.CRF403.format(name=self.name))
         self.check_settings()
         self._set_gazetteers(gazetteers, nlp)
@@ -352,21 +354,21 @@ class CRFPipe(TrainablePipe):
 
         def annotated() -> Iterator[AnnotatedDocs]:
             nonlocal says_something
-            for examples in self._blocks(get_examples()):
+            for examples in self._blocks(get_examples() if self.labels else ()):
                 docs = [annotate(example) if read else example.predicted for example in examples]
                 batch = self._to_count(docs, examples, report)
                 says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
                 left_out.update(labels_of(self, examples).difference(self.labels))
                 yield batch
-            if not says_something and not had_labels:
+            if not says_something and self.labels and not had_labels:
                 raise ValueError(Errors.CRF431.format(name=self.name))
 
         self._corpus = self._new_features = None
         self._batch = []
         self.model.initialize(X=reported_once(annotated, report, self.name), Y=(self.vocab, len(self.tags())))
         self.cfg["left_out"] = sorted(left_out.difference(self.labels))
-        if not says_something:  # labels alone, as `nlp.initialize()` without examples has them
-            logger.warning(Warnings.CRFW412.format(name=self.name))
+        if not says_something:  # at most labels, as `nlp.initialize()` without examples has them
+            logger.warning(Warnings.CRFW412.format(name=self.name, n=len(self.labels)))
             self._new_features = NewFeatures()
         if self._sparse_features is not None:
             known = self._sparse_features.states
