@@ -1,5 +1,6 @@
 """The kernels' cache: where it goes, and what is said while it is cold."""
 
+import io
 import logging
 import os
 import shutil
@@ -7,21 +8,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba
 import pytest
 
 from spacy_crf import kernels
-from spacy_crf.kernels import linear_chain
+from spacy_crf.kernels.announcing import Announcer
 
 compiled = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
-
-
-@pytest.fixture
-def fresh(monkeypatch):
-    """As at the start of a process."""
-    monkeypatch.setattr(kernels, "_announced", False)
-    monkeypatch.setattr(kernels, "_asked", set())
 
 
 def module_with_kernel(folder):
@@ -32,31 +27,47 @@ def module_with_kernel(folder):
     return namespace["double"]
 
 
-@compiled
-def test_a_cold_cache_is_announced_once(fresh, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
-    double = module_with_kernel(tmp_path)
-    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
-        kernels.announce_compilation(double)
-        kernels.announce_compilation(double)
-        kernels.announce_compilation(linear_chain.viterbi, double)
-    (record,) = caplog.records
-    assert "compiling numba kernels, once" in record.message and double.stats.cache_path in record.message
+@pytest.fixture
+def compile_(caplog):
+    """Tells a new announcer that a kernel is compiled with its helpers. RETURNS: What it said."""
+    announcer = Announcer()
+    announcer.seconds["long"] = 20
+    caplog.set_level(logging.INFO, "spacy.spacy_crf")
+
+    def tell(*names, module=kernels.__name__):
+        caplog.clear()
+        events = []
+        for name in names:
+            function = SimpleNamespace(__module__=module, __name__=name, __qualname__=name)
+            kernel = SimpleNamespace(py_func=function, stats=SimpleNamespace(cache_path="the folder"))
+            events.append(SimpleNamespace(data={"dispatcher": kernel}))
+            announcer.on_start(events[-1])
+        for event in reversed(events):
+            announcer.on_end(event)
+        return [record.getMessage() for record in caplog.records]
+
+    return tell
 
 
-@compiled
-def test_a_warm_cache_is_not_announced(fresh, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
-    double = module_with_kernel(tmp_path)
-    assert double(2) == 4
-    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
-        kernels.announce_compilation(double)
-    assert not caplog.records
+def test_compiling_is_announced_once_and_long_kernels_each(compile_):
+    assert compile_("long", module="another.package") == []
+    [once] = compile_("short", "long")
+    assert "compiling numba kernels" in once and "the folder" in once
+    assert compile_("short") == []
+    for _ in range(2):  # for other features
+        [long] = compile_("long", "short")
+        assert "'long'" in long and "20 seconds" in long
 
 
-def test_plain_python_is_not_announced(fresh, caplog):
-    kernels.announce_compilation(lambda: None)
-    assert not caplog.records
+def test_a_spinner_turns_in_a_terminal(compile_, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    compile_("viterbi", "helper")
+    shown = terminal.getvalue()
+    assert "compiling viterbi" in shown and "helper" not in shown
+    assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")  # the cursor is back
 
 
 @pytest.fixture
@@ -91,7 +102,9 @@ def test_functions_of_others_stay_where_they_are(tmp_path):
 
 
 HASH = """
+import logging
 import numpy as np
+logging.basicConfig(level=logging.INFO)
 from spacy_crf.kernels import hashing
 print(hashing.hash_rows(np.arange(3, dtype=np.uint64)[np.newaxis])[0])
 print(sum(hashing.hash_rows.stats.cache_misses.values()), sum(hashing.mix.stats.cache_misses.values()))
@@ -107,13 +120,16 @@ def test_an_edited_helper_is_compiled_into_its_callers(tmp_path):
         found = subprocess.run(
             [sys.executable, "-c", HASH], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
         )
-        return found.stdout.split("\n")[:2]
+        hashed, misses, _ = found.stdout.split("\n")
+        # announced where there is something to wait for
+        assert found.stderr.count("compiling numba kernels") == (misses != "0 0")
+        return hashed, misses
 
     package = Path(kernels.__file__).parent.parent
     copy = shutil.copytree(package, tmp_path / "spacy_crf", ignore=shutil.ignore_patterns("__pycache__"))
     first, misses = run()
     assert misses == "1 1"
-    assert run() == [first, "0 0"]
+    assert run() == (first, "0 0")
     numerics = copy / "kernels" / "numerics.py"
     numerics.write_text(numerics.read_text().replace("z = (hashed ^ value)", "z = (hashed ^ (value + value))"))
     second, misses = run()

@@ -20,7 +20,6 @@ class LinearChain(Structure[ChainScores]):
 
     chunk_tokens = 8192
     work = ChainWork
-    compiled = (kernels.forward, kernels.viterbi)
 
     def forward(self, work: ChainWork) -> tuple[Floats, "_Kept"]:
         linear = scaling.forward(work)

@@ -118,7 +118,6 @@ class SemiMarkov(Structure[SegmentScores]):
     chunk_tokens = 2048
     uniforms = (2,)
     work = SegmentWork
-    compiled = (kernels.forward, kernels.viterbi)
 
     def conform(self, scores: SegmentScores) -> SegmentScores:
         checked = super().conform(scores)

@@ -33,7 +33,6 @@ class GraphChain(Structure[GraphScores]):
     ambiguous = True
     chunk_tokens = 8192
     work = ChainWork
-    compiled = (kernels.forward, kernels.viterbi)
     only, only_path = LinearChain.only, LinearChain.only_path
 
     def __init__(self, graph: StateGraph, *, threads: int = 1):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..arrays import Scores
 from ..errors import Errors
-from ..kernels import announce_compilation, checks
+from ..kernels import checks
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats, Path, SpanList
@@ -167,7 +167,6 @@ class Structure(Generic[Scores]):
     chunk_tokens: ClassVar[int]
     uniforms: ClassVar[tuple[int, ...]] = ()  # how many random numbers `draw` takes for a token
     work: ClassVar[type[Work]]
-    compiled: ClassVar[tuple[Callable, ...]]  # kernels whose compilation is worth a word
 
     wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
 
@@ -265,7 +264,6 @@ class Structure(Generic[Scores]):
         """
         if isinstance(scores, Work):
             return scores if clamp is None else scores.clamped(clamp)
-        announce_compilation(*self.compiled)
         work = self.work(self.conform(scores), given=scores)
         return work if clamp is None else work.clamped(clamp)
 

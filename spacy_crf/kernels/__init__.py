@@ -7,7 +7,6 @@ the user's cache; and where nothing of this can be written, in a temporary folde
 """
 
 import hashlib
-import logging
 import os
 import tempfile
 from contextlib import contextmanager
@@ -16,21 +15,21 @@ from pathlib import Path
 
 import numba
 
-logger = logging.getLogger("spacy.spacy_crf")
-
-_announced = False
-_asked: set[tuple] = set()  # looking into the cache folder takes longer than decoding a sentence: once is enough
+from .announcing import announcer
 
 
-def kernel(function=None, **options):
+def kernel(function=None, *, seconds=0, **options):
     """Declares a function that numba compiles when it is first called, and keeps.
 
+    seconds (int): About how long that takes, where it takes so long that it has to be said.
     options: More of those of `numba.njit`.
     """
     if function is None:
-        return partial(kernel, **options)
+        return partial(kernel, seconds=seconds, **options)
     if numba.config.DISABLE_JIT:
         return function
+    if seconds:
+        announcer.seconds[function.__name__] = seconds
     with _cache_in(cache_folder()):
         return numba.njit(cache=True, nogil=True, **options)(function)
 
@@ -38,33 +37,6 @@ def kernel(function=None, **options):
 # Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
 # as a part of its callers, so calls are not nested deeply; and every array of a named tuple that it is given costs time.
 helper = partial(kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-def announce_compilation(*kernels, seconds: int = 5) -> None:
-    """Say once per process that the first call takes longer, if any of the kernels is not in numba's cache yet.
-
-    This is a message, not a guarantee: a kernel counts as cached if it was compiled for any types.
-    """
-    global _announced
-    if _announced or kernels in _asked:
-        return
-    _asked.add(kernels)
-    if all(map(_is_cached, kernels)):
-        return
-    _announced = True
-    logger.warning(
-        "spacy_crf: compiling numba kernels, once; this takes about %d seconds. They are kept in %s",
-        seconds,
-        kernels[0].stats.cache_path,
-    )
-
-
-def _is_cached(kernel) -> bool:
-    if not hasattr(kernel, "stats"):  # plain Python under NUMBA_DISABLE_JIT
-        return True
-    function = kernel.py_func
-    stem = f"{Path(function.__code__.co_filename).stem}.{function.__qualname__}-{function.__code__.co_firstlineno}"
-    return any(Path(kernel.stats.cache_path or ".").glob(f"{stem}.*.nbi"))
 
 
 @cache
