@@ -53,7 +53,7 @@ def conform(scores: Scores) -> Scores:
     """
     kind = type(scores)
     arrays = [contiguous(array, np.float64) for array in scores[: len(kind.AXES)]]
-    _check_shapes(kind, tuple(array.shape for array in arrays))
+    _check_shapes(kind, tuple([array.shape for array in arrays]))
     starts = contiguous([0, len(arrays[0])] if scores.starts is None else scores.starts, np.int64)
     return kind(*arrays, *scores[len(arrays) : -1], starts)
 

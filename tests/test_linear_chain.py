@@ -53,11 +53,13 @@ def worth_it(share):
     before = scaling.WORTH_IT
     scaling.WORTH_IT = share
     scaling._find_block.cache_clear()
+    scaling._shared.clear()
     try:
         yield
     finally:
         scaling.WORTH_IT = before
         scaling._find_block.cache_clear()
+        scaling._shared.clear()
 
 
 @st.composite
@@ -146,7 +148,7 @@ def test_each_allowed_transition_is_in_the_block_or_an_arc(allowed, share):
     ],
 )
 def test_blocks_of_tag_schemes(scheme, n_labels, shape, arcs):
-    layout = chain.prepare(scheme_scores([1], n_labels, scheme=scheme)).layout
+    layout = chain.prepare(scheme_scores([1], n_labels, scheme=scheme)).steps.layout
     assert layout.shape == shape
     assert len(layout.source) == arcs
 

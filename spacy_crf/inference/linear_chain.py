@@ -54,7 +54,7 @@ class LinearChain(Structure[ChainScores]):
 
     def best(self, work: ChainWork) -> Path:
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(work.potentials, work.layout, *path)
+        kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
         return path
 
     def rank(self, work: ChainWork, n: int) -> list[tuple[float, States]]:

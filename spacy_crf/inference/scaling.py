@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from ..kernels import linear_chain as kernels
+from ..kernels.checks import equal
 from ..types import ChainScores, Floats
 from .structure import Work
 
@@ -38,18 +39,18 @@ class ChainWork(Work[ChainScores]):
         scores = self.scores
         return kernels.Scores(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
 
-    @property
-    def layout(self) -> "Layout":
-        return find_layout(self.transitions, self.per_position)
-
     @cached_property
-    def exponentials(self) -> "Exponentials":
+    def steps(self) -> "Steps":
         scores = self.scores
         if self.per_position:
-            return _exponentials(_whole(self.n_states), self.transitions, scores.first, scores.last)
+            return Steps(_whole(self.n_states), self.transitions, scores.first, scores.last)
         if self.whole is not self:
-            return self.whole.exponentials
+            return self.whole.steps
         return _shared.of(self.transitions, scores.first, scores.last)
+
+    @property
+    def exponentials(self) -> "Exponentials":
+        return self.steps.exponentials
 
 
 # ---------------------------------------------------------------------------------------------- forbidden transitions
@@ -81,10 +82,10 @@ class Layout(kernels.Layout):
         return matrices[:, self.number[:, np.newaxis], self.number]
 
 
-def find_layout(transitions: Floats, per_position: bool) -> Layout:
+def _find_layout(transitions: Floats) -> Layout:
     """Says which transitions are allowed, and nothing else: so a batch and its parts are added up in the same order."""
     size = transitions.shape[1]
-    if per_position or size <= kernels.LANES:
+    if size <= kernels.LANES:
         return _whole(size)
     return _find_block(size, np.packbits(transitions[0] > -np.inf).tobytes())
 
@@ -164,23 +165,51 @@ class Shared:
     def __init__(self, make: Callable, most: int):
         self._make = make
         self._most = most
-        self._latest: tuple[tuple[tuple[Floats, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
+        self.clear()
 
     def of(self, *scores: Floats) -> Any:
+        asked = tuple([array.reshape(-1) for array in scores])
         for known, made in self._latest:
-            if all(map(np.array_equal, known, scores)):
+            if equal(known, asked):  # numpy took as long for it as decoding a sentence takes
                 return made
-        copies = tuple(array.copy() for array in scores)
+        copies = [array.copy() for array in scores]
         made = self._make(*copies)
-        self._latest = ((copies, made), *self._latest[: self._most - 1])
+        self._latest = ((tuple([array.reshape(-1) for array in copies]), made), *self._latest[: self._most - 1])
         return made
 
+    def clear(self) -> None:
+        self._latest: tuple[tuple[tuple[Floats, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
 
-def _shared_exponentials(transitions: Floats, first: Floats, last: Floats) -> Exponentials:
-    return _exponentials(find_layout(transitions, False), transitions, first, last)
+
+@dataclass(eq=False)
+class Steps:
+    """The scores that tokens share, in the order of their layout; or those of single positions, whose order is their own."""
+
+    layout: Layout
+    transitions: Floats  # [1 or n, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+
+    @classmethod
+    def shared(cls, transitions: Floats, first: Floats, last: Floats) -> "Steps":
+        return cls(_find_layout(transitions), transitions, first, last)
+
+    @cached_property
+    def exponentials(self) -> Exponentials:
+        return _exponentials(self.layout, self.transitions, self.first, self.last)
+
+    @cached_property
+    def in_order(self) -> tuple[tuple, Floats, Floats]:
+        """What `viterbi` looks at: the layout, and the first matrix in its block and its arcs. (numba takes apart a tuple without
+        names in half the time.)"""
+        layout = self.layout
+        block, arcs = np.empty(layout.shape), np.empty(len(layout.source))
+        if len(self.transitions) == 1:
+            kernels.arrange(self.transitions, 0, layout, block, arcs)
+        return tuple(layout), block, arcs
 
 
-_shared = Shared(_shared_exponentials, most=4)
+_shared = Shared(Steps.shared, most=4)
 
 
 def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:

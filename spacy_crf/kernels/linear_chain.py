@@ -414,8 +414,8 @@ def log_expectations(scores, weights, alpha, log_z, out):
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
-@helper
-def _take(transitions, k, layout, block, arcs):
+@kernel
+def arrange(transitions, k, layout, block, arcs):
     """Copy the transitions in the block (float64[R, C]) and the arcs (float64[A]) out of matrix k."""
     order, _, offset, source, target, _ = layout
     size = order.shape[0]
@@ -428,10 +428,11 @@ def _take(transitions, k, layout, block, arcs):
 
 
 @kernel
-def viterbi(scores, layout, states, totals):
+def viterbi(scores, layout, block, arcs, states, totals):
     """Most probable path of each sequence; the lowest state wins a tie.
 
     scores (Scores), layout (Layout)
+    block (float64[R, C]), arcs (float64[A]): The first matrix, see `arrange`; overwritten if there are more.
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     totals (float64[B]): Receives the score of the path.
 
@@ -440,13 +441,10 @@ def viterbi(scores, layout, states, totals):
     """
     emissions, transitions, first, last, starts = scores
     order, _, offset, source, target, (height, width) = layout
-    block = np.empty((height, width))
     tokens, size = emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
     delta = np.empty((tokens, size))  # score of the best prefix that ends here
     ordered = np.empty((2, (size + LANES - 1) // LANES * LANES))  # two rows of delta, by turns, in order
-    arcs = np.empty(source.shape[0])
-    taken = -1  # which matrix block and arcs are of
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
@@ -459,9 +457,8 @@ def viterbi(scores, layout, states, totals):
         # delta[t, j] = emissions[t, j] + max_i(delta[t-1, i] + transitions[i, j])
         for t in range(begin + 1, end):
             before, now = (t - 1) % 2, t % 2
-            if taken != t * step:
-                taken = t * step
-                _take(transitions, taken, layout, block, arcs)
+            if step == 1:
+                arrange(transitions, t, layout, block, arcs)
             for j in range(ordered.shape[1]):
                 ordered[now, j] = -np.inf
             for i in range(0, height, LANES):
