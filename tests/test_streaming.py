@@ -31,7 +31,7 @@ def test_rows_of_their_own_are_as_good_as_counted_features():
     """So many rows that nothing is shared: the same model as with a weight for every pair."""
     values = []
     for emissions in (
-        {"name": "HashedEmissions", "rows": 1 << 20},
+        {"name": "HashedEmissions", "rows": 1 << 14},
         {"name": "SparseEmissions", "possible_states": True},
     ):
         nlp = make(emissions)
