@@ -278,6 +278,14 @@ def test_owl_qn_needs_the_evaluations_of_a_quasi_newton_method():
     assert objective.evaluations < 400
 
 
+def test_owl_qn_is_held_to_steepest_descent_far_from_the_minimum():
+    # It takes 100 where only weights at zero are held to it.
+    function, start, l2 = PROBLEMS["crf"]
+    objective = Function(function, start)
+    LBFGS(**{**EXACT, "l1": 0.2, "l2": l2}).step(objective, key="crf")
+    assert objective.evaluations < 70
+
+
 # Steps
 
 

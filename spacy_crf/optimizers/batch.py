@@ -169,7 +169,7 @@ class BatchOptimizer(CRFOptimizer):
         evaluations = 0
         while True:
             direction, step = run.memory.propose(gradient)
-            point, tries = self.search(objective, before, gradient, direction, step)
+            point, tries = self.search(objective, run, gradient, direction, step)
             evaluations += tries
             if point is not None:
                 break
@@ -207,10 +207,12 @@ class BatchOptimizer(CRFOptimizer):
         return position.gradient
 
     def search(
-        self, objective: Objective, before: Position, gradient: Floats, direction: Floats, step: float
+        self, objective: Objective, run: Run, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[Point], int]:
-        """RETURNS (tuple[Optional[Point], int]): The accepted point, with its Position, and the evaluations it took."""
-        slope = dot(gradient, direction)
+        """From where a run stands, along a direction, which may be changed.
+
+        RETURNS (tuple[Optional[Point], int]): The accepted point, with its Position, and the evaluations it took."""
+        before, slope = run.position, dot(gradient, direction)
         if not slope < 0:
             return None, 0
 
