@@ -214,10 +214,10 @@ def test_training_stops_soon_after_convergence_and_keeps_the_best_model(corpus, 
 @pytest.mark.parametrize("at", [12, 24])
 def test_an_interrupt_keeps_the_best_model(at, corpus, tmp_path, monkeypatch):
     """As with spaCy's own components: what was best so far is on disk, and the interrupt is not swallowed."""
-    from spacy_crf.models.objective import LinearChainObjective
+    from spacy_crf.models.objective import CorpusObjective
 
     evaluations = 0
-    evaluate = LinearChainObjective.evaluate
+    evaluate = CorpusObjective.evaluate
 
     def interrupted(self, weights):
         nonlocal evaluations
@@ -226,7 +226,7 @@ def test_an_interrupt_keeps_the_best_model(at, corpus, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return evaluate(self, weights)
 
-    monkeypatch.setattr(LinearChainObjective, "evaluate", interrupted)
+    monkeypatch.setattr(CorpusObjective, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _train(ROOT / "configs" / "crf_ner.cfg", corpus, tmp_path, **{"training.optimizer.delta": 0.0})
     best = spacy.load(tmp_path / "model-best")

@@ -15,10 +15,7 @@ from spacy.util import registry
 from spacy_crf.features.segments import SegmentFeatureSet
 from spacy_crf.kernels import walk as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.models.objective import LinearChainObjective
-from spacy_crf.models.segment_sequences import SegmentSequencesObjective
-from spacy_crf.models.semi_markov import SemiMarkovObjective
-from spacy_crf.models.sequences import SequencesObjective
+from spacy_crf.models.views import view_corpus
 from spacy_crf.optimizers.arow import AROW
 from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -60,17 +57,13 @@ OPTIMIZERS = {
     "exponentiated gradient": (ExponentiatedGradient, {"l2": 0.1}, MaxMargin),
     "Frank-Wolfe": (FrankWolfe, {"l2": 0.1}, MaxMargin),
 }
-# The model's two views of a corpus, by component: as a function of all weights, and sequence by sequence
-OBJECTIVES = {
-    "crf_ner": (LinearChainObjective, SequencesObjective),
-    "semicrf_ner": (SemiMarkovObjective, SegmentSequencesObjective),
-}
-each_component = pytest.mark.parametrize("component", OBJECTIVES)
+COMPONENTS = ("crf_ner", "semicrf_ner")
+each_component = pytest.mark.parametrize("component", COMPONENTS)
 each = pytest.mark.parametrize(
     "component,make,settings,loss",
     [
         pytest.param(component, *row, id=f"{component}, {name}")
-        for component in OBJECTIVES
+        for component in COMPONENTS
         for name, row in OPTIMIZERS.items()
     ],
 )
@@ -116,12 +109,14 @@ def make_pipe(loss, component="crf_ner", *, partial=False, pairs=False, weights=
 
 
 def objectives(pipe, examples):
-    return [kind(pipe.model, pipe.loss, [pipe._annotated(examples)]) for kind in OBJECTIVES[pipe.name]]
+    return [
+        view_corpus(kind, pipe.model, pipe.loss, [pipe._annotated(examples)]) for kind in ("objective", "sequences")
+    ]
 
 
 def loss_of(pipe, example):
     """The loss of one example as a function of the weights."""
-    return OBJECTIVES[pipe.name][0](pipe.model, pipe.loss, [pipe._annotated([example])]).evaluate
+    return view_corpus("objective", pipe.model, pipe.loss, [pipe._annotated([example])]).evaluate
 
 
 def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=None, scaling=None):

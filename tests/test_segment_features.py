@@ -40,7 +40,7 @@ def features_of(doc, templates, *, longest=3, gazetteers=None, **settings):
     builder = SpanIndexBuilder(compiled, FeatureIndex.empty())
     begin, length = spans_of(doc, longest)
     rows = builder.add([doc], columns, begin, length)
-    index = builder.freeze(np.ones(len(builder), dtype=bool))
+    index = builder.freeze(np.ones(len(builder), dtype=bool), doc.vocab)
     assert len(rows.starts) == len(begin) + 1
     known = compiled.known_spans([doc], columns, longest, index, FeatureIndex.empty())
     first = np.repeat(np.arange(len(doc)), np.diff(known.listed.starts))
@@ -274,7 +274,7 @@ def test_functions_of_docs_are_attributes_of_tokens():
     functions = {"half": lambda doc: [[len(token) / 2] for token in doc]}
     compiled = CompiledSegments(SegmentFeatureSet(["seg.first:fn:half"], functions=functions), {})
     columns = compiled.reader.read([doc_of("aa bbb")])
-    features = compiled.begins.hash(columns)
+    features = compiled.templates["begins"].hash(columns)
     assert features.item_tokens.tolist() == [0, 1] and features.item_values.tolist() == [1.0, 1.5]
 
 
@@ -286,7 +286,7 @@ def test_spans_end_with_their_sentence():
     columns = compiled.reader.read([doc])
     compiled.reader.keep_names(True)
     builder.add([doc], columns, *all_spans(np.array([2, 2, 4, 4]), 0, 4, 4))
-    index = builder.freeze(np.ones(len(builder), dtype=bool))
+    index = builder.freeze(np.ones(len(builder), dtype=bool), doc.vocab)
     known = compiled.known_spans([doc], columns, 4, index, FeatureIndex.empty())
     assert sorted(index.names()) == [f"seg.text={text}" for text in ("a", "a b", "b", "c", "c d", "d")]
     assert known.listed.lengths.tolist() == [1, 2, 1, 1, 2, 1]

@@ -294,7 +294,7 @@ def test_segments_of_alternatives_have_features_and_lengths():
     pipe, found = learn(LBFGS(l2=0.01, iterations_per_step=60), "spacy_crf.LogLikelihood.v1", extra)
     assert pipe.model.attrs["longest"].tolist() == [1, 2, 4, 4]
     assert found[-1] in ([(0, 4, "PER")], [(0, 4, "ORG")])
-    features = pipe.model.get_ref("segments").attrs["segment_features"].rows["spans"]
+    features = pipe.model.get_ref("segments").attrs["segment_features"].tables["spans"]
     assert "seg.lower=dan van der poe" in features.index.names()
 
 

@@ -11,7 +11,8 @@ from spacy.util import registry
 
 from spacy_crf.features import doc_batch
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.semi_markov import SemiMarkovObjective, longest_of
+from spacy_crf.models.objective import CorpusObjective
+from spacy_crf.models.semi_markov import longest_of
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.crf_pipe import GoldReport
 
@@ -85,7 +86,7 @@ def test_the_objective_has_the_gradient_of_its_value():
     _, ner, examples = make(segments(*EVERY_PLACE), steps=1)
     unsure = ner_doc(ner_examples_vocab(examples), "[Ann Lee](PER) met Bob in Paris .")
     unsure.set_ents([unsure.ents[0]], default="missing")
-    objective = SemiMarkovObjective(
+    objective = CorpusObjective(
         ner.model, LogLikelihood(), [ner._annotated([*examples, Example(plain(unsure), unsure)])]
     )
     rng = np.random.default_rng(0)
@@ -114,13 +115,13 @@ def test_backprop_agrees_with_the_objective():
     scores, backprop = ner.model.begin_update([example.predicted for example in examples])
     loss, d_scores = ner.get_loss(examples, scores)
     backprop(d_scores)
-    objective = SemiMarkovObjective(ner.model, LogLikelihood(), [ner._annotated(examples)])
+    objective = CorpusObjective(ner.model, LogLikelihood(), [ner._annotated(examples)])
     value, gradient = objective.evaluate(objective.weights())
     assert loss == pytest.approx(value, rel=1e-6)
     emissions, spans = ner.model.get_ref("emissions"), ner.model.get_ref("segments")
-    chain = np.vstack([ner.model.get_grad(name) for name in ("transitions", "first", "last")])
     parts = [emissions.get_grad("states")] + [spans.get_grad(place) for place in ("begins", "ends", "tokens", "spans")]
-    parts += [chain[objective._observed], ner.model.get_grad("lengths")[objective._lengths]]
+    masks = ner.model.attrs["role"].weighed(ner.model)
+    parts += [ner.model.get_grad(name)[mask] for name, mask in masks.items()]
     np.testing.assert_allclose(np.concatenate(parts), gradient, atol=1e-4)
 
 
@@ -184,7 +185,7 @@ def test_gold_beyond_the_limit_is_reported_and_cut_up(caplog):
     [message] = [record.getMessage() for record in caplog.records if "longer than" in record.getMessage()]
     assert "1 gold entities" in message and "'The Very Long Name Of It...' (ORG, 6 tokens)" in message
     clamp = ner.gold([examples[-1]], np.array([0, 9]), GoldReport()).clamp
-    path = ner.model.attrs["structure"].only_path(clamp)
+    path = ner.model.attrs["role"].structure.only_path(clamp)
     assert path.tolist() == [2, -2, -2, 2, -2, -2, 0, 0, 0]
     assert entities(nlp(plain(examples[-1].reference))) == [(0, 3, "ORG"), (3, 6, "ORG")]
 

@@ -264,9 +264,9 @@ class CompiledSegments:
     def __init__(self, feature_set: SegmentFeatureSet, gazetteers: dict[str, Gazetteer]):
         self.feature_set = feature_set
         self.reader = feature_set.reader(gazetteers)
-        self.begins = CompiledTemplates(feature_set.begins, self.reader)
-        self.ends = CompiledTemplates(feature_set.ends, self.reader)
-        self.tokens = CompiledTemplates(feature_set.tokens, self.reader)
+        placed = {"begins": feature_set.begins, "ends": feature_set.ends, "tokens": feature_set.tokens}
+        self.templates = {place: CompiledTemplates(some, self.reader) for place, some in placed.items()}
+        self.tokens = self.templates["tokens"]
         self.phrases: dict[str, PhraseIndex] = {}
         self._phrase_column: dict[str, str] = {}  # the attribute by which phrases are compared
         for name in feature_set.named(_PHRASES):
@@ -313,7 +313,7 @@ class CompiledSegments:
         """
         tokens = np.arange(len(columns.lexemes))
         values = np.stack(
-            [self.begins.part_values(columns, Part(attribute, 0), tokens) for attribute in self._columns], axis=1
+            [self.tokens.part_values(columns, Part(attribute, 0), tokens) for attribute in self._columns], axis=1
         )  # fmt: skip
         opening, closing = _sequence_bounds(columns.starts)
         whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
@@ -621,7 +621,7 @@ class SpanIndexBuilder:
         rows = np.concatenate([rows[known], self._table.rows(features.item_hashes)])
         return _compressed(span, rows, np.ones(len(rows), dtype=np.float32), len(begin))
 
-    def freeze(self, keep: NDArray[np.bool_]) -> FeatureIndex:
+    def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
         """The features to keep (bool[N]), in the order in which they were met."""
         n_known = len(self.known)
         [new] = np.nonzero(keep[n_known:])
@@ -655,5 +655,5 @@ def _spell(part: SegmentPart, words, compiled: CompiledSegments, columns: TokenC
     before, behind = columns.starts[sequence] - token, token - columns.starts[sequence + 1] + 1
     if before > 0 or behind > 0:
         return f"<BOS{before}>" if before > 0 else f"<EOS{behind}>"
-    value = compiled.begins.part_values(columns, Part(name, 0), np.array([token]))[0]
+    value = compiled.tokens.part_values(columns, Part(name, 0), np.array([token]))[0]
     return compiled.reader.spell(name, value, words[0].vocab)

@@ -1,23 +1,23 @@
-"""Emissions of a fixed corpus, scored many times: the part of a training objective that all structures share."""
+"""Scores of a fixed corpus, made many times: batch by batch, for the layers of a model with sparse features."""
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Doc
 
-from ..features.kinds import KindBuilder
+from ..features.doc_batch import DocBatch
+from ..features.kinds import CorpusTokens, KindBuilder
 from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
-from .emissions import Emissions, SparseFeatures
-from .sparse_rows import KindRows, Part, parts_for
+from .emissions import EmissionFeatures, Emissions
+from .sparse import Found, SparseFeatures
+from .table import Part, parts_for
+from .windows import KindRows
 
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer where transitions depend on the position
 _BLOCK = 1 << 13
-# Blocks whose scores are in memory together: their derivatives are summed up after all of them
-_GROUP = 8
 # Windows that occur less often than this times the number of tags have no table of their scores, a row of which is as long as
 # all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and with many tags it saves much memory.
 _OFTEN = 0.1
@@ -26,147 +26,162 @@ _OFTEN = 0.1
 def block_tokens(features: SparseFeatures) -> int:
     """How many tokens to put into one batch of a corpus."""
     if features.feature_set.transitions:
-        return max(256, (_BLOCK * 32) // features.n_tags**2)
+        return max(256, (_BLOCK * 32) // features.n_states**2)
     return _BLOCK
 
 
-class PackedBits(NamedTuple):
-    """A boolean array in an eighth of its memory."""
+class PackedClamp:
+    """A clamp in an eighth of its memory."""
 
-    octets: NDArray[np.uint8]
-    shape: tuple[int, ...]
+    def __init__(self, clamp: Any):
+        self._type = type(clamp) if isinstance(clamp, tuple) else None
+        arrays = clamp if self._type else (clamp,)
+        self.octets = [np.packbits(array) for array in arrays]
+        self._shapes = [array.shape for array in arrays]
 
-    @classmethod
-    def of(cls, array: NDArray[np.bool_]) -> "PackedBits":
-        return cls(np.packbits(array), array.shape)
-
-    def unpacked(self) -> NDArray[np.bool_]:
-        return np.unpackbits(self.octets, count=math.prod(self.shape)).view(np.bool_).reshape(self.shape)
-
-
-class _Block(NamedTuple):
-    starts: NDArray[np.int64]  # [B + 1]
-    kinds: list[NDArray[np.int32]]  # as in CorpusTokens
-    rest: NDArray[np.integer]  # [M, T] where the weights of the other templates' features begin
-    items: TokenFeatures
-    pairs: Optional[TokenFeatures]  # of transition templates
+    def unpacked(self) -> Any:
+        arrays = [
+            np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
+            for octets, shape in zip(self.octets, self._shapes)
+        ]
+        return self._type(*arrays) if self._type else arrays[0]
 
 
-class CorpusEmissions:
-    """Weights to emissions and back, block by block.
+class Corpus:
+    """What a layer finds in the batches of a corpus, whose Docs are not kept.
 
     features (SparseFeatures): What is known of the features.
-    corpus (Iterable[list[Doc]]): The blocks, read once; their Docs are not kept.
     """
 
-    def __init__(self, features: SparseFeatures, corpus: Iterable[list[Doc]]):
-        self._features = features
-        states, transitions = features.compiled
-        builder = KindBuilder(states, features.states.index)
-        tokens, pairs = [], []
-        for docs in corpus:
-            columns = features.reader.read(docs)
-            tokens.append(builder.add(columns))
-            templates = features.feature_set.transitions
-            pairs.append(transitions.rows(columns, features.transitions.index) if templates else None)
-        shared, tokens = builder.finish(tokens, often=max(2, int(_OFTEN * features.n_tags)))
-        self._kinds = [KindRows(kinds, features.states, features.reader.reach) for kinds in shared]
-        self._blocks = [
-            _Block(starts, kinds, features.states.first_slots(rest), items, pairs_of_block)
-            for (starts, kinds, rest, items), pairs_of_block in zip(tokens, pairs)
-        ]
+    def __init__(self, features: SparseFeatures):
+        self.features = features
+        self._found: list[Found] = []
 
-    def __len__(self) -> int:
-        return len(self._blocks)
+    def add(self, docs: DocBatch) -> None:
+        """The next batch."""
+        self._found.append(self.features.look_up(docs))
 
-    def groups(self) -> list[range]:
-        """Numbers of the blocks to score before their derivatives are collected."""
-        return [range(n, min(n + _GROUP, len(self))) for n in range(0, len(self), _GROUP)]
+    def finish(self) -> None:
+        """After the last one."""
 
-    def fingerprint(self) -> list[NDArray]:
+    def fingerprint(self) -> Iterable[Optional[NDArray]]:
         """The arrays that say what the corpus is."""
-        return [array for block in self._blocks for array in (*block.kinds, block.starts, block.rest, block.items.rows)]
+        for found in self._found:
+            yield from found.listed
+            for features in found.features.values():
+                yield from features
 
-    def at(self, states: Floats, transitions: Floats, *, threads: int = 1) -> "EmissionsPass":
-        """One pass over the corpus, with these weights of tags and of pairs of tags."""
-        return EmissionsPass(self, states, transitions, threads)
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "Pass":
+        """One pass over the corpus, with these weights by table."""
+        return Pass(self, weights, threads)
 
 
-class EmissionsPass:
-    """Scores blocks one by one, collects the derivatives with respect to the scores, and sums up those of the weights."""
+class Pass:
+    """Scores batches one by one, collects the derivatives with respect to the scores, and sums up those of the weights."""
 
-    def __init__(self, corpus: CorpusEmissions, states: Floats, transitions: Floats, threads: int):
-        self._features, self._blocks, self._kinds = corpus._features, corpus._blocks, corpus._kinds
+    def __init__(self, corpus: Corpus, weights: dict[str, Floats], threads: int):
+        self._features, self._found = corpus.features, corpus._found
         self._threads = threads
-        self._slots = self._features.states.slots(states)
-        self._pair_slots = self._features.transitions.slots(transitions)
-        self._tables = [kinds.score(self._slots, threads=threads) for kinds in self._kinds]
-        self._d_tables = [kinds.zeros() for kinds in self._kinds]
-        self._d_slots = self._features.states.zero_slots()
-        self._d_states, self._d_transitions = np.zeros(len(states)), np.zeros(len(transitions))
+        self._slots = self._features.slots(weights)
+        self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
 
-    def score(self, number: int) -> Emissions:
-        """Emissions of one block, by one thread."""
-        starts, kinds, rest, items, pairs = self._blocks[number]
-        features = self._features
-        scores = np.zeros((int(starts[-1]), features.n_tags))
-        for rows, of_tokens, table in zip(self._kinds, kinds, self._tables):
-            rows.add_scores(of_tokens, starts, table, scores)
-        features.states.add_references(rest, self._slots, scores)
-        features.states.add_scores(items, self._slots, scores)
-        transitions = None
-        if pairs is not None:
-            transitions = np.zeros((len(scores), features.n_tags**2))
-            features.transitions.add_scores(pairs, self._pair_slots, transitions)
-            transitions = transitions.reshape(len(scores), features.n_tags, features.n_tags)
-        return Emissions(scores, transitions, starts)
+    def score(self, number: int) -> Any:
+        """What the layer says of one batch, by one thread."""
+        return self._features.score(self._found[number], self._slots)
 
-    def collect(self, numbers: Iterable[int], d_scores: list[Floats], d_transitions: list[Floats]) -> None:
-        """Derivatives with respect to the scores (float64[T, S]) and the transitions (float64[T, S, S] where templates have
-        transitions) of some blocks."""
-        features = self._features
-        blocks = [self._blocks[number] for number in numbers]
-        d_pairs = [d.reshape(len(d), -1) for d in d_transitions]
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
+        """Derivatives with respect to what it said of some batches."""
+        batches = [*zip((self._found[number] for number in numbers), derivatives)]
 
         def collect(part: Part) -> None:
-            for (starts, kinds, rest, items, pairs), d_block, d_pairs_of_block in zip(blocks, d_scores, d_pairs):
-                for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_tables):
-                    rows.scatter(of_tokens, starts, d_block, d_table, part=part)
-                features.states.scatter_references(rest, d_block, self._d_slots, part=part)
-                features.states.scatter(items, d_block, self._d_states, part=part)
-                if pairs is not None:
-                    features.transitions.scatter(pairs, d_pairs_of_block, self._d_transitions, part=part)
+            for found, d_scores in batches:
+                self._features.scatter(found, d_scores, self._gradients, part=part)
 
         run_chunks(collect, parts_for(self._threads), self._threads)
 
-    def gradient(self) -> tuple[Floats, Floats]:
-        """Derivatives with respect to the weights of tags and of pairs of tags; call it once, at the end."""
+    def gradient(self) -> dict[str, Floats]:
+        """Derivatives with respect to the weights by table; call it once, at the end."""
+        return self._gradients
 
+
+class EmissionCorpus(Corpus):
+    """Features of tokens are stored once for all windows that look alike."""
+
+    features: EmissionFeatures
+
+    def __init__(self, features: EmissionFeatures):
+        super().__init__(features)
+        self._builder = KindBuilder(features.compiled.templates["states"], features.states.index)
+        self._blocks: list[CorpusTokens] = []  # in place of the features that are found
+        self.pairs: list[Optional[TokenFeatures]] = []  # of transition templates
+
+    def add(self, docs: DocBatch) -> None:
+        compiled = self.features.compiled
+        columns, of_pairs = compiled.reader.read(docs), compiled.templates.get("transitions")
+        self._blocks.append(self._builder.add(columns))
+        self.pairs.append(of_pairs.rows(columns, self.features.transitions.index) if of_pairs else None)
+
+    def finish(self) -> None:
+        often = max(2, int(_OFTEN * self.features.n_states))
+        shared, blocks = self._builder.finish(self._blocks, often=often)
+        states = self.features.states
+        self.kinds = [KindRows(kinds, states, self.features.reader.reach) for kinds in shared]
+        # From here on the rest says where the weights of its features begin
+        self.blocks = [block._replace(rest=states.first_slots(block.rest)) for block in blocks]
+        del self._builder, self._blocks
+
+    def fingerprint(self) -> Iterable[Optional[NDArray]]:
+        for starts, kinds, rest, items in self.blocks:
+            yield from (*kinds, starts, rest, items.rows)
+
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "EmissionPass":
+        return EmissionPass(self, weights, threads)
+
+
+class EmissionPass(Pass):
+    def __init__(self, corpus: EmissionCorpus, weights: dict[str, Floats], threads: int):
+        super().__init__(corpus, weights, threads)
+        self._corpus, self._states = corpus, corpus.features.states
+        self._tables = [kinds.score(self._slots["states"], threads=threads) for kinds in corpus.kinds]
+        self._d_tables = [kinds.zeros() for kinds in corpus.kinds]
+        self._d_slots = self._states.zero_slots()
+
+    def score(self, number: int) -> Emissions:
+        starts, kinds, rest, items = self._corpus.blocks[number]
+        scores = {"scores": np.zeros((int(starts[-1]), self._features.n_states))}
+        for rows, of_tokens, table in zip(self._corpus.kinds, kinds, self._tables):
+            rows.add_scores(of_tokens, starts, table, scores["scores"])
+        self._states.add_references(rest, self._slots["states"], scores["scores"])
+        self._features.add_scores("states", items, self._slots, scores)
+        if self._corpus.pairs[number] is not None:
+            self._features.add_scores("transitions", self._corpus.pairs[number], self._slots, scores)
+        return self._features.output(scores, starts, None)
+
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[Emissions]) -> None:
+        batches = [(self._corpus.blocks[n], self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
+        pair_table, gradients = self._features.transitions, self._gradients
+
+        def collect(part: Part) -> None:
+            for (starts, kinds, rest, items), pairs, d in batches:
+                for rows, of_tokens, d_table in zip(self._corpus.kinds, kinds, self._d_tables):
+                    rows.scatter(of_tokens, starts, d.scores, d_table, part=part)
+                self._states.scatter_references(rest, d.scores, self._d_slots, part=part)
+                self._states.scatter(items, d.scores, gradients["states"], part=part)
+                if pairs is not None:
+                    pair_table.scatter(pairs, d.transitions, gradients["transitions"], part=part)
+
+        run_chunks(collect, parts_for(self._threads), self._threads)
+
+    def gradient(self) -> dict[str, Floats]:
         def scatter(part: Part) -> None:
-            for rows, d_table in zip(self._kinds, self._d_tables):
+            for rows, d_table in zip(self._corpus.kinds, self._d_tables):
                 rows.scatter_slots(d_table, self._d_slots, part=part)
 
         run_chunks(scatter, parts_for(self._threads), self._threads)
-        self._d_states += self._features.states.weights_of(self._d_slots)
-        return self._d_states, self._d_transitions
+        self._gradients["states"] += self._states.weights_of(self._d_slots)
+        return self._gradients
 
 
-class ChainSums:
-    """What a pass adds up beside the emissions: the value, and the derivatives of what all blocks share.
-
-    shape (tuple[int, int]): S + 2 and S: transitions, firsts and lasts.
-    """
-
-    def __init__(self, shape: tuple[int, int]):
-        self.value = 0.0
-        self.n_impossible = 0
-        self.d_chain = np.zeros(shape)
-
-    def add(self, losses: Floats, d_scores: Any, impossible: NDArray[np.bool_]) -> None:
-        """Adds what the loss said of a block."""
-        self.value += float(losses.sum())
-        self.n_impossible += int(impossible.sum())
-        d_pairs = d_scores.transitions
-        self.d_chain[:-2] += d_pairs.sum(axis=0) if d_pairs.ndim == 3 else d_pairs
-        self.d_chain[-2] += d_scores.first
-        self.d_chain[-1] += d_scores.last
+def corpus_of(features: SparseFeatures) -> Corpus:
+    """What keeps the features of a corpus."""
+    return EmissionCorpus(features) if isinstance(features, EmissionFeatures) else Corpus(features)

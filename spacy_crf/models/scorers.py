@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from ..features.columns import TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..types import Floats
-from .sparse_rows import LexemeScores, SparseRows
+from .table import Table
+from .windows import LexemeScores
 
 # Memory for the scores of lexemes that prediction keeps
 _LEXEME_SCORES_BYTES = 256 << 20
@@ -19,15 +20,15 @@ class TableScorer:
     others are looked up.
 
     compiled (CompiledTemplates): The templates.
-    rows (SparseRows), weights (float32[W]): The table.
+    table (Table), weights (float32[W]): Which weights there are, and what they are.
+    by_lexeme (bool): Whether there is room for sums.
     """
 
-    def __init__(self, compiled: CompiledTemplates, rows: SparseRows, weights: NDArray[np.float32]):
-        self.slots = rows.slots(weights)
-        self._rows = rows
-        self._is_empty = not rows.n_weights
-        single = compiled.reads_one_lexeme
-        self._lexeme_scores = LexemeScores(compiled, single, rows, self.slots)
+    def __init__(self, compiled: CompiledTemplates, table: Table, weights: NDArray[np.float32], *, by_lexeme: bool):
+        self.slots = table.slots(weights)
+        self._table = table
+        single = compiled.reads_one_lexeme & by_lexeme
+        self._lexeme_scores = LexemeScores(compiled, single, table, self.slots)
         self._rest = compiled.only(~single)
 
     @property
@@ -36,11 +37,11 @@ class TableScorer:
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of each token."""
-        if self._is_empty:
+        if not self._table.n_weights:
             return
         self._lexeme_scores.add(columns, scores)
         if self._rest.templates or self._rest.item_templates:
-            self._rows.add_scores(self._rest.rows(columns, self._rows.index), self.slots, scores)
+            self._table.add_scores(self._rest.rows(columns, self._table.index), self.slots, scores)
 
 
 def most_lexemes(scorers: Iterable[TableScorer]) -> int:

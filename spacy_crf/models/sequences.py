@@ -1,26 +1,42 @@
-"""A corpus of linear chains laid out for optimizers that learn from one sequence after the other."""
+"""A corpus laid out for optimizers that learn from one sequence after the other."""
 
-import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from thinc.api import Model
 
+from ..arrays import states_of
+from ..features.doc_batch import DocBatch
+from ..inference.semi_markov import add_spans
 from ..losses.clamped import ClampedLoss
-from ..types import ChainCorpus, SlotUses, TokenFeatures
-from .emissions import AnnotatedDocs
-from .objective import ChainWeights
-from .sparse_rows import SlotLayout
+from ..types import GOES_ON, ChainCorpus, Floats, SegmentClamp, SegmentUses, SlotUses, SpanList, TokenFeatures
+from .role import AnnotatedDocs
+from .table import SlotLayout
+from .weights import Weights, checksum
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
+# Kinds of features of segments, in the order of `SegmentUses`, and those of spans among them
+_OF_SEGMENTS = ("tokens", "begins", "ends", "spans", "repeats")
+_OF_SPANS = _OF_SEGMENTS[3:]
 
 
-class SequencesObjective(ChainWeights):
+class _Batch(NamedTuple):
+    """A batch of Docs with their features looked up."""
+
+    starts: NDArray[np.int64]  # [B + 1]
+    weights: Floats  # [B]
+    clamp: Any
+    uses: dict[str, SlotUses]  # by kind of features
+    listed: Optional[SpanList]
+    excluded: Optional[NDArray[np.bool_]]  # [N, S] listed spans that are known to be wrong
+
+
+class SequencesObjective(Weights):
     """What an online optimizer asks for: the corpus with its features looked up, and where each weight is.
 
-    model (Model): A LinearChain on SparseEmissions.
+    model (Model): Of a structure, on SparseEmissions.
     loss (ClampedLoss): What is minimised.
     corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
     """
@@ -33,95 +49,130 @@ class SequencesObjective(ChainWeights):
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self.loss = loss
-        states, pairs = self._features.states, self._features.transitions
-        # Layout, columns and first slot of the features of states, and of pairs of states
-        self._slots = (
-            (states.layout, states.n_columns, 0),
-            (pairs.layout, pairs.n_columns, len(states.layout.columns)),
-        )
-        self.corpus = self._lay_out(list(map(self._look_up, corpus)))
-        check = zlib.crc32(repr(loss).encode("utf8"))
-        laid_out = self.corpus
-        uses = laid_out.states
-        for array in (uses.slots, uses.bounds, laid_out.starts, laid_out.gold, laid_out.weights, laid_out.clamp):
-            check = zlib.crc32(np.ascontiguousarray(array), check)
-        self.signature = (*self.layout, check)
+        # The slots of each table follow one another, then those of what tokens share
+        self._layouts = {block.name: block.table.layout for block in self._tables}
+        sizes = [len(layout.columns) for layout in self._layouts.values()]
+        self._first_slot = dict(zip(self._layouts, np.append(0, np.cumsum(sizes)).tolist()))
+        self._chain_start = sum(sizes)
+        self.corpus = self._lay_out([*map(self._look_up, corpus)])
+        check = checksum([np.frombuffer(repr(loss).encode("utf8"), dtype=np.uint8)])
+        self.signature = (*self.layout, checksum(_arrays(self.corpus), check))
 
     def describe(self, sequence: int) -> str:
         if self.describe_token is None:
             return f"sequence {sequence}"
         return self.describe_token(int(self.corpus.starts[sequence]))
 
-    def _look_up(self, batch: AnnotatedDocs):
-        prepared = self._features.prepare(batch.docs)
-        known = batch.allowed.sum(axis=1) == 1
-        gold = np.where(known, batch.allowed.argmax(axis=1), -1).astype(np.int32)
+    def _look_up(self, batch: AnnotatedDocs) -> _Batch:
+        docs, found, listed, excluded = DocBatch.of(batch.docs), {}, None, None
+        for features in self.features:
+            of_layer = features.look_up(docs)
+            kinds = features.kinds
+            found.update((kind, (kinds[kind].table, some)) for kind, some in of_layer.features.items())
+            listed = of_layer.listed
+        if listed is not None:
+            # Spans that are excluded are listed for that alone, most of them without a feature
+            wrong = batch.excluded
+            listed, own, numbers = add_spans(listed, wrong.start, wrong.end, int(batch.starts[-1]))
+            excluded = np.zeros((len(listed.lengths), self.n_states), dtype=bool)
+            excluded[numbers, 1 + wrong.label] = True
+            for kind in _OF_SPANS:
+                found[kind] = found[kind][0], _spread(found[kind][1], own, len(excluded))
+        uses = {
+            kind: find_slots(features, self._layouts[table], self._width(table), self._first_slot[table])
+            for kind, (table, features) in found.items()
+        }
         weights = np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights
-        uses = [
-            find_slots(token_features, *of_rows, len(gold))
-            for token_features, of_rows in zip((prepared.states, prepared.transitions), self._slots)
-        ]
-        return prepared.starts, *uses, gold, batch.allowed if not known.all() else None, weights
+        return _Batch(batch.starts, weights, batch.allowed, uses, listed, excluded)
 
-    def _lay_out(self, batches: list) -> ChainCorpus:
-        n_tags = self._features.n_tags
-        empty = np.zeros(0, dtype=np.int64), *[find_slots(None, *of_rows, 0) for of_rows in self._slots]
-        starts, states, pairs, golds, clamps, weights = zip(
-            (*empty, np.zeros(0, dtype=np.int32), None, np.zeros(0)), *batches
-        )
-        starts, gold = join_starts(starts), np.concatenate(golds)
-        clamp = np.zeros((0, n_tags), dtype=bool)
-        if any(allowed is not None for allowed in clamps):
-            clamp = np.zeros((len(gold), n_tags), dtype=bool)
-            clamp[np.flatnonzero(gold >= 0), gold[gold >= 0]] = True
-            at = 0
-            for of_batch, allowed in zip(golds, clamps):
-                if allowed is not None:
-                    clamp[at : at + len(of_batch)] = allowed
-                at += len(of_batch)
-        unknown = np.append(0, np.cumsum(gold < 0))
-        (of_states, _, _), (of_pairs, _, pair_start) = self._slots
-        chain_start = pair_start + len(of_pairs.columns)
-        n_slots = chain_start + self._observed.size
-        slot_of_weight = np.concatenate(
-            [
-                of_states.slot_of_pair,
-                pair_start + of_pairs.slot_of_pair,
-                chain_start + np.flatnonzero(self._observed.ravel()),
-            ]
-        )
+    def _width(self, table: str) -> int:
+        return self.n_states**2 if table == "transitions" else self.n_states
+
+    def _lay_out(self, batches: list[_Batch]) -> ChainCorpus:
+        starts = join_starts([batch.starts for batch in batches])
+        uses = {kind: join_uses([batch.uses[kind] for batch in batches]) for kind in batches[0].uses}
+        states = np.concatenate([states_of(batch.clamp) for batch in batches])
+        single = states.sum(axis=1) == 1
+        gold = np.where(single, states.argmax(axis=1), -1).astype(np.int32)
+        of_spans = {kind: count_slots(uses[kind], self.n_states) for kind in _OF_SPANS if kind in uses}
+        of_tokens = [kind for kind in uses if kind not in of_spans]
+        touched = sum(count_slots(uses[kind], self._width(kind)) for kind in of_tokens)
+        segments, certain = None, single
+        if of_spans:
+            segments, certain = self._segments(batches, uses, gold, starts)
+            touched = touched + sum(of_spans.values())[segments.listed_starts]
+        is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
+        possible, forbidden = self.architecture.possible(self._model), []
+        places = [self._first_slot[name] + layout.slot_of_pair for name, layout in self._layouts.items()]
+        n_slots = self._chain_start
+        for block in self._shared:
+            places.append(n_slots + np.flatnonzero(block.mask))
+            forbidden.append(n_slots + np.flatnonzero(~np.broadcast_to(possible[block.name], block.mask.shape)))
+            n_slots += block.mask.size
+        slot_of_weight = np.concatenate(places)
         learned = np.zeros(n_slots, dtype=bool)
         learned[slot_of_weight] = True
-        allowed = self._model.attrs["allowed"]
-        possible = np.vstack([allowed.transitions, allowed.first, allowed.last])
-        states = join_uses(states)
-        pairs = join_uses(pairs) if self._features.feature_set.transitions else None
-        touched = count_slots(states, n_tags)
-        if pairs is not None:
-            touched += count_slots(pairs, n_tags * n_tags)
         return ChainCorpus(
-            n_states=n_tags,
+            n_states=self.n_states,
             starts=starts,
-            weights=np.concatenate(weights),
+            weights=np.concatenate([batch.weights for batch in batches]),
             gold=gold,
-            is_known=np.diff(unknown[starts]) == 0,
-            clamp=clamp,
-            states=states,
-            pairs=pairs,
-            chain_start=chain_start,
+            is_known=is_known,
+            clamp=states[:0] if is_known.all() else states,
+            states=uses["states"],
+            pairs=uses.get("transitions"),
+            chain_start=self._chain_start,
             learned=learned,
             slot_of_weight=slot_of_weight,
-            forbidden=chain_start + np.flatnonzero(~possible.ravel()),
-            most_slots=int(np.diff(touched[starts]).max(initial=0)) + self._observed.size,
+            forbidden=np.concatenate(forbidden),
+            most_slots=int(np.diff(touched[starts]).max(initial=0)) + n_slots - self._chain_start,
+            segments=segments,
         )
 
+    def _segments(
+        self, batches: list[_Batch], uses: dict[str, SlotUses], gold: NDArray[np.int32], starts: NDArray[np.int64]
+    ) -> tuple[SegmentUses, NDArray[np.bool_]]:
+        """What there is of segments, and of which tokens the annotation leaves no doubt (bool[T]): where a segment begins, and
+        which state it has."""
+        clamp = SegmentClamp(*(np.concatenate(arrays) for arrays in zip(*(batch.clamp for batch in batches))))
+        excluded = np.concatenate([batch.excluded for batch in batches])
+        begins = clamp.must_begin.copy()
+        begins[starts[:-1][starts[:-1] < starts[1:]]] = True
+        goes_on = ~clamp.may_begin & np.append(False, gold[1:] == gold[:-1])[: len(gold)]
+        longest = self._shared[-1].mask
+        segments = SegmentUses(
+            longest=len(longest),
+            path=np.where(begins, gold, GOES_ON).astype(np.int32),
+            may_begin=clamp.may_begin,
+            must_begin=clamp.must_begin,
+            features=join_uses([uses[kind] for kind in _OF_SEGMENTS]),
+            listed_starts=join_starts([batch.listed.starts for batch in batches]),
+            listed_lengths=np.concatenate([batch.listed.lengths for batch in batches]),
+            length_start=self._chain_start + sum(block.mask.size for block in self._shared[:-1]),
+            excluded=excluded if excluded.any() else excluded[:0],
+        )
+        return segments, (gold >= 0) & (begins | goes_on)
 
-def find_slots(
-    features: Optional[TokenFeatures], layout: SlotLayout, n_columns: int, start: int, n_tokens: int
-) -> SlotUses:
-    """What each token's features use of a vector of slots, where they have those from number ``start`` on."""
-    if features is None:
-        features = TokenFeatures(np.zeros(0, dtype=np.int32), None, np.zeros(n_tokens + 1, dtype=np.int64))
+
+def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
+    """What tells one corpus from another."""
+    yield from (corpus.starts, corpus.gold, corpus.weights, corpus.clamp, corpus.states.slots, corpus.states.bounds)
+    if corpus.segments is not None:
+        _, path, may_begin, must_begin, features, listed_starts, listed_lengths, _, excluded = corpus.segments
+        yield from (path, may_begin, must_begin, features.slots, features.bounds)
+        yield from (listed_starts, listed_lengths, excluded)
+
+
+def _spread(features: TokenFeatures, at: NDArray[np.int64], n: int) -> TokenFeatures:
+    """Features of spans as those of n spans, among which they have these numbers."""
+    counts = np.zeros(n, dtype=np.int64)
+    counts[at] = np.diff(features.starts)
+    return features._replace(starts=np.append(0, np.cumsum(counts)))
+
+
+def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, start: int) -> SlotUses:
+    """What the features of each token, or span, use of a vector of slots, where they have those from number ``start`` on."""
+    n_tokens = len(features.starts) - 1
     # The features of each token, those whose row is whole first
     widths = np.diff(layout.starts)[features.rows]
     is_whole = widths == n_columns

@@ -58,7 +58,7 @@ class ChainPipe(RuledPipe):
         return scores._replace(transitions=transitions)
 
     def best_tags(self, scores: ChainScores, clamp: Any) -> NDArray[np.int32]:
-        return self.model.attrs["structure"].viterbi(scores, clamp=clamp).states
+        return self.model.attrs["role"].structure.viterbi(scores, clamp=clamp).states
 
     def best_with_probabilities(self, scores: ChainScores, clamp: Any) -> tuple[NDArray[np.int32], Floats]:
         if self._is_dense:

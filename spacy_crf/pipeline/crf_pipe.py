@@ -28,11 +28,11 @@ from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..losses.clamped import ClampedLoss, LabelledLoss
-from ..models.emissions import AnnotatedDocs, SparseFeatures
-from ..models.linear_chain import set_allowed
-from ..models.objective import Evidence, block_tokens
+from ..models.corpus import block_tokens
+from ..models.emissions import EmissionFeatures
 from ..models.pruning import prune
-from ..models.views import view_weights
+from ..models.role import AnnotatedDocs, gives
+from ..models.weights import Evidence, Weights
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
 from ..types import ChainScores, Floats
 from . import saving, supervision
@@ -96,9 +96,8 @@ class CRFPipe(TrainablePipe):
         self.vocab = vocab
         self.model = model
         self.name = name
-        gives = model.attrs.get("gives") if isinstance(model, Model) else None
         must, found = f"an architecture that gives {self.takes.__name__}", getattr(model, "name", model)
-        checks.expect(gives is self.takes, self.owner, "model", found, must)
+        checks.expect(gives(model) is self.takes, self.owner, "model", found, must)
         must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"
         checks.expect(isinstance(loss, LabelledLoss), self.owner, "loss", loss, must)
         possible = optimizer is None or isinstance(optimizer, Optimizer)
@@ -227,7 +226,7 @@ class CRFPipe(TrainablePipe):
         self.vocab.strings.add(label)
         self._labels_changed()
         if self.is_initialized:
-            self.model.attrs["resize"](self.model, len(self.tags()))
+            self.model.attrs["role"].resize(self.model, len(self.tags()))
             self._new_features = self._new_features or NewFeatures()
         return 1
 
@@ -237,7 +236,7 @@ class CRFPipe(TrainablePipe):
             raise ValueError(Errors.CRF401.format(name=self.name, label=label))
 
     def _labels_changed(self) -> None:
-        set_allowed(self.model, self.transition_mask())
+        self.model.attrs["allowed"] = self.transition_mask()
         if hasattr(self.loss, "bind"):
             self.loss = self.loss.bind(self.tag_labels())
         self._label_index = {self.vocab.strings.add(label): n for n, label in enumerate(self.labels)}
@@ -425,7 +424,7 @@ class CRFPipe(TrainablePipe):
         return any(features.asks_functions for features in self._feature_stores())
 
     @property
-    def _sparse_features(self) -> Optional[SparseFeatures]:
+    def _sparse_features(self) -> Optional[EmissionFeatures]:
         return self.model.get_ref("emissions").attrs.get("features")
 
     def _feature_stores(self) -> list[Any]:
@@ -608,7 +607,7 @@ class CRFPipe(TrainablePipe):
         known = self._usable(self.supervise(examples, scores.starts, GoldReport()))
         weights = supervision.sequence_weights(examples, scores.starts)
         structure = self.training_structure([example.predicted for example in examples], known, scores.starts)
-        structure = structure or self.model.attrs["structure"]
+        structure = structure or self.model.attrs["role"].structure
         losses, d_scores, impossible = self.loss(structure, scores, known.clamp, weights=weights)
         if impossible.any():
             self._tell_once(Warnings.CRFW403, n=int(impossible.sum()))
@@ -677,7 +676,7 @@ class CRFPipe(TrainablePipe):
 
     def frame(self) -> Any:
         """Which weights the model has, as one vector."""
-        return view_weights(self.model)
+        return Weights(self.model)
 
     def _go_on(self) -> None:
         """From here on the weights stand for what training has met."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 
-from ..models.emissions import AnnotatedDocs
+from ..models.role import AnnotatedDocs
 
 logger = logging.getLogger("spacy.spacy_crf")
 

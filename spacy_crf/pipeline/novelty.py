@@ -7,7 +7,7 @@ from spacy.attrs import ENT_IOB, ENT_TYPE, MORPH, POS, TAG
 from spacy.training import Example
 
 from ..errors import Errors, announcements
-from ..models.emissions import AnnotatedDocs
+from ..models.role import AnnotatedDocs
 from . import supervision
 from .gold_report import GoldReport
 

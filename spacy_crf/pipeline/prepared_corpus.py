@@ -11,9 +11,9 @@ from spacy.training import Example
 from ..errors import Errors
 from ..features.columns import ANNOTATION
 from ..features.doc_batch import doc_bounds, read_attributes
-from ..models.emissions import AnnotatedDocs
-from ..models.objective import Evidence
+from ..models.role import AnnotatedDocs
 from ..models.views import view_corpus
+from ..models.weights import Evidence
 from . import supervision
 
 if TYPE_CHECKING:

@@ -76,22 +76,22 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
         info["refs"] = {}  # the config says them
         if {*params} != {*node.param_names} or {*info["dims"]} != {*node.dim_names}:
             raise ValueError(Errors.CRF510.format(setting=node.name, saved=[*params], ours=[*node.param_names]))
-        if "kept" in node.attrs:
+        if "role" in node.attrs:
             _choose_attrs(node, attrs)
     model.from_dict(saved)
     for node in nodes:
-        if "kept" in node.attrs and model.has_param("first"):
-            node.attrs["kept"].check(node, n_states)
+        if "role" in node.attrs and model.has_param("first"):
+            node.attrs["role"].check(node, n_states)
 
 
 def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
     """Takes out of the saved attributes what was not learned."""
-    kept = node.attrs["kept"]
-    for setting in kept.settings:
+    ours_of = node.attrs["role"]
+    for setting in ours_of.meaning:
         saved, ours = srsly.msgpack_loads(attrs[setting]), node.attrs[setting]
         if saved != ours:
             raise ValueError(Errors.CRF510.format(setting=setting, saved=saved, ours=ours))
-    for name in set(attrs) - set(kept.attrs):
+    for name in set(attrs) - set(ours_of.learned):
         del attrs[name]
 
 

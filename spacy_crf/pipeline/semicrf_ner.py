@@ -118,7 +118,7 @@ class SemiCRFEntityRecognizer(EntityPipe):
     # -------------------------------------------------------------------------------------------------- prediction
 
     def best_tags(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> NDArray[np.int32]:
-        return self.scheme.states_to_tags(self.model.attrs["structure"].viterbi(scores, clamp=clamp).states)
+        return self.scheme.states_to_tags(self.model.attrs["role"].structure.viterbi(scores, clamp=clamp).states)
 
     def segments(self, tags: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
         return self.scheme.decode(tags, starts)

@@ -8,7 +8,8 @@ from spacy.tokens import Doc
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.kinds import KindBuilder
-from spacy_crf.models.sparse_rows import KindRows, LexemeScores, SparseRows, parts_for
+from spacy_crf.models.table import Table, parts_for
+from spacy_crf.models.windows import KindRows, LexemeScores
 from spacy_crf.types import TokenFeatures
 
 TEMPLATES = [
@@ -31,7 +32,7 @@ def random_rows(rng, index, n_columns):
     share = rng.random(len(index))[:, None]
     pairs = rng.random((len(index), n_columns)) < share
     starts = np.append(0, np.cumsum(pairs.sum(axis=1))).astype(np.int64)
-    return SparseRows(index, starts, np.nonzero(pairs)[1].astype(np.int32), n_columns), pairs
+    return Table(index, starts, np.nonzero(pairs)[1].astype(np.int32), n_columns), pairs
 
 
 def dense_features(features, n_rows):
@@ -159,7 +160,7 @@ def test_scores_of_lexemes(corpus):
 
 
 def test_saved_rows_are_the_same(corpus):
-    again = SparseRows.from_dict(corpus.rows.to_dict())
+    again = Table.from_dict(corpus.rows.to_dict())
     assert again.pair_starts.tolist() == corpus.rows.pair_starts.tolist()
     assert again.pair_columns.tolist() == corpus.rows.pair_columns.tolist()
     assert again.index.names() == corpus.rows.index.names()
@@ -171,12 +172,12 @@ def test_many_columns_are_saved_too():
     index = FeatureIndex(
         np.array([5], dtype=np.uint64), ["bias"], np.zeros(1, np.int32), np.array([0, 1]), np.zeros(1, np.int32), ["1"]
     )
-    rows = SparseRows(index, np.array([0, n_columns]), np.arange(n_columns, dtype=np.int32), n_columns)
-    assert SparseRows.from_dict(rows.to_dict()).pair_columns.tolist() == list(range(n_columns))
+    rows = Table(index, np.array([0, n_columns]), np.arange(n_columns, dtype=np.int32), n_columns)
+    assert Table.from_dict(rows.to_dict()).pair_columns.tolist() == list(range(n_columns))
 
 
 def test_no_tokens_no_features():
-    rows = SparseRows.empty(4)
+    rows = Table.empty(4)
     none = TokenFeatures(np.zeros(0, np.int32), None, np.zeros(1, np.int64))
     scores = np.zeros((0, 4))
     rows.add_scores(none, rows.slots(np.zeros(0)), scores)

@@ -1,31 +1,23 @@
-"""Weights of (feature, column) pairs, where a column is a tag or a pair of tags."""
+"""Weights of pairs of a feature and a column, where a column is a state or a pair of states."""
 
-import math
-import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional
+from functools import partial
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.vocab import Vocab
+from thinc.api import Model
 
-from ..features.columns import TokenColumns
-from ..features.extractor import CompiledTemplates
+from ..arrays import ranges
+from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, index_from_dict, pack_numbers, unpack_numbers
-from ..features.kinds import KindFeatures
-from ..features.lexemes import LexemeTable
+from ..features.segments import SpanIndexBuilder
 from ..inference.threads import run_chunks
-from ..kernels.sparse_rows import (
-    add_kind_rows,
-    add_lexeme_rows,
-    add_references,
-    add_scores,
-    lay_out_slots,
-    scatter_gradient,
-    scatter_kind_rows,
-    scatter_references,
-)
+from ..kernels.hashing import list_pairs, mark_pairs
+from ..kernels.sparse_rows import add_references, add_scores, lay_out_slots, scatter_gradient, scatter_references
 from ..types import Floats, TemplateRows, TokenFeatures
-from .kept import check_equal
+from .role import check_equal, set_moved, spread
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens
@@ -48,6 +40,9 @@ def parts_for(threads: int) -> list[Part]:
     return [Part(number, mask) for number in range(mask + 1)]
 
 
+Index = Union[FeatureIndex, HashedIndex]
+
+
 class SlotLayout(NamedTuple):
     """Where weights are when they are spread into slots."""
 
@@ -56,7 +51,7 @@ class SlotLayout(NamedTuple):
     slot_of_pair: NDArray[np.int64]  # [W]
 
 
-class SparseRows:
+class Table:
     """Which pairs have a weight, and the two ways through them: weights to scores, gradient of scores to weights.
 
     index (FeatureIndex or HashedIndex): The F features.
@@ -67,7 +62,7 @@ class SparseRows:
 
     def __init__(
         self,
-        index: FeatureIndex | HashedIndex,
+        index: Index,
         pair_starts: NDArray,
         pair_columns: NDArray,
         n_columns: int,
@@ -89,18 +84,29 @@ class SparseRows:
         self._first_slots = np.append(first_slots, -1).astype(np.int32 if narrow else np.int64)
 
     @classmethod
-    def empty(cls, n_columns: int = 1) -> "SparseRows":
+    def empty(cls, n_columns: int = 1) -> "Table":
         return cls(FeatureIndex.empty(), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32), n_columns)
 
     @classmethod
     def full(
-        cls, index: FeatureIndex | HashedIndex, n_columns: int, counts: Optional[NDArray[np.int64]] = None
-    ) -> "SparseRows":
-        """A weight for every pair."""
-        starts = np.arange(len(index) + 1, dtype=np.int64) * n_columns
-        return cls(index, starts, np.tile(np.arange(n_columns, dtype=np.int32), len(index)), n_columns, counts)
+        cls, index: Index, n_columns: int, counts: Optional[NDArray[np.int64]] = None, *, first: int = 0
+    ) -> "Table":
+        """A weight for every pair, but for those of the columns before the first."""
+        columns = np.arange(first, n_columns, dtype=np.int32)
+        starts = np.arange(len(index) + 1, dtype=np.int64) * len(columns)
+        return cls(index, starts, np.tile(columns, len(index)), n_columns, counts)
 
-    def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "SparseRows":
+    def pruned(self, kept: NDArray[np.bool_]) -> "Table":
+        """Some of the weights (bool[W]), and the features that have any."""
+        widths = np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index))
+        has_weight = widths > 0
+        index, counts = self.index.keep(has_weight), self.counts
+        if len(index) < len(self.index):  # hashed rows stay
+            widths, counts = widths[has_weight], counts[has_weight]
+        starts = np.append(0, np.cumsum(widths)).astype(np.int64)
+        return Table(index, starts, self.pair_columns[kept], self.n_columns, counts)
+
+    def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "Table":
         """The same features with more columns.
 
         columns (int64[C]): Number of each column among the new ones; they keep their order.
@@ -111,13 +117,13 @@ class SparseRows:
         column = np.concatenate([columns[self.pair_columns], np.tile(added, n_rows)])
         order = np.lexsort((column, row)) if len(added) else slice(None)
         starts = np.append(0, np.cumsum(np.bincount(row, minlength=n_rows))).astype(np.int64)
-        return SparseRows(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
+        return Table(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
 
     @property
     def n_weights(self) -> int:
         return len(self.pair_columns)
 
-    def places(self, before: "SparseRows", columns: Optional[NDArray[np.int64]] = None) -> NDArray[np.int64]:
+    def places(self, before: "Table", columns: Optional[NDArray[np.int64]] = None) -> NDArray[np.int64]:
         """Where the weights of earlier rows are, all of which are here: int64[W before].
 
         columns (int64[C before]): Number that each of their columns has here; the same if None.
@@ -143,9 +149,9 @@ class SparseRows:
         return slots
 
     def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats, *, threads: int = 1) -> None:
-        """Adds to ``scores`` (float64[T, C]) the weights of each token's features."""
+        """Adds to ``scores`` (float64[T, C], or with C = S · S float64[T, S, S]) the weights of each token's features."""
         values = _NO_VALUES if features.values is None else features.values
-        n_tokens = len(scores)
+        n_tokens, scores = len(scores), scores.reshape(len(scores), self.n_columns)
 
         def add(begin: int) -> None:
             end = min(begin + _CHUNK, n_tokens)
@@ -194,17 +200,13 @@ class SparseRows:
         """Adds the gradient of the weights to ``gradient`` (float64[W]), or to zeros, and returns it."""
         gradient = np.zeros(self.n_weights) if gradient is None else gradient
         values = _NO_VALUES if features.values is None else features.values
-        scatter_gradient(
-            features.rows,
-            values,
-            features.starts,
-            d_scores,
-            self.pair_starts,
-            self.pair_columns,
-            *part,
-            gradient,
-        )
+        d_scores, pairs = d_scores.reshape(len(d_scores), self.n_columns), (self.pair_starts, self.pair_columns)
+        scatter_gradient(features.rows, values, features.starts, d_scores, *pairs, *part, gradient)
         return gradient
+
+    def fingerprint(self) -> list[NDArray]:
+        """Equal for tables whose weights mean the same."""
+        return [self.index.keys, self.pair_starts, self.pair_columns]
 
     def to_dict(self) -> dict[str, Any]:
         widths = np.diff(self.pair_starts)
@@ -217,7 +219,7 @@ class SparseRows:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "SparseRows":
+    def from_dict(cls, data: dict[str, Any]) -> "Table":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
         n_columns = data["n_columns"]
         widths = np.frombuffer(data["widths"], dtype="<u2" if n_columns < 1 << 16 else "<u4")
@@ -241,121 +243,67 @@ def _column_type(n_columns: int) -> str:
     return "<u1" if n_columns <= 1 << 8 else "<u2" if n_columns <= 1 << 16 else "<i4"
 
 
-class Sight(NamedTuple):
-    """The tokens that see a position, as one run: a template at offset o is read by the token at -o. Where there is no template
-    at an offset in between, the scores for that token are 0."""
+class PairCounter:
+    """Counts features, and marks the pairs of feature and column that meet.
 
-    first: int  # the first such token, relative to the position
-    width: int  # how many there are
-
-    @classmethod
-    def of(cls, offsets: NDArray[np.int64]) -> "Sight":
-        if not len(offsets):
-            return cls(0, 0)
-        return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
-
-    def place(self, offset: int) -> int:
-        """Where in the run the token is that reads at an offset."""
-        return -int(offset) - self.first
-
-
-class KindRows:
-    """Weights to scores and back over a fixed corpus whose windows are of few kinds (``features.kinds``)."""
-
-    def __init__(self, kinds: KindFeatures, rows: SparseRows, reach: int):
-        self._sight = Sight.of(kinds.offsets)
-        self._first_slots = {self._sight.place(o): rows.first_slots(of_o) for o, of_o in zip(kinds.offsets, kinds.rows)}
-        self._rows = rows
-        self._reach = reach
-        self._shape = (kinds.rows[0].shape[1], self._sight.width, rows.n_columns)
-
-    def zeros(self) -> Floats:
-        return np.zeros(self._shape)
-
-    def score(self, slots: Floats, *, threads: int = 1) -> Floats:
-        """Scores of each kind for each token that sees it: float64[U, O, C]."""
-        table = self.zeros()
-        for place, first_slots in self._first_slots.items():
-            self._rows.add_references(first_slots, slots, table, place=place, threads=threads)
-        return table
-
-    def add_scores(self, kinds: NDArray[np.int32], starts: NDArray[np.int64], table: Floats, scores: Floats) -> None:
-        """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
-        add_kind_rows(kinds, starts, self._reach, self._sight.first, table, scores)
-
-    def scatter(
-        self,
-        kinds: NDArray[np.int32],
-        starts: NDArray[np.int64],
-        d_scores: Floats,
-        d_table: Floats,
-        *,
-        part: Part = ALL,
-    ) -> None:
-        """Adds the gradient of the kinds' scores to ``d_table``."""
-        scatter_kind_rows(kinds, starts, self._reach, self._sight.first, d_scores, *part, d_table)
-
-    def scatter_slots(self, d_table: Floats, d_slots: Floats, *, part: Part = ALL) -> None:
-        """Adds the gradient of the slots to ``d_slots``."""
-        for place, first_slots in self._first_slots.items():
-            self._rows.scatter_references(first_slots, d_table, d_slots, place=place, part=part)
-
-
-class LexemeScores:
-    """Scores of all templates that read attributes of one lexeme, summed for each token that sees the lexeme.
-
-    They are the same wherever the word stands, so a window of -2..2 costs the addition of one run of five rows per word,
-    whatever the number of templates. Filled as lexemes are met; safe to use from several threads.
+    builder: Numbers the features and knows their names. known (Table): The pairs that there are already.
     """
 
-    def __init__(self, compiled: CompiledTemplates, single: NDArray[np.bool_], rows: SparseRows, slots: Floats):
-        self._rows = rows
-        self._slots = slots
-        offsets = compiled.part_offsets[compiled.part_starts[:-1]]
-        self._sight = Sight.of(offsets[single])
-        # By their offsets, so that those of each place are a slice
-        chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
-        self._compiled = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
-        found, counts = np.unique(offsets[chosen], return_counts=True)
-        ends = np.cumsum(counts)
-        self._places = [(self._sight.place(o), slice(e - n, e)) for o, n, e in zip(found, counts, ends)]
-        self._reach = compiled.reader.reach
-        self._lock = threading.Lock()
-        self._table: Optional[LexemeTable] = None
-        self._scores = np.zeros((0, self._sight.width, rows.n_columns), dtype=np.float32)
-        self._filled = 0
+    def __init__(self, builder: Union[IndexBuilder, SpanIndexBuilder], known: Table):
+        self.builder = builder
+        self._known = known
+        self._counts: Optional[NDArray[np.int64]] = None  # of the features of chosen tokens
+        self._seen = np.zeros((max(1024, len(known.index)), (known.n_columns + 63) // 64), dtype=np.uint64)
+        every = np.arange(len(known.index) + 1)
+        mark_pairs(every[:-1].astype(np.int32), every, known.pair_columns, known.pair_starts, self._seen)
+
+    def __len__(self) -> int:
+        return len(self.builder)
 
     @property
-    def bytes_per_lexeme(self) -> int:
-        return self._scores.itemsize * math.prod(self._scores.shape[1:])
+    def has_pairs(self) -> bool:
+        """Whether any token was annotated."""
+        return bool(self._seen.any())
 
-    def add(self, columns: TokenColumns, scores: Floats) -> None:
-        """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
-        if self._places:
-            table = self._up_to_date(columns.table)
-            add_lexeme_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
+    def add(self, features: TokenFeatures, columns: NDArray[np.int32], column_starts: NDArray[np.int64]) -> None:
+        """Features of tokens, and the columns that each of these meets as compressed rows."""
+        if len(self) > len(self._seen):
+            grown = np.zeros((2 * len(self), self._seen.shape[1]), dtype=np.uint64)
+            grown[: len(self._seen)] = self._seen
+            self._seen = grown
+        mark_pairs(features.rows, features.starts, columns, column_starts, self._seen)
 
-    def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
-        with self._lock:
-            if table is not self._table:
-                self._table, self._filled = table, 0
-            size = len(table)
-            if size > self._filled:
-                if size > len(self._scores):
-                    # A new array: other threads may be reading the old one
-                    shape = (max(size, 2 * len(self._scores)), *self._scores.shape[1:])
-                    grown = np.zeros(shape, dtype=np.float32)
-                    grown[: self._filled] = self._scores[: self._filled]
-                    self._scores = grown
-                self._fill(table, np.arange(self._filled, size, dtype=np.int32))
-                self._filled = size
-            return self._scores
+    def add_chosen(self, features: TokenFeatures, chosen: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+        """The same for some tokens (int64[M]), each with one column (int64[M]): the features of others count for nothing."""
+        begin, end = features.starts[:-1][chosen], features.starts[1:][chosen]
+        rows, starts = features.rows[ranges(begin, end)], np.append(0, np.cumsum(end - begin))
+        self.add(TokenFeatures(rows, None, starts), columns.astype(np.int32), np.arange(len(chosen) + 1))
+        counts = np.bincount(rows, minlength=len(self))
+        if self._counts is not None:
+            counts[: len(self._counts)] += self._counts
+        self._counts = counts
 
-    def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
-        scores = np.zeros((len(lexemes), *self._scores.shape[1:]))
-        values = table.columns[lexemes]
-        rows = self._compiled.rows_of_values(values, self._compiled.part_columns, self._rows.index)
-        first_slots = self._rows.first_slots(rows)
-        for place, templates in self._places:
-            self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
-        self._scores[lexemes[0] : lexemes[-1] + 1] = scores
+    def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
+        """The features that were met often enough, and those that there were.
+
+        first (int): If given, each has a weight for every column from this one on, not only for those that it met.
+        """
+        counts, n_known = self.builder.counts if self._counts is None else self._counts, len(self._known.index)
+        keep = (counts >= min_count) & self._seen[: len(self)].any(axis=1)
+        keep[:n_known] = True
+        met = counts[keep].astype(np.int64)
+        met[:n_known] += self._known.counts
+        index, n_columns = self.builder.freeze(keep, vocab), self._known.n_columns
+        if first is not None:
+            return Table.full(index, n_columns, met, first=first)
+        return Table(index, *list_pairs(self._seen[: len(self)][keep], n_columns), n_columns, met)
+
+
+def move_weights(
+    model: Model, name: str, before: Table, after: Table, columns: Optional[NDArray[np.int64]] = None
+) -> None:
+    """Weights stay with their feature and column; those of new pairs are zero."""
+    if model.has_param(name):
+        set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))
+    else:
+        model.set_param(name, np.zeros(after.n_weights, dtype=np.float32))

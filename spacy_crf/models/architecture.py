@@ -1,0 +1,217 @@
+"""What all models of a structure do: put together what their layers and their own parameters say, and take derivatives apart.
+
+The parameters of such a model are the scores that all tokens share. Its attributes say what is known of them: "allowed", which
+transitions, firsts and lasts the tag scheme allows (`TransitionMask`, set by the component), "observed", which of them have a
+weight (uint8[S + 2, S]), and "met", how many tokens and sequences training met.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.util import data_validation
+
+from ..arrays import per_position, states_of
+from ..inference.structure import Structure
+from .emissions import pairs_allowed
+from .role import AnnotatedDocs, Corpus, Role, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
+
+Shared = dict[str, NDArray]  # an array for each parameter
+
+
+class StructureModel(Model):
+    """A model from Docs to scores, whose dimension ``nO`` is that of its parameter "first": the states, which may become more.
+    thinc's own dimensions can't change once there are parameters."""
+
+    def initialize(self, X: Any = None, Y: Any = None) -> "StructureModel":
+        with data_validation(False):  # they are a corpus, and what is to be predicted of it
+            return super().initialize(X, Y)
+
+    def has_dim(self, name: str) -> Optional[bool]:
+        if name != "nO":
+            return super().has_dim(name)
+        return True if self.has_param("first") else None
+
+    def get_dim(self, name: str) -> int:
+        return self.get_param("first").size if name == "nO" and self.has_dim("nO") else super().get_dim(name)
+
+
+class Architecture(Role):
+    """The node of a model of a structure."""
+
+    params: tuple[str, ...] = ("transitions", "first", "last")
+    learned = ("observed", "met")
+    structure: Structure  # answers questions about the scores
+
+    def __init__(self) -> None:
+        self._latest: Optional[tuple] = None  # of `latest_potentials`, replaced as a whole: threads may be reading
+
+    # --------------------------------------------------------------------------------------- what a structure adds
+
+    def join(self, outputs: tuple, shared: Shared) -> Any:
+        """The potentials, from what the layers give and what tokens share."""
+        raise NotImplementedError
+
+    def part(self, d_scores: Any) -> tuple:
+        """The way back: derivatives with respect to what each layer gives."""
+        raise NotImplementedError
+
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Of the parameters."""
+        return {"transitions": (n_states, n_states), "first": (n_states,), "last": (n_states,)}
+
+    def limits(self, model: Model) -> Any:
+        """What says which scores are possible: another object if others are."""
+        return model.attrs["allowed"]
+
+    def possible(self, model: Model) -> Shared:
+        """Which scores are not -inf: a mask for each parameter."""
+        return model.attrs["allowed"]._asdict()
+
+    def weighed(self, model: Model) -> Shared:
+        """Which of them have a weight: a mask for each parameter."""
+        observed = model.attrs["observed"].astype(bool)
+        return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
+
+    def steps(self, clamp: Any) -> Optional[NDArray[np.bool_]]:
+        """Tokens at which annotation surely makes a step from state to state: bool[T], None for all."""
+        return None
+
+    def longest(self, model: Model) -> int:
+        """Tokens of the longest piece with one state."""
+        return 1
+
+    # ---------------------------------------------------------------------------------------- what all of them do
+
+    def potentials(self, model: Model, weights: Shared) -> Shared:
+        """What tokens share, in float64, with -inf where it is not possible."""
+        possible = self.possible(model)
+        return {name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in self.params}
+
+    def latest_potentials(self, model: Model, weights: Shared) -> Shared:
+        """The same from batch to batch, so that predicting need not make them again; nobody writes to them. Optimizers change
+        weights in place, so they are compared."""
+        latest, limits = self._latest, self.limits(model)
+        if latest is None or latest[0] is not limits or not all(map(np.array_equal, latest[1], weights.values())):
+            potentials = self.potentials(model, weights)
+            latest = self._latest = (limits, [array.copy() for array in weights.values()], potentials)
+        return latest[2]
+
+    def derivatives(self, d_scores: Any) -> Shared:
+        """With respect to what tokens share."""
+        found = {name: getattr(d_scores, name) for name in self.params}
+        if per_position(d_scores):
+            found["transitions"] = d_scores.transitions.sum(axis=0)
+        return found
+
+    def resize(self, model: Model, n_states: int) -> None:
+        """Every possible step with a new state has a weight."""
+        for layer in model.layers:
+            layer.attrs["role"].resize(layer, n_states)
+        before = model.get_dim("nO") if model.has_dim("nO") else 0
+        for name, shape in self.shapes(model, n_states).items():
+            if not before:
+                model.set_param(name, np.zeros(shape, dtype=np.float32))
+            elif model.get_param(name).shape != shape:
+                set_moved(model, name, partial(enlarged, shape=shape))
+        if before != n_states:
+            observed = self._possible_steps(model, n_states) if before else np.zeros((n_states + 2, n_states), bool)
+            if before:
+                observed[:before, :before] = model.attrs["observed"][:-2]
+                observed[-2:, :before] = model.attrs["observed"][-2:]
+            model.attrs["observed"] = observed.astype(np.uint8)
+
+    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
+        """Which steps have a weight: those that training meets where annotation leaves one state, or all that are possible."""
+        observed, possible = model.attrs["observed"].astype(bool), self._possible_steps(model, n_states)
+        if model.attrs["possible_transitions"]:
+            observed |= possible
+        else:
+            for batch in corpus():
+                _mark(observed, states_of(batch.allowed), batch.starts, self.steps(batch.allowed))
+        model.attrs["observed"] = (observed & possible).astype(np.uint8)
+
+    def _possible_steps(self, model: Model, n_states: int) -> NDArray[np.bool_]:
+        shapes, possible = self.shapes(model, n_states), self.possible(model)
+        steps = [np.broadcast_to(possible[name], shapes[name]) for name in ("transitions", "first", "last")]
+        return np.vstack(steps)
+
+    def check(self, model: Model, n_states: int) -> None:
+        check_weights(model, self.shapes(model, n_states))
+        check_array("observed", model.attrs["observed"], (n_states + 2, n_states), np.uint8)
+        met = model.attrs["met"]
+        is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
+        check_equal("what training met", is_count, True)
+
+
+def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
+    """A model with these layers, under their names, and these attributes."""
+    params, attrs = (
+        dict.fromkeys(node.params),
+        {"role": node, "met": [0, 0], "observed": None, "allowed": None, **attrs},
+    )
+    return StructureModel(
+        name, forward, init=init, layers=list(layers.values()), refs=layers, params=params, attrs=attrs
+    )
+
+
+def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    node: Architecture = model.attrs["role"]
+    outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
+    weights = {name: model.get_param(name) for name in node.params}
+    shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
+
+    def backprop(d_scores: Any) -> list[Doc]:
+        weighed = node.weighed(model)
+        for name, gradient in node.derivatives(d_scores).items():
+            model.inc_grad(name, np.where(weighed[name], gradient, 0.0).astype(np.float32))
+        d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, node.part(d_scores))]
+        return d_docs[0]
+
+    return node.join(outputs, shared), backprop
+
+
+def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
+    node: Architecture = model.attrs["role"]
+    if X is None or Y is None:
+        for layer in model.layers:
+            layer.initialize()
+        return
+    sizes = Sizes(*Y)._replace(longest=node.longest(model))
+    met = list(model.attrs["met"])
+    corpus = _counted(X, met)
+    for layer in model.layers:
+        layer.initialize(X=corpus, Y=sizes)
+    model.attrs["met"] = met
+    node.resize(model, sizes.n_states)
+    node.observe(model, X, sizes.n_states)
+
+
+def _counted(corpus: Corpus, met: list[int]) -> Corpus:
+    """The corpus, whose tokens and sequences are added to ``met`` as it is read for the first time."""
+    unread = [True]
+
+    def read() -> Iterable[AnnotatedDocs]:
+        counts, unread[:] = bool(unread), []
+        for batch in corpus():
+            if counts:
+                met[0] += int(batch.starts[-1])
+                met[1] += len(batch.starts) - 1
+            yield batch
+
+    return read
+
+
+def _mark(observed: NDArray[np.bool_], allowed: NDArray[np.bool_], starts: NDArray[np.int64], steps: Any) -> None:
+    """Marks in ``observed`` (bool[S + 2, S]) transitions, firsts and lasts of tokens whose annotation leaves one state."""
+    n_states = allowed.shape[1]
+    state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+    begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]]
+    for row, tokens in ((-2, begin), (-1, end - 1)):
+        observed[row, state[tokens][state[tokens] >= 0]] = True
+    pairs, _ = pairs_allowed(allowed, starts, steps)
+    observed[pairs // n_states, pairs % n_states] = True

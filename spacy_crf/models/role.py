@@ -1,0 +1,112 @@
+"""What a node of a model answers beside its output, and how its parameters are laid out anew and checked."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+from thinc.api import Model
+
+from ..errors import Errors
+from ..schemes import NO_SEGMENTS, Segments
+from ..types import Floats
+
+
+class AnnotatedDocs(NamedTuple):
+    """A batch of training data, as models are initialized with it."""
+
+    docs: list[Doc]
+    allowed: Any  # the labellings that the annotation allows: a clamp
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    unset: NDArray[np.bool_]  # [T] tokens of which the annotation says nothing
+    weights: Optional[Floats] = None  # [B] how much each sequence counts
+    structure: Any = None  # answers the loss in place of the model's own, where rules hold in training
+    alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows beside others
+    excluded: Segments = NO_SEGMENTS  # segments that no clamp leaves out, for optimizers that don't ask the structure
+
+
+Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed
+
+
+class Sizes(NamedTuple):
+    """What nodes are initialized for."""
+
+    vocab: Vocab
+    n_states: int
+    longest: int = 1  # tokens of the longest segment
+
+
+class Role:
+    """``attrs["role"]`` of every node of ours."""
+
+    gives: type  # of its output
+    learned: tuple[str, ...] = ()  # other attributes that training sets: they are saved
+    meaning: tuple[str, ...] = ()  # those of the config that say what the weights mean; the others say how to train
+
+    def resize(self, model: Model, n_states: int) -> None:
+        """Makes room for new states behind those that are there. Their weights are zero."""
+        raise NotImplementedError
+
+    def check(self, model: Model, n_states: int) -> None:
+        """Whether what a file says can be its own: kernels trust what is loaded. RAISES (ValueError): CRF509."""
+        raise NotImplementedError
+
+
+def gives(model: Any) -> Optional[type]:
+    """What the output of a model is, None for models that are none of ours."""
+    node = model.attrs.get("role") if isinstance(model, Model) else None
+    return None if node is None else node.gives
+
+
+# -------------------------------------------------------------------------------------- parameters, laid out anew
+
+
+def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:
+    """Lays out a parameter anew, and a gradient that waits for its step.
+
+    move (Callable[[NDArray], NDArray]): From an array as it was to one as it shall be.
+    """
+    if model.has_grad(name):
+        model.set_grad(name, move(model.get_grad(name)))
+    model.set_param(name, move(model.get_param(name)))
+
+
+def spread(values: NDArray, places: NDArray[np.int64], size: int) -> NDArray[np.float32]:
+    """Values at their places in an array of zeros."""
+    moved = np.zeros(size, dtype=np.float32)
+    moved[places] = values
+    return moved
+
+
+def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Values in the first corner of an array of zeros; what has no room there is left out."""
+    moved = np.zeros(shape, dtype=np.float32)
+    kept = tuple(slice(min(sizes)) for sizes in zip(values.shape, shape))
+    moved[kept] = values[kept]
+    return moved
+
+
+# ---------------------------------------------------------------------------------------------------- loaded models
+
+
+def check_weights(model: Model, shapes: dict[str, tuple[int, ...]]) -> None:
+    """RAISES (ValueError): CRF509 for weights that are missing, have another shape or are no finite numbers."""
+    for name, shape in shapes.items():
+        weights = model.ops.to_numpy(model.get_param(name)) if model.has_param(name) else None
+        check_array(f"{model.name}.{name}", weights, shape, np.float32)
+        if not np.isfinite(weights).all():
+            raise ValueError(Errors.CRF509.format(what=f"{model.name}.{name}", found="not finite", expected="numbers"))
+
+
+def check_array(what: str, array: Any, shape: tuple[int, ...], dtype: type) -> None:
+    """RAISES (ValueError): CRF509."""
+    found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+    check_equal(what, found, f"{np.dtype(dtype)} {shape}")
+
+
+def check_equal(what: str, found: Any, expected: Any) -> None:
+    """RAISES (ValueError): CRF509."""
+    if type(found) is not type(expected) or found != expected:
+        raise ValueError(Errors.CRF509.format(what=what, found=found, expected=expected))

@@ -1,0 +1,368 @@
+"""Scores that are sums of the weights of features: what is the same whether tokens have them or segments."""
+
+import copy
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Optional
+
+import numpy as np
+import srsly
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.model import deserialize_attr, serialize_attr
+
+from ..errors import Errors
+from ..features.columns import ColumnReader, TokenColumns
+from ..features.gazetteers import Gazetteer
+from ..types import Floats, SpanList, TokenFeatures
+from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights
+from .scorers import TableScorer, most_lexemes
+from .table import ALL, PairCounter, Part, Table, move_weights
+
+
+class Kind(NamedTuple):
+    """What is done with features of one kind."""
+
+    table: str  # whose weights they have
+    scores: str  # what these are added to
+
+
+class Found(NamedTuple):
+    """Docs whose features are looked up."""
+
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    features: dict[str, TokenFeatures]  # by kind
+    listed: Optional[SpanList] = None  # the spans that have features of their own, where any have
+
+
+class SparseFeatures:
+    """What sparse scores know: the templates, the gazetteers, and which pairs of feature and state have a weight.
+
+    Everything here but the templates (which are in the config) is saved with the model; what speeds up prediction is
+    rebuilt.
+    """
+
+    kinds: ClassVar[dict[str, Kind]]
+    first_state = 0  # that features weigh
+
+    def __init__(self, feature_set: Any, *, gazetteers: Optional[dict[str, Gazetteer]] = None, n_states: int = 1):
+        self.feature_set = feature_set
+        self.gazetteers = gazetteers or {}
+        self.n_states = n_states
+        # The pairs that have a weight, by the name of their parameter
+        self.tables = {name: Table.empty(width) for name, width in self.widths(n_states).items()}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._compiled: Any = None
+        self._scorer: Optional[Scorer] = None
+        self._check: Optional[int] = None
+        self._lock = threading.Lock()
+
+    # --------------------------------------------------------------------------------------------- what each adds
+
+    def compile(self) -> Any:
+        """The templates against a reader: what has ``reader``, and ``templates`` (CompiledTemplates) by their kind."""
+        raise NotImplementedError
+
+    def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
+        """Features of spans by kind, and the spans that have any."""
+        return {}, None
+
+    def widths(self, n_states: int) -> dict[str, int]:
+        """How many columns each table has."""
+        raise NotImplementedError
+
+    def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> Any:
+        """Scores as the model gives them."""
+        raise NotImplementedError
+
+    def counters(self) -> dict[str, PairCounter]:
+        """What counts the features of each table."""
+        raise NotImplementedError
+
+    def count(
+        self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, PairCounter], sizes: Sizes
+    ) -> None:
+        """Counts those of a batch."""
+        raise NotImplementedError
+
+    def measured(self, sizes: Sizes) -> dict[str, Any]:
+        """What else the corpus says."""
+        return {}
+
+    def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
+        """What is saved beside templates and gazetteers."""
+        raise NotImplementedError
+
+    def load(self, data: dict[str, Any]) -> dict[str, Any]:
+        """RETURNS (dict): What each table saved."""
+        raise NotImplementedError
+
+    # ----------------------------------------------------------------------------------------- what all of them do
+
+    @property
+    def compiled(self) -> Any:
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = self.compile()
+            return self._compiled
+
+    @property
+    def reader(self) -> ColumnReader:
+        return self.compiled.reader
+
+    @property
+    def asks_functions(self) -> bool:
+        """Whether functions or extensions give features."""
+        return bool(self.reader.item_sources)
+
+    @property
+    def check(self) -> int:
+        """The same for features whose weights mean the same."""
+        if self._check is None:
+            self._check = 0
+            for table in self.tables.values():
+                for array in table.fingerprint():
+                    self._check = zlib.crc32(np.ascontiguousarray(array), self._check)
+        return self._check
+
+    def set_gazetteers(self, gazetteers: dict[str, Gazetteer]) -> None:
+        """RAISES (ValueError): CRF106 if the templates name another one."""
+        self.feature_set.reader(gazetteers)
+        self.gazetteers = gazetteers
+        self._compiled = self._scorer = None
+
+    def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
+        """The same with other pairs."""
+        features = copy.copy(self)
+        features.__dict__.update(changes, tables=tables)
+        return features
+
+    def columns_among(self, n_states: int) -> dict[str, NDArray[np.int64]]:
+        """Where the columns of each table are, were there so many states."""
+        states = np.arange(self.n_states)
+        pairs = (states[:, np.newaxis] * n_states + states).ravel()
+        return {name: pairs if self.is_of_pairs(name) else states for name in self.tables}
+
+    def is_of_pairs(self, name: str) -> bool:
+        """Whether a table weighs pairs of states."""
+        return name == "transitions"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of the scores of one token."""
+        return (self.n_states,) * (2 if self.is_of_pairs(name) else 1)
+
+    def slots(self, weights: dict[str, NDArray]) -> dict[str, Floats]:
+        """Weights by table, as the kernels add them up."""
+        return {name: table.slots(weights[name]) for name, table in self.tables.items()}
+
+    def look_up(self, docs: list[Doc]) -> Found:
+        compiled = self.compiled
+        columns = compiled.reader.read(docs)
+        features = {
+            kind: templates.rows(columns, self.tables[self.kinds[kind].table].index)
+            for kind, templates in compiled.templates.items()
+        }
+        of_spans, listed = self.find_spans(docs, columns)
+        return Found(columns.starts, {**features, **of_spans}, listed)
+
+    def score(self, found: Found, slots: dict[str, Floats]) -> Any:
+        """Scores of Docs whose features are looked up, with weights spread into slots."""
+        scores: dict[str, Floats] = {}
+        for kind, features in found.features.items():
+            self.add_scores(kind, features, slots, scores)
+        return self.output(scores, found.starts, found.listed)
+
+    def add_scores(
+        self, kind: str, features: TokenFeatures, slots: dict[str, Floats], scores: dict[str, Floats]
+    ) -> None:
+        """Adds those of one kind of features to where they belong."""
+        table, of = self.kinds[kind]
+        if of not in scores:
+            scores[of] = np.zeros((len(features.starts) - 1, *self.shape(table)))
+        if len(features.rows):
+            self.tables[table].add_scores(features, slots[table], scores[of])
+
+    def scatter(self, found: Found, d_scores: Any, gradients: dict[str, Floats], *, part: Part = ALL) -> None:
+        """Adds the gradient of the weights, by table, from the derivatives with respect to the output."""
+        for kind, features in found.features.items():
+            table, of = self.kinds[kind]
+            self.tables[table].scatter(features, getattr(d_scores, of), gradients[table], part=part)
+
+    def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
+        """The scorer for these weights by table, kept until ``forget_scores`` or until the arrays are others."""
+        scorer = self._scorer
+        if scorer is None or any(scorer.weights[name] is not given for name, given in weights.items()):
+            scorer = self._scorer = Scorer(self, weights)
+        return scorer
+
+    def forget_scores(self) -> None:
+        """To be called when weights were changed in place, as thinc's optimizers do."""
+        self._scorer = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and child processes: caches and the lock stay behind."""
+        caches = ("_compiled", "_scorer", "_check", "_lock")
+        return {name: value for name, value in self.__dict__.items() if name not in caches}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "templates": self.feature_set.spelled(),
+            "gazetteers": {name: gazetteer.to_dict() for name, gazetteer in self.gazetteers.items()},
+            **self.spell({name: table.to_dict() for name, table in self.tables.items()}),
+        }
+
+    def from_dict(self, data: dict[str, Any]) -> "SparseFeatures":
+        """The same templates with what was saved.
+
+        RAISES (ValueError): CRF301 if the templates are not those the model was trained with.
+        """
+        if data["templates"] != self.feature_set.spelled():
+            differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
+            raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
+        features = copy.copy(self)
+        features.gazetteers = {name: Gazetteer.from_dict(saved) for name, saved in data["gazetteers"].items()}
+        saved = features.load(data)
+        features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
+        return features
+
+
+def _serialize(_, value: SparseFeatures, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(value.to_dict())
+
+
+def _deserialize(default: SparseFeatures, value: bytes, name: str, model: Model) -> SparseFeatures:
+    return default.from_dict(srsly.msgpack_loads(value))
+
+
+serialize_attr.register(SparseFeatures, _serialize)
+deserialize_attr.register(SparseFeatures, _deserialize)
+
+
+class Scorer:
+    """Scores Docs with fixed weights: what prediction runs.
+
+    weights (Dict[str, float32[W]]): By table.
+    """
+
+    def __init__(self, features: SparseFeatures, weights: dict[str, NDArray[np.float32]]):
+        self.weights = weights
+        self._features = features
+        compiled = features.compiled
+        self._of_tokens = {
+            kind: TableScorer(templates, features.tables[kind], weights[kind], by_lexeme=not features.is_of_pairs(kind))
+            for kind, templates in compiled.templates.items()
+        }
+        of_tokens = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
+        self._slots = {
+            n: of_tokens.get(n) if n in of_tokens else t.slots(weights[n]) for n, t in features.tables.items()
+        }
+        compiled.reader.max_lexemes = most_lexemes(self._of_tokens.values())
+
+    def __call__(self, docs: list[Doc]) -> Any:
+        features = self._features
+        columns = features.compiled.reader.read(docs)
+        of_spans, listed = features.find_spans(docs, columns)
+        scores = {}
+        for kind, scorer in self._of_tokens.items():
+            scores[features.kinds[kind].scores] = np.zeros((len(columns.lexemes), *features.shape(kind)))
+            scorer.add(columns, scores[features.kinds[kind].scores])
+        for kind, found in of_spans.items():
+            features.add_scores(kind, found, self._slots, scores)
+        return features.output(scores, columns.starts, listed)
+
+
+# ------------------------------------------------------------------------------------------------------ thinc models
+
+
+class SparseRole(Role):
+    """Of a model whose parameters are the tables of its features.
+
+    attr (str): Where these are among the attributes.
+    """
+
+    def __init__(self, attr: str, meaning: tuple[str, ...] = ()):
+        self.attr = attr
+        self.learned = (attr,)
+        self.meaning = meaning
+
+    def features(self, model: Model) -> SparseFeatures:
+        return model.attrs[self.attr]
+
+    def resize(self, model: Model, n_states: int) -> None:
+        """A feature gets a weight for a new state when training meets them together, or at once, where it has one for every
+        state."""
+        old = self.features(model)
+        if old.n_states == n_states:
+            return
+        columns, tables = old.columns_among(n_states), {}
+        every = model.attrs.get("possible_states", True)  # as hashed ones have
+        for name, width in old.widths(n_states).items():
+            added = np.setdiff1d(np.arange(width), columns[name]) if every else ()
+            tables[name] = old.tables[name].resized(width, columns[name], added)
+            move_weights(model, name, old.tables[name], tables[name], columns[name])
+        model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
+
+    def check(self, model: Model, n_states: int) -> None:
+        features = self.features(model)
+        features.feature_set.reader(features.gazetteers)
+        check_equal("states of the features", features.n_states, n_states)
+        for name, width in features.widths(n_states).items():
+            check_equal(f"columns of {name}", features.tables[name].n_columns, width)
+        check_weights(model, {name: (table.n_weights,) for name, table in features.tables.items()})
+
+
+def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    features: SparseFeatures = model.attrs["role"].features(model)
+    weights = {name: model.get_param(name) for name in features.tables}
+    if not is_train:
+        return features.scorer(weights)(docs), _no_backprop
+    features.forget_scores()
+    found = features.look_up(docs)
+
+    def backprop(d_scores: Any) -> list[Doc]:
+        names = {features.kinds[kind].table for kind in found.features}
+        gradients = {name: np.zeros(features.tables[name].n_weights) for name in features.tables if name in names}
+        features.scatter(found, d_scores, gradients)
+        for name, gradient in gradients.items():
+            model.inc_grad(name, gradient.astype(np.float32))
+        return []
+
+    return features.score(found, features.slots(weights)), backprop
+
+
+def _no_backprop(d_scores: Any) -> list[Doc]:
+    return []
+
+
+def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
+    """Counts features and pairs in one pass over the corpus. Features and weights that are there already stay.
+
+    X (Corpus): None to leave everything as it is. Y: What there is to make room for.
+    RAISES (ValueError): CRF114 if no feature of a token was met often enough.
+    """
+    if X is None or Y is None:
+        return
+    node, sizes = model.attrs["role"], Sizes(*Y)
+    node.resize(model, sizes.n_states)
+    old, min_count = node.features(model), model.attrs["min_count"]
+    old.reader.keep_names(True)
+    counters = old.counters()
+    for batch in X():
+        old.count(batch, old.reader.read(batch.docs), counters, sizes)
+    first = old.first_state if model.attrs["possible_states"] else None
+    tables = {**old.tables}
+    for name, counter in counters.items():
+        tables[name] = counter.freeze(min_count, sizes.vocab, first)
+    if "states" in counters and counters["states"].has_pairs and not len(tables["states"].index):
+        raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))
+    for name, table in tables.items():
+        move_weights(model, name, old.tables[name], table)
+    model.attrs[node.attr] = old.with_tables(tables, **old.measured(sizes))

@@ -1,0 +1,136 @@
+"""Scores of what several tokens see: a word, or a window of words or tags, for all tokens around it at once."""
+
+import math
+import threading
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..features.columns import TokenColumns
+from ..features.extractor import CompiledTemplates
+from ..features.kinds import KindFeatures
+from ..features.lexemes import LexemeTable
+from ..kernels.sparse_rows import add_kind_rows, add_lexeme_rows, scatter_kind_rows
+from ..types import Floats
+from .table import ALL, Part, Table
+
+
+class Sight(NamedTuple):
+    """The tokens that see a position, as one run: a template at offset o is read by the token at -o. Where there is no template
+    at an offset in between, the scores for that token are 0."""
+
+    first: int  # the first such token, relative to the position
+    width: int  # how many there are
+
+    @classmethod
+    def of(cls, offsets: NDArray[np.int64]) -> "Sight":
+        if not len(offsets):
+            return cls(0, 0)
+        return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
+
+    def place(self, offset: int) -> int:
+        """Where in the run the token is that reads at an offset."""
+        return -int(offset) - self.first
+
+
+class KindRows:
+    """Weights to scores and back over a fixed corpus whose windows are of few kinds (``features.kinds``)."""
+
+    def __init__(self, kinds: KindFeatures, rows: Table, reach: int):
+        self._sight = Sight.of(kinds.offsets)
+        self._first_slots = {self._sight.place(o): rows.first_slots(of_o) for o, of_o in zip(kinds.offsets, kinds.rows)}
+        self._rows = rows
+        self._reach = reach
+        self._shape = (kinds.rows[0].shape[1], self._sight.width, rows.n_columns)
+
+    def zeros(self) -> Floats:
+        return np.zeros(self._shape)
+
+    def score(self, slots: Floats, *, threads: int = 1) -> Floats:
+        """Scores of each kind for each token that sees it: float64[U, O, C]."""
+        table = self.zeros()
+        for place, first_slots in self._first_slots.items():
+            self._rows.add_references(first_slots, slots, table, place=place, threads=threads)
+        return table
+
+    def add_scores(self, kinds: NDArray[np.int32], starts: NDArray[np.int64], table: Floats, scores: Floats) -> None:
+        """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
+        add_kind_rows(kinds, starts, self._reach, self._sight.first, table, scores)
+
+    def scatter(
+        self,
+        kinds: NDArray[np.int32],
+        starts: NDArray[np.int64],
+        d_scores: Floats,
+        d_table: Floats,
+        *,
+        part: Part = ALL,
+    ) -> None:
+        """Adds the gradient of the kinds' scores to ``d_table``."""
+        scatter_kind_rows(kinds, starts, self._reach, self._sight.first, d_scores, *part, d_table)
+
+    def scatter_slots(self, d_table: Floats, d_slots: Floats, *, part: Part = ALL) -> None:
+        """Adds the gradient of the slots to ``d_slots``."""
+        for place, first_slots in self._first_slots.items():
+            self._rows.scatter_references(first_slots, d_table, d_slots, place=place, part=part)
+
+
+class LexemeScores:
+    """Scores of all templates that read attributes of one lexeme, summed for each token that sees the lexeme.
+
+    They are the same wherever the word stands, so a window of -2..2 costs the addition of one run of five rows per word,
+    whatever the number of templates. Filled as lexemes are met; safe to use from several threads.
+    """
+
+    def __init__(self, compiled: CompiledTemplates, single: NDArray[np.bool_], rows: Table, slots: Floats):
+        self._rows = rows
+        self._slots = slots
+        offsets = compiled.part_offsets[compiled.part_starts[:-1]]
+        self._sight = Sight.of(offsets[single])
+        # By their offsets, so that those of each place are a slice
+        chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
+        self._compiled = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
+        found, counts = np.unique(offsets[chosen], return_counts=True)
+        ends = np.cumsum(counts)
+        self._places = [(self._sight.place(o), slice(e - n, e)) for o, n, e in zip(found, counts, ends)]
+        self._reach = compiled.reader.reach
+        self._lock = threading.Lock()
+        self._table: Optional[LexemeTable] = None
+        self._scores = np.zeros((0, self._sight.width, rows.n_columns), dtype=np.float32)
+        self._filled = 0
+
+    @property
+    def bytes_per_lexeme(self) -> int:
+        return self._scores.itemsize * math.prod(self._scores.shape[1:])
+
+    def add(self, columns: TokenColumns, scores: Floats) -> None:
+        """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
+        if self._places:
+            table = self._up_to_date(columns.table)
+            add_lexeme_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
+
+    def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
+        with self._lock:
+            if table is not self._table:
+                self._table, self._filled = table, 0
+            size = len(table)
+            if size > self._filled:
+                if size > len(self._scores):
+                    # A new array: other threads may be reading the old one
+                    shape = (max(size, 2 * len(self._scores)), *self._scores.shape[1:])
+                    grown = np.zeros(shape, dtype=np.float32)
+                    grown[: self._filled] = self._scores[: self._filled]
+                    self._scores = grown
+                self._fill(table, np.arange(self._filled, size, dtype=np.int32))
+                self._filled = size
+            return self._scores
+
+    def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
+        scores = np.zeros((len(lexemes), *self._scores.shape[1:]))
+        values = table.columns[lexemes]
+        rows = self._compiled.rows_of_values(values, self._compiled.part_columns, self._rows.index)
+        first_slots = self._rows.first_slots(rows)
+        for place, templates in self._places:
+            self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
+        self._scores[lexemes[0] : lexemes[-1] + 1] = scores
