@@ -296,10 +296,6 @@ class Errors(metaclass=_Coded):
         "Component '{name}' has rules that hold in training, which the loss {loss} does not ask for. Use LogLikelihood, "
         "SoftmaxMargin, MaxMargin or Perceptron, or set in_training = false in the constraints."
     )
-    CRF615 = (
-        "Rule '{name}' needs the solver HiGHS, which comes with scipy, which is not installed. Install it: "
-        "pip install 'spacy-crf[ilp]'."
-    )
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
@@ -399,13 +395,13 @@ class Warnings(metaclass=_Coded):
     )
     CRFW601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRFW602 = (
-        "{component}: the solver did not finish within {seconds} s for '{doc}...': the best labelling found is used "
-        "(time_limit in the constraints)."
+        "{component}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': the best that was found is "
+        "used (time_limit in the constraints)."
     )
     CRFW603 = "{component}: probabilities ignore the rules {rules}: {reason}."
     CRFW604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
     CRFW605 = (
-        "{component}: the solver found no labelling of '{doc}...' that keeps all rules within {seconds} s (time_limit in the "
+        "{component}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the "
         "constraints). Not kept, as later ones yield: {rules}."
     )
     CRFW610 = (
@@ -413,6 +409,6 @@ class Warnings(metaclass=_Coded):
         "holds them, so the sums over all labellings can't respect them. The other rules hold in both."
     )
     CRFW606 = (
-        "{component}: the solver did not finish within {seconds} s for '{doc}...': its most probable labelling is used in place "
-        "of that with the most right tokens (time_limit in the constraints)."
+        "{component}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
+        "in place of that with the most right tokens (time_limit in the constraints)."
     )

@@ -2,17 +2,16 @@
 
 import json
 import math
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints import decoding, rule_set
+from spacy_crf.constraints import clock, decoding, rule_set
 from spacy_crf.constraints.automaton import SpanTags
-from spacy_crf.constraints.decoding import decode
+from spacy_crf.constraints.cache import Cache
 from spacy_crf.constraints.facts import Facts, Match, WordKinds
-from spacy_crf.constraints.integer_program import Solution
 from spacy_crf.constraints.rule_set import RuleSet
 from spacy_crf.constraints.rules import RULES, constraints, read_rule
 from spacy_crf.inference.linear_chain import LinearChain
@@ -124,6 +123,10 @@ def make_rules(tables, scheme, labels=LABELS, **settings):
     return RuleSet(constraints(tables, **settings), tags, scheme.transition_mask(n_labels))
 
 
+def decode(rules, scores, doc_starts, facts, words=None, clamp=None):
+    return decoding.decode(rules, decoding.Documents(scores, clamp, facts, words), np.array(doc_starts))
+
+
 def facts_of(rules, size, *, seed=0):
     facts = Facts()
     for rule in rules.rules:
@@ -161,8 +164,6 @@ def price(rule, times):
 def test_rules_mean_what_they_say(number, name):
     table, times = TABLE[number]
     scheme = SCHEMES[name]
-    if table["rule"] == "same_text_same_label":
-        pytest.importorskip("scipy")
     only_hard = table["rule"] in ("same_text_same_label", "custom")
     for weight in (None,) if only_hard else (None, 0.7, -0.4):
         full = table if weight is None else {**table, "weight": weight}
@@ -178,7 +179,7 @@ def test_rules_mean_what_they_say(number, name):
             return price(rule, times(found))
 
         expected = labellings(scores, scheme, breaks)
-        decoded = decode(rules, scores, np.array([0, 5]), facts, WORDS, spans)
+        decoded = decode(rules, scores, np.array([0, 5]), facts, WORDS)
         assert not decoded.unfinished
         if not expected:
             assert decoded.relaxed == {0: [rule]}
@@ -227,17 +228,15 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.parametrize("way", ["search", "automata", "solver"])
+@pytest.mark.parametrize("way", ["search", "automata", "program"])
 @pytest.mark.parametrize("seed", range(6))
 def test_rules_together(seed, way, monkeypatch):
-    max_states = 1 if way == "solver" else 200
-    if way == "solver":
-        pytest.importorskip("scipy")
+    max_states = 1 if way == "program" else 200
     if way != "search":
-        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", (1,))
+        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
     scheme = SCHEMES[list(SCHEMES)[seed % 4]]
     rules = make_rules(TOGETHER, scheme, max_states=max_states)
-    scores, spans = scheme_scores(scheme, 2, [2, 3], seed=seed, spread=2.0)
+    scores, _spans = scheme_scores(scheme, 2, [2, 3], seed=seed, spread=2.0)
 
     def breaks(tags, found):
         times = [
@@ -249,31 +248,31 @@ def test_rules_together(seed, way, monkeypatch):
         return sum(price(rule, n) for rule, n in zip(rules.rules, times))
 
     expected = labellings(scores, scheme, breaks)
-    decoded = decode(rules, scores, np.array([0, 5]), Facts(), WORDS, spans)
+    decoded = decode(rules, scores, np.array([0, 5]), Facts(), WORDS)
     assert tuple(decoded.tags.tolist()) == expected[0][1]
     assert not decoded.relaxed
 
 
-def test_rules_that_have_to_yield_share_the_time_of_the_solver(monkeypatch):
-    asked = []
+def test_rules_that_have_to_yield_share_the_time(monkeypatch):
+    asked, now = [], 0.0
 
-    def out_of_time(*args, time_limit):
-        asked.append(time_limit)
-        time.sleep(time_limit)
-        return Solution(None, False)
+    def out_of_time(self, active, texts, clock):
+        nonlocal now
+        asked.append(clock.left)
+        now += clock.left
+        return None, False
 
-    monkeypatch.setattr(decoding, "solve", out_of_time)
-    rules = make_rules(
-        [{"rule": "same_text_same_label", "name": str(n)} for n in range(8)], SCHEMES["BIO"], time_limit=0.05
-    )
-    scores, spans = scheme_scores(SCHEMES["BIO"], 2, [5], seed=0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(decoding._Programs, "solve", out_of_time)
+    tables = [{"rule": "same_text_same_label", "name": str(n)} for n in range(8)]
+    rules = make_rules(tables, SCHEMES["BIO"], time_limit=0.05)
+    scores, _ = scheme_scores(SCHEMES["BIO"], 2, [5], seed=0)
     emissions = np.full_like(scores.emissions, -50.0)
     emissions[np.arange(5), [1, 0, 3, 0, 0]] = 0.0  # the same word is A, and then B
     words = np.array([7, 1, 7, 2, 3], dtype=np.uint64)
-    decoded = decode(rules, scores._replace(emissions=emissions), np.array([0, 5]), Facts(), words, spans)
+    decoded = decode(rules, scores._replace(emissions=emissions), [0, 5], Facts(), words)
     assert [rule.name for rule in decoded.relaxed[0]] == [str(n) for n in range(8)] and decoded.unfinished == [0]
-    assert len(asked) == 9 and asked[0] == 0.05 and asked[1] < 0.05
-    assert min(asked) >= 0.01 * 0.05 and sum(asked) < 0.11
+    assert asked[0] == pytest.approx(0.04) and len(asked) == 9 and sum(asked) <= 0.05
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -305,32 +304,53 @@ def test_facts_about_words_are_facts_about_their_tokens(name, kept):
 def test_a_batch_is_decoded_document_by_document():
     scheme = SCHEMES["BIO"]
     rules = make_rules([{"rule": "at_most", "label": "*", "n": 1}, {"rule": "same_text_same_label"}], scheme)
-    pytest.importorskip("scipy")
     lengths, doc_starts = [4, 3, 0, 5, 2], np.array([0, 7, 7, 14])
-    scores, spans = scheme_scores(scheme, 2, lengths, seed=4)
+    scores, _spans = scheme_scores(scheme, 2, lengths, seed=4)
     words = np.arange(14, dtype=np.uint64) % 3
     clamp = np.random.default_rng(0).random(scores.emissions.shape) < 0.9
     clamp[:, 0] = True
-    together = decode(rules, scores, doc_starts, Facts(), words, spans, clamp=clamp)
+    together = decode(rules, scores, doc_starts, Facts(), words, clamp)
     first = scores._replace(emissions=scores.emissions[:7], starts=np.array([0, 4, 7]))
     second = scores._replace(emissions=scores.emissions[7:], starts=np.array([0, 5, 7]))
     alone = [
-        decode(rules, part, np.array([0, 7]), Facts(), of_words, spans, clamp=of_clamp).tags
+        decode(rules, part, np.array([0, 7]), Facts(), of_words, of_clamp).tags
         for part, of_words, of_clamp in ((first, words[:7], clamp[:7]), (second, words[7:], clamp[7:]))
     ]
     assert together.tags.tolist() == np.concatenate(alone).tolist()
 
 
+@pytest.mark.issue(12)
+def test_a_cache_may_be_emptied_between_two_looks():
+    """Another thread, for which it was full, emptied it: KeyError."""
+    cache = Cache(9)
+
+    class Key:
+        looks = 0
+
+        def __hash__(self):
+            self.looks += 1
+            if self.looks > 1:
+                cache.clear()
+            return 1
+
+    key = Key()
+    assert cache.find(key, lambda: "made") == "made" and len(cache) == 1
+    key.looks = 0
+    assert cache.find(key, lambda: "made again") == "made"
+    small = Cache(2)
+    assert [small.find(n, lambda n=n: -n) for n in (1, 2, 3, 1)] == [-1, -2, -3, -1] and len(small) == 2
+
+
 def test_later_rules_yield():
     scheme = SCHEMES["BIO"]
-    scores, spans = scheme_scores(scheme, 2, [3], seed=0)
+    scores, _spans = scheme_scores(scheme, 2, [3], seed=0)
     tables = [
         {"rule": "at_least", "label": "A", "n": 2, "name": "two"},
         {"rule": "at_least", "label": "B", "n": 2, "name": "too many for three tokens"},
         {"rule": "at_most", "label": "A", "n": 2, "name": "no more"},
     ]
     rules = make_rules(tables, scheme)
-    decoded = decode(rules, scores, np.array([0, 3]), Facts(), WORDS, spans)
+    decoded = decode(rules, scores, np.array([0, 3]), Facts(), WORDS)
     assert [rule.name for rule in decoded.relaxed[0]] == ["too many for three tokens"]
     labels = scheme.decode(decoded.tags, np.array([0, 3])).label.tolist()
     assert labels.count(A) == 2

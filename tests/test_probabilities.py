@@ -415,8 +415,7 @@ def test_patterns_that_can_not_match_are_refused():
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
-def test_a_solver_out_of_time_names_the_document(factory, caplog):
-    pytest.importorskip("scipy")
+def test_a_program_out_of_time_names_the_document(factory, caplog):
     texts = [*NER_TEXTS, "[Paris](PER) met Bob in [Paris](GPE) ."] * 2
     nlp = spacy.blank("en")
     nlp.add_pipe(factory, config=with_rules([{"rule": "same_text_same_label", "name": "one label"}], time_limit=1e-6))

@@ -15,10 +15,9 @@ from spacy.tokens import Doc, Span
 
 from spacy_crf.arrays import cut_document, join_sequences
 from spacy_crf.constraints import rule_set
-from spacy_crf.constraints import segments as segment_rules
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.rules import RULES, constraints
-from spacy_crf.constraints.segments import SegmentRules, decode
+from spacy_crf.constraints.segments import SegmentRules
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import SpanStates
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -27,7 +26,7 @@ from spacy_crf.types import GOES_ON, SegmentClamp
 
 from . import reference
 from .test_cli_rules import run
-from .test_constraints import LABELS, TABLE, WORDS, A, B, count, facts_of, order_broken, price
+from .test_constraints import LABELS, TABLE, WORDS, A, B, count, decode, facts_of, order_broken, price
 from .test_constraints import Span as PlainSpan
 from .test_semi_markov import random_scores
 from .util import entities, ner_examples
@@ -103,8 +102,6 @@ def assert_the_same_distribution(rules, scores, facts, expected, clamp=None):
 def test_rules_mean_what_they_say(number):
     table, times = TABLE[number]
     same_text = table["rule"] == "same_text_same_label"
-    if same_text:
-        pytest.importorskip("scipy")
     for weight in (None,) if same_text or table["rule"] == "custom" else (None, 0.7, -0.4):
         rules = make_rules([table if weight is None else {**table, "weight": weight}])
         [rule] = rules.rules
@@ -155,15 +152,13 @@ def together_broken(rules, lengths):
     return breaks
 
 
-@pytest.mark.parametrize("way", ["search", "automata", "solver"])
+@pytest.mark.parametrize("way", ["search", "automata", "program"])
 @pytest.mark.parametrize("lengths", [[2, 3], [5], [1, 0, 3, 1]], ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
-    rules = make_rules(TOGETHER, max_states=1 if way == "solver" else 200)
+    rules = make_rules(TOGETHER, max_states=1 if way == "program" else 200)
     if way != "search":
-        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", (1,))
-    if way == "solver":
-        pytest.importorskip("scipy")
+        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
     scores = make_scores(lengths, seed, per_position=seed > 1)
     rng = np.random.default_rng(seed)
     clamp = SegmentClamp(rng.random((5, 3)) < 0.9, rng.random(5) < 0.9, rng.random(5) < 0.1) if seed % 2 else None
@@ -179,16 +174,14 @@ def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the 4000 best of 30 states take minutes in plain Python")
-@pytest.mark.parametrize("way", ["search", "solver"])
+@pytest.mark.parametrize("way", ["search", "program"])
 @pytest.mark.parametrize("seed", range(3))
 def test_each_of_29_labels_once(seed, way, monkeypatch):
     """The product of these automata has 2^29 states; the first of the n best that keeps the rules is the answer."""
     labels = [f"L{n}" for n in range(29)]
     rules = make_rules([{"rule": "at_most", "label": label, "n": 1} for label in labels], labels)
-    if way == "solver":
-        pytest.importorskip("scipy")
-        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", (1,))
-        monkeypatch.setattr(segment_rules, "_MOST_TRANSITIONS", 0)
+    if way == "program":
+        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
     scores = random_scores([6, 5], 30, seed=seed, spread=1.5)
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
     scores.lengths[1:, 0] = -np.inf
@@ -202,7 +195,6 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
 
 
 def test_texts_in_a_batch():
-    pytest.importorskip("scipy")
     rules = make_rules([{"rule": "at_most", "label": "*", "n": 2}, {"rule": "same_text_same_label"}])
     lengths = [4, 3, 0, 5, 2]
     scores, words = make_scores(lengths, 4), np.arange(14, dtype=np.uint64) % 3
@@ -502,7 +494,6 @@ def test_bad_settings_are_refused(config, code):
 
 
 def test_probabilities_say_which_rule_they_leave_out(caplog):
-    pytest.importorskip("scipy")
     rules = [ONCE, {"rule": "order", "labels": ["PER", "GPE"], "name": "order"}, {"rule": "same_text_same_label"}]
     nlp = trained(confidence=True, **with_rules(rules, max_states=8))
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):

@@ -15,6 +15,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schemes import Segments
 from ..types import Floats
 
 OUTSIDE, BREAK = 0, 1
@@ -67,6 +68,17 @@ class SpanTags:
         before[opening] = len(self.label_of)
         return self.events[before, tags]
 
+    def segments_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_]) -> Segments:
+        """The spans that tags spell.
+
+        tags (int32[T]): -1 for none. opening (bool[T]): Where a sequence begins.
+        """
+        label = np.where(tags >= 0, self.label_of[tags], -1)
+        goes_on = np.zeros(len(tags) + 1, dtype=bool)
+        goes_on[1:-1] = self.continues[tags[:-1], tags[1:]] & ~opening[1:] & (label[1:] >= 0) & (label[:-1] >= 0)
+        begins, ends = (label >= 0) & ~goes_on[:-1], (label >= 0) & ~goes_on[1:]
+        return Segments(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
+
 
 class Automaton(NamedTuple):
     """A deterministic automaton; it starts in state 0."""
@@ -80,9 +92,8 @@ class Automaton(NamedTuple):
         return len(self.last)
 
     @property
-    def is_lazy(self) -> bool:
-        """Whether it never rewards anything: then it can be left out as long as nothing breaks it."""
-        return bool((self.scores <= 0.0).all() and (self.last <= 0.0).all())
+    def accepts_nothing(self) -> bool:
+        return not (self.last > -np.inf).any()
 
     def score(self, events: NDArray[np.int32]) -> float:
         """Score of a sequence of events; -inf if it is forbidden."""
@@ -124,6 +135,20 @@ def per_sentence(automaton: Automaton) -> Automaton:
     return Automaton(following, scores, automaton.last)
 
 
+def parted(automaton: Automaton) -> tuple[Floats, Automaton]:
+    """What an automaton says of an event in whatever state, and the rest of it: that never rewards anything, so it can be
+    left out as long as nothing breaks it.
+
+    RETURNS (float64[E], Automaton): -inf for events that it never allows.
+    """
+    allowed = automaton.next >= 0
+    always = np.where(allowed, automaton.scores, -np.inf).max(axis=0)
+    finite = np.where(always > -np.inf, always, 0.0)
+    always[BREAK] = 0.0  # it happens whatever the labelling is
+    last = automaton.last if automaton.accepts_nothing else automaton.last - automaton.last.max()
+    return always, Automaton(automaton.next, np.where(allowed, automaton.scores - finite, 0.0), last)
+
+
 def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = None) -> Optional[Automaton]:
     """The automaton of both: reachable pairs of states.
 
@@ -162,12 +187,15 @@ def minimised(automaton: Automaton) -> Automaton:
     automaton = _trimmed(automaton)
     following = automaton.next
     scores = np.where(following >= 0, automaton.scores, 0.0)
+    # Events that it does not tell apart are one.
+    kinds = np.unique(np.concatenate([following, scores]), axis=1)[: len(following)].astype(np.int64)
     _, classes = np.unique(np.column_stack([scores, automaton.last, following >= 0]), axis=0, return_inverse=True)
     classes = classes.reshape(-1)
     while True:
-        behaviour = np.column_stack([classes, np.where(following >= 0, classes[following], -1)])
-        _, refined = np.unique(behaviour, axis=0, return_inverse=True)
-        refined = refined.reshape(-1)
+        refined = classes
+        for to in kinds.T:
+            pairs = refined * (len(to) + 1) + np.where(to >= 0, classes[to] + 1, 0)
+            _, refined = np.unique(pairs, return_inverse=True)
         if refined.max() == classes.max():
             break
         classes = refined

@@ -2,40 +2,43 @@
 
 The rules with a memory are added lazily: decode with the masks alone, add the automata of the rules that this labelling
 breaks, decode again, until none is broken. That is exact, because the best labelling of a relaxation is the best of all
-if it breaks nothing; and most documents need none. A best-first search comes before their product is built: where a rule is
-broken by little it is done at once. What no automaton holds, or only too large a one, goes to a solver, again only where
-it is broken.
+if it breaks nothing; and most documents need none. Sentences that break a rule of their own are decoded by themselves.
+Where a rule is broken by little a best-first search finds the labelling at once; what it can't do is a program's
+(`program`). The time limit bounds all of it: when the time is up, the best labelling found so far is the answer.
 """
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Joined, cut_document, join_sequences
-from ..inference.linear_chain import LinearChain
-from ..inference.spans import segments_of
-from ..inference.state_graph import GraphChain
-from ..inference.structure import SpanStates
-from ..schemes import Segments
-from ..types import ChainScores, Clamp, Floats
-from .automaton import Automaton
+from .. import arrays
+from .clock import Clock
 from .facts import Facts
-from .integer_program import Solution, solve
-from .rule_set import CompiledRules, RuleSet, ends
+from .program import Program
+from .rule_set import CompiledRules, differing_texts
 from .rules import Rule
 
-_LEAST = 0.01  # of the time limit, for the solver to look at a document at all
+_FEW_TOKENS = 1_000  # of documents for which a best-first search is tried
+_MOST = 0.8  # of the time limit, for a labelling that keeps all rules
+_FIRST_SHARE = 0.6  # of what is left of it, while not all automata are there
+_ONE_BY_ONE = 0.7  # share of the time that is left as long as automata are added one after the other
+_WORK = 1e9  # numbers that are looked at in a second, or more
+_BUILDING = 400  # tokens in whose time a graph is built
+_GRAPH_SHARE = 0.2  # of the time that is left, for which the graph of all states of automata is preferred to a program
+
+Tags = NDArray[np.int32]
+Text = tuple[int, ...]  # the number of its sequence, or -1 for all of the document, and its words
 
 
 class Decoded(NamedTuple):
     """Labellings of a batch, and what could not be had."""
 
-    tags: NDArray[np.int32]  # [T]
+    tags: Tags  # [T]
     relaxed: dict[int, list[Rule]]  # the rules that a document does not keep, by its number
-    unfinished: list[int]  # documents for which the solver ran out of time
+    unfinished: list[int]  # documents for which the time was up
     solved: dict[int, list[str]]  # how documents were decoded that broke a rule at first: names of the rules added
 
 
@@ -46,80 +49,52 @@ class Kept(NamedTuple):
     instead: Mapping[int, frozenset[int]]  # for some documents others
 
 
-class Document(NamedTuple):
-    """One document of a batch: scores without the rules, and what the rules need to know."""
+class Documents(NamedTuple):
+    """Scores of documents without the rules, and what the rules need to know."""
 
-    scores: ChainScores
-    clamp: Optional[Clamp]
+    scores: Any
+    clamp: Any
     facts: Facts
-    words: NDArray[np.uint64]  # [T]
-    spans: SpanStates
+    words: Optional[NDArray[np.uint64]]  # [T] for rules about texts
 
 
 def decode(
-    rules: RuleSet,
-    scores: ChainScores,
-    doc_starts: NDArray[np.int64],
-    facts: Facts,
-    words: Optional[NDArray[np.uint64]],
-    spans: SpanStates,
-    *,
-    clamp: Optional[Clamp] = None,
-    kept: Optional[Kept] = None,
+    rules: CompiledRules, documents: Documents, doc_starts: NDArray[np.int64], kept: Optional[Kept] = None
 ) -> Decoded:
     """Best labellings of D documents.
 
-    scores (ChainScores): Potentials, without the rules.
-    doc_starts (int64[D + 1]): Where the documents start; each begins a sequence.
-    facts (Facts): What patterns and functions say of the tokens.
-    words (uint64[T]): The words, for rules about texts.
-    spans (SpanStates): How tags spell spans.
-    clamp (bool[T, S]): Tags still allowed, or None.
+    documents (Documents): Each begins a sequence.
+    doc_starts (int64[D + 1]): Where they start.
     kept (Kept): The rules that hold; by default all that can be kept, in their order.
     RETURNS (Decoded)
     """
-    path = LinearChain().viterbi(rules.apply(scores, facts, None if kept is None else kept.places), clamp=clamp)
-    tags = path.states
-    broken = documents_without(path.scores, scores.starts, doc_starts)
+    scores, clamp, facts, words = documents
+    rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
+    places = None if kept is None else kept.places
+    tags, best = rules.structure.viterbi(rules.decodable(scores, facts, places), clamp=clamp)
+    broken = np.zeros(len(doc_starts) - 1, dtype=bool)
+    without = scores.starts[:-1][best == -np.inf]
+    broken[np.searchsorted(doc_starts, without, side="right") - 1] = True
     if rules.automata:
-        opening, _ = ends(scores.starts, len(tags))
-        totals = rules.scores_of(np.maximum(tags, 0), opening, doc_starts)
-        broken |= rules.broken(totals, None if kept is None else kept.places)
-
-    def search(tokens: slice) -> ChainSearch:
-        of_doc, of_clamp = cut_document(scores, clamp, tokens)
-        document = Document(of_doc, of_clamp, facts.at(tokens), cut_words(words, tokens), spans)
-        return ChainSearch(rules, document)
-
-    return search_where_broken(rules, tags, doc_starts, broken, search, kept)
-
-
-def search_where_broken(
-    rules: CompiledRules,
-    tags: NDArray[np.int32],
-    doc_starts: NDArray[np.int64],
-    broken: NDArray[np.bool_],
-    search: "Callable[[slice], Search]",
-    kept: Optional[Kept],
-) -> Decoded:
-    """The labellings of D documents, those that break a rule replaced by the best that keep all.
-
-    tags (int32[T]): The labellings; they are changed in place.
-    broken (bool[D]): Documents that break a rule other than those about texts.
-    search (Callable): The search for the document that has these tokens.
-    kept (Kept): The rules that hold, None if that is to be found out.
-    """
-    decoded = Decoded(tags, {}, [], {})
+        broken |= rules.broken(rules.totals(tags, scores.starts, doc_starts), places)
+    for rule in rules.global_:
+        segments = rules.segments(tags, scores.starts)
+        of_scope = scores.starts if rule.per == "sentence" else doc_starts
+        scope = np.repeat(np.arange(len(of_scope) - 1), np.diff(of_scope))
+        texts = [text[0] for text in differing_texts(segments, words, scope)]
+        broken[np.searchsorted(doc_starts, of_scope[texts], side="right") - 1] = True
     if kept is not None:
         broken[list(kept.instead)] = True
-    for d in range(len(doc_starts) - 1) if rules.global_ else np.flatnonzero(broken).tolist():
+    decoded = Decoded(tags, {}, [], {})
+    if broken.any():
+        rules.warm_up(scores)
+    for d in np.flatnonzero(broken & (np.diff(doc_starts) > 0)).tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        if tokens.start == tokens.stop:
-            continue
-        of_doc = search(tokens)
-        if not broken[d] and not of_doc.clashing(tags[tokens]):
-            continue
-        answer = of_doc.best() if kept is None else of_doc.under(kept.instead.get(d, kept.places))
+        of_words = None if words is None else words[tokens]
+        document = Documents(*arrays.cut_document(scores, clamp, tokens), facts.at(tokens), of_words)
+        search = Search(rules, document, Clock(rules.constraints.time_limit))
+        first = tags[tokens].copy() if kept is None or d not in kept.instead else None
+        answer = search.best(first) if kept is None else search.under(kept.instead.get(d, kept.places), first)
         if answer.tags is not None:
             tags[tokens] = answer.tags
         if answer.relaxed:
@@ -130,195 +105,252 @@ def search_where_broken(
     return decoded
 
 
-def documents_without(scores: Floats, starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Documents with a sequence that has no labelling: bool[D].
-
-    scores (float64[B]): Of the best labellings, -inf where there is none.
-    """
-    without = np.zeros(len(doc_starts) - 1, dtype=bool)
-    for b in np.flatnonzero(scores == -np.inf):
-        without[np.searchsorted(doc_starts, starts[b], side="right") - 1] = True
-    return without
-
-
-def cut_words(words: Optional[NDArray[np.uint64]], tokens: slice) -> NDArray[np.uint64]:
-    return np.zeros(0, dtype=np.uint64) if words is None else words[tokens]
-
-
 class Answer(NamedTuple):
-    tags: Optional[NDArray[np.int32]]  # None if there was no time to find any
+    tags: Optional[Tags]  # None if there was no time to find any
     relaxed: list[Rule]
     finished: bool
     added: list[str]
 
 
-class Search:
-    """The search for the best labelling of one document: base for all structures.
+class _Known(NamedTuple):
+    """A labelling, and for which rules it is the best one: all that it was made for, and others that it keeps anyway."""
 
-    rules (CompiledRules): The rules.
-    document: Its scores, clamp, facts and words.
+    tags: Tags
+    made_for: frozenset[int]
+    keeps: frozenset[int]
+
+
+class Search:
+    """The search for the best labelling of one document.
+
+    document (Documents): A single one.
+    clock (Clock): The time there is.
+    of_sentence (bool): Whether it is a sentence, and only rules about sentences are looked at.
     """
 
-    def __init__(self, rules: CompiledRules, document: Any):
-        self._rules = rules
-        self._document = document
+    def __init__(self, rules: CompiledRules, document: Documents, clock: Clock, *, of_sentence: bool = False):
+        self._rules, self._document, self._clock = rules, document, clock
+        self._of_sentence = of_sentence
+        self._starts = document.scores.starts
         self._finished = True
         self._added: list[str] = []
-        self._seconds = rules.constraints.time_limit  # that are left to the solver
-        self._share = 1.0  # of them, that it may take at once
 
-    # What a structure adds
-
-    def _masked(self, kept: set[int]) -> Any:
-        """The document as a single sequence under the masks of some rules: scores, clamp and the places of its tokens."""
-        raise NotImplementedError
-
-    def _viterbi(self, masked: Any, graph: Any) -> Optional[tuple[NDArray[np.int32], float]]:
-        """The best labelling under the graph of some automata (None for none) and its score, None if it is too large."""
-        raise NotImplementedError
-
-    def _program(
-        self, masked: Any, automata: list[Automaton], occurrences: list[list[tuple[int, int]]], seconds: float
-    ) -> Solution:
-        """The best labelling under automata, in which those spans of a list of occurrences that are taken have one label, or
-        what the solver knows of it after so many seconds."""
-        raise NotImplementedError
-
-    def _totals(self, tags: NDArray[np.int32]) -> Floats:
-        """What each automaton says of a labelling: float64[N]."""
-        raise NotImplementedError
-
-    def _segments(self, tags: NDArray[np.int32]) -> Segments:
-        """The spans of a labelling."""
-        raise NotImplementedError
-
-    # What they share
-
-    def best(self) -> Answer:
+    def best(self, tags: Tags) -> Answer:
         """Where no labelling keeps all rules, the hard ones are taken up one by one, in their order, as long as there
-        is one."""
-        rules = self._rules.rules
-        tags = self._solve([rule.place for rule in rules])
-        if tags is not None:
-            return Answer(tags, [], self._finished, self._added)
-        # The solver gets its time once more, for all rules together.
-        self._seconds, self._share = self._rules.constraints.time_limit, 0.5
-        kept = [rule.place for rule in rules if not rule.hard]
-        tags, relaxed = self._solve(kept), []
-        if tags is None:  # the clamp alone is too much: whoever made it has looked at it, so only the scheme is left
-            self._lift_clamp()
-            tags = self._solve(kept)
-        for rule in rules:
-            if rule.hard:
-                with_rule = self._solve([*kept, rule.place])
-                if with_rule is None:
-                    relaxed.append(rule)
-                else:
-                    tags = with_rule
-                    kept.append(rule.place)
-        return Answer(tags, relaxed, self._finished, self._added)
+        is one.
 
-    def under(self, kept: frozenset[int]) -> Answer:
-        """The best labelling under rules, given by their places, that some labelling keeps."""
-        tags = self._solve(sorted(kept))
-        return Answer(tags, [], self._finished and tags is not None, self._added)
-
-    def _solve(self, kept: list[int]) -> Optional[NDArray[np.int32]]:
-        """The best labelling under some rules, None if there is none."""
+        tags (int32[T]): The best labelling under the masks of all rules, -1 if there is none.
+        """
         rules = self._rules
-        masked = self._masked(set(kept))
-        relevant = set(rules.automata_of(kept))
-        active = set(rules.rewards & relevant)
-        texts: list = []  # (rule, text) of the texts that must have one label
+        every = frozenset(rule.place for rule in rules.rules)
+        found = self._solve(every, tags, self._clock.part(_MOST))
+        if found is not None:
+            return Answer(found, [], self._finished, self._added)
+        kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
+        if (tags == -1).any():
+            known = self._known(self._viterbi(soft), soft)
+        else:
+            known = self._known(tags, rules.decodable_places)
+        relaxed = []
+        for rule in rules.rules:
+            if rule.hard and rule.place not in known.keeps:
+                found = self._solve(kept | {rule.place}, None, self._clock.part(0.5))
+                if found is None:
+                    relaxed.append(rule)
+                    continue
+                known = self._known(found, kept | {rule.place}, solved=True)
+            kept |= {rule.place}
+        if not known.made_for <= kept <= known.keeps:
+            found = self._solve(kept, None, self._clock)
+            self._finished &= found is not None  # there is one
+            known = known if found is None else known._replace(tags=found)
+        return Answer(known.tags, relaxed, self._finished, self._added)
+
+    def under(self, kept: frozenset[int], tags: Optional[Tags]) -> Answer:
+        """The best labelling under rules that some labelling keeps.
+
+        kept (frozenset[int]): Their places.
+        tags (int32[T]): The best labelling under their masks, if it is known.
+        """
+        found = self._solve(kept, tags, self._clock)
+        return Answer(found, [], self._finished and found is not None, self._added)
+
+    def _solve(self, kept: frozenset[int], tags: Optional[Tags], clock: Clock) -> Optional[Tags]:
+        """The best labelling under some rules, None if there is none or it was not found in time."""
+        rules = self._rules
+        automata = [n for n in rules.automata_of(kept) if not self._of_sentence or rules.automata[n].rule.in_sentence]
+        if any(rules.automata[n].automaton.accepts_nothing for n in automata):
+            return None
+        tags = self._viterbi(kept) if tags is None else tags
+        if (tags == -1).any():
+            return None
+        settled: set[int] = set()
+        finished = True
         self._added = []
-        while True:
-            tags = self._decode(masked, frozenset(active), texts)
-            if tags is None:
-                return None
-            totals = self._totals(tags)
-            broken = {n for n in relevant - active if totals[n] < 0.0}
-            clashing = [item for item in self.clashing(tags) if item[0].place in kept and item not in texts]
+        if len(self._starts) > 2:
+            tags, finished = self._with_sentences(kept, tags, clock)
+            settled = {n for n in automata if rules.automata[n].rule.in_sentence}
+        programs, active, texts = _Programs(self, kept), set(), []
+        while tags is not None:
+            broken, clashing = self._broken(tags, automata, kept)
+            broken = broken - active - settled
+            clashing = [item for item in clashing if item not in texts]
             if not broken and not clashing:
-                return tags
-            active |= broken
+                if not finished and active:
+                    tags, finished = self._better(programs, tags, automata, kept)
+                break
+            if clock.left <= 0.0:
+                tags, finished = None, False
+                break
+            active |= set(broken if clock.share_left > _ONE_BY_ONE else automata)
             texts += clashing
-            for rule in [rules.automata[n].rule for n in sorted(broken)] + [rule for rule, _ in clashing]:
-                if rule.name not in self._added:
-                    self._added.append(rule.name)
+            names = [rules.automata[n].rule.name for n in sorted(broken)] + [rule.name for rule, _ in clashing]
+            self._added += [name for name in dict.fromkeys(names) if name not in self._added]
+            settled.clear()  # what is decoded now is all of the document
+            part = clock.part(_FIRST_SHARE) if len(active) < len(automata) else clock
+            tags, finished = programs.solve(frozenset(active), texts, part)
+        self._finished &= finished
+        return tags
 
-    def _decode(self, masked: Any, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
-        """The best labelling under some automata in which some texts have one label, None if there is none."""
-        tags = self._decode_joined(masked, active, texts)
-        return None if tags is None else tags[masked.tokens]
+    def _better(
+        self, programs: "_Programs", tags: Tags, automata: list[int], kept: frozenset[int]
+    ) -> tuple[Tags, bool]:
+        """A labelling that keeps all rules, or a better one if there is one and the time is not up; whether it is the best."""
+        found, finished = programs.go_on(self._clock)
+        broken, clashing = self._broken(found, automata, kept)
+        return (tags, False) if broken - programs.active or clashing else (found, finished)
 
-    def _decode_joined(self, masked: Any, active: frozenset[int], texts: list) -> Optional[NDArray[np.int32]]:
-        if not texts:
-            if active and not active & self._rules.rewards:
-                found, tags = self._rules.best_first(masked, active)
-                if found:
-                    return tags
-            graph = self._rules.graph(active) if active else None
-            best = self._viterbi(masked, graph) if graph is not None or not active else None
-            if best is not None:
-                tags, score = best
-                return tags if score > -np.inf else None
-        automata = [self._rules.automata[n].automaton for n in sorted(active)]
-        occurrences = [self._occurrences(*text, masked.tokens) for text in texts]
-        began = time.perf_counter()
-        solution = self._program(
-            masked, automata, occurrences, max(self._share * self._seconds, _LEAST * self._rules.constraints.time_limit)
-        )
-        self._seconds -= time.perf_counter() - began
-        self._finished &= solution.finished
-        return solution.tags
+    def _viterbi(self, kept: frozenset[int]) -> Tags:
+        scores, clamp, facts, _ = self._document
+        return self._rules.structure.viterbi(self._rules.decodable(scores, facts, kept), clamp=clamp).states
 
-    def _lift_clamp(self) -> None:
-        """Goes on without the clamp."""
-        self._document = self._document._replace(clamp=None)
+    def _with_sentences(self, kept: frozenset[int], tags: Tags, clock: Clock) -> tuple[Optional[Tags], bool]:
+        """A labelling whose sentences, one by one, keep the rules about sentences; and whether it is the best one, or, for None,
+        there is none."""
+        scores, clamp, facts, words = self._document
+        starts, tags = self._starts, tags.copy()
+        totals = self._rules.totals(tags, starts, starts)
+        inner = frozenset(rule.place for rule in self._rules.rules if rule.in_sentence)
+        broken = self._rules.broken(totals, kept & inner)
+        for _, text in self._clashing(tags, kept & inner):
+            broken[text[0]] = True
+        finished = True
+        numbers = np.flatnonzero(broken).tolist()
+        for n, b in enumerate(numbers):
+            tokens = slice(int(starts[b]), int(starts[b + 1]))
+            part = clock.part(2.0 / (1 + len(numbers) - n))
+            of_words = None if words is None else words[tokens]
+            sentence = Documents(*arrays.cut_document(scores, clamp, tokens), facts.at(tokens), of_words)
+            search = Search(self._rules, sentence, part, of_sentence=True)
+            found = search._solve(kept, tags[tokens].copy(), part)
+            self._added += [name for name in search._added if name not in self._added]
+            if found is None:
+                return None, search._finished
+            tags[tokens], finished = found, finished and search._finished
+        return tags, finished
 
-    def clashing(self, tags: NDArray[np.int32]) -> list[tuple[Rule, tuple[int, ...]]]:
-        """Rules about texts that a labelling breaks, each with a text."""
-        if not self._rules.global_:
-            return []
-        clashes = self._rules.clashes(self._segments(tags), self._document.words, self._sentences)
-        return [(clash.rule, text) for clash in clashes for text in clash.texts]
+    def _broken(
+        self, tags: Tags, automata: list[int], kept: frozenset[int]
+    ) -> tuple[set[int], list[tuple[Rule, Text]]]:
+        """Which automata take something off a labelling, and which texts have several labels."""
+        [totals] = self._rules.totals(tags, self._starts, np.array([0, len(tags)]))
+        return {n for n in automata if totals[n] < 0.0}, self._clashing(tags, kept)
+
+    def _clashing(self, tags: Tags, kept: frozenset[int]) -> list[tuple[Rule, Text]]:
+        rules = [rule for rule in self._rules.global_ if rule.place in kept]
+        if self._of_sentence:
+            rules = [rule for rule in rules if rule.in_sentence]
+        found = []
+        for rule in rules:
+            scope = self._sentences if rule.per == "sentence" else np.full(len(tags), -1)
+            segments = self._rules.segments(tags, self._starts)
+            found += [(rule, text) for text in differing_texts(segments, self._document.words, scope)]
+        return found
 
     @property
     def _sentences(self) -> NDArray[np.int64]:
-        starts = self._document.scores.starts
-        return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        return np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
 
-    def _occurrences(self, rule: Rule, text: tuple[int, ...], places: NDArray[np.int64]) -> list[tuple[int, int]]:
+    def _known(self, tags: Tags, made_for: frozenset[int], *, solved: bool = False) -> _Known:
+        """What is known of a labelling.
+
+        made_for (frozenset[int]): Places of rules under which it is the best: under their masks, or, if it is solved,
+            under all that they say.
+        """
+        rules, document = self._rules, self._document
+        broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
+        breaks = {rules.automata[n].rule.place for n in broken} | {rule.place for rule, _ in clashing}
+        keeps = {rule.place for rule in rules.rules if rule not in rules.local and rule.place not in breaks}
+        for rule in rules.local:
+            if rule.place in made_for:
+                keeps.add(rule.place)
+            elif self._clock.left > 0.0:  # otherwise it yields
+                masked = rules.apply(document.scores, document.facts, {rule.place})
+                keeps |= {rule.place} if (rules.structure.path_score(masked, tags) > -np.inf).all() else set()
+        return _Known(tags, made_for, frozenset(keeps | made_for if solved else keeps))
+
+
+class _Programs:
+    """What is decoded again and again for one document, as rules are added."""
+
+    def __init__(self, search: Search, kept: frozenset[int]):
+        self._search, self._kept = search, kept
+
+    def solve(
+        self, active: frozenset[int], texts: list[tuple[Rule, Text]], clock: Clock
+    ) -> tuple[Optional[Tags], bool]:
+        """The best labelling under some automata in which some texts have one label each.
+
+        RETURNS (int32[T] or None, bool): None if there is none, or it was not found; and whether it is so for sure.
+        """
+        rules, n_tokens = self._search._rules, len(self._search._document.scores[0])
+        if not texts and n_tokens <= _FEW_TOKENS:
+            found, path = rules.best_first(self._lifted, active)
+            if found:
+                return None if path is None else path[self._lifted.tokens], True
+        if not texts and rules.graph_size(active) * (n_tokens + _BUILDING) <= _GRAPH_SHARE * _WORK * clock.left:
+            graph = rules.graph(active)
+            if graph is not None:
+                return self._through(graph), True
+        if len(rules.tags.label_of) ** 2 * n_tokens > _WORK * clock.left:
+            return None, False
+        lattice = self._lattice
+        readers = [rules.readers[n] for n in sorted(active)]
+        for rule, text in texts:
+            occurrences = self._occurrences(rule, text)
+            readers.append(rules.text_reader(rules.tags, occurrences, lattice.tokens))
+        self.active, self._program = active, Program(lattice, readers)
+        return self.go_on(clock)
+
+    def go_on(self, clock: Clock) -> tuple[Optional[Tags], bool]:
+        """With what was decoded last."""
+        path, finished = self._program.solve(clock)
+        return None if path is None else path[self._lifted.tokens], finished
+
+    def _through(self, graph: Any) -> Optional[Tags]:
+        scores, clamp, facts, _ = self._search._document
+        joined = arrays.join_sequences(self._search._rules.apply(scores, facts, self._kept), clamp)
+        path = graph.viterbi(joined.scores, clamp=joined.clamp)
+        return path.states[joined.tokens] if path.scores[0] > -np.inf else None
+
+    @cached_property
+    def _lifted(self) -> arrays.Joined:
+        scores, clamp, facts, _ = self._search._document
+        return arrays.join_sequences(self._search._rules.decodable(scores, facts, self._kept), clamp)
+
+    @cached_property
+    def _lattice(self) -> Any:
+        return self._search._rules.lattice(self._lifted)
+
+    def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
         """Where a text stands, as tokens of the joined sequence."""
-        scope, words = text[0], np.array(text[1:], dtype=np.uint64)
-        of_document, sentences = self._document.words, self._sentences
-        found = []
-        for begin in range(len(of_document) - len(words) + 1):
-            end = begin + len(words)
-            same = (of_document[begin:end] == words).all() and sentences[begin] == sentences[end - 1]
-            if same and scope in (-1, sentences[begin]):
-                found.append((int(places[begin]), int(places[end - 1]) + 1))
-        return found
-
-
-class ChainSearch(Search):
-    """The search for the best labelling of a document that is a chain."""
-
-    def _masked(self, kept: set[int]) -> Joined:
-        document = self._document
-        return join_sequences(self._rules.apply(document.scores, document.facts, kept), document.clamp)
-
-    def _viterbi(self, masked: Joined, graph: Optional[GraphChain]) -> tuple[NDArray[np.int32], float]:
-        path = (graph or LinearChain()).viterbi(masked.scores, clamp=masked.clamp)
-        return path.states, float(path.scores[0])
-
-    def _program(self, masked: Joined, automata, occurrences, seconds: float) -> Solution:
-        return solve(masked, self._rules.tags, automata, occurrences, time_limit=seconds)
-
-    def _totals(self, tags: NDArray[np.int32]) -> Floats:
-        opening, _ = ends(self._document.scores.starts, len(tags))
-        return self._rules.scores_of(tags, opening, np.array([0, len(tags)]))[0]
-
-    def _segments(self, tags: NDArray[np.int32]) -> Segments:
-        opening, _ = ends(self._document.scores.starts, len(tags))
-        return segments_of(tags, self._document.spans, opening)
+        scope, *wanted = text
+        words, sentences = self._search._document.words, self._search._sentences
+        last = len(wanted) - 1
+        begins = np.flatnonzero(words[: len(words) - last] == np.uint64(wanted[0]))
+        for offset, word in enumerate(wanted[1:], start=1):
+            begins = begins[words[begins + offset] == np.uint64(word)]
+        begins = begins[sentences[begins] == sentences[begins + last]]
+        begins = begins if scope < 0 else begins[sentences[begins] == scope]
+        places = self._lifted.tokens
+        return list(zip(places[begins].tolist(), (places[begins + last] + 1).tolist()))

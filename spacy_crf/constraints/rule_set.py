@@ -1,28 +1,37 @@
 """The rules of a component, compiled against its tags: masks for rules without a memory, automata for the others."""
 
 from collections.abc import Iterable
+from copy import copy
 from functools import cached_property
-from typing import Any, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Joined
+from ..arrays import Joined, cut, join_sequences
 from ..errors import Errors
+from ..inference.lattice import ChainLattice
+from ..inference.linear_chain import LinearChain
 from ..inference.state_graph import GraphChain
+from ..inference.structure import Structure
 from ..kernels import linear_chain as chain_kernels
 from ..kernels.automata import run_automata
 from ..kernels.best_first import Automata, best_first
 from ..kernels.prices import add_prices
-from ..schemes import TransitionMask
+from ..schemes import Segments, TransitionMask
 from ..types import ChainScores, Floats, StateGraph
-from .automaton import Automaton, SpanTags, make_automaton, minimised, product
+from .automaton import Automaton, SpanTags, make_automaton, minimised, parted, product
+from .cache import Cache
 from .facts import Facts, WordKinds
+from .program import warm_up
+from .readers import Reader, TextReader
 from .rules import Broken, Constraints, Rule
 from .state_graph import rule_graph
 
-# Prefixes after which best-first search gives up: first a cheap try, then a long one
-_MOST_PREFIXES = (4_000, 250_000)
+_SHORT = 256  # tokens of documents for which rules are compiled at first; for longer ones again, if they count further
+_MOST_PREFIXES = 4_000  # after which best-first search gives up
+_MOST_KEPT = 1_000  # sets of rules for which something is kept
+_warm: set[type] = set()  # for which kernels are ready
 
 
 class RuleAutomaton(NamedTuple):
@@ -39,13 +48,6 @@ class Enforced(NamedTuple):
     rule: Rule
     how: str
     known: str  # to probabilities
-
-
-class Clash(NamedTuple):
-    """Spans of one text with several labels."""
-
-    rule: Rule
-    texts: list[tuple[int, ...]]  # the words of each such text
 
 
 class CompiledRules:
@@ -67,12 +69,6 @@ class CompiledRules:
                     raise ValueError(Errors.CRF609.format(name=rule.name, label=label, known=known))
         self.local = [rule for rule in self.rules if self.is_local(rule)]
         self.global_ = [rule for rule in self.rules if rule.global_]
-        self.automata = [
-            RuleAutomaton(rule, minimised(automaton), label)
-            for rule in self.rules
-            if rule not in self.local
-            for automaton, label in zip(rule.automata(tags), rule.labels(tags) if rule.by_label else [None])
-        ]
         nothing = np.zeros(0, dtype=bool)
         self._static = {
             rule.place: rule.broken(tags, None, nothing, nothing)
@@ -85,21 +81,57 @@ class CompiledRules:
         self.allowed[size, :size] = mask.first
         self.allowed[:size, size] = mask.last
         self.allowed[size, size] = False
-        self._graphs: dict[frozenset[int], Any] = {}
-        self._stacks: dict[frozenset[int], tuple] = {}
-        self._stack = _stacked([automaton for _, automaton, _ in self.automata], tags.n_events)
-        self.told = False  # whether it was said which rules probabilities leave out
+        self.told: set[str] = set()  # what was said about rules that probabilities leave out
+        self._larger: dict[int, CompiledRules] = {}
+        self._compile(_SHORT)
         self._check_consistency()
+
+    def _compile(self, most: int) -> None:
+        """Makes the automata, for documents of at most so many tokens."""
+        self._most = most
+        for derived in ("decodable_places", "fitting", "left_out"):
+            self.__dict__.pop(derived, None)
+        self.automata = [
+            RuleAutomaton(rule, self._smallest(automaton), label)
+            for rule in self.rules
+            if rule not in self.local
+            for automaton, label in zip(rule.automata(self.tags, most), self._labels_of(rule))
+        ]
+        self._parts = [parted(automaton) for _, automaton, _ in self.automata]
+        self.readers = [Reader(rest, self.tags) for _, rest in self._parts]
+        self._graphs, self._lifts, self._stacks = (Cache(_MOST_KEPT) for _ in range(3))
+        self._stack = _stacked([rest for _, rest in self._parts], self.tags.n_events)
+
+    def _smallest(self, automaton: Automaton) -> Automaton:
+        """Larger ones than fit into max_states are taken as they are."""
+        return minimised(automaton) if automaton.n_states <= 2 * self.constraints.max_states else automaton
+
+    def _labels_of(self, rule: Rule) -> list[Optional[int]]:
+        return rule.labels(self.tags) if rule.by_label else [None]
+
+    def upto(self, tokens: int) -> "CompiledRules":
+        """The same rules for documents of at most so many tokens."""
+        if tokens <= self._most or all(rule.counts_to <= self._most for rule in self.rules):
+            return self
+        most = self._most
+        while most < tokens:
+            most += most // 2
+        if most not in self._larger:
+            larger = copy(self)
+            larger._compile(most)
+            self._larger[most] = larger
+        return self._larger[most]
 
     def _check_consistency(self) -> None:
         """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
         together = make_automaton(1, self.tags.n_events, [])
         for rule, automaton, _ in self.automata:
-            larger = product(together, automaton, max_states=self.constraints.max_states) if rule.hard else None
+            is_exact = rule.hard and rule.counts_to <= self._most
+            larger = product(together, automaton, max_states=self.constraints.max_states) if is_exact else None
             if larger is None:
                 continue
             together = minimised(larger)
-            if not (together.last > -np.inf).any():
+            if together.accepts_nothing:
                 reason = "their conditions exclude each other"
                 raise ValueError(Errors.CRF613.format(name=rule.name, reason=reason))
         allowed = self.allowed.copy()
@@ -125,8 +157,8 @@ class CompiledRules:
 
     # ---------------------------------------------------------------------------------------------------- automata
 
-    def scores_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_], doc_starts: NDArray[np.int64]) -> Floats:
-        """What each automaton says of each document's labelling: float64[D, N].
+    def _scores_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_], doc_starts: NDArray[np.int64]) -> Floats:
+        """What each automaton takes off each document's labelling: float64[D, N], -inf where it forbids it.
 
         opening (bool[T]): First tokens of sequences.
         """
@@ -147,53 +179,119 @@ class CompiledRules:
         break_event = self.tags.events[0, -1]
         return np.insert(events, inside, break_event), doc_starts + np.searchsorted(inside, doc_starts, side="left")
 
+    @property
+    def places(self) -> frozenset[int]:
+        return frozenset(rule.place for rule in self.rules)
+
     @cached_property
-    def rewards(self) -> frozenset[int]:
-        """Automata that may add to a score, and so can't be left out until they are broken."""
-        return frozenset(n for n, (_, automaton, _) in enumerate(self.automata) if not automaton.is_lazy)
+    def decodable_places(self) -> frozenset[int]:
+        """The rules that have a say in `decodable`."""
+        lifting = {rule.place for (rule, _, _), (always, _) in zip(self.automata, self._parts) if always.any()}
+        return lifting.union(rule.place for rule in self.local)
 
     def automata_of(self, kept: Iterable[int]) -> list[int]:
         """The automata of some rules, which are given by their places."""
         return [n for n, (rule, _, _) in enumerate(self.automata) if rule.place in kept]
 
     def broken(self, totals: Floats, kept: Optional[Iterable[int]] = None) -> NDArray[np.bool_]:
-        """Documents whose labelling breaks a rule with a memory, or might get a reward of one: bool[D].
+        """Documents whose labelling breaks a rule with a memory: bool[D].
 
-        totals (float64[D, N]): What the automata say of it.
+        totals (float64[D, N]): What the automata take off it.
         kept (Iterable[int]): Places of the rules that hold, all of them by default.
         """
-        automata = list(range(len(self.automata))) if kept is None else self.automata_of(kept)
-        return (totals[:, automata] < 0.0).any(axis=1) | (not self.rewards.isdisjoint(automata))
+        automata = slice(None) if kept is None else self.automata_of(kept)
+        return (totals[:, automata] < 0.0).any(axis=1)
+
+    def decodable(self, scores: Any, facts: Facts, kept: Optional[Iterable[int]] = None) -> Any:
+        """Scores with the rules that have no memory (`apply`), and with what the others say of an event whatever was before: what
+        they say beside it only takes something off."""
+        ruled = self.apply(scores, facts, kept)
+        key = None if kept is None else frozenset(kept)
+        lift = self._lifts.find(key, lambda: self._lift(key))
+        if lift is None:
+            return ruled
+        return ruled._replace(transitions=ruled.transitions + lift[:-1, :-1], first=ruled.first + lift[-1, :-1])
+
+    def _lift(self, kept: Optional[frozenset[int]]) -> Optional[Floats]:
+        automata = range(len(self.automata)) if kept is None else self.automata_of(kept)
+        lift = sum((self._parts[n][0] for n in automata), np.zeros(self.tags.n_events))
+        return lift[self.tags.events] if lift.any() else None
+
+    def apply(self, scores: Any, facts: Facts, kept: Optional[Iterable[int]] = None) -> Any:
+        """Scores with the rules without a memory: -inf where a hard one is broken, less where a soft one is.
+
+        scores: Potentials of B sequences; they stay as they are.
+        facts (Facts): What patterns and functions say of the tokens.
+        kept (Iterable[int]): Places of the rules that hold, all of them by default.
+        """
+        raise NotImplementedError
+
+    def graph_size(self, automata: frozenset[int]) -> float:
+        """About how many arcs the graph of some automata has at most, inf if they may be too large together."""
+        states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])
+        arcs = self.allowed.sum() * states ** (2 if self.dense else 1)
+        return float(arcs) if states <= self.constraints.max_states else np.inf
 
     def graph(self, automata: frozenset[int]) -> Any:
         """Inference under some of the automata, None if their product has more than max_states states."""
-        if automata not in self._graphs:
-            if len(self._graphs) >= 256:
-                self._graphs.clear()
-            together = self._product(sorted(automata))
-            graph = None if together is None else rule_graph(self.tags, together, self.allowed)
-            self._graphs[automata] = None if graph is None else self._inference(graph)
-        return self._graphs[automata]
+        return self._graphs.find(automata, lambda: self._make_graph(automata))
+
+    def _make_graph(self, automata: frozenset[int]) -> Any:
+        together = self._product(sorted(automata))
+        return None if together is None else self._inference(rule_graph(self.tags, together, self.allowed))
 
     def _inference(self, graph: StateGraph) -> Any:
         """What answers questions about the paths of a graph."""
         raise NotImplementedError
 
     def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
-        """Best labelling of a joined document under automata that never reward.
+        """Best labelling of a joined document under automata, if that can be found among few prefixes.
 
         RETURNS (bool, int32[T] or None): Whether the search came to an end, and the labelling, None if there is none.
         """
-        if automata not in self._stacks:
-            if len(self._stacks) >= 4096:
-                self._stacks.clear()
-            chosen = [self.automata[n].automaton for n in sorted(automata)]
-            self._stacks[automata] = _stacked(chosen, self.tags.n_events)
-        for most in _MOST_PREFIXES:
-            found, path = self._search(joined, self._stacks[automata], most)
-            if found >= 0:
-                return True, path if found > 0 else None
-        return False, None
+        stack = self._stacks.find(
+            automata, lambda: _stacked([self._parts[n][1] for n in sorted(automata)], self.tags.n_events)
+        )
+        found, path = self._search(joined, stack, _MOST_PREFIXES)
+        return found >= 0, path if found > 0 else None
+
+    def warm_up(self, scores: Any) -> None:
+        """Has the kernels compiled, or loaded, once in a process: it may take longer than a time limit.
+
+        scores: Of one token or more.
+        """
+        if type(self) not in _warm:
+            _warm.add(type(self))
+            lengths = np.diff(scores.starts)
+            shortest = np.where(lengths > 0, lengths, lengths.max() + 1).argmin()
+            tokens = slice(int(scores.starts[shortest]), int(scores.starts[shortest + 1]))
+            joined = join_sequences(cut(scores, tokens, np.array([0, lengths[shortest]])))
+            automaton = make_automaton(1, self.tags.n_events, [])
+            self._search(joined, _stacked([automaton], self.tags.n_events), 1)
+            self.graph(frozenset()).viterbi(joined.scores)
+            warm_up(self.lattice(joined), Reader(automaton, self.tags))
+
+    # What a structure adds
+
+    structure: ClassVar[Structure]
+    dense: ClassVar[bool] = False  # whether inference in a graph looks at all pairs of states
+    text_reader: ClassVar[type[TextReader]]  # what sees to it that spans of one text have one label
+
+    def totals(self, states: NDArray[np.int32], starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> Floats:
+        """What each automaton takes off each document's labelling: float64[D, N], -inf where it forbids it.
+
+        states (int32[T]): The path; -1 for none, which counts as ``O``.
+        starts (int64[B + 1]): Where sequences start.
+        """
+        raise NotImplementedError
+
+    def segments(self, states: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
+        """The spans of a path."""
+        raise NotImplementedError
+
+    def lattice(self, joined: Joined) -> ChainLattice:
+        """The lattice of a document."""
+        raise NotImplementedError
 
     def _search(self, joined: Any, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
         """RETURNS (int, int32[T]): 1 if a best-first search of so many prefixes found a labelling, 0 if there is none, -1 if
@@ -227,7 +325,7 @@ class CompiledRules:
                 together = larger
         return frozenset(fitting)
 
-    @property
+    @cached_property
     def left_out(self) -> list[tuple[Rule, list[str]]]:
         """The rules that do not fit, each with the labels about which that is so (none if the rule is a whole)."""
         found: dict[int, tuple[Rule, list[str]]] = {}
@@ -255,26 +353,6 @@ class CompiledRules:
                 said.append(Enforced(rule, how, known))
         return said
 
-    # ------------------------------------------------------------------------------------------------------- texts
-
-    def clashes(self, segments, words: NDArray[np.uint64], sentence_of: NDArray[np.int64]) -> list[Clash]:
-        """Rules about texts that a document's labelling breaks.
-
-        segments (Segments): Its spans.
-        words (uint64[T]): Its words.
-        sentence_of (int64[T]): The number of each token's sequence.
-        """
-        found = []
-        for rule in self.global_:
-            labels: dict[tuple, set[int]] = {}
-            for begin, end, label in zip(*(column.tolist() for column in segments)):
-                scope = int(sentence_of[begin]) if rule.per == "sentence" else -1
-                labels.setdefault((scope, *words[begin:end].tolist()), set()).add(label)
-            texts = [text for text, of_text in labels.items() if len(of_text) > 1]
-            if texts:
-                found.append(Clash(rule, texts))
-        return found
-
 
 class _Masks(NamedTuple):
     """What rules without a memory add to scores, as far as it is the same from batch to batch; None for nothing."""
@@ -289,17 +367,14 @@ class _Masks(NamedTuple):
 class RuleSet(CompiledRules):
     """The rules of a chain, see `CompiledRules`."""
 
+    structure = LinearChain()
+    text_reader = TextReader
+
     def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
         super().__init__(constraints, tags, mask)
-        self._masks_of: dict[Optional[frozenset[int]], _Masks] = {}
+        self._masks_of = Cache(_MOST_KEPT)
 
     def apply(self, scores: ChainScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> ChainScores:
-        """Scores with the rules about tokens and neighbours: -inf where a hard one is broken, less where a soft one is.
-
-        scores (ChainScores): Potentials of B sequences; they stay as they are.
-        facts (Facts): What patterns and functions say of the tokens.
-        kept (Iterable[int]): Places of the rules that hold, all of them by default.
-        """
         masks = self._masks(kept, facts.words)
         emissions, transitions, first = scores.emissions, scores.transitions, scores.first
         if masks.transitions is not None:
@@ -323,11 +398,8 @@ class RuleSet(CompiledRules):
     def _masks(self, kept: Optional[Iterable[int]], words: Optional[WordKinds]) -> "_Masks":
         """The rules that hold; made once, and again when words of a new kind were met."""
         key = None if kept is None else frozenset(kept)
-        masks = self._masks_of.get(key)
-        matched = None if words is None else words.matched
-        if masks is None or masks.matched is not matched:
-            if len(self._masks_of) >= 256:
-                self._masks_of.clear()
+        masks = self._masks_of.find(key, lambda: self._make_masks(key, words))
+        if masks.matched is not (None if words is None else words.matched):
             masks = self._masks_of[key] = self._make_masks(key, words)
         return masks
 
@@ -371,6 +443,39 @@ class RuleSet(CompiledRules):
 
     def _inference(self, graph: StateGraph) -> GraphChain:
         return GraphChain(graph)
+
+    def totals(self, states: NDArray[np.int32], starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> Floats:
+        return self._scores_of(np.maximum(states, 0), ends(starts, len(states))[0], doc_starts)
+
+    def segments(self, states: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
+        return self.tags.segments_of(states, ends(starts, len(states))[0])
+
+    def lattice(self, joined: Joined) -> ChainLattice:
+        return ChainLattice(self.structure.prepare(joined.scores, joined.clamp), self.tags.events, self.tags.n_events)
+
+
+def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    """Texts whose spans have several labels: their scope, and the words.
+
+    words (uint64[T]): The words. scope (int64[T]): Spans with the same number are to have the same label.
+    """
+    begin, end, label = segments
+    if len(begin) < 2:
+        return []
+    # Spans with the same first and last word may have the same text.
+    likeness = np.column_stack(
+        [scope[begin].astype(np.uint64), (end - begin).astype(np.uint64), words[begin], words[end - 1]]
+    )
+    _, group = np.unique(likeness, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    one_label = np.zeros(group.max() + 1, dtype=label.dtype)
+    one_label[group] = label
+    suspicious = np.bincount(group, label != one_label[group]) > 0
+    labels: dict[tuple, set[int]] = {}
+    for n in np.flatnonzero(suspicious[group]).tolist():
+        text = (int(scope[begin[n]]), *words[begin[n] : end[n]].tolist())
+        labels.setdefault(text, set()).add(int(label[n]))
+    return [text for text, of_text in labels.items() if len(of_text) > 1]
 
 
 def _all_but(labels: list[str]) -> str:

@@ -117,8 +117,21 @@ class Rule:
         """
         raise NotImplementedError
 
-    def automata(self, tags: SpanTags) -> list[Automaton]:
-        """Automata that together accept what keeps the rule (for rules with a memory)."""
+    @property
+    def in_sentence(self) -> bool:
+        """Whether what it says of a sentence does not depend on the others."""
+        return self.arguments.get("per") == "sentence" or self.bounds_length
+
+    @property
+    def counts_to(self) -> int:
+        """The largest number that its automata count to."""
+        return 0
+
+    def automata(self, tags: SpanTags, most: int) -> list[Automaton]:
+        """Automata that together accept what keeps the rule (for rules with a memory).
+
+        most (int): Tokens of the longest document that they are for: what only longer ones can reach they don't count.
+        """
         return []
 
     def broken_lengths(self, tags: SpanTags, longest: int) -> NDArray[np.bool_]:
@@ -371,7 +384,7 @@ class Order(Rule):
     def names(self):
         return self.arguments["labels"]
 
-    def automata(self, tags):
+    def automata(self, tags, most):
         labels = self.labels(tags, "labels")
         steps, prices = [], []
         for state in range(len(labels)):  # the furthest label so far
@@ -395,20 +408,27 @@ class _Counted(Rule):
     at_most: ClassVar[bool] = False
     at_least: ClassVar[bool] = False
 
-    def automata(self, tags):
-        return self._in_scope([self._counter(tags, tags.begins(label)) for label in self.labels(tags)])
+    @property
+    def counts_to(self):
+        return self.n
 
-    def _counter(self, tags, event):
-        steps = [(count, event, count + 1) for count in range(self.n)]
-        prices = []
+    def automata(self, tags, most):
+        return self._in_scope([self._counter(tags, tags.begins(label), most) for label in self.labels(tags)])
+
+    def _counter(self, tags, event, most):
+        if self.n > most:  # so many there can't be
+            priced = self.at_least and not self.hard
+            automaton = make_automaton(1, tags.n_events, [], prices=[(0, event, -self.price)] if priced else ())
+            automaton.last[0] = self.price * self.n if self.at_least else 0.0
+            return automaton
+        automaton = make_automaton(self.n + 1, tags.n_events, [])
+        automaton.next[:-1, event] += 1
         if self.at_most and self.hard:
-            steps.append((self.n, event, -1))
+            automaton.next[self.n, event] = -1
         elif self.at_most:
-            prices.append((self.n, event, self.price))
-        automaton = make_automaton(self.n + 1, tags.n_events, steps, prices=prices)
+            automaton.scores[self.n, event] = self.price
         if self.at_least:
-            for count in range(self.n):
-                automaton.last[count] = self.price * (self.n - count)
+            automaton.last[:-1] = self.price * np.arange(self.n, 0, -1)
         return automaton
 
 
@@ -451,7 +471,7 @@ class Requires(_Implication):
 
     kind = "requires"
 
-    def automata(self, tags):
+    def automata(self, tags, most):
         nothing, asked, given = range(3)
         steps = [(nothing, event, asked) for event in self._events(tags, "if")]
         steps += [(state, event, given) for state in (nothing, asked) for event in self._events(tags, "then")]
@@ -465,7 +485,7 @@ class Excludes(_Implication):
 
     kind = "excludes"
 
-    def automata(self, tags):
+    def automata(self, tags, most):
         nothing, one, other, both = range(4)
         steps, prices = [], []
         for argument, state, against in (("if", one, other), ("then", other, one)):
@@ -489,34 +509,39 @@ class Length(Rule):
             return f"no length is at least {self.min} and at most {self.max}"
         return "give it a 'min' or a 'max'" if self.min <= 1 and self.max is None else None
 
-    def automata(self, tags):
-        return [self._measure(tags, tags.begins(label), tags.inside(label)) for label in self.labels(tags)]
+    @property
+    def counts_to(self):
+        return max(self.min, self.max or 0)
+
+    def automata(self, tags, most):
+        return [self._measure(tags, tags.begins(label), tags.inside(label), most) for label in self.labels(tags)]
 
     def broken_lengths(self, tags, longest):
         length = np.arange(1, longest + 1)
         wrong = (length < self.min) | (length > (longest if self.max is None else self.max))
         return wrong[:, None] & np.isin(tags.label_of, self.labels(tags))
 
-    def _measure(self, tags, begins, inside):
-        # State: tokens of the span so far, 0 outside; the last one stands for all lengths that need no distinction.
-        longest = self.min if self.max is None else self.max if self.hard else self.max + 1
-        longest = max(longest, 1)
-        steps, prices = [], []
-        for length in range(longest + 1):
-            too_short = 0 < length < self.min
-            for event in range(tags.n_events):
-                if event == inside:
-                    beyond = self.max is not None and length == self.max
-                    if length:
-                        steps.append((length, event, -1 if beyond and self.hard else min(length + 1, longest)))
-                    if beyond and not self.hard:
-                        prices.append((length, event, self.price))
-                    continue
-                steps.append((length, event, -1 if too_short and self.hard else 1 if event == begins else 0))
-                if too_short and not self.hard:
-                    prices.append((length, event, self.price))
-        automaton = make_automaton(longest + 1, tags.n_events, steps, prices=prices)
-        automaton.last[1 : self.min] = self.price
+    def _measure(self, tags, begins, inside, most):
+        # State: tokens of the span so far, 0 outside; the last one stands for all lengths that need no distinction. A span that
+        # would have to be longer than any is too short where it begins.
+        shortest, longest = self.min, self.max if self.max is not None and self.max <= most else None
+        if shortest > most:
+            step = [(0, begins, -1)] if self.hard else []
+            return make_automaton(1, tags.n_events, step, prices=[] if self.hard else [(0, begins, self.price)])
+        size = 1 + max(shortest if longest is None else longest if self.hard else longest + 1, 1)
+        automaton = make_automaton(size, tags.n_events, [])
+        automaton.next[:], automaton.next[:, begins] = 0, 1
+        automaton.next[1:, inside] = np.minimum(np.arange(2, size + 1), size - 1)
+        ends = np.arange(tags.n_events) != inside
+        if self.hard:
+            automaton.next[1:shortest, ends] = -1
+        else:
+            automaton.scores[1:shortest, ends] = self.price
+        automaton.last[1:shortest] = self.price
+        if longest is not None and self.hard:
+            automaton.next[longest, inside] = -1
+        elif longest is not None:
+            automaton.scores[longest, inside] = self.price
         return automaton
 
 
@@ -700,8 +725,8 @@ def constraints(
     rules (List[Dict]): The rules, the most important first: where no labelling keeps them all, the later ones yield.
     path (str): A JSONL file with more rules.
     in_training (bool): Whether they hold in training too.
-    max_states (int): States of the largest automaton that is made of several rules; beyond, a solver takes over.
-    time_limit (float): Seconds that the solver may take for one document, and as many again if hard rules have to yield.
+    max_states (int): States of the largest automaton that is made of several rules; beyond, a program takes over.
+    time_limit (float): Seconds that one document may take beyond what it takes without the rules.
     """
     for argument, value in (("max_states", max_states), ("time_limit", time_limit)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:

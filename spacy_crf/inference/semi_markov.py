@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
-from ..kernels import best_first, checks
+from ..kernels import checks
 from ..kernels import semi_markov as kernels
 from ..kernels.numerics import SPREAD
 from ..schemes import Segments
@@ -253,67 +253,6 @@ class SemiMarkov(Structure[SegmentScores]):
                 begin, length, state, log_prob = (array[:count] for array in found)
                 return StateSegments(begin, begin + length, state), np.minimum(np.exp(log_prob), 1.0)
             room = count
-
-    # ------------------------------------------------------------------------------ what rules ask of a single sequence
-
-    def search(
-        self, work: SegmentWork, events: NDArray[np.int32], automata: tuple, max_nodes: int
-    ) -> tuple[int, States]:
-        """Best segmentation that a set of automata accepts, by best-first search.
-
-        events (int32[S, S]): Event of each state after each state.
-        automata (tuple): One below the other, and max_nodes (int): as in `kernels.best_first`.
-        RETURNS (int, int32[T]): 1 if it was found, 0 if there is none, -1 if there were too many prefixes; and the path.
-        """
-        path = np.empty(work.n_tokens, dtype=np.int32)
-        stack = best_first.Automata(events, *automata)
-        found = best_first.best_first_segments(work.folded, stack, max_nodes, path)
-        return found, path
-
-    def steps(self, work: SegmentWork) -> "SegmentSteps":
-        """All steps and segments that are part of some segmentation, in the order of their first token."""
-        opening, closing, lengths, spans, transitions, first, last, span_of, reach, _ = work.folded
-        n_tokens, size = opening.shape
-        leave, out = np.empty((2, n_tokens, size))
-        best_first.best_segment_suffixes(work.folded, leave, out)
-        left = np.full((n_tokens, size), -np.inf)  # the best prefixes that end with a segment of this state
-        found = []
-        for t in range(n_tokens):
-            # left[t-1, i] + transitions[i, j] + out[t, j]
-            if t == 0:
-                step, prefix = first[np.newaxis], np.zeros((1, 1))
-            else:
-                step, prefix = transitions[t if work.per_position else 0], left[t - 1][:, np.newaxis]
-            best = prefix + step + out[t]
-            before, state = np.nonzero(best > -np.inf)
-            leaves = np.full(len(state), size - 1) if t == 0 else before
-            begin, none = np.full(len(state), t), np.full(len(state), -1)
-            found.append((begin, none, leaves, state, step[before, state], best[before, state]))
-            # entered[t, j] + opening[t, j] + lengths[k, j] + spans[.., j] + closing[t+k, j] + leave[t+k, j]
-            entered = (prefix + step).max(axis=0)
-            ends = np.arange(t, min(t + len(lengths), n_tokens))
-            score = opening[t] + lengths[: len(ends)] + closing[ends]
-            numbers = span_of[t, : len(ends)]
-            score[numbers >= 0] += spans[numbers[numbers >= 0]]
-            score[reach[ends] > t] = -np.inf
-            left[ends] = np.maximum(left[ends], entered + score)
-            best = entered + score + leave[ends]
-            end, state = np.nonzero(best > -np.inf)
-            value = score[end, state] + np.where(ends[end] == n_tokens - 1, last[state], 0.0)
-            begin, none = np.full(len(state), t), np.full(len(state), -1)
-            found.append((begin, ends[end] + 1, none, state, value, best[end, state]))
-        return SegmentSteps(*(np.concatenate(column) for column in zip(*found)))
-
-
-class SegmentSteps(NamedTuple):
-    """What the segmentations of a sequence are made of: steps into segments, and segments."""
-
-    begin: NDArray[np.int64]  # [N] first token of the segment
-    end: NDArray[np.int64]  # [N] the token behind the segment, -1 for steps
-    before: NDArray[np.int64]  # [N] state of the segment that a step leaves, at the start the last one; -1 for segments
-    state: NDArray[np.int64]  # [N]
-    scores: Floats  # [N]
-    best: Floats  # [N] score of the best segmentation with it
 
 
 def _sum_up(work: SegmentWork, out: SegmentScores) -> None:

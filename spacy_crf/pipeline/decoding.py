@@ -17,7 +17,7 @@ from ..schemes import SEGMENTS, Segments
 from ..types import GOES_ON, Floats
 
 if TYPE_CHECKING:
-    from ..constraints.decoding import Decoded
+    from ..constraints.decoding import Decoded, Documents
 
 States = NDArray[np.int32]
 
@@ -34,9 +34,12 @@ class Decoding:
     def __init__(self, spans: SpanStates):
         self.spans = spans
 
-    def decode(self, rules, scores: Any, doc_starts, facts, words, clamp: Any, kept) -> "Decoded":
-        """Best labellings that keep the rules, see `constraints.decoding.decode`."""
-        raise NotImplementedError
+    def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
+        """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""
+        from ..constraints.decoding import decode
+
+        decoded = decode(rules, documents, doc_starts, kept)
+        return decoded._replace(tags=self.tags(decoded.tags))
 
     def tags(self, path: States) -> States:
         """The tags of a path of states."""
@@ -75,11 +78,6 @@ class ChainDecoding(Decoding):
     structure = LinearChain()
     always_joins = True
 
-    def decode(self, rules, scores: Any, doc_starts, facts, words, clamp: Any, kept) -> "Decoded":
-        from ..constraints.decoding import decode
-
-        return decode(rules, scores, doc_starts, facts, words, self.spans, clamp=clamp, kept=kept)
-
     def tags(self, path: States) -> States:
         return path
 
@@ -98,12 +96,6 @@ class SegmentDecoding(Decoding):
 
     def __init__(self) -> None:
         super().__init__(SpanStates(None, 1, 1))
-
-    def decode(self, rules, scores: Any, doc_starts, facts, words, clamp: Any, kept) -> "Decoded":
-        from ..constraints.segments import decode
-
-        decoded = decode(rules, scores, doc_starts, facts, words, clamp=clamp, kept=kept)
-        return decoded._replace(tags=SEGMENTS.states_to_tags(decoded.tags))
 
     def tags(self, path: States) -> States:
         return SEGMENTS.states_to_tags(path)

@@ -53,7 +53,7 @@ class _Batch:
         self._pipe, self._docs, self._scores, self._clamp = pipe, docs, scores, clamp
         self._bounds = docs.bounds
         self._decoding: Decoding = pipe.decoding()
-        self._rules = None if rules is None else rules.all
+        self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
         self._facts = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
 
@@ -133,8 +133,11 @@ class _Batch:
         return self._decoding.batch(scores, self._clamp)
 
     def _decode(self, scores: Any, kept: "Optional[Kept]") -> "Decoded":
+        from ..constraints.decoding import Documents
+
         words = self._docs.words if self._rules.global_ else None
-        return self._decoding.decode(self._rules, scores, self._bounds, self._facts, words, self._clamp, kept)
+        documents = Documents(scores, self._clamp, self._facts, words)
+        return self._decoding.decode(self._rules, documents, self._bounds, kept)
 
     def _kept(self, d: Optional[int], *, only_hard: bool = False) -> frozenset[int]:
         """Places of the rules that hold for a Doc, or where all are kept."""
@@ -147,15 +150,13 @@ class _Batch:
         self._pipe._warn(message, doc=self._docs[d].text[:40], seconds=seconds, **values)
 
     def _tell_ignored(self) -> None:
-        """Once for each set of rules: which of them probabilities don't know."""
-        if self._rules.told:
-            return
-        self._rules.told = True
+        """Which rules probabilities don't know, once."""
         names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in self._rules.left_out]
-        if names:
-            limit = self._rules.constraints.max_states
-            reason = f"with them the automaton of all rules has more than max_states = {limit} states"
-            self._pipe._warn(Warnings.CRFW603, rules=", ".join(names), reason=reason)
-        if self._rules.global_:
-            names = [rule.name for rule in self._rules.global_]
-            self._pipe._warn(Warnings.CRFW603, rules=", ".join(names), reason="no automaton holds them")
+        limit = self._rules.constraints.max_states
+        too_large = f"with them the automaton of all rules has more than max_states = {limit} states"
+        of_texts = [rule.name for rule in self._rules.global_]
+        for ignored, reason in ((names, too_large), (of_texts, "no automaton holds them")):
+            rules = ", ".join(ignored)
+            if rules and rules not in self._rules.told:
+                self._rules.told.add(rules)
+                self._pipe._warn(Warnings.CRFW603, rules=rules, reason=reason)

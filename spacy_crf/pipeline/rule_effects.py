@@ -2,6 +2,7 @@
 
 from spacy.tokens import Doc, Span
 
+from ..constraints.decoding import Documents
 from ..constraints.rules import Rule
 from ..features.doc_batch import DocBatch
 from .ruled_pipe import RuledPipe
@@ -21,7 +22,7 @@ def effects(pipe: RuledPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, lis
 
     def best(rules: list[Rule]) -> list[Span]:
         some = pipe.compile_rules(pipe.constraints.only(rules.__contains__))
-        found = pipe.decoding().decode(some, scores, docs.bounds, facts, docs.words, None, None)
+        found = pipe.decoding().decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
         return pipe._spans(doc, pipe.segments(found.tags, scores.starts))
 
     before = now = best([])

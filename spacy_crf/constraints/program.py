@@ -1,0 +1,343 @@
+"""The best labelling of a document under automata that a short search did not satisfy: a lattice of the nodes that
+matter, an upper bound by dual decomposition, and a search among what the bound leaves (`kernels.ascent`).
+
+At first the lattice has the nodes that are worth almost as much as the best labelling without the automata, near what
+they read, and others in its place. A labelling that is found there is the best of all if no node beside them is worth
+more; what they are worth under the prices of the decomposition is an upper bound too. Nodes that are worth more come in,
+until there are none, they bring no gain, or the time is up.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..inference.lattice import ChainLattice
+from ..kernels import ascent
+from ..kernels.lattice import Steps
+from ..types import Floats
+from .clock import Clock
+from .readers import Reader, TextReader, stacked
+
+_MARGIN = 6.0  # log-odds below the best labelling of the nodes that are there from the start
+_FEW = 6  # nodes of a row in which an automaton has a say
+_MORE = 32  # nodes elsewhere that it would read
+_ALL = 100_000  # steps that are few enough to take all nodes at once
+_STEPS = 4e6  # that can be of use in a second
+_PREFIXES = 20_000_000  # numbers that say where automata are
+_IN_VAIN = 2  # times that more nodes come in without any gain
+_TRIES = 4  # to find any labelling in a part of the lattice
+_SHARE = 0.25  # of the time that is left, for the next ascent, and for the next search
+_ROUNDING = 1e-9
+
+
+class Solution(NamedTuple):
+    path: Optional[NDArray[np.int32]]  # tags, or a path of segments; None if no labelling was found
+    finished: bool  # whether it is the best one for sure, or there is none
+
+
+class Program:
+    """One document and its automata. It can be asked again, to go on.
+
+    lattice (ChainLattice): That of the document.
+    readers (Sequence[Reader]): Automata, and texts that have one label.
+    """
+
+    def __init__(self, lattice: ChainLattice, readers: Sequence[Reader]):
+        self._lattice, self._readers = lattice, readers
+        self._floor = -np.inf  # score of the best labelling found
+        self._path: Optional[NDArray[np.int32]] = None
+        self._margin, self._few = _MARGIN, _FEW
+        self._kept: Optional[NDArray[np.bool_]] = None  # nodes
+        self._prices: Optional[list[Floats]] = None
+
+    def solve(self, clock: Clock) -> Solution:
+        """The best labelling, or what is known of it when the time is up."""
+        lattice, in_vain = self._lattice, 0
+        if lattice.best == -np.inf:
+            return Solution(None, True)
+        if self._kept is None:
+            self._kept = self._first_nodes()
+        while clock.left > 0.0 and in_vain < _IN_VAIN:
+            kept, jumps, skipped = self._shortened()
+            if _n_steps(kept) > max(_ALL, _STEPS * clock.left):
+                break
+            part = _Part(lattice.steps(kept, jumps), self._readers, lattice.rests, self._prices)
+            found, complete = part.climb(self._floor, clock)
+            if found is not None:
+                self._floor, self._path, in_vain = found.score, lattice.path(skipped, part.steps, found.taken), 0
+            if self._path is None:
+                for margin in (4.0 * self._margin, np.inf):
+                    self._margin, self._few = margin, 4 * self._few
+                    missing = self._first_nodes() & ~self._kept
+                    if missing.any():
+                        break
+            elif complete:
+                missing = self._worth_more(part, clock)
+                in_vain += found is None
+            else:
+                break
+            if not missing.any():
+                return Solution(self._path, complete)
+            lattice.add(self._kept, missing)
+        return Solution(self._path, False)
+
+    def _first_nodes(self) -> NDArray[np.bool_]:
+        """Nodes worth almost as much as the best labelling, and more where automata read something."""
+        lattice, worth, few = self._lattice, self._lattice.worth, self._few
+        possible = worth > -np.inf
+        if _n_steps(possible) <= _ALL:
+            return possible
+        kept = self._relevant(possible & (worth >= lattice.best - self._margin)) | self._on_best
+        added, rows = np.zeros_like(kept), []
+        for of_reader, reads in zip(self._rows, self._read):
+            rows.append(of_reader)
+            if reads.any():
+                # Others in the place of what it reads, and what it would read elsewhere
+                _keep_best(added, worth, of_reader, ~reads, 1)
+                [states] = np.nonzero(reads)
+                others = np.where(kept[:, states], -np.inf, worth[:, states]).ravel()
+                more = min(_MORE * few // _FEW, len(others))
+                more = np.argpartition(others, len(others) - more)[len(others) - more :]
+                added[more // len(states), states[more % len(states)]] = True
+        every, is_read = np.unique(np.concatenate(rows)), np.any(self._read, axis=0)
+        _keep_best(added, worth, every, np.ones_like(is_read), few)
+        _keep_best(added, worth, every, ~is_read, 1)
+        lattice.add(kept, added & possible)
+        return kept
+
+    def _shortened(self) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+        """The nodes that are kept, without those between which there is no choice and nothing to read.
+
+        RETURNS (bool[rows, S], int64[rows], int64[rows]): The nodes; the row that each row leads to, if it is not the
+            next one; and the states of the nodes in between, -1 for others.
+        """
+        kept, (n_rows, _) = self._kept.copy(), self._kept.shape
+        plain = (kept.sum(axis=1) <= 1) & ~(kept & ~self._on_best).any(axis=1)
+        for rows in self._rows:
+            plain[rows] = False
+        if any(reader.reads_breaks for reader in self._readers):
+            plain[self._on_best[:, -1]] = False
+        jumps, skipped = np.zeros(n_rows, dtype=np.int64), np.full(n_rows, -1)
+        # What begins in front of a plain row may end behind it, where segments are long
+        steps = self._lattice.longest_step
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], plain, [False]])))
+        for begin, end in zip((edges[::2] + steps - 1).tolist(), (edges[1::2] - steps).tolist()):
+            inside = slice(begin + (begin + 1) % self._lattice.rows_of_token, max(end + 1, 0))
+            filled = (
+                np.flatnonzero(kept[inside].any(axis=1)[:: self._lattice.rows_of_token]) * self._lattice.rows_of_token
+            )
+            if len(filled) > 2:
+                first, last = inside.start + int(filled[0]), inside.start + int(filled[-1])
+                jumps[first] = last
+                between = slice(first + 1, last)
+                states = kept[between]
+                skipped[between] = np.where(states.any(axis=1), states.argmax(axis=1), -1)
+                kept[between] = False
+        return kept, jumps, skipped
+
+    @cached_property
+    def _on_best(self) -> NDArray[np.bool_]:
+        """Nodes of the best labelling without the automata."""
+        best = self._lattice.best
+        return self._lattice.worth >= best - _slack(best)
+
+    @cached_property
+    def _read(self) -> list[NDArray[np.bool_]]:
+        """The states that each automaton reads: bool[S]."""
+        return [reader.states() for reader in self._readers]
+
+    @cached_property
+    def _rows(self) -> list[NDArray[np.int64]]:
+        """The rows in which each automaton reads the best labelling."""
+        return [
+            reader.rows() if isinstance(reader, TextReader) else np.flatnonzero(self._on_best[:, reads].any(axis=1))
+            for reader, reads in zip(self._readers, self._read)
+        ]
+
+    def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Those nodes that may be part of the best labelling: rows with such nodes, one behind the other, are left out where
+        no automaton reads the best labelling without automata, or may gain by reading the nodes. There the best labelling
+        is that one."""
+        nodes = nodes & ~self._on_best
+        filled, matters = nodes.any(axis=1), np.zeros(len(nodes), dtype=bool)
+        for reader, reads in zip(self._readers, self._read):
+            if reader.may_gain:
+                matters |= nodes[:, reads].any(axis=1)
+        for rows in self._rows:
+            matters[rows] = True
+            matters[np.maximum(rows, 1) - 1] = True  # what is read there may depend on the node before
+        run = np.cumsum(~filled)
+        nodes[np.bincount(run, matters & filled)[run] == 0] = False
+        return nodes
+
+    def _worth_more(self, part: "_Part", clock: Clock) -> NDArray[np.bool_]:
+        """Nodes on labellings that may be better than the one that is known; the best of them if they are many."""
+        lattice, least = self._lattice, self._floor + _slack(self._floor)
+        worth, kept = lattice.worth, self._kept
+        missing = self._relevant(worth > least) & ~kept
+        if _n_steps(missing | kept) > _ALL and 4.0 * lattice.seconds < clock.left:
+            priced = part.upper_bounds(lattice)
+            if priced is not None:
+                missing &= priced > least
+                worth, self._prices = priced, part.everywhere
+        most = max(int(kept.sum()) // 2, _ALL // worth.shape[1])
+        if missing.sum() > most:
+            missing &= worth >= np.partition(worth[missing], -most)[-most]
+        return missing
+
+
+def warm_up(lattice: ChainLattice, reader: Reader) -> None:
+    """Has the kernels compiled, or loaded, before a clock runs."""
+    kept = np.zeros(lattice.worth.shape, dtype=bool)
+    lattice.add(kept, lattice.worth == lattice.best)
+    part = _Part(lattice.steps(kept, np.zeros(len(kept), dtype=np.int64)), [reader], lattice.rests, None)
+    part.warm_up()
+    part.climb(-np.inf, Clock(np.inf))
+    part.upper_bounds(lattice)
+
+
+class _Found(NamedTuple):
+    score: float
+    taken: NDArray[np.int32]  # the steps
+
+
+class _Part:
+    """A part of the lattice, and the automata in it."""
+
+    def __init__(self, steps: Steps, readers: Sequence[Reader], rests: bool, prices: Optional[list[Floats]]):
+        self.steps, self._readers = steps, readers
+        kinds = np.stack([reader.kinds(steps) for reader in readers])
+        self._automata = stacked(readers)
+        self._slots = ascent.make_slots(steps, kinds, self._automata.states, rests)
+        self._prices = np.zeros(len(self._slots.kind))
+        order = np.argsort([not reader.is_hard for reader in readers], kind="stable")
+        ascent.first_prices(steps, kinds, self._slots, order, self._prices)
+        if prices is not None:
+            self._go_on(prices, 1 + rests)
+
+    def _go_on(self, prices: list[Floats], rows_of_token: int) -> None:
+        """Takes the prices of another part."""
+        slots = self._slots
+        tokens = np.repeat(slots.time, np.diff(slots.starts)) // rows_of_token
+        for a, (reader, before) in enumerate(zip(self._readers, prices)):
+            if len(before) and before.shape[1] == reader.following.shape[1]:
+                own = np.flatnonzero((slots.automaton == a) & (tokens < len(before)))
+                known = before[tokens[own], slots.kind[own]]
+                self._prices[own[known < np.inf]] = known[known < np.inf]
+
+    def warm_up(self) -> None:
+        """Has the kernels compiled, or loaded."""
+        rest, suffixes = np.empty(len(self.steps.time)), np.empty(int(self._slots.bounds[-1]))
+        ascent.bound(self.steps, self._automata, self._slots, self._prices, rest, suffixes)
+        path = np.zeros(len(rest), dtype=np.int32)
+        ascent.search(self.steps, self._automata, self._slots, rest, suffixes, 1, -np.inf, 1, path)
+
+    def climb(self, floor: float, clock: Clock) -> tuple[Optional[_Found], bool]:
+        """The best labelling, if it is better than one that is known, and whether it is so for sure."""
+        steps, automata, slots = self.steps, self._automata, self._slots
+        n_places = len(steps.time)
+        rest, suffixes = np.empty(n_places), np.empty(int(slots.bounds[-1]))
+        path, length = np.zeros((2, n_places), dtype=np.int32), np.zeros(1, dtype=np.int64)
+        values, prices = np.array([np.inf, floor, 1.0, 0.0]), np.stack([self._prices, self._prices])
+        climb = ascent.Climb(values, *prices, path[0], length)
+        self._prices = climb.best_prices
+        width, tries = 1, 0
+        complete = False
+        iterations = int(min(20, 0.5 * clock.left / self._seconds))
+        while iterations > 0 and width > 0:
+            began = clock.left
+            ascent.ascend(steps, automata, slots, climb, rest, suffixes, iterations)
+            climbing = began - clock.left
+            searching = 0.0
+            if values[0] > -np.inf and values[0] > values[1] + _slack(values[1]):
+                ascent.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
+                most = min((width + 2) * n_places + 64 * width, _PREFIXES // (4 + len(slots.rows)))
+                found = ascent.search(steps, automata, slots, rest, suffixes, width, values[1], most, path[1])
+                score, taken, left_out = found
+                if score > values[1]:
+                    values[1], length[0] = score, taken
+                    path[0] = path[1]
+                values[0] = min(values[0], max(left_out, values[1]))
+                searching = began - clock.left - climbing
+            complete, tries = values[0] <= values[1] + _slack(values[1]), tries + 1
+            if complete or (tries >= _TRIES and not length[0] and floor == -np.inf):
+                break
+            # Both go on for longer and longer, as far as there is time
+            left = _SHARE * clock.left
+            iterations = int(min(4 * iterations, left / max(climbing, 1e-6) * iterations))
+            width = int(min(4 * width, left / max(searching, 1e-6) * width))
+        ascent.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
+        self._of_labellings = rest[0]
+        return _Found(values[1], path[0, : length[0]].copy()) if length[0] else None, complete
+
+    @property
+    def _seconds(self) -> float:
+        """That an iteration of an ascent may take."""
+        return 1e-8 * (len(self.steps.source) + len(self._slots.kind) + int(self._slots.bounds[-1]))
+
+    def upper_bounds(self, lattice: ChainLattice) -> Optional[Floats]:
+        """What a labelling with each node is worth at most, under the prices: float64[rows, S]; None if that takes too much
+        memory.
+
+        What may happen to automata beside this part of the lattice has prices too: what makes a labelling no better than
+        those of this part, where an automaton does not gain as much by it."""
+        slots, n_tokens = self._slots, lattice.tokens
+        tokens = np.repeat(slots.time, np.diff(slots.starts)) // lattice.rows_of_token
+        readers = [(a, reader) for a, reader in enumerate(self._readers) if reader.pays]  # the others say nothing good
+        table, of_slots = np.zeros((n_tokens, len(lattice.possible_events))), []
+        for a, reader in readers:
+            own = np.flatnonzero((slots.automaton == a) & (tokens < n_tokens))  # nothing happens at the end
+            prices = np.full((n_tokens, reader.following.shape[1]), np.nan)
+            prices[tokens[own], slots.kind[own]] = self._prices[own]
+            reader.pay(table, np.nan_to_num(prices))
+            of_slots.append(prices)
+        worth = lattice.worth_with(table)
+        if worth is None:
+            return None
+        # What would make a labelling better than those of this part
+        gain = np.maximum(lattice.worth_of_events(worth) - self._of_labellings, 0.0)
+        gain /= np.maximum(sum(reader.members[1:].any(axis=0) for _, reader in readers), 1)
+        total = 0.0
+        self.everywhere = [np.zeros((0, 0))] * len(self._readers)
+        for (a, reader), prices in zip(readers, of_slots):
+            members = reader.members
+            largest = np.maximum(-np.nanmin(prices, axis=0, initial=0.0), 0.0)
+            charged = -np.minimum(
+                np.stack([gain[:, events].max(axis=1, initial=0.0) for events in members], axis=1), largest
+            )
+            bounds = []
+            for default in (np.zeros_like(prices), charged):
+                default[:, 0] = 0.0 if lattice.rests or members[0].any() else np.inf
+                everywhere = np.where(np.isnan(prices), default, prices)
+                reader.forbid(everywhere)
+                bounds.append(ascent.bound_automaton(reader.following, reader.scores, reader.last, everywhere))
+            self.everywhere[a] = everywhere
+            if bounds[1] <= bounds[0] + largest.max():  # not for an automaton that would take it again and again
+                reader.pay(table, np.where(np.isnan(prices) & (everywhere < np.inf), everywhere, 0.0))
+            total += bounds[1] if bounds[1] <= bounds[0] + largest.max() else bounds[0]
+        return lattice.worth_with(table) + total
+
+
+def _keep_best(
+    kept: NDArray[np.bool_], worth: Floats, rows: NDArray[np.int64], states: NDArray[np.bool_], n: int
+) -> None:
+    """Keeps the n best nodes of some rows and states."""
+    [states] = np.nonzero(states)
+    if not len(rows) or not len(states):
+        return
+    of_rows = worth[np.ix_(rows, states)]
+    n = min(n, len(states))
+    least = np.partition(of_rows, -n, axis=1)[:, -n, np.newaxis]
+    kept[np.ix_(rows, states)] |= of_rows >= least
+
+
+def _n_steps(kept: NDArray[np.bool_]) -> int:
+    of_row = kept.sum(axis=1)
+    return int((of_row[:-1] * of_row[1:]).sum())
+
+
+def _slack(score: float) -> float:
+    return _ROUNDING * (1.0 + abs(score)) if score > -np.inf else 0.0

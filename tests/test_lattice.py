@@ -1,0 +1,271 @@
+"""Lattices, upper bounds and the search in them: against enumeration, and on longer documents against the graph of all rules."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from spacy_crf.arrays import join_sequences
+from spacy_crf.constraints import clock, decoding, program, rule_set
+from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.program import Program
+from spacy_crf.kernels.ascent import bound_automaton
+from spacy_crf.schemes import SCHEMES
+from spacy_crf.types import SegmentClamp
+
+from . import reference
+from .random_rules import random_rule
+from .test_constraints import decode, make_rules, scheme_scores
+from .test_segment_rules import make_rules as make_segment_rules
+from .test_segment_rules import make_scores as segment_scores
+
+FOREVER = clock.Clock(1e6)
+MEMORY = {"order", "at_most", "at_least", "exactly", "requires", "excludes", "length"}
+
+
+@pytest.fixture
+def few_nodes(monkeypatch):
+    """Every lattice begins with few nodes, as that of a long document does, and nothing comes before it."""
+    monkeypatch.setattr(decoding, "_GRAPH_SHARE", 0.0)
+    for name, value in {"_ALL": 0, "_MARGIN": 0.7, "_FEW": 2, "_MORE": 1, "_IN_VAIN": 10**6}.items():
+        monkeypatch.setattr(program, name, value)
+    monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
+
+
+def chain_problem(seed, lengths=(2, 3), spread=1.5):
+    rng = np.random.default_rng(seed)
+    scheme = SCHEMES[list(SCHEMES)[seed % 4]]
+    tables = [random_rule(rng, ["A", "B"], ["x"], kinds=MEMORY) for _ in range(rng.integers(1, 4))]
+    scores, _ = scheme_scores(scheme, 2, list(lengths), seed=seed, spread=spread, per_position=seed % 3 == 1)
+    clamp = None
+    if seed % 2:
+        clamp = rng.random(scores.emissions.shape) < 0.9
+        clamp[:, 0] = True
+    return make_rules(tables, scheme), scores, clamp
+
+
+def segment_problem(seed, lengths=(2, 3)):
+    rng = np.random.default_rng(seed)
+    tables = [random_rule(rng, ["A", "B"], ["x"], kinds=MEMORY) for _ in range(rng.integers(1, 4))]
+    scores, clamp = segment_scores(list(lengths), seed, per_position=seed % 3 == 1), None
+    if seed % 2:
+        tokens = sum(lengths)
+        clamp = SegmentClamp(rng.random((tokens, 3)) < 0.9, rng.random(tokens) < 0.9, rng.random(tokens) < 0.1)
+        clamp.states[:, 0] = clamp.may_begin[clamp.must_begin] = True
+    return make_segment_rules(tables), scores, clamp
+
+
+def problem(kind, seed, **settings):
+    while True:  # until the rules don't contradict each other
+        try:
+            return (chain_problem if kind == "chain" else segment_problem)(seed, **settings)
+        except ValueError as error:
+            assert "CRF613" in str(error)
+            seed += 1000
+
+
+def all_paths(joined):
+    """Score and nodes, as (row, state), of every labelling, with its path."""
+    scores, clamp = joined.scores, joined.clamp
+    if hasattr(scores, "emissions"):
+        for score, path in reference.paths(scores, 0, len(scores.emissions), clamp):
+            yield score, list(enumerate(path)), np.array(path)
+        return
+    for score, segments in reference.segment_paths(scores, 0, len(scores.tokens), clamp):
+        path = np.full(len(scores.tokens), -2)
+        path[[begin for begin, _, _ in segments]] = [state for _, _, state in segments]
+        nodes = [node for begin, end, state in segments for node in ((2 * begin, state), (2 * end - 1, state))]
+        yield score, nodes, path
+
+
+def prices_of(rules, path, table):
+    """What the events of a path pay."""
+    before, total = len(rules.tags.label_of), 0.0
+    for t, state in enumerate(path.tolist()):
+        if state >= 0:
+            total += table[t, rules.tags.events[before, state]]
+            before = state
+    return total
+
+
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+@pytest.mark.parametrize("seed", range(8))
+def test_worth_and_steps_are_those_of_all_labellings(kind, seed):
+    rules, scores, clamp = problem(kind, seed)
+    joined = join_sequences(scores, clamp)
+    lattice = rules.lattice(joined)
+    table = np.random.default_rng(seed).normal(size=(lattice.tokens, rules.tags.n_events))
+    labellings = list(all_paths(joined))
+    worth, priced = np.full((2, *lattice.worth.shape), -np.inf)
+    for score, nodes, path in labellings:
+        for node in nodes:
+            worth[node] = max(worth[node], score)
+            priced[node] = max(priced[node], score + prices_of(rules, path, table))
+    np.testing.assert_allclose(lattice.worth, worth, atol=1e-9)
+    np.testing.assert_allclose(lattice.worth_with(table), priced, atol=1e-9)
+    assert lattice.best == pytest.approx(max((score for score, _, _ in labellings), default=-np.inf))
+    if not labellings:
+        return
+    steps = lattice.steps(worth > -np.inf, np.zeros(len(worth), dtype=np.int64))
+    found = {}
+
+    def walk(place, score, taken):
+        if place == len(steps.time) - 1:
+            path = lattice.path(np.full(len(worth), -1), steps, np.array(taken, dtype=np.int32))
+            found[tuple(path.tolist())] = score
+            return
+        for e in range(steps.starts[place], steps.starts[place + 1]):
+            walk(int(steps.target[e]), score + steps.scores[e], [*taken, e])
+
+    walk(0, 0.0, [])
+    assert found == {tuple(path.tolist()): pytest.approx(score, abs=1e-9) for score, _, path in labellings}
+
+
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+@pytest.mark.parametrize("seed", range(30))
+def test_programs_find_the_best(kind, seed, few_nodes):
+    rules, scores, clamp = problem(kind, seed, lengths=(2, 3) if seed % 2 else (4, 1))
+    joined = join_sequences(rules.decodable(scores, Facts()), clamp)
+    readers = rules.readers
+    expected = max((score + said(rules, path) for score, _, path in all_paths(joined)), default=-math.inf)
+    if not readers:  # all of them are masks
+        return
+    lattice = rules.lattice(joined)
+    found, finished = Program(lattice, readers).solve(FOREVER)
+    assert finished
+    if found is None:
+        assert expected == -math.inf
+        return
+    scores_of = {tuple(path.tolist()): score + said(rules, path) for score, _, path in all_paths(joined)}
+    assert scores_of[tuple(found.tolist())] == pytest.approx(expected, abs=1e-9)
+
+
+def said(rules, path):
+    """What the automata take off a joined labelling."""
+    before, events = len(rules.tags.label_of), []
+    for state in path.tolist():
+        if state >= 0:
+            events.append(rules.tags.events[before, state])
+            before = state
+    return sum(rest.score(np.array(events)) for _, rest in rules._parts)
+
+
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+@pytest.mark.parametrize("seed", range(10))
+def test_upper_bounds_are_bounds(kind, seed, few_nodes):
+    rules, scores, clamp = problem(kind, seed)
+    joined = join_sequences(rules.decodable(scores, Facts()), clamp)
+    lattice = rules.lattice(joined)
+    readers = rules.readers
+    if not readers or lattice.best == -np.inf:
+        return
+    first = Program(lattice, readers)
+    kept = first._first_nodes()
+    part = program._Part(lattice.steps(kept, np.zeros(len(kept), dtype=np.int64)), readers, lattice.rests, None)
+    rng = np.random.default_rng(seed)
+    part.climb(-np.inf, FOREVER)
+    for _ in range(3):
+        bounds = part.upper_bounds(lattice)
+        for score, nodes, path in all_paths(joined):
+            for node in nodes:
+                assert bounds[node] >= score + said(rules, path) - 1e-9
+        part._prices[:] = rng.normal(scale=2.0, size=len(part._prices))
+
+
+def test_the_bound_of_an_automaton_is_its_best_reading():
+    rng = np.random.default_rng(0)
+    following = np.array([[0, 1, -1], [1, 1, 0]], dtype=np.int32)
+    scores, last = rng.normal(size=(2, 3)), np.array([0.0, -0.3])
+    prices = rng.normal(size=(4, 3))
+    prices[2, 1] = np.inf
+    best = -np.inf
+    for kinds in itertools.product(range(3), repeat=4):
+        state, total = 0, 0.0
+        for t, kind in enumerate(kinds):
+            total += scores[state, kind] - prices[t, kind]
+            state = following[state, kind]
+            if state < 0:
+                break
+        else:
+            best = max(best, total + last[state])
+    assert bound_automaton(following, scores, last, prices) == pytest.approx(best)
+
+
+@pytest.mark.issue(12)
+def test_a_span_may_grow_into_its_neighbour(few_nodes):
+    """In scheme IO two spans of one label with a token between them become one if it joins them: nothing is read at that token,
+    but behind it."""
+    scheme = SCHEMES["IO"]
+    rules = make_rules([{"rule": "at_most", "label": "A", "n": 1}], scheme)
+    scores, _ = scheme_scores(scheme, 2, [8], seed=0)
+    for array in scores[:4]:
+        array[...] = np.where(array > -np.inf, 0.0, -np.inf)
+    scores.emissions[:] = [0.0, -9.0, -9.0]
+    scores.emissions[:, 1] = [-9.0, 9.0, -3.0, 9.0, -9.0, -9.0, -1.0, -9.0]
+    joined = join_sequences(rules.decodable(scores, Facts()))
+    found, finished = Program(rules.lattice(joined), rules.readers).solve(FOREVER)
+    assert finished and found.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_long_documents(seed, monkeypatch):
+    """Stretches in which nothing happens are one step, and few nodes suffice: the same as under the product of all."""
+    monkeypatch.setattr(program, "_ALL", 500)
+    monkeypatch.setattr(decoding, "_FEW_TOKENS", 0)
+    monkeypatch.setattr(decoding, "_GRAPH_SHARE", 0.0)
+    rules, scores, _ = problem("chain", seed, lengths=[120, 60] if seed % 2 else [180], spread=2.5)
+    scores.emissions[:, 0] += 5.0  # spans are few
+    rules.constraints.time_limit = 1e6
+    decoded = decode(rules, scores, [0, 180], Facts(), np.zeros(180, dtype=np.uint64))
+    graph = rules.graph(frozenset(range(len(rules.automata))))
+    joined = join_sequences(rules.apply(scores, Facts()))
+    expected = graph.viterbi(joined.scores).scores[0]
+    if expected == -np.inf:
+        assert decoded.relaxed
+        return
+    path = np.full(len(joined.scores.emissions), len(rules.tags.label_of), dtype=np.int32)
+    path[joined.tokens] = decoded.tags
+    assert not decoded.relaxed and not decoded.unfinished
+    assert graph.path_score(joined.scores, path)[0] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+@pytest.mark.parametrize("seed", range(8))
+def test_texts_have_one_label(kind, seed, few_nodes):
+    scheme = SCHEMES[list(SCHEMES)[seed % 4]]
+    table = [{"rule": "same_text_same_label"}]
+    if kind == "chain":
+        rules, (scores, _) = make_rules(table, scheme), scheme_scores(scheme, 2, [3, 2], seed=seed, spread=2.0)
+    else:
+        rules, scores = make_segment_rules(table), segment_scores([3, 2], seed)
+    words = np.array([[7, 7, 7, 7, 7], [7, 8, 7, 7, 8]][seed % 2], dtype=np.uint64)
+    decoded = decode(rules, scores, [0, 5], Facts(), words)
+    joined = join_sequences(scores)
+    best = -math.inf
+    for score, _, path in all_paths(joined):
+        segments = rules.segments(path[joined.tokens].astype(np.int32), scores.starts)
+        if not rule_set.differing_texts(segments, words, np.zeros(5, dtype=np.int64)):
+            best, expected = max((best, []), (score, path[joined.tokens].tolist()), key=lambda pair: pair[0])
+            if score == best:
+                answer = expected
+    assert decoded.tags.tolist() == answer and not decoded.unfinished
+
+
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+@pytest.mark.parametrize("seed", range(6))
+def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few_nodes):
+    """What does not yield is kept, and what is called the best is the best."""
+    looks, until = itertools.count(), 10**9
+    monkeypatch.setattr(clock.Clock, "left", property(lambda self: 1.0 if next(looks) < until else -1.0))
+    rules, scores, clamp = problem(kind, seed, lengths=[6, 5])
+    best = decode(rules, scores, [0, 11], Facts(), clamp=clamp)
+    for until in range(0, 60, 3):  # noqa: B007
+        looks = itertools.count()
+        decoded = decode(rules, scores, [0, 11], Facts(), clamp=clamp)
+        relaxed = [rule for rules in decoded.relaxed.values() for rule in rules]
+        totals = rules.totals(decoded.tags, scores.starts, np.array([0, 11]))[0]
+        for (rule, _, _), total in zip(rules.automata, totals):
+            assert total > -np.inf or rule in relaxed
+        if not decoded.unfinished:
+            assert decoded.tags.tolist() == best.tags.tolist() and decoded.relaxed == best.relaxed
