@@ -93,8 +93,9 @@ def decode(
         of_words = None if words is None else words[tokens]
         document = Documents(*arrays.cut_document(scores, clamp, tokens), facts.at(tokens), of_words)
         search = Search(rules, document, Clock(rules.constraints.time_limit))
-        first = tags[tokens].copy() if kept is None or d not in kept.instead else None
-        answer = search.best(first) if kept is None else search.under(kept.instead.get(d, kept.places), first)
+        if kept is None or d not in kept.instead:
+            search.begin_with(tags[tokens].copy(), rules.places if places is None else places)
+        answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
         if answer.tags is not None:
             tags[tokens] = answer.tags
         if answer.relaxed:
@@ -132,56 +133,56 @@ class Search:
         self._rules, self._document, self._clock = rules, document, clock
         self._of_sentence = of_sentence
         self._starts = document.scores.starts
+        self._decoded: dict[frozenset[int], Tags] = {}  # the best labellings under masks, -1 for none
         self._finished = True
         self._added: list[str] = []
 
-    def best(self, tags: Tags) -> Answer:
-        """Where no labelling keeps all rules, the hard ones are taken up one by one, in their order, as long as there
-        is one.
+    def begin_with(self, tags: Tags, kept: frozenset[int]) -> None:
+        """The best labelling under the masks of some rules is known (int32[T]), -1 for none."""
+        self._decoded[kept & self._rules.decodable_places] = tags
 
-        tags (int32[T]): The best labelling under the masks of all rules, -1 if there is none.
-        """
+    def best(self) -> Answer:
+        """Where no labelling keeps all rules, the hard ones are taken up one by one, in their order, as long as there
+        is one."""
         rules = self._rules
-        every = frozenset(rule.place for rule in rules.rules)
-        found = self._solve(every, tags, self._clock.part(_MOST))
+        found = self._solve(rules.places, self._clock.part(_MOST))
         if found is not None:
             return Answer(found, [], self._finished, self._added)
         kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
+        made_for, tags = rules.decodable_places, self._viterbi(rules.places)
         if (tags == -1).any():
-            known = self._known(self._viterbi(soft), soft)
-        else:
-            known = self._known(tags, rules.decodable_places)
+            made_for, tags = soft, self._viterbi(soft)
+        known = self._known(tags, made_for)
         relaxed = []
         for rule in rules.rules:
             if rule.hard and rule.place not in known.keeps:
-                found = self._solve(kept | {rule.place}, None, self._clock.part(0.5))
+                found = self._solve(kept | {rule.place}, self._clock.part(0.5))
                 if found is None:
                     relaxed.append(rule)
                     continue
                 known = self._known(found, kept | {rule.place}, solved=True)
             kept |= {rule.place}
         if not known.made_for <= kept <= known.keeps:
-            found = self._solve(kept, None, self._clock)
+            found = self._solve(kept, self._clock)
             self._finished &= found is not None  # there is one
             known = known if found is None else known._replace(tags=found)
         return Answer(known.tags, relaxed, self._finished, self._added)
 
-    def under(self, kept: frozenset[int], tags: Optional[Tags]) -> Answer:
-        """The best labelling under rules that some labelling keeps.
-
-        kept (frozenset[int]): Their places.
-        tags (int32[T]): The best labelling under their masks, if it is known.
-        """
-        found = self._solve(kept, tags, self._clock)
+    def under(self, kept: frozenset[int]) -> Answer:
+        """The best labelling under rules, given by their places, that some labelling keeps."""
+        found = self._solve(kept, self._clock)
         return Answer(found, [], self._finished and found is not None, self._added)
 
-    def _solve(self, kept: frozenset[int], tags: Optional[Tags], clock: Clock) -> Optional[Tags]:
+    def _solve(self, kept: frozenset[int], clock: Clock) -> Optional[Tags]:
         """The best labelling under some rules, None if there is none or it was not found in time."""
         rules = self._rules
         automata = [n for n in rules.automata_of(kept) if not self._of_sentence or rules.automata[n].rule.in_sentence]
         if any(rules.automata[n].automaton.accepts_nothing for n in automata):
             return None
-        tags = self._viterbi(kept) if tags is None else tags
+        if clock.left <= 0.0 and kept & rules.decodable_places not in self._decoded:
+            self._finished = False
+            return None
+        tags = self._viterbi(kept)
         if (tags == -1).any():
             return None
         settled: set[int] = set()
@@ -221,8 +222,11 @@ class Search:
         return (tags, False) if broken - programs.active or clashing else (found, finished)
 
     def _viterbi(self, kept: frozenset[int]) -> Tags:
-        scores, clamp, facts, _ = self._document
-        return self._rules.structure.viterbi(self._rules.decodable(scores, facts, kept), clamp=clamp).states
+        rules, kept = self._rules, kept & self._rules.decodable_places
+        if kept not in self._decoded:
+            scores, clamp, facts, _ = self._document
+            self._decoded[kept] = rules.structure.viterbi(rules.decodable(scores, facts, kept), clamp=clamp).states
+        return self._decoded[kept]
 
     def _with_sentences(self, kept: frozenset[int], tags: Tags, clock: Clock) -> tuple[Optional[Tags], bool]:
         """A labelling whose sentences, one by one, keep the rules about sentences; and whether it is the best one, or, for None,
@@ -242,7 +246,8 @@ class Search:
             of_words = None if words is None else words[tokens]
             sentence = Documents(*arrays.cut_document(scores, clamp, tokens), facts.at(tokens), of_words)
             search = Search(self._rules, sentence, part, of_sentence=True)
-            found = search._solve(kept, tags[tokens].copy(), part)
+            search.begin_with(tags[tokens].copy(), kept)
+            found = search._solve(kept, part)
             self._added += [name for name in search._added if name not in self._added]
             if found is None:
                 return None, search._finished

@@ -462,12 +462,11 @@ def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArra
     begin, end, label = segments
     if len(begin) < 2:
         return []
-    # Spans with the same first and last word may have the same text.
-    likeness = np.column_stack(
-        [scope[begin].astype(np.uint64), (end - begin).astype(np.uint64), words[begin], words[end - 1]]
-    )
-    _, group = np.unique(likeness, axis=0, return_inverse=True)
-    group = group.reshape(-1)
+    # Spans with the same first and last word may have the same text; so may some others, by chance.
+    likeness = np.zeros(len(begin), dtype=np.uint64)
+    for column in (scope[begin].astype(np.uint64), (end - begin).astype(np.uint64), words[begin], words[end - 1]):
+        likeness = likeness * np.uint64(0x9E3779B97F4A7C15) + column
+    _, group = np.unique(likeness, return_inverse=True)
     one_label = np.zeros(group.max() + 1, dtype=label.dtype)
     one_label[group] = label
     suspicious = np.bincount(group, label != one_label[group]) > 0

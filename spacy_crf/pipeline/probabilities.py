@@ -147,7 +147,7 @@ class _Batch:
 
     def _warn(self, message: str, d: int, **values: Any) -> None:
         seconds = self._rules.constraints.time_limit
-        self._pipe._warn(message, doc=self._docs[d].text[:40], seconds=seconds, **values)
+        self._pipe._warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
     def _tell_ignored(self) -> None:
         """Which rules probabilities don't know, once."""

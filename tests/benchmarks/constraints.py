@@ -74,6 +74,24 @@ AUTOMATA = [
     },
     {"rule": "at_most", "label": ["StreetName", "OccupancyIdentifier", "PlaceName"], "n": 1},
 ]
+# Most of which a text of many addresses without sentences breaks again and again.
+SEVEN = [
+    {"rule": "at_most", "label": "ZipCode", "n": 3},
+    {"rule": "at_most", "label": "StateName", "n": 5},
+    {"rule": "order", "labels": ["PlaceName", "StateName", "ZipCode"], "weight": 2.0},
+    {"rule": "requires", "if": "USPSBoxID", "then": "USPSBoxType"},
+    {"rule": "same_text_same_label"},
+    {"rule": "exactly", "label": "Recipient", "n": 2},
+    {"rule": "length", "label": "StreetName", "max": 2},
+]
+SIX = [
+    {"rule": "at_most", "label": "CornerOf", "n": 1},
+    {"rule": "excludes", "if": "CornerOf", "then": "USPSBoxType"},
+    {"rule": "length", "label": "StreetName", "max": 3},
+    {"rule": "at_most", "label": "LandmarkName", "n": 10},
+    {"rule": "order", "labels": ["PlaceName", "StateName", "ZipCode"]},
+    {"rule": "requires", "if": "USPSBoxID", "then": "USPSBoxType", "per": "sentence"},
+]
 
 
 class Outcome(NamedTuple):
@@ -106,9 +124,10 @@ def trained(
     return nlp
 
 
-def with_rules(nlp: Language, rules: Sequence[dict[str, Any]], **settings: Any) -> Language:
+def with_rules(nlp: Language, rules: Sequence[dict[str, Any]], *, time_limit: float = 1.0, **settings: Any) -> Language:
     """The same weights under rules."""
-    config = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": list(rules)}, **settings}
+    constraints = {"@misc": "spacy_crf.constraints.v1", "rules": list(rules), "time_limit": time_limit}
+    config = {"constraints": constraints, **settings}
     other = crf.make_pipeline("crf_ner", config)
     other.from_bytes(nlp.to_bytes())
     return other
@@ -142,7 +161,7 @@ def speed(repeats: int) -> None:
     chunks = trained("conll2000", limit=2000)
     pipelines = {"no rules": chunks, "confidence": with_rules(chunks, [], confidence=True)}
     _compare("What confidence costs, conll2000", pipelines, sentences, repeats)
-    _solver(addresses, read_sentences("usaddress", "train"))
+    _program(addresses, read_sentences("usaddress", "train"))
 
 
 def _compare(title: str, pipelines: dict[str, Language], sentences: Sequence[Sentence], repeats: int) -> None:
@@ -165,7 +184,7 @@ def _processing(nlp: Language, texts: list[str]) -> None:
         pass
 
 
-def _solver(nlp: Language, sentences: Sequence[Sentence]) -> None:
+def _program(nlp: Language, sentences: Sequence[Sentence]) -> None:
     """Documents with two spans of one text and different labels: no automaton holds that rule."""
     ruled = with_rules(nlp, [{"rule": "same_text_same_label"}]).get_pipe("crf_ner")
     plain = nlp.get_pipe("crf_ner")
@@ -180,7 +199,7 @@ def _solver(nlp: Language, sentences: Sequence[Sentence]) -> None:
     if times:
         header = ("documents", "ms, median", "ms, slowest", "must")
         rows = [(str(len(times)), 1e3 * statistics.median(times), 1e3 * max(times), 50.0)]
-        show("Documents that need the solver, usaddress", header, rows)
+        show("Documents that need a program, usaddress", header, rows)
 
 
 def _decoding(nlp: Language, docs: list[Doc]) -> Callable[[], None]:
@@ -204,7 +223,48 @@ def calibration(repeats: int) -> None:
     show("Calibration of crf_prob", ("data", "F1", "calibration error", "Brier", "must"), rows)
 
 
-BENCHMARKS: dict[str, Callable[[int], None]] = {"accuracy": accuracy, "speed": speed, "calibration": calibration}
+def limits(repeats: int) -> None:
+    """What rules may cost a document beyond its prediction without them: time_limit, and 20 % or 50 ms; and what large numbers
+    cost."""
+    nlp = trained("usaddress", limit=1000)
+    words = [word for sentence in read_sentences("usaddress", "train") for word in sentence.words]
+    words *= 1 + 100_000 // len(words)
+    rows = []
+    for tokens, rules, limit in (
+        (436, SEVEN, 0.01),
+        (436, SEVEN, 1.0),
+        (5_000, SIX, 1.0),
+        (100_000, SIX, 1.0),
+        (5_000, [], 1.0),
+    ):
+        ruled = with_rules(nlp, rules, time_limit=limit)
+        _seconds(ruled, words[:40])  # compiles
+        free, beyond = _seconds(nlp, words[:tokens]), _seconds(ruled, words[:tokens])
+        must = limit + max(0.2 * limit, 0.05)
+        rows.append((f"{tokens} tokens, {len(rules)} rules", limit, free, beyond - free, must))
+    show("Documents under rules", ("", "time_limit, s", "without rules, s", "beyond, s", "must"), rows)
+    rows = []
+    for kind, n in (("exactly", 10**6), ("at_most", 1000)):
+        start = time.perf_counter()
+        ruled = with_rules(nlp, [{"rule": kind, "label": "ZipCode", "n": n}])
+        ruled.get_pipe("crf_ner").rules()
+        rows.append((f"{kind}, n = {n}", time.perf_counter() - start, _seconds(ruled, words[:200]), 0.5))
+    show("Large numbers", ("", "pipeline with rules, s", "document of 200 tokens, s", "must"), rows)
+
+
+def _seconds(nlp: Language, words: list[str]) -> float:
+    doc = Doc(nlp.vocab, words=words)
+    start = time.perf_counter()
+    nlp.get_pipe("crf_ner").predict([doc])
+    return time.perf_counter() - start
+
+
+BENCHMARKS: dict[str, Callable[[int], None]] = {
+    "accuracy": accuracy,
+    "speed": speed,
+    "calibration": calibration,
+    "limits": limits,
+}
 
 
 def main(
