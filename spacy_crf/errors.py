@@ -236,6 +236,10 @@ class Errors(metaclass=_Coded):
         "Make its Spans of the Doc that is asked about."
     )
     CRF414 = "The pipeline has no component{named} of spacy_crf to update. Components there: {components}."
+    CRF670 = (
+        "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the saved "
+        "component itself; without start_from training begins anew."
+    )
     CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
     CRF502 = (
         "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "
@@ -384,7 +388,7 @@ class Warnings(metaclass=_Coded):
         "brings annotated texts."
     )
     CRFW420 = (
-        "{component}: '{doc}...': doc.spans['{key}'] leaves {n} tokens no label, first token {token} ('{word}'): they stay "
+        "{name}: '{doc}...': doc.spans['{key}'] leaves {n} tokens no label, first token {token} ('{word}'): they stay "
         "without one. Name the labels that are blocked, if others may be found there."
     )
     CRFW421 = (
@@ -393,22 +397,22 @@ class Warnings(metaclass=_Coded):
         "them. With scheme BIO or BILUO nothing is lost; nor with losses such as LogLikelihood or MaxMargin and LBFGS, "
         "ConjugateGradient or Adam.v1."
     )
-    CRFW601 = "{component}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
+    CRFW601 = "{name}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRFW602 = (
-        "{component}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': the best that was found is "
+        "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': the best that was found is "
         "used (time_limit in the constraints)."
     )
-    CRFW603 = "{component}: probabilities ignore the rules {rules}: {reason}."
-    CRFW604 = "{component}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
+    CRFW603 = "{name}: probabilities ignore the rules {rules}: {reason}."
+    CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
     CRFW605 = (
-        "{component}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the "
+        "{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the "
         "constraints). Not kept, as later ones yield: {rules}."
     )
     CRFW610 = (
-        "{component}: the rules {rules} hold in prediction, but not in training, although in_training is true: no automaton "
+        "{name}: the rules {rules} hold in prediction, but not in training, although in_training is true: no automaton "
         "holds them, so the sums over all labellings can't respect them. The other rules hold in both."
     )
     CRFW606 = (
-        "{component}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
+        "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
         "in place of that with the most right tokens (time_limit in the constraints)."
     )

@@ -248,7 +248,7 @@ class Expected:
             return label
         if self.case.kind == "segments":
             return 1 + label
-        return pipe.scheme.encode(iob, label, np.asarray(self.scores.starts))
+        return pipe.annotation.scheme.encode(iob, label, np.asarray(self.scores.starts))
 
     def _score(self, spans, states):
         if self.case.kind == "segments":

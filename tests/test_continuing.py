@@ -31,16 +31,16 @@ def continued(component="crf_ner", optimizer="spacy_crf.LBFGS.v1", steps=5):
 
 
 def vector(nlp, component="crf_ner"):
-    return nlp.get_pipe(component).frame().weights()
+    return nlp.get_pipe(component).training.frame().weights()
 
 
 def anchored(nlp, component, texts):
     """The objective that a step about some texts is given."""
     pipe = nlp.get_pipe(component)
-    pipe._meet(texts)
-    frame = pipe.frame()
-    anchor = Anchor.of(frame, pipe.evidence, frame.evidence_of([example.predicted for example in texts]))
-    return Anchored(view_corpus("objective", pipe.model, pipe.loss, [pipe._annotated(texts)]), anchor), anchor
+    pipe.training.meet(texts)
+    frame = pipe.training.frame()
+    anchor = Anchor.of(frame, pipe.training.evidence, frame.evidence_of([example.predicted for example in texts]))
+    return Anchored(view_corpus("objective", pipe.model, pipe.loss, [pipe.training.data(texts)]), anchor), anchor
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -49,7 +49,7 @@ def test_the_anchored_objective_and_its_gradient(component):
     texts = texts_of(nlp, component, new=True)
     objective, anchor = anchored(nlp, component, texts)
     pipe = nlp.get_pipe(component)
-    plain = view_corpus("objective", pipe.model, pipe.loss, [pipe._annotated(texts)])
+    plain = view_corpus("objective", pipe.model, pipe.loss, [pipe.training.data(texts)])
     rng = np.random.default_rng(0)
     distance = rng.normal(size=len(anchor.weights))
     value, gradient = objective.evaluate(distance)
@@ -66,13 +66,13 @@ def test_evidence_counts_what_training_met():
     nlp = continued()
     ner = nlp.get_pipe("crf_ner")
     texts = [example.predicted for example in ner_examples(nlp)]
-    evidence = ner.evidence
+    evidence = ner.training.evidence
     assert (evidence.tokens, evidence.sequences) == (sum(map(len, texts)), len(texts))
-    for name, count in zip(ner._sparse_features.states.index.names(), evidence.counts["states"]):
+    for name, count in zip(ner.sparse_features.states.index.names(), evidence.counts["states"]):
         if name.startswith("lower[0]=") and "|" not in name:
             assert count == sum(token.lower_ == name.removeprefix("lower[0]=") for doc in texts for token in doc)
     ner.add_label("SONG")
-    met = ner.frame().met(evidence)
+    met = ner.training.frame().met(evidence)
     assert met.max() == evidence.tokens
     of_chain = met[-int(ner.model.attrs["observed"].sum()) :]
     assert 0 < of_chain.min() < 1  # a label that came later weighs next to nothing
@@ -102,11 +102,11 @@ def test_what_was_met_without_end_stays(component, optimizer):
     _, settings = OPTIMIZERS[optimizer]
     nlp = continued(component, optimizer)
     pipe = nlp.get_pipe(component)
-    before, frame = vector(nlp, component), pipe.frame()
-    counts = {name: np.full_like(of_table, 10**12) for name, of_table in pipe.evidence.counts.items()}
-    pipe.evidence = pipe.evidence._replace(counts=counts, tokens=10**12, sequences=10**12)
+    before, frame = vector(nlp, component), pipe.training.frame()
+    counts = {name: np.full_like(of_table, 10**12) for name, of_table in pipe.training.evidence.counts.items()}
+    pipe.training.evidence = pipe.training.evidence._replace(counts=counts, tokens=10**12, sequences=10**12)
     sgd = nlp.resume_training(sgd=registry.get("optimizers", optimizer)(**settings))
-    pipe.evidence = pipe.evidence._replace(counts=counts, tokens=10**12, sequences=10**12)
+    pipe.training.evidence = pipe.training.evidence._replace(counts=counts, tokens=10**12, sequences=10**12)
     texts = texts_of(nlp, component)[1:3]
     for example in texts:
         example.reference.set_ents([], default="outside")
@@ -114,7 +114,7 @@ def test_what_was_met_without_end_stays(component, optimizer):
             token.tag_ = "NN"
     for _ in range(3):
         nlp.update(texts, sgd=sgd)
-    assert_allclose(vector(nlp, component)[pipe.frame().places(frame)], before, atol=2e-5)
+    assert_allclose(vector(nlp, component)[pipe.training.frame().places(frame)], before, atol=2e-5)
 
 
 @pytest.mark.issue(12)
@@ -145,7 +145,7 @@ def test_a_pipeline_in_memory_goes_on_after_resume_training(caplog):
     nlp, examples, sgd = make()
     nlp.update(examples, sgd=sgd)
     ner = nlp.get_pipe("crf_ner")
-    assert ner.evidence is None
+    assert ner.training.evidence is None
     with caplog.at_level(logging.INFO, logger="spacy.spacy_crf"):
         sgd = nlp.resume_training(sgd=LBFGS(l2=0.01))
         new = ner_examples(nlp, NEW_OF_ENTITIES)
@@ -154,7 +154,7 @@ def test_a_pipeline_in_memory_goes_on_after_resume_training(caplog):
     assert caplog.text.count("goes on from what it has learned from 6 sequences") == 1
     assert found(nlp, "crf_ner", examples) == wanted("crf_ner", examples)
     ner.initialize(lambda: examples, nlp=nlp)
-    assert ner.evidence is None
+    assert ner.training.evidence is None
 
 
 def test_start_from_goes_on(tmp_path):
@@ -164,7 +164,7 @@ def test_start_from_goes_on(tmp_path):
     ner = again.add_pipe("crf_ner")
     new = ner_examples(again, NEW_OF_ENTITIES)
     ner.initialize(lambda: new, nlp=again, start_from=tmp_path)
-    assert ner.evidence.sequences == len(NER_TEXTS)
+    assert ner.training.evidence.sequences == len(NER_TEXTS)
     assert ner.model.attrs["met"][1] == len(NER_TEXTS) + 1
     for _ in range(5):
         again.update(new, sgd=LBFGS(l2=0.01))
@@ -180,10 +180,10 @@ def test_every_batch_joins_what_there_was():
     texts = ner_examples(
         nlp, [*NEW_OF_ENTITIES, "[Zed Orr](PER) sings [La Mer](SONG) .", "[Yes](ORG) plays [Roundabout](SONG) ."]
     )
-    before = ner.evidence.sequences
+    before = ner.training.evidence.sequences
     for example in texts:
         nlp.update([example], sgd=sgd)
-    assert ner.evidence.sequences == before + 2
+    assert ner.training.evidence.sequences == before + 2
     assert ner.model.attrs["met"][1] == before + 3
     both = ner_examples(nlp) + texts
     assert found(nlp, "crf_ner", both) == wanted("crf_ner", both)
@@ -206,13 +206,13 @@ def test_models_that_did_not_count_are_continued():
     nlp, examples, _ = make()
     ner = nlp.get_pipe("crf_ner")
     data = ner.model.to_dict()
-    features = ner._sparse_features.to_dict()
+    features = ner.sparse_features.to_dict()
     del features["states"]["counts"], features["transitions"]["counts"]
-    older = ner._sparse_features.from_dict(features)
+    older = ner.sparse_features.from_dict(features)
     assert set(older.states.counts.tolist()) == {30}
     ner.model.get_ref("emissions").attrs["features"], ner.model.attrs["met"] = older, [0, 0]
     nlp.resume_training(sgd=LBFGS(l2=0.01))
-    assert ner.evidence.tokens == 30 and data
+    assert ner.training.evidence.tokens == 30 and data
     nlp.update(ner_examples(nlp, NEW_OF_ENTITIES), sgd=nlp._optimizer)
     assert found(nlp, "crf_ner", examples) == wanted("crf_ner", examples)
 
@@ -221,8 +221,8 @@ def test_counts_are_saved():
     nlp = continued()
     ner, again = nlp.get_pipe("crf_ner"), spacy.blank("en").add_pipe("crf_ner")
     again.from_bytes(ner.to_bytes())
-    assert_array_equal(again.evidence.counts["states"], ner.evidence.counts["states"])
-    assert again.evidence[1:] == ner.evidence[1:]
+    assert_array_equal(again.training.evidence.counts["states"], ner.training.evidence.counts["states"])
+    assert again.training.evidence[1:] == ner.training.evidence[1:]
 
 
 def test_the_command(tmp_path):

@@ -156,7 +156,7 @@ def test_predictions_are_valid_for_any_weights():
         emissions.set_param("states", weights.astype("float32"))
         for example in examples:
             prediction = ner.predict([plain(example.reference)])
-            mask, tags = ner.transition_mask(), prediction.tags
+            mask, tags = ner.annotation.mask(), prediction.tags
             assert mask.first[tags[0]] and mask.last[tags[-1]]
             assert all(mask.transitions[i, j] for i, j in pairwise(tags))
 
@@ -268,9 +268,9 @@ def test_missing_annotation_is_a_wider_clamp():
     examples += [Example(plain(partial), partial), unknown]
     ner = nlp.get_pipe("crf_ner")
     nlp.initialize(lambda: examples)
-    from spacy_crf.pipeline.crf_pipe import GoldReport
+    from spacy_crf.pipeline.gold_report import GoldReport
 
-    clamp = ner.gold(examples[-2:], np.array([0, 7, 10]), GoldReport()).clamp
+    clamp = ner.annotation.gold(examples[-2:], np.array([0, 7, 10]), GoldReport()).clamp
     assert clamp[:2].sum() == 2 and clamp[2:].all()
     train(nlp, examples)
     assert entities(run(nlp, plain(partial))) == [(0, 2, "PER"), (4, 6, "GPE")]
@@ -365,12 +365,12 @@ def test_the_corpus_is_prepared_once_whatever_its_order():
     ner = nlp.get_pipe("crf_ner")
     optimizer = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01, iterations_per_step=1)
     nlp.update(examples, sgd=optimizer)
-    prepared = ner._corpus
+    prepared = ner.training.corpus
     nlp.update(examples[::-1], sgd=optimizer)
-    assert ner._corpus is prepared
+    assert ner.training.corpus is prepared
     examples[0].reference.set_ents([], default="outside")
     nlp.update(examples, sgd=optimizer)
-    assert ner._corpus is not prepared
+    assert ner.training.corpus is not prepared
 
 
 def test_new_label_on_a_trained_pipeline():

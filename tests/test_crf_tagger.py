@@ -163,7 +163,7 @@ def test_gradient_of_the_objective(config):
     tagger = nlp.add_pipe("crf_tagger", config={"model": config})
     examples = tag_examples(nlp, TAG_TEXTS[:2])
     train(nlp, examples, steps=1, iterations_per_step=1)
-    objective = tagger._corpus.objective
+    objective = tagger.training.corpus.objective
     rng = np.random.default_rng(0)
     weights = rng.normal(size=objective.weights().shape)
     value, gradient = objective.evaluate(weights)
@@ -182,7 +182,7 @@ def test_objective_agrees_with_the_model():
     )
     examples = tag_examples(nlp)
     train(nlp, examples, steps=1, iterations_per_step=3)
-    objective = tagger._corpus.objective
+    objective = tagger.training.corpus.objective
     value, gradient = objective.evaluate(objective.weights())
     scores, backprop = tagger.model.begin_update([example.predicted for example in examples])
     loss, d_scores = tagger.get_loss(examples, scores)

@@ -72,7 +72,7 @@ def read_sequences(pipe, examples, costs):
         for name, found in counts.items():
             found.append(getattr(scores, name))
     batch.assign(np.zeros(size))
-    clamp = pipe._annotated(examples).allowed
+    clamp = pipe.training.data(examples).allowed
     sequences = []
     for b, (begin, end) in enumerate(zip(zero.starts, zero.starts[1:])):
         labellings = enumerate_labellings(component, zero, begin, end)
@@ -227,7 +227,7 @@ def test_segments_of_one_token_are_a_chain(make):
         docs = [Doc(nlp.vocab, text.split(), ents=tags) for text, tags in SENTENCES]
         examples = [Example(Doc(nlp.vocab, [token.text for token in doc]), doc) for doc in docs]
         nlp.initialize(lambda examples=examples: examples)
-        pipe.loss = MaxMargin().bind(pipe.tag_labels())
+        pipe.loss = MaxMargin().bind(pipe.annotation.tag_labels())
         optimizer = make(l2=0.1, gap_tolerance=0.0)
         steps = [(nlp.update(examples, sgd=optimizer)[component], optimizer.duality_gap(component)) for _ in range(8)]
         found.append((np.array(steps), objectives(pipe, examples)[0].weights()))

@@ -78,7 +78,7 @@ def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
     pipe = nlp.add_pipe(component, config={"model": {"emissions": block}})
     examples = texts_of(nlp, component)
     for example in examples:
-        for label in pipe.gold_labels(example.reference):
+        for label in pipe.annotation.gold_labels(example.reference):
             pipe.add_label(label)
     sgd = nlp.initialize()
     assert "CRFW412" in caplog.text and not pipe.model.get_ref("emissions").get_param("states").any()
@@ -178,7 +178,7 @@ def test_online_rules_remember_what_they_knew_of_each_weight(component, optimize
     before = sgd._runs[component]
     remembered = {name: array[before.slot_of_weight] for name, array in before.arrays.items()}
     pipe.add_label("NEW")
-    view = view_corpus("sequences", pipe.model, pipe.loss, [pipe._annotated(examples)])
+    view = view_corpus("sequences", pipe.model, pipe.loss, [pipe.training.data(examples)])
     after = sgd._run_of(view, component)
     places = view.places(before.frame)
     assert after is not before and after.count == before.count
@@ -193,24 +193,24 @@ def test_new_features_of_a_loaded_model_get_weights(component):
     nlp, _, _ = make(component)
     again = spacy.blank("en")
     pipe = again.add_pipe(component).from_bytes(nlp.get_pipe(component).to_bytes())
-    before, counts = weights_of(again, component), pipe._sparse_features.states.counts
+    before, counts = weights_of(again, component), pipe.sparse_features.states.counts
     new = texts_of(again, component, new=True)
     again.update(new, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=1e6))
-    names = pipe._sparse_features.states.index.names()
+    names = pipe.sparse_features.states.index.names()
     assert "lower[0]=wow" in names or "lower[0]=suede" in names
-    assert pipe._sparse_features.states.counts[: len(counts)].sum() > counts.sum()
+    assert pipe.sparse_features.states.counts[: len(counts)].sum() > counts.sum()
     assert all(after.size >= before[key].size for key, after in weights_of(again, component).items())
-    assert len(pipe._sparse_features.states.index) == len(names)
+    assert len(pipe.sparse_features.states.index) == len(names)
 
 
 def test_weights_of_new_labels_are_those_of_pairs_that_were_met():
     nlp, examples, sgd = make()
     ner = nlp.get_pipe("crf_ner")
-    n_weights = ner._sparse_features.states.n_weights
+    n_weights = ner.sparse_features.states.n_weights
     ner.add_label("SONG")
-    assert ner._sparse_features.states.n_weights == n_weights
+    assert ner.sparse_features.states.n_weights == n_weights
     nlp.update(examples + ner_examples(nlp, NEW_OF_ENTITIES), sgd=sgd)
-    states = ner._sparse_features.states
+    states = ner.sparse_features.states
     of_new = states.pair_columns >= len(ner.tags()) - 4
     names = np.array(states.index.names())[states.rows_of_pairs()[of_new]]
     assert "lower[0]=suede" in names and "lower[0]=nobody" not in names

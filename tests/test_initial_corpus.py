@@ -73,7 +73,7 @@ def test_blocks_are_no_part_of_the_answer(blocks, monkeypatch):
     monkeypatch.setattr("spacy_crf.models.corpus._BLOCK", 7 if blocks == 3 else 1 << 13)
     nlp, _ = make()
     ner = initialize(nlp, lambda nlp: iter(ner_examples(nlp)))
-    objective = ner._corpus.objective
+    objective = ner.training.corpus.objective
     assert (objective.n_batches == 1) == (blocks == 1)
     value, gradient = objective.evaluate(np.linspace(-1, 1, len(objective.weights())))
     whole = PreparedBatch(ner, ner_examples(nlp), "objective").objective
@@ -138,7 +138,7 @@ def test_an_optimizer_of_its_own():
     nlp, sgd = make(optimizer={"@optimizers": "Adam.v1"})
     nlp.replace_pipe("crf_ner", "crf_ner", config={"optimizer": LBFGS})
     ner = initialize(nlp, lambda nlp: iter(ner_examples(nlp)))
-    assert isinstance(ner._corpus, InitialCorpus)
+    assert isinstance(ner.training.corpus, InitialCorpus)
     for _ in range(10):
         nlp.update(ner_examples(nlp)[:1], sgd=sgd)
     examples = ner_examples(nlp)
@@ -154,9 +154,9 @@ def test_batches_are_the_data_of_others(settings, streamed):
     )
     nlp, sgd = make(optimizer=settings, streamed=streamed, loss=loss)
     ner = initialize(nlp, lambda nlp: iter(ner_examples(nlp)))
-    assert ner._corpus is None
+    assert ner.training.corpus is None
     nlp.update(ner_examples(nlp)[:1], sgd=sgd)
-    assert not isinstance(ner._corpus, InitialCorpus)
+    assert not isinstance(ner.training.corpus, InitialCorpus)
 
 
 def test_a_loaded_component_has_read_nothing(caplog):
@@ -170,7 +170,7 @@ def test_a_loaded_component_has_read_nothing(caplog):
     examples = ner_examples(loaded)
     for n in range(2):
         loaded.update(examples[n : n + 1], sgd=sgd)
-    assert not isinstance(loaded.get_pipe("crf_ner")._corpus, InitialCorpus)
+    assert not isinstance(loaded.get_pipe("crf_ner").training.corpus, InitialCorpus)
     [said] = [
         record.getMessage() for record in caplog.records if "goes on from what it has learned" in record.getMessage()
     ]

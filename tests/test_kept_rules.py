@@ -8,7 +8,7 @@ import pytest
 from spacy.tokens import Doc, Span
 
 from spacy_crf.constraints.rules import constraints
-from spacy_crf.pipeline.ruled_pipe import register_extension
+from spacy_crf.pipeline.prediction import register_extension
 from spacy_crf.schemes import Segments
 
 from . import test_probabilities, test_segment_rules
@@ -203,7 +203,7 @@ def _tags_of(pipe, doc, spans):
         return tags
     segments = Segments(*np.array(numbers, dtype=np.int64).reshape(-1, 3).T)
     starts = [*(token.i for token in doc if token.is_sent_start), len(doc)]
-    return pipe.segments_tags(segments, np.array(starts))
+    return pipe.annotation.path(segments, np.array(starts))
 
 
 ONE_OF_TWO = [{"rule": "exactly", "label": "GPE", "n": 1}, {"rule": "never_on", "label": "*", "phrases": ["aa"]}]

@@ -104,19 +104,19 @@ def make_pipe(loss, component="crf_ner", *, partial=False, pairs=False, weights=
             gold._.crf_weight = weights[n]
         examples.append(Example(Doc(nlp.vocab, words=words), gold))
     nlp.initialize(lambda: examples)
-    pipe.loss = loss.bind(pipe.tag_labels())
+    pipe.loss = loss.bind(pipe.annotation.tag_labels())
     return nlp, pipe, examples
 
 
 def objectives(pipe, examples):
     return [
-        view_corpus(kind, pipe.model, pipe.loss, [pipe._annotated(examples)]) for kind in ("objective", "sequences")
+        view_corpus(kind, pipe.model, pipe.loss, [pipe.training.data(examples)]) for kind in ("objective", "sequences")
     ]
 
 
 def loss_of(pipe, example):
     """The loss of one example as a function of the weights."""
-    return view_corpus("objective", pipe.model, pipe.loss, [pipe._annotated([example])]).evaluate
+    return view_corpus("objective", pipe.model, pipe.loss, [pipe.training.data([example])]).evaluate
 
 
 def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=None, scaling=None):
@@ -157,7 +157,7 @@ def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs,
     slots[corpus.slot_of_weight] = weights
     slots[corpus.forbidden] = -np.inf
     order = np.arange(len(corpus.starts) - 1)
-    costs = loss.bind(pipe.tag_labels()).costs(corpus.n_states)
+    costs = loss.bind(pipe.annotation.tag_labels()).costs(corpus.n_states)
     given = {"maximum": loss.maximum, "costs": costs}
     found = walk(kernels.NOTHING, corpus, order, slots, scaling=np.array([1.0, 0.0]), **given)
     assert_allclose(found[0], value, rtol=1e-9, atol=1e-9)
@@ -412,7 +412,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_as_they_were(make, compone
     batch, _ = objectives(pipe, examples)
     before = batch.weights()
     run = optimizer._runs[component]
-    run.slots[pipe._corpus.objective.corpus.slot_of_weight[:40]] = math.nan
+    run.slots[pipe.training.corpus.objective.corpus.slot_of_weight[:40]] = math.nan
     with pytest.raises(ValueError, match=r"CRF206.*epoch 2, at a sequence of the document '\w+ "):
         nlp.update(examples, sgd=optimizer)
     assert_array_equal(batch.weights(), before)

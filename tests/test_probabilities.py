@@ -225,7 +225,7 @@ def test_posterior_decoding_has_the_most_right_tags():
     marginals, _ = ner.marginals(doc)
 
     def expected_right(spans):
-        numbers = ner.segments_tags(_segments(ner, spans), np.array([0, 3]))
+        numbers = ner.annotation.path(_segments(ner, spans), np.array([0, 3]))
         return marginals[np.arange(3), numbers].sum()
 
     best = max(expected_right(spans) for spans in all_labellings(ner, doc))

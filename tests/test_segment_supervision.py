@@ -51,7 +51,7 @@ def annotated(nlp, *, ents=(), outside=(), maybe=(), wrong=(), words=WORDS, sent
 
 def what_is_left(pipe, example):
     """The segmentations that annotation leaves, as sets of (begin, end, label)."""
-    batch = pipe._annotated([example])
+    batch = pipe.training.data([example])
     n, size = batch.allowed.states.shape
     lengths = np.where(np.arange(1, 4)[:, None] <= pipe.model.attrs["longest"], 0.0, -np.inf)
     zeros = np.zeros((n, size))
@@ -321,9 +321,9 @@ def test_changed_spans_are_noticed_between_steps():
     nlp.initialize(lambda: examples)
     optimizer = LBFGS(iterations_per_step=1)
     nlp.update(examples, sgd=optimizer)
-    before = pipe._corpus
+    before = pipe.training.corpus
     nlp.update(examples, sgd=optimizer)
-    assert pipe._corpus is before
+    assert pipe.training.corpus is before
     examples[0].reference.spans["wrong"] = [Span(examples[0].reference, 1, 3, "PER")]
     nlp.update(examples, sgd=optimizer)
-    assert pipe._corpus is not before
+    assert pipe.training.corpus is not before

@@ -14,7 +14,7 @@ from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.semi_markov import longest_of
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline.crf_pipe import GoldReport
+from spacy_crf.pipeline.gold_report import GoldReport
 
 from .test_crf_ner import train
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
@@ -87,7 +87,7 @@ def test_the_objective_has_the_gradient_of_its_value():
     unsure = ner_doc(ner_examples_vocab(examples), "[Ann Lee](PER) met Bob in Paris .")
     unsure.set_ents([unsure.ents[0]], default="missing")
     objective = CorpusObjective(
-        ner.model, LogLikelihood(), [ner._annotated([*examples, Example(plain(unsure), unsure)])]
+        ner.model, LogLikelihood(), [ner.training.data([*examples, Example(plain(unsure), unsure)])]
     )
     rng = np.random.default_rng(0)
     weights = rng.normal(scale=0.3, size=len(objective.weights()))
@@ -115,7 +115,7 @@ def test_backprop_agrees_with_the_objective():
     scores, backprop = ner.model.begin_update([example.predicted for example in examples])
     loss, d_scores = ner.get_loss(examples, scores)
     backprop(d_scores)
-    objective = CorpusObjective(ner.model, LogLikelihood(), [ner._annotated(examples)])
+    objective = CorpusObjective(ner.model, LogLikelihood(), [ner.training.data(examples)])
     value, gradient = objective.evaluate(objective.weights())
     assert loss == pytest.approx(value, rel=1e-6)
     emissions, spans = ner.model.get_ref("emissions"), ner.model.get_ref("segments")
@@ -184,7 +184,7 @@ def test_gold_beyond_the_limit_is_reported_and_cut_up(caplog):
         nlp, ner, examples = make({"model": {"longest_segment": 3}}, texts)
     [message] = [record.getMessage() for record in caplog.records if "longer than" in record.getMessage()]
     assert "1 gold entities" in message and "'The Very Long Name Of It...' (ORG, 6 tokens)" in message
-    clamp = ner.gold([examples[-1]], np.array([0, 9]), GoldReport()).clamp
+    clamp = ner.training.supervise([examples[-1]], np.array([0, 9]), GoldReport()).clamp
     path = ner.model.attrs["role"].structure.only_path(clamp)
     assert path.tolist() == [2, -2, -2, 2, -2, -2, 0, 0, 0]
     assert entities(nlp(plain(examples[-1].reference))) == [(0, 3, "ORG"), (3, 6, "ORG")]
@@ -230,7 +230,7 @@ def test_missing_annotation_allows_any_segment():
     partial.set_ents([partial.ents[0]], default="missing")
     examples.append(Example(plain(partial), partial))
     train(nlp, examples)
-    clamp = ner.gold(examples[-1:], np.array([0, 7]), GoldReport()).clamp
+    clamp = ner.training.supervise(examples[-1:], np.array([0, 7]), GoldReport()).clamp
     assert clamp.states[2:].all() and clamp.must_begin.tolist() == [True, False, True, *[False] * 4]
     assert entities(nlp(plain(partial))) == [(0, 2, "PER"), (4, 6, "GPE")]
 
@@ -379,13 +379,13 @@ def test_features_of_functions_are_read_again_at_each_step():
     nlp, ner, examples = make(segments("seg.fn:loudness", functions=functions), steps=1)
     optimizer = LBFGS(iterations_per_step=1)
     nlp.update(examples, sgd=optimizer)
-    before = ner._corpus.objective.signature
+    before = ner.training.corpus.objective.signature
     nlp.update(examples, sgd=optimizer)
-    assert ner._corpus.objective.signature == before
+    assert ner.training.corpus.objective.signature == before
     for example in examples:
         example.predicted.user_data["loud"] = 5.0
     nlp.update(examples, sgd=optimizer)
-    assert ner._corpus.objective.signature != before
+    assert ner.training.corpus.objective.signature != before
 
 
 def test_gazetteers_nobody_reads_are_refused(tmp_path):

@@ -24,7 +24,7 @@ def make(scheme="BILUO", **config):
 
 
 def clamp_of(pipe, example):
-    annotated = pipe._annotated([example])
+    annotated = pipe.training.data([example])
     tags = np.array(pipe.tags())
     return [set(tags[row].tolist()) for row in annotated.allowed]
 
@@ -61,8 +61,8 @@ def narrowed(scheme, wrong, ents=()):
     gold = unset(nlp, words)
     gold.set_ents([Span(gold, *ent) for ent in ents], default="missing")
     gold.spans["wrong"] = [Span(gold, *span) for span in wrong]
-    annotated = pipe._annotated([Example(unset(nlp, words), gold)])
-    mask = pipe.transition_mask()
+    annotated = pipe.training.data([Example(unset(nlp, words), gold)])
+    mask = pipe.annotation.mask()
     zeros = (np.where(allowed, 0.0, -np.inf) for allowed in mask)
     scores = ChainScores(np.zeros((4, len(mask.first))), *zeros, annotated.starts)
     structure = annotated.structure or LinearChain()
@@ -154,7 +154,7 @@ def test_negated_tags_are_learned():
     assert nlp(unset(nlp, ["the", "dog", "barks"]))[1].tag_ == "NN"
     nlp.update(negated * 5, sgd=LBFGS(l2=0.01, iterations_per_step=50))
     assert nlp(unset(nlp, ["the", "dog", "barks"]))[1].tag_ != "NN"
-    pipe.neg_prefix = ""
+    pipe.annotation.neg_prefix = ""
     assert clamp_of(pipe, negated[0])[1] == set(pipe.labels)
 
 
@@ -244,30 +244,33 @@ def test_what_is_left_of_random_annotation(name):
         gold.set_ents([Span(gold, *s) for s in ents], outside=[gold[t : t + 1] for t in outside], default="missing")
         gold.spans["maybe"] = [Span(gold, *span) for span in maybe]
         gold.spans["wrong"] = [Span(gold, *span) for span in wrong]
-        annotated = pipe._annotated([Example(Doc(nlp.vocab, words=words, sent_starts=sentences), gold)])
-        zeros = (np.where(allowed, 0.0, -np.inf) for allowed in pipe.transition_mask())
+        annotated = pipe.training.data([Example(Doc(nlp.vocab, words=words, sent_starts=sentences), gold)])
+        zeros = (np.where(allowed, 0.0, -np.inf) for allowed in pipe.annotation.mask())
         scores = ChainScores(np.zeros(annotated.allowed.shape), *zeros, annotated.starts)
         structure = annotated.structure or LinearChain()
         log_z, expected = structure.expectations(scores, clamp=annotated.allowed)
-        left = what_is_left(pipe.scheme, 4, starts, ents, outside, maybe, wrong)
+        left = what_is_left(pipe.annotation.scheme, 4, starts, ents, outside, maybe, wrong)
         if name == "IO" and not left:  # spans that are certain and touch are one
             continue
         assert log_z.sum() == pytest.approx(np.log(len(left)) if left else -np.inf)
         if left:
-            tags = np.array([reading_tags(pipe.scheme, spans, 4, starts) for spans in left])
+            tags = np.array([reading_tags(pipe.annotation.scheme, spans, 4, starts) for spans in left])
             share = (tags[:, :, None] == np.arange(len(pipe.tags()))).mean(axis=0)
             np.testing.assert_allclose(expected.emissions, share, atol=1e-9)
         n_partial += len(left) > 1
         named = {t for begin, end, _ in [*ents, *maybe] for t in range(begin, end)} | set(outside)
         assert annotated.unset.tolist() == [t not in named for t in range(4)]
         # Who can't look at steps between tags learns from labellings that are left, if from fewer
-        narrow = pipe._annotated(
+        narrow = pipe.training.data(
             [Example(Doc(nlp.vocab, words=words, sent_starts=sentences), gold)], "sequences"
         ).allowed
         every = what_is_left(
-            pipe.scheme, 4, starts, ents, outside, maybe, [s for s in wrong if annotated.structure is None]
+            pipe.annotation.scheme, 4, starts, ents, outside, maybe, [s for s in wrong if annotated.structure is None]
         )
-        spelt = {spans: reading_tags(pipe.scheme, spans, 4, starts) for spans in what_is_left(pipe.scheme, 4, starts)}
+        spelt = {
+            spans: reading_tags(pipe.annotation.scheme, spans, 4, starts)
+            for spans in what_is_left(pipe.annotation.scheme, 4, starts)
+        }
         assert {spans for spans, tags in spelt.items() if narrow[np.arange(4), tags].all()} <= set(every)
     assert n_partial > 60
 
@@ -434,12 +437,12 @@ def test_a_changed_weight_is_noticed_between_steps():
     nlp.initialize(lambda: examples)
     optimizer = LBFGS(iterations_per_step=1)
     nlp.update(examples, sgd=optimizer)
-    before = pipe._corpus
+    before = pipe.training.corpus
     nlp.update(examples, sgd=optimizer)
-    assert pipe._corpus is before
+    assert pipe.training.corpus is before
     examples[0].reference._.crf_weight = 3.0
     nlp.update(examples, sgd=optimizer)
-    assert pipe._corpus is not before
+    assert pipe.training.corpus is not before
 
 
 def test_initialize_starts_from_a_saved_model(tmp_path):

@@ -64,10 +64,10 @@ def test_folds_know_nothing_of_what_they_hold_out(paths, monkeypatch):
     walk, folds = tune_command._walk, []
 
     def observed(pipe, learned, held_out, *args):
-        names = set(pipe._sparse_features.states.index.names())
+        names = set(pipe.sparse_features.states.index.names())
         folds.append((names, *[{token.lower_ for eg in part for token in eg.x} for part in (learned, held_out)]))
         yield from walk(pipe, learned, held_out, *args)
-        assert set(pipe._sparse_features.states.index.names()) == names  # counted once
+        assert set(pipe.sparse_features.states.index.names()) == names  # counted once
 
     monkeypatch.setattr(tune_command, "_walk", observed)
     config = load_config(CONFIG, overrides=paths, interpolate=True)
@@ -85,7 +85,7 @@ def test_labels_and_counts_are_those_of_the_fold(tmp_path, paths, monkeypatch):
     walk = tune_command._walk
 
     def observed(pipe, *args):
-        found.append((pipe.labels, {name for name in pipe._sparse_features.states.index.names() if "runs" in name}))
+        found.append((pipe.labels, {name for name in pipe.sparse_features.states.index.names() if "runs" in name}))
         yield from walk(pipe, *args)
 
     monkeypatch.setattr(tune_command, "_walk", observed)
@@ -121,7 +121,7 @@ def test_what_initialize_is_given_counts(tmp_path, paths, folds, monkeypatch):
     walk = tune_command._walk
 
     def observed(pipe, *args):
-        names = pipe._sparse_features.states.index.names()
+        names = pipe.sparse_features.states.index.names()
         found.append((pipe.labels, any(name.startswith("in:cities[0]=") for name in names)))
         yield from walk(pipe, *args)
 

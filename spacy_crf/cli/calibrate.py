@@ -34,10 +34,11 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     component (str): Only this one.
     RAISES (ValueError): If no component gives probabilities.
     """
-    from ..pipeline.ruled_pipe import RuledPipe, register_extension
+    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import register_extension
 
     register_extension()
-    pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, RuledPipe) and component in (None, name)]
+    pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
     if not pipes:
         raise ValueError(Errors.CRF710.format(**sought(nlp, component)))
     for pipe in pipes:
@@ -45,7 +46,8 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     scores = nlp.evaluate(read_examples(data, nlp))
     return {
         pipe.name: {
-            name: scores[f"{pipe.scores_prefix}_{name}"] for name in ("calibration", "calibration_error", "brier")
+            name: scores[f"{pipe.annotation.scores_prefix}_{name}"]
+            for name in ("calibration", "calibration_error", "brier")
         }
         for pipe in pipes
     }

@@ -31,9 +31,9 @@ def rules_cli(
 
 
 def _pipes_with_rules(nlp: Language, component: Optional[str]) -> list:
-    from ..pipeline.ruled_pipe import RuledPipe
+    from ..pipeline.crf_pipe import CRFPipe
 
-    found = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, RuledPipe) and component in (None, name)]
+    found = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
     return [pipe for pipe in found if pipe.rules() is not None]
 
 

@@ -168,20 +168,17 @@ def _fresh(nlp: Language, name: str):
 
 def _annotated(nlp: Language, pipe, examples: list[Example]) -> list[Example]:
     """The examples with what the features read of earlier components."""
-    from ..pipeline.earlier_annotation import EarlierAnnotation
+    from ..pipeline.initialization import earlier_annotation
 
-    annotate = EarlierAnnotation(nlp, pipe.name, [name for name in pipe._token_attributes() if name not in pipe.writes])
+    annotate = earlier_annotation(pipe, nlp)
     return [Example(annotate(example), example.reference) for example in examples]
 
 
 def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
     """Along the path of regularizers; features are looked up once."""
-    from ..models.views import view_corpus
     from ..optimizers.lbfgs import LBFGS
 
-    pipe._check_fit(LBFGS())
-    corpus = [pipe._annotated(block) for block in pipe._blocks(learned)]
-    objective = view_corpus("objective", pipe.model, pipe.loss, corpus)
+    objective = pipe.training.objective(LBFGS(), learned)
     for setting in product(sorted(l1, reverse=True), sorted(l2, reverse=True)):
         optimizer = LBFGS(l1=setting[0], l2=setting[1], iterations_per_step=iterations, max_iterations=iterations)
         optimizer.step(objective, key=pipe.name)
@@ -203,7 +200,7 @@ def _component(nlp: Language, name: Optional[str]) -> str:
     from ..pipeline.crf_pipe import CRFPipe
 
     pipes = [pipe for pipe_name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and name in (None, pipe_name)]
-    if len(pipes) != 1 or pipes[0]._sparse_features is None:
+    if len(pipes) != 1 or pipes[0].sparse_features is None:
         raise ValueError(Errors.CRF721.format(components=", ".join(nlp.pipe_names) or "none"))
     return pipes[0].name
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from spacy.training import Example
 
 if TYPE_CHECKING:
-    from .ruled_pipe import RuledPipe
+    from .crf_pipe import CRFPipe
 
 N_BINS = 10
 
@@ -39,16 +39,16 @@ def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) ->
     }
 
 
-def score_calibration(pipe: "RuledPipe", examples: Iterable[Example]) -> dict[str, Any]:
+def score_calibration(pipe: "CRFPipe", examples: Iterable[Example]) -> dict[str, Any]:
     """Calibration of the spans found, by their ``crf_prob``, under the names ``ents_…`` (``tags_…`` for taggers).
 
     Spans whose gold annotation is missing say nothing.
     """
     probabilities, right = [], []
     for example in examples:
-        for probability, is_right in pipe.judged(example):
+        for probability, is_right in pipe.annotation.judged(example):
             if probability is not None:
                 probabilities.append(probability)
                 right.append(is_right)
     found = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
-    return {f"{pipe.scores_prefix}_{name}": value for name, value in found.items()}
+    return {f"{pipe.annotation.scores_prefix}_{name}": value for name, value in found.items()}

@@ -1,38 +1,122 @@
-"""What structures add to prediction under rules, and the distribution over the labellings of a Doc.
+"""What the structure of a model adds to a component, and the distribution over the labellings of a Doc.
 
 Labellings are tags, wherever they are given or taken; for segments these are BIO.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Span
+from spacy.training import Example
+from thinc.api import Model
 
 from .. import arrays
 from ..arrays import Joined, Scores
-from ..inference.linear_chain import LinearChain
-from ..inference.semi_markov import SemiMarkov
+from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
-from ..schemes import SEGMENTS, Segments
-from ..types import GOES_ON, Floats
+from ..losses.clamped import ClampedLoss
+from ..schemes import NO_SEGMENTS, Segments
+from ..types import ChainScores, Floats
+from . import supervision
+from .annotation.annotation import Annotation, Gold
+from .gold_report import GoldReport
+from .supervision import Keys, Supervision
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
+    from ..constraints.rule_set import CompiledRules
+    from ..constraints.rules import Constraints
+    from ..constraints.training import RuledStructure
 
 States = NDArray[np.int32]
 
 
 class Decoding:
-    """Base: `ChainDecoding` or `SegmentDecoding`.
+    """Of linear chains: states are the tags, and clamps are bool[T, S]. `SegmentDecoding` says what differs for segments.
 
-    spans (SpanStates): How states spell spans.
+    model (Model): Gives the scores.
+    annotation (Annotation): The labels, and how they are spelt.
     """
 
-    structure: ClassVar[Structure]
-    always_joins: ClassVar[bool]  # whether the sequences of a Doc are one where no rule ties them together
+    takes: type = ChainScores  # what the model gives
+    always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
+    walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
 
-    def __init__(self, spans: SpanStates):
-        self.spans = spans
+    # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
+    # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.
+    _is_dense = True
+
+    def __init__(self, model: Model, annotation: Annotation):
+        self.model = model
+        self.annotation = annotation
+        self.structure: Structure = model.attrs["role"].structure
+        self.spans = self._span_states()
+        # int64[S] -1 for none
+        self.label_of_states = np.maximum(
+            (np.arange(len(annotation.tags())) - self.spans.offset) // self.spans.width, -1
+        )
+        self.outside = self.spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
+
+    def _span_states(self) -> SpanStates:
+        """How states spell spans."""
+        return self.annotation.span_states()
+
+    # -------------------------------------------------------------------------------------------------- prediction
+
+    def best_tags(self, scores: Any, clamp: Any) -> States:
+        """Tags of the most probable labelling."""
+        return self.structure.viterbi(scores, clamp=clamp).states
+
+    def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
+        """Tags of the most probable labelling, and the probability of each of its spans."""
+        if self._is_dense:
+            tags, (segments, probabilities) = self.structure.best_path(scores, self.spans, clamp=clamp)
+        else:
+            tags = self.best_tags(scores, clamp)
+            segments = self.segments(tags, scores.starts)
+            probabilities = self.structure.span_probabilities(scores, self.spans, segments, clamp=clamp)
+        with_spans = np.unique(np.searchsorted(scores.starts, segments.start, side="right"))
+        self._is_dense = 2 * len(with_spans) >= len(scores.starts) - 1
+        return tags, probabilities
+
+    def segments(self, tags: States, starts: NDArray[np.int64]) -> Segments:
+        """The spans that tags spell."""
+        opening = np.zeros(len(tags), dtype=bool)
+        opening[starts[:-1][starts[:-1] < len(tags)]] = True
+        return segments_of(tags, self.spans, opening)
+
+    def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+        """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
+        return self.annotation.spell(clamp, starts)
+
+    def allowed_states(self, clamp: Any) -> NDArray[np.bool_]:
+        """The part of a clamp that says which states each token may have, to be changed in place: bool[T, S]."""
+        return clamp
+
+    def without_steps(self, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
+        """Scores of the labellings that do not take certain steps."""
+        label, continues = self.label_of_states, self.spans.continues
+        shape = (len(scores.emissions), *continues.shape)
+        transitions = np.array(np.broadcast_to(scores.transitions, shape))
+        for token, to_label, goes_on in steps.tolist():
+            transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
+        return scores._replace(transitions=transitions)
+
+    def refused(self, span: Span) -> Optional[str]:
+        """Why a span in doc.spans["crf_forced"] can't be one of the component's, None if it can."""
+        return None if span.label_ in self.annotation.labels else "the component has no such label"
+
+    # ------------------------------------------------------------------------------------------------------- rules
+
+    def compile_rules(self, constraints: "Constraints") -> "CompiledRules":
+        """Rules for the present labels."""
+        from ..constraints.automaton import SpanTags
+        from ..constraints.rule_set import RuleSet
+
+        tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
+        return RuleSet(constraints, tags, self.annotation.mask())
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
         """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""
@@ -43,15 +127,15 @@ class Decoding:
 
     def tags(self, path: States) -> States:
         """The tags of a path of states."""
-        raise NotImplementedError
+        return path
 
     def path(self, tags: States, starts: NDArray[np.int64]) -> States:
         """The path of states that tags stand for."""
-        raise NotImplementedError
+        return tags
 
     def both(self, clamp: Any, other: Any) -> Any:
         """What two clamps allow."""
-        raise NotImplementedError
+        return clamp & other
 
     def expected(self, scores: Scores, marginals: Floats) -> Scores:
         """Scores whose best labelling has the largest sum of marginals."""
@@ -71,45 +155,40 @@ class Decoding:
         joined = Joined(scores, clamp, np.arange(len(scores[0])))
         return Distribution(self, self.structure, joined, scores[0].shape[1], np.asarray(scores.starts))
 
+    # ---------------------------------------------------------------------------------------------------- training
 
-class ChainDecoding(Decoding):
-    """Of linear chains, whose states are the tags."""
+    def measure(self, get_examples: Callable[[], Iterable[Example]], alternatives: Optional[str]) -> None:
+        """What the model has to know of the annotation before features are counted: nothing for chains.
 
-    structure = LinearChain()
-    always_joins = True
+        alternatives (str): Key of alternative spans, or None.
+        """
 
-    def tags(self, path: States) -> States:
-        return path
+    def supervise(
+        self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
+    ) -> Supervision:
+        """What the gold annotation allows, with the alternatives and the incorrect spans."""
+        wrong = NO_SEGMENTS
+        if keys.alternatives:
+            supervision.allow_alternatives(gold, self.annotation, examples, keys.alternatives, report)
+        if keys.incorrect:
+            wrong = supervision.forbid_incorrect(gold, self.annotation, examples, keys.incorrect, report, starts)
+        clamp, steps = self.spell(gold.clamp, starts)
+        return Supervision(clamp, gold.unset, wrong, steps)
 
-    def path(self, tags: States, starts: NDArray[np.int64]) -> States:
-        return tags
+    def excludes(self, loss: Any) -> bool:
+        """Whether a loss can leave out single spans of what the annotation leaves open."""
+        return isinstance(loss, ClampedLoss)
 
-    def both(self, clamp: Any, other: Any) -> Any:
-        return clamp & other
+    def ruled_structure(self, rules: Any, facts: Any, known: Supervision, sequences: Any, excluded) -> "RuledStructure":
+        """What answers the loss under rules.
 
+        known (Supervision), sequences (tuple): Of Docs, and where their sequences and they themselves begin and end.
+        """
+        from ..constraints.training import RuledChain
+        from ..inference.threads import default_threads
 
-class SegmentDecoding(Decoding):
-    """Of chains of segments: state 0 is ``O``, and state 1 + l is label l."""
-
-    structure = SemiMarkov()
-    always_joins = False
-
-    def __init__(self) -> None:
-        super().__init__(SpanStates(None, 1, 1))
-
-    def tags(self, path: States) -> States:
-        return SEGMENTS.states_to_tags(path)
-
-    def path(self, tags: States, starts: NDArray[np.int64]) -> States:
-        path = np.zeros(len(tags), dtype=np.int32)
-        begin, end, label = SEGMENTS.decode(tags, starts)
-        path[arrays.ranges(begin, end)] = GOES_ON
-        path[begin] = 1 + label
-        return path
-
-    def both(self, clamp: Any, other: Any) -> Any:
-        may_begin, must_begin = clamp.may_begin & other.may_begin, clamp.must_begin | other.must_begin
-        return type(clamp)(clamp.states & other.states, may_begin, must_begin)
+        threads = default_threads()
+        return RuledChain(rules, facts, known.clamp, *sequences, excluded=excluded, threads=threads)
 
 
 class Distribution(NamedTuple):

@@ -14,6 +14,8 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from .annotation.annotation import same_words
+
 _OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 outside of entities too
 
 
@@ -39,7 +41,7 @@ class EarlierAnnotation:
         doc = example.predicted.copy()
         for component in self._components:
             doc = component(doc)
-        if self._attributes and _same_words(doc, example.reference):
+        if self._attributes and same_words(doc, example.reference):
             ids = [ORTH, *self._attributes]  # two at least, for an array with two axes
             values, gold = doc.to_array(ids), example.reference.to_array(ids)
             unset = self._unset(doc, values[:, 1:])
@@ -74,7 +76,3 @@ def _annotating(nlp: Language, name: str) -> list[tuple[str, Callable[[Doc], Doc
         for other, component in nlp.components
         if other in before and other in annotating
     ]
-
-
-def _same_words(doc: Doc, other: Doc) -> bool:
-    return len(doc) == len(other) and bool((doc.to_array(ORTH) == other.to_array(ORTH)).all())

@@ -107,9 +107,10 @@ if not Doc.has_extension("crf_weight"):
     Doc.set_extension("crf_weight", default=1.0)  # how much a Doc counts in training
 
 
-def _declared(nlp: Language, factory: str, component: "CRFPipe") -> "CRFPipe":
-    """The component. What `nlp.analyze_pipes` says of a factory spaCy takes from it right after it made a component, and what
-    ours read and write is up to their settings."""
+def _made(make: "Callable[..., CRFPipe]", factory: str, nlp: Language, **settings: Any) -> "CRFPipe":
+    """A component. What `nlp.analyze_pipes` says of a factory spaCy takes from it right after it made a component, and what ours
+    read and write is up to their settings."""
+    component = make(nlp.vocab, **settings)
     meta = replace(nlp.get_factory_meta(factory), assigns=component.assigns(), requires=component.requires())
     Language.set_factory_meta(factory, meta)  # whatever the language, also for a pipeline that sources the component
     return component
@@ -164,24 +165,10 @@ def make_crf_ner(
         tokens are no entity of this label. None for none.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
     """
+    settings = dict(locals())
     from .crf_ner import CRFEntityRecognizer
 
-    component = CRFEntityRecognizer(
-        nlp.vocab,
-        model,
-        name,
-        loss=loss,
-        scheme=scheme,
-        confidence=confidence,
-        decode=decode,
-        min_prob=min_prob,
-        constraints=constraints,
-        optimizer=optimizer,
-        alternatives_spans_key=alternatives_spans_key,
-        incorrect_spans_key=incorrect_spans_key,
-        scorer=scorer,
-    )
-    return _declared(nlp, "crf_ner", component)
+    return _made(CRFEntityRecognizer, "crf_ner", **settings)
 
 
 @Language.factory(
@@ -240,26 +227,10 @@ def make_crf_tagger(
         tokens has its label. None for none.
     scorer (Optional[Callable]): The scoring method. Defaults to the accuracy of the attribute.
     """
+    settings = dict(locals())
     from .crf_tagger import CRFTagger
 
-    component = CRFTagger(
-        nlp.vocab,
-        model,
-        name,
-        loss=loss,
-        attribute=attribute,
-        overwrite=overwrite,
-        neg_prefix=neg_prefix,
-        confidence=confidence,
-        decode=decode,
-        min_prob=min_prob,
-        constraints=constraints,
-        optimizer=optimizer,
-        alternatives_spans_key=alternatives_spans_key,
-        incorrect_spans_key=incorrect_spans_key,
-        scorer=scorer,
-    )
-    return _declared(nlp, "crf_tagger", component)
+    return _made(CRFTagger, "crf_tagger", **settings)
 
 
 @Language.factory(
@@ -303,20 +274,7 @@ def make_semicrf_ner(
         tokens are no entity of this label. None for none.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
     """
+    settings = dict(locals())
     from .semicrf_ner import SemiCRFEntityRecognizer
 
-    component = SemiCRFEntityRecognizer(
-        nlp.vocab,
-        model,
-        name,
-        loss=loss,
-        confidence=confidence,
-        decode=decode,
-        min_prob=min_prob,
-        constraints=constraints,
-        optimizer=optimizer,
-        alternatives_spans_key=alternatives_spans_key,
-        incorrect_spans_key=incorrect_spans_key,
-        scorer=scorer,
-    )
-    return _declared(nlp, "semicrf_ner", component)
+    return _made(SemiCRFEntityRecognizer, "semicrf_ner", **settings)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from spacy.attrs import ENT_IOB, ENT_TYPE, MORPH, POS, TAG
+from spacy.attrs import IDS
 from spacy.training import Example
 
 from ..errors import Errors, announcements
@@ -14,8 +14,6 @@ from .gold_report import GoldReport
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
-_GOLD = [ENT_IOB, ENT_TYPE, TAG, POS, MORPH]
-
 
 def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
     """Adds the labels that the annotation has and the component has not, but for those it was told to leave out.
@@ -25,7 +23,7 @@ def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
     unknown = labels_of(pipe, examples).difference(pipe.labels, pipe.cfg["left_out"])
     if not unknown:
         return
-    if pipe.has_read_corpus:
+    if pipe.training.has_read_corpus:
         raise ValueError(Errors.CRF412.format(name=pipe.name, labels=", ".join(map(repr, sorted(unknown)))))
     announcements.info("%s: new labels: %s", pipe.name, ", ".join(sorted(unknown)))
     for label in sorted(unknown):
@@ -35,9 +33,9 @@ def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
 def labels_of(pipe: "CRFPipe", examples: Iterable[Example]) -> set[str]:
     """Labels of the gold annotation and of its alternatives."""
     labels = set()
-    key = pipe.cfg.get("alternatives_spans_key")
+    key = supervision.Keys.of(pipe.cfg).alternatives
     for example in examples:
-        labels.update(pipe.gold_labels(example.reference))
+        labels.update(pipe.annotation.gold_labels(example.reference))
         if key in example.reference.spans:
             labels.update(span.label_ for span in example.reference.spans[key])
     return labels - {"", "O"}
@@ -53,18 +51,18 @@ class NewFeatures:
         new = [example for example in examples if self._is_new(pipe, example)]
         if not new:
             return
-        pipe.measure(lambda: new)
+        pipe.decoding.measure(lambda: new, supervision.Keys.of(pipe.cfg).alternatives)
 
         def corpus() -> Iterator[AnnotatedDocs]:
-            for block in pipe._blocks(new):
-                yield pipe._to_count([example.predicted for example in block], block, GoldReport())
+            for block in pipe.training.blocks(new):
+                yield pipe.training.to_count([example.predicted for example in block], block, GoldReport())
 
         pipe.model.initialize(X=corpus, Y=(pipe.vocab, len(pipe.tags())))
 
     def _is_new(self, pipe: "CRFPipe", example: Example) -> bool:
-        doc = example.reference
-        keys = [key for key in (pipe.cfg.get(name) for name in supervision.KEYS) if key]
-        check = hash((doc.text, doc.to_array(_GOLD).tobytes(), supervision.fingerprint([example], keys)))
+        read = [IDS[name.upper()] for name in pipe.token_attributes]
+        keys = supervision.Keys.of(pipe.cfg)
+        check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
         if check in self._met:
             return False
         self._met.add(check)

@@ -1,20 +1,19 @@
 """The training data of a component with its features looked up, kept from step to step."""
 
-import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Optional
 
 import numpy as np
-from spacy.attrs import ENT_IOB, ENT_TYPE, TAG
 from spacy.training import Example
 
 from ..errors import Errors
 from ..features.columns import ANNOTATION
-from ..features.doc_batch import doc_bounds, read_attributes
+from ..features.doc_batch import doc_bounds
 from ..models.role import AnnotatedDocs
 from ..models.views import view_corpus
 from ..models.weights import Evidence
 from . import supervision
+from .supervision import Keys
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -31,28 +30,28 @@ class PreparedCorpus:
         self._pipe = pipe
         self.kind = kind
         self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
-        self._features = pipe._sparse_features
-        corpus = (self._counted(pipe._annotated(block, kind)) for block in pipe._blocks(examples))
+        self._features = pipe.sparse_features
+        corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         self.objective = view_corpus(kind, pipe.model, pipe.loss, corpus)
-        if pipe.evidence is not None:
+        if pipe.training.evidence is not None:
             from ..optimizers.anchor import Anchor, Anchored  # prediction does without
 
-            anchor = Anchor.of(self.objective, pipe.evidence, self.evidence)
+            anchor = Anchor.of(self.objective, pipe.training.evidence, self.evidence)
             if kind == "objective":
                 self.objective = Anchored(self.objective, anchor)
             else:
                 self.objective.anchor = anchor
 
     def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        if self._pipe.evidence is not None:
-            found = self._pipe.frame().evidence_of(batch.docs)
+        if self._pipe.training.evidence is not None:
+            found = self._pipe.training.frame().evidence_of(batch.docs)
             self.evidence = found if self.evidence is None else self.evidence.plus(found)
         return batch
 
     @property
     def has_features_of_pipe(self) -> bool:
         """Whether the component still has the features and the tags that it had then."""
-        return self._features is self._pipe._sparse_features
+        return self._features is self._pipe.sparse_features
 
     def holds(self, examples: list[Example]) -> bool:
         """Is this what a step with these examples is about?"""
@@ -98,8 +97,4 @@ class PreparedBatch(PreparedCorpus):
         return f"a sequence of the document '{doc.text[:40]}...'"
 
     def _fingerprint(self, examples: list[Example]) -> int:
-        predicted = read_attributes([example.predicted for example in examples], ANNOTATION)
-        gold = read_attributes([example.reference for example in examples], [ENT_IOB, ENT_TYPE, TAG])
-        settings = (self._pipe.cfg.get(name) for name in supervision.KEYS)
-        spans = supervision.fingerprint(examples, [key for key in settings if key])
-        return zlib.crc32(gold, zlib.crc32(predicted, spans))
+        return supervision.fingerprint(self._pipe.annotation, examples, Keys.of(self._pipe.cfg), ANNOTATION)

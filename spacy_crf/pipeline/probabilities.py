@@ -15,11 +15,11 @@ from .decoding import Decoding, Distribution
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Kept
     from ..constraints.rules import Rule
-    from .ruled_pipe import RuledPipe, Rules
+    from .crf_pipe import CRFPipe, Rules
 
 
 def predict(
-    pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"
+    pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
     """Tags of a batch of Docs under rules, or with the best expected number of right tags, and the probabilities of the spans if
     the component's settings ask for them.
@@ -34,10 +34,10 @@ def predict(
     if pipe.cfg["decode"] == "posterior":
         tags = batch.most_right(tags)
     weigh = pipe.cfg["confidence"] or pipe.cfg["min_prob"] > 0.0
-    return tags, batch.span_probabilities(pipe.segments(tags, scores.starts)) if weigh else None
+    return tags, batch.span_probabilities(pipe.decoding.segments(tags, scores.starts)) if weigh else None
 
 
-def distribution(pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
+def distribution(pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
     """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that it keeps and that an
     automaton holds."""
     batch = _Batch(pipe, docs, scores, clamp, rules)
@@ -49,10 +49,10 @@ class _Batch:
     """The labellings of several Docs. Which rules a Doc keeps is found out with its most probable one, and holds for everything
     else that is asked."""
 
-    def __init__(self, pipe: "RuledPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"):
+    def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"):
         self._pipe, self._docs, self._scores, self._clamp = pipe, docs, scores, clamp
         self._bounds = docs.bounds
-        self._decoding: Decoding = pipe.decoding()
+        self._decoding: Decoding = pipe.decoding
         self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
         self._facts = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
@@ -75,7 +75,7 @@ class _Batch:
         """The valid labelling with the largest sum of marginals; where that is not found in time, the most probable one."""
         expected = self._decoding.expected(self._scores, self._marginals())
         if self._rules is None:
-            return self._pipe.best_tags(expected, self._clamp)
+            return self._decoding.best_tags(expected, self._clamp)
         from ..constraints.decoding import Kept
 
         instead = {d: self._kept(d, only_hard=True) for d in self._relaxed}
@@ -147,7 +147,7 @@ class _Batch:
 
     def _warn(self, message: str, d: int, **values: Any) -> None:
         seconds = self._rules.constraints.time_limit
-        self._pipe._warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
+        self._pipe.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
     def _tell_ignored(self) -> None:
         """Which rules probabilities don't know, once."""
@@ -159,4 +159,4 @@ class _Batch:
             rules = ", ".join(ignored)
             if rules and rules not in self._rules.told:
                 self._rules.told.add(rules)
-                self._pipe._warn(Warnings.CRFW603, rules=rules, reason=reason)
+                self._pipe.warn(Warnings.CRFW603, rules=rules, reason=reason)

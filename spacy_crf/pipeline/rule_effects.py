@@ -5,10 +5,10 @@ from spacy.tokens import Doc, Span
 from ..constraints.decoding import Documents
 from ..constraints.rules import Rule
 from ..features.doc_batch import DocBatch
-from .ruled_pipe import RuledPipe
+from .crf_pipe import CRFPipe
 
 
-def effects(pipe: RuledPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, list[Span]]]]:
+def effects(pipe: CRFPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, list[Span]]]]:
     """The best labelling without rules, and what it becomes as the rules are added in their order.
 
     RETURNS (List[Span], List[Tuple[Rule, List[Span]]]): The spans without rules, and for each rule that changed them the spans it
@@ -21,9 +21,9 @@ def effects(pipe: RuledPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, lis
     every = compiled.all.rules
 
     def best(rules: list[Rule]) -> list[Span]:
-        some = pipe.compile_rules(pipe.constraints.only(rules.__contains__))
-        found = pipe.decoding().decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
-        return pipe._spans(doc, pipe.segments(found.tags, scores.starts))
+        some = pipe.decoding.compile_rules(pipe.constraints.only(rules.__contains__))
+        found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
+        return pipe._spans(doc, pipe.decoding.segments(found.tags, scores.starts))
 
     before = now = best([])
     changes = []

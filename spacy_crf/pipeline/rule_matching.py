@@ -22,34 +22,11 @@ from ..features.feature_index import HashTable
 _MOST_WORDS = 1 << 18  # kept with what patterns say of them, until the table starts anew
 
 # Keys of token patterns that look at nothing but the word
-_LEXICAL = frozenset(
-    [
-        "ORTH",
-        "TEXT",
-        "LOWER",
-        "SHAPE",
-        "LENGTH",
-        "PREFIX",
-        "SUFFIX",
-        "IS_ALPHA",
-        "IS_ASCII",
-        "IS_DIGIT",
-        "IS_LOWER",
-        "IS_UPPER",
-        "IS_TITLE",
-        "IS_PUNCT",
-        "IS_SPACE",
-        "IS_STOP",
-        "LIKE_NUM",
-        "LIKE_URL",
-        "LIKE_EMAIL",
-        "IS_BRACKET",
-        "IS_QUOTE",
-        "IS_LEFT_PUNCT",
-        "IS_RIGHT_PUNCT",
-        "IS_CURRENCY",
-    ]
-)
+_LEXICAL_KEYS = """
+ORTH TEXT LOWER SHAPE LENGTH PREFIX SUFFIX IS_ALPHA IS_ASCII IS_DIGIT IS_LOWER IS_UPPER IS_TITLE IS_PUNCT IS_SPACE IS_STOP
+LIKE_NUM LIKE_URL LIKE_EMAIL IS_BRACKET IS_QUOTE IS_LEFT_PUNCT IS_RIGHT_PUNCT IS_CURRENCY
+"""
+_LEXICAL = frozenset(_LEXICAL_KEYS.split())
 
 
 class RuleMatcher:

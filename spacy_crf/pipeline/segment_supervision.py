@@ -16,8 +16,9 @@ from spacy.training import Example
 from ..models.segments import certain_segments
 from ..schemes import Segments
 from ..types import SegmentClamp
+from .annotation.annotation import Gold
 from .gold_report import GoldReport
-from .supervision import Gold, aligned_spans, place_of
+from .supervision import aligned_spans, place_of
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
 

@@ -18,8 +18,8 @@ from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments
 from ..types import ChainScores, Floats
 
 if TYPE_CHECKING:
-    from .probabilities import Distribution
-    from .ruled_pipe import RuledPipe
+    from .crf_pipe import CRFPipe
+    from .decoding import Decoding, Distribution
 
 BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
 
@@ -63,9 +63,7 @@ class Question(NamedTuple):
         return found if self.kept is None else _Widened(self, found)
 
 
-def restrict(
-    pipe: "RuledPipe", docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]
-) -> Optional[Question]:
+def restrict(pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Question]:
     """What is left to be predicted of Docs, None if they settle nothing.
 
     scores: What the model says of them.
@@ -76,20 +74,28 @@ def restrict(
         return None
     settled = Settled.nothing(int(docs.bounds[-1]), len(pipe.labels))
     if preset is not None:
-        pipe.settle_preset(settled, preset, scores.starts)
+        pipe.annotation.settle(settled, preset, scores.starts)
     for doc, shift, key, span in spans:
         problem = (_block if key == BLOCKED else _force)(pipe, settled, scores.starts, span, shift)
         if problem:
-            pipe._warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
-    scores, clamp = pipe.settled_scores(scores, settled)
+            pipe.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
+    scores, clamp = _leave_settled(pipe.decoding, scores, settled)
     known = settled.iob != MISSING
-    empty = ~pipe.allowed_states(clamp).any(axis=1)
+    empty = ~pipe.decoding.allowed_states(clamp).any(axis=1)
     if not empty.any():
         return Question(docs, scores, clamp, known, None, scores.starts)
     _tell_unlabelled(pipe, docs, empty)
     kept = np.flatnonzero(~empty)
     some = _leave_out(scores, kept, empty)
     return Question(DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
+
+
+def _leave_settled(decoding: "Decoding", scores: Any, settled: Settled) -> tuple[Any, Any]:
+    """The scores and the clamp of the labellings that have all that is settled."""
+    clamp, steps = decoding.spell(decoding.annotation.clamp(settled, scores.starts), scores.starts)
+    label = decoding.label_of_states
+    decoding.allowed_states(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
+    return (decoding.without_steps(scores, steps) if len(steps) else scores), clamp
 
 
 def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
@@ -100,7 +106,7 @@ def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
                 yield key, span
 
 
-def _block(pipe: "RuledPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
+def _block(pipe: "CRFPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
     """Takes up a span where nothing is found, or nothing of its label. RETURNS (str): Why it does not hold everywhere."""
     if span.label and span.label_ not in pipe.labels:
         return None  # nothing of this label is found anyway
@@ -109,44 +115,45 @@ def _block(pipe: "RuledPipe", settled: Settled, starts: NDArray[np.int64], span:
     present = settled.present[tokens]
     settled.blocked[tokens, labels] |= (present == 0)[:, np.newaxis]
     contradicts = present == span.label if span.label else present != 0
-    return f"{pipe.found} is there already" if contradicts.any() else None
+    return f"{pipe.annotation.found} is there already" if contradicts.any() else None
 
 
-def _force(pipe: "RuledPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
+def _force(pipe: "CRFPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
     """Takes up a span that is one of those found. RETURNS (str): Why it can't be."""
+    annotation = pipe.annotation
     begin, end = shift + span.start, shift + span.end
-    problem = pipe.refused(span)
+    problem = pipe.decoding.refused(span)
     if problem or begin == end:
         return problem or "it has no tokens"
     tokens, label = slice(begin, end), pipe.labels.index(span.label_)
-    iob = np.where((np.arange(begin, end) == begin) | pipe.spans_are_tokens, BEGIN, INSIDE)
+    iob = np.where((np.arange(begin, end) == begin) | annotation.spans_are_tokens, BEGIN, INSIDE)
     same = (settled.iob[tokens] == iob) & (settled.label[tokens] == label)
-    if not pipe.spans_are_tokens:
+    if not annotation.spans_are_tokens:
         goes_on = end < len(settled.iob) and settled.iob[end] == INSIDE
         same &= same.all() and not goes_on
     other = settled.taken[tokens] & ~same
     if (settled.present[tokens][other] != 0).any():
-        return f"{pipe.found} is there already"
+        return f"{annotation.found} is there already"
     if (settled.iob[tokens][other] == OUTSIDE).any():
         return "its tokens are blocked in doc.ents"
     if other.any():
         return "it overlaps with another one"
     if settled.blocked[tokens, label].any():
         return f"doc.spans['{BLOCKED}'] comes first"
-    problem = pipe.refused_beside(settled, starts, begin, end, label)
+    problem = annotation.refused_beside(settled, starts, begin, end, label)
     if problem is None:
         settled.iob[tokens], settled.label[tokens], settled.taken[tokens] = iob, label, True
     return problem
 
 
-def _tell_unlabelled(pipe: "RuledPipe", docs: DocBatch, empty: NDArray[np.bool_]) -> None:
+def _tell_unlabelled(pipe: "CRFPipe", docs: DocBatch, empty: NDArray[np.bool_]) -> None:
     """Once for each Doc with tokens that have no label left."""
     at = np.flatnonzero(empty)
     of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
     for d in np.unique(of_doc).tolist():
         first = docs[d][int(at[of_doc == d][0] - docs.bounds[d])]
         n = int((of_doc == d).sum())
-        pipe._warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
+        pipe.warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
 
 
 def _leave_out(scores: ChainScores, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> ChainScores:

@@ -2,9 +2,9 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from numbers import Real
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,45 +13,45 @@ from spacy.tokens import Span
 from spacy.training import Example
 
 from ..errors import Errors
-from ..features.doc_batch import doc_bounds
-from ..schemes import Segments
+from ..features.doc_batch import doc_bounds, read_attributes
+from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
 from ..types import Clamp, Floats
+from .annotation.annotation import Annotation, Gold, same_words
 from .gold_report import GoldReport
 
 WEIGHT = "crf_weight"  # the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
 
 
-class Gold(NamedTuple):
-    """What the gold annotation says. The arrays are changed in place by what is said beside it."""
+class Keys(NamedTuple):
+    """Settings that name groups of spans, None for none."""
 
-    clamp: Any  # what is allowed; of chains in the tags in which annotation is read (see `Scheme.spell`)
-    unset: NDArray[np.bool_]  # [T] tokens without annotation
+    alternatives: Optional[str]
+    incorrect: Optional[str]
 
-
-class SpanTags(Protocol):
-    """How a component reads a span as tags."""
-
-    labels: tuple[str, ...]
-
-    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
-        """RETURNS (int64[length]): The tags of a span with this label, "" and "O" for none; None for an unknown label."""
-        ...
-
-    def tells_alone(self, length: int) -> bool:
-        """Whether each tag of a span, by itself, says all there is to say of its token."""
-        ...
-
-    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
-        """Tags that, behind this one, go on with its span: bool[S]."""
-        ...
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> "Keys":
+        return cls(*map(settings.get, KEYS))
 
 
-def allow_alternatives(gold: Gold, component: SpanTags, examples: list[Example], key: str, report: GoldReport) -> None:
+class Supervision(NamedTuple):
+    """What is known of the labelling of a batch of Docs."""
+
+    clamp: Any  # what the annotation allows
+    unset: NDArray[np.bool_]  # [T] tokens of which nothing is said
+    wrong: Segments = NO_SEGMENTS  # spans that no labelling has, beside what the clamp leaves out
+    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling takes, see `Scheme.spell`
+    # Spans that the annotation allows beside others, where the model looks at spans
+    alternatives: Segments = NO_SEGMENTS
+
+
+def allow_alternatives(
+    gold: Gold, annotation: Annotation, examples: list[Example], key: str, report: GoldReport
+) -> None:
     """Allows the tags of the spans in ``reference.spans[key]``: where the annotation is missing they are all that is allowed,
     elsewhere they are allowed beside it."""
     for begin, span in aligned_spans(examples, key):
-        tags = component.span_tags(span.label_, len(span))
+        tags = annotation.span_tags(span.label_, len(span))
         if tags is None:
             report.add(f"spans in doc.spans['{key}'] have a label the component does not know", place_of(span))
             continue
@@ -62,17 +62,17 @@ def allow_alternatives(gold: Gold, component: SpanTags, examples: list[Example],
         gold.clamp[tokens, tags] = True
 
 
-def refuse_contradictions(examples: list[Example], key: str, is_gold: Callable[[Span], bool], component: str) -> None:
+def refuse_contradictions(examples: list[Example], key: str, annotation: Annotation) -> None:
     """RAISES (ValueError): CRF441 for a span that is annotated and in ``reference.spans[key]`` too, as in spaCy's `ner`."""
     for example in examples:
         for span in example.reference.spans.get(key, ()):
-            if is_gold(span):
+            if annotation.is_gold(span):
                 place = f"tokens {span.start} to {span.end}"
-                raise ValueError(Errors.CRF441.format(name=component, span=place_of(span), place=place, key=key))
+                raise ValueError(Errors.CRF441.format(name=annotation.name, span=place_of(span), place=place, key=key))
 
 
 def forbid_incorrect(
-    gold: Gold, component: SpanTags, examples: list[Example], key: str, report: GoldReport, starts: NDArray[np.int64]
+    gold: Gold, annotation: Annotation, examples: list[Example], key: str, report: GoldReport, starts: NDArray[np.int64]
 ) -> Segments:
     """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
     this label, as in spaCy's `ner`; with "O", that the tokens are outside. Takes from the clamp the tags that say so by
@@ -83,24 +83,24 @@ def forbid_incorrect(
     found, allowed = set(), gold.clamp
     opening = set(starts.tolist())
     for begin, span in aligned_spans(examples, key):
-        tags = component.span_tags(span.label_, len(span)) if span.label else None
+        tags = annotation.span_tags(span.label_, len(span)) if span.label else None
         if tags is None:
             if not span.label:
                 report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", place_of(span))
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
         known = allowed[tokens].sum(axis=1) == 1
-        if span.label_ not in component.labels or component.tells_alone(len(span)):
+        if span.label_ not in annotation.labels or annotation.tells_alone(len(span)):
             is_annotated = (known & allowed[tokens, tags]).any()
             allowed[tokens[~known], tags[~known]] = False
         elif not opening.isdisjoint(tokens[1:].tolist()) or not allowed[tokens, tags].all():
             continue  # no labelling has it anyway
         else:
             after = int(tokens[-1]) + 1
-            goes_on = after not in opening and allowed[after, component.continuing_tags(int(tags[-1]))].any()
+            goes_on = after not in opening and allowed[after, annotation.continuing_tags(int(tags[-1]))].any()
             is_annotated = known.all() and not goes_on
             if not is_annotated:
-                found.add((int(tokens[0]), after, component.labels.index(span.label_)))
+                found.add((int(tokens[0]), after, annotation.labels.index(span.label_)))
         if is_annotated:
             report.add(f"spans in doc.spans['{key}'] are all that is left of their tokens, and stay", place_of(span))
     columns = zip(*sorted(found)) if found else np.zeros((3, 0))
@@ -144,20 +144,22 @@ def _weight(example: Example) -> float:
     return float(weight)
 
 
-def fingerprint(examples: list[Example], keys: list[str]) -> int:
-    """Changes with the spans under these keys and with the weights."""
-    check = 0
+def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
+    """Changes with all that training is told of examples, but for what functions say.
+
+    attributes (list[int]): What is read of the predicted Docs.
+    """
+    check = annotation.fingerprint([example.reference for example in examples])
+    for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
+        check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read), check)
     for example in examples:
         spans = [
             (key, span.start, span.end, span.label)
-            for key in keys
-            if key in example.reference.spans
-            for span in example.reference.spans[key]
+            for key in filter(None, keys)
+            for span in example.reference.spans.get(key, ())
         ]
-        weight = _weight(example)
-        if spans or weight != 1.0:
-            check = zlib.crc32(repr((spans, weight)).encode("utf8"), check)
-        check = zlib.crc32(b".", check)
+        told = repr((len(example.predicted), len(example.reference), spans, _weight(example)))
+        check = zlib.crc32(told.encode("utf8"), check)
     return check
 
 
@@ -168,8 +170,9 @@ def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span
         predicted, reference = example.predicted, example.reference
         if key in reference.spans:
             spans = list(reference.spans[key])
-            same = len(predicted) == len(reference) and (predicted.to_array(ORTH) == reference.to_array(ORTH)).all()
-            for span in spans if same else example.get_aligned_spans_y2x(spans, allow_overlap=True):
+            for span in (
+                spans if same_words(predicted, reference) else example.get_aligned_spans_y2x(spans, allow_overlap=True)
+            ):
                 if len(span):
                     yield begin, span
         begin += len(predicted)

@@ -1,61 +1,110 @@
 """Entities as annotation: read from ``doc.ents``, and written to it."""
 
+import zlib
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ENT_IOB, ENT_TYPE, ORTH
+from spacy.attrs import ENT_IOB, ENT_TYPE
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
-from ..errors import Errors
-from ..features.doc_batch import DocBatch, doc_bounds, read_attributes
-from ..schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, TransitionMask
-from .crf_pipe import Prediction
-from .gold_report import GoldReport
-from .ruled_pipe import RuledPipe
-from .supervision import Gold
+from ...errors import Errors
+from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
+from ...inference.structure import SpanStates
+from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, TransitionMask
+from ...types import Clamp
+from ..gold_report import GoldReport
+from .annotation import Annotation, Gold, Starts, Tags, same_words
 
 if TYPE_CHECKING:
-    from .settled import Settled
+    from ..prediction import Prediction
+    from ..settled import Settled
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 
 
-class EntityPipe(RuledPipe):
-    """Base of the components that find entities.
+class Entities(Annotation):
+    """Entities that a Doc has already are kept. Entities end where a sentence is known to end.
 
-    Entities that a Doc has already are kept, and the rest is decoded around them. Entities end where a sentence is known
-    to end.
-
-    scheme (Scheme): How entities are spelt as tags; set before the component is made.
+    scheme (Scheme): How entities are spelt as tags.
     """
 
-    scheme: Scheme
     writes = ("ent_iob", "ent_type")
-    can_do_without_labels = True  # then it finds nothing
+    found = "an entity"
+    spans_are_tokens = False
+    scores_prefix = "ents"
+    may_have_no_labels = True  # then it finds nothing
 
+    def __init__(self, scheme: Scheme):
+        self.scheme = scheme
+
+    def _tabulate(self) -> None:
+        hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
+        # `ent_iob` (where the tag alone tells it) and `ent_type` of each tag
+        types = hashes[self.scheme.label_of_tag(len(self.labels))]
+        self._annotation_of_tag = np.stack([self.scheme.iob_of_tag(len(self.labels)), types], axis=1)
+
+    @property
     def assigns(self) -> list[str]:
-        return ["doc.ents", *super().assigns()]
+        return ["doc.ents", *super().assigns]
+
+    # ------------------------------------------------------------------------------------------------------ as tags
 
     def tags(self) -> list[str]:
+        """Names of the tags, in the order of the scores."""
         return self.scheme.tags(list(self.labels))
 
-    def transition_mask(self) -> TransitionMask:
+    def tag_labels(self) -> list[str]:
+        """The label of each tag, "O" for none."""
+        tags_of_label = (len(self.tags()) - 1) // max(1, len(self.labels))
+        return ["O", *(label for label in self.labels for _ in range(tags_of_label))]
+
+    def mask(self) -> TransitionMask:
+        """Which tag sequences are valid."""
         return self.scheme.transition_mask(len(self.labels))
 
-    def segments_tags(self, segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int32]:
-        return self.scheme.encode(*_annotate(segments, int(starts[-1]), OUTSIDE), starts)
+    def span_states(self) -> SpanStates:
+        """How tags spell spans."""
+        return _span_states(self.scheme, len(self.labels))
 
-    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
-        gold = {(ent.start_char, ent.end_char, ent.label_) for ent in example.reference.ents}
-        missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
-        for ent in example.predicted.ents:
-            if not any(missing[ent.start : ent.end]):
-                yield ent._.crf_prob, (ent.start_char, ent.end_char, ent.label_) in gold
+    def path(self, segments: Segments, starts: Starts) -> Tags:
+        """Tags of the labelling that consists of these spans: int32[T], -1 where a token needs a span and has none."""
+        iob, label = np.full(int(starts[-1]), OUTSIDE), np.zeros(int(starts[-1]), dtype=np.int64)
+        for begin, end, number in zip(*segments):
+            iob[begin:end] = INSIDE
+            iob[begin] = BEGIN
+            label[begin:end] = number
+        return self.scheme.encode(iob, label, starts)
+
+    # ---------------------------------------------------------------------------------------------------- in training
+
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        """Tags of a span as annotation is read, "" and "O" for none: int64[length]; None for an unknown label."""
+        if label in ("", "O"):
+            return np.zeros(length, dtype=np.int64)
+        if label not in self.labels:
+            return None
+        iob = np.array([BEGIN, *[INSIDE] * (length - 1)])
+        labels = np.full(length, self.labels.index(label))
+        return self.scheme.reading.encode(iob, labels, np.array([0, length])).astype(np.int64)
+
+    def tells_alone(self, length: int) -> bool:
+        """Whether each tag of a span, by itself, says all there is to say of its token."""
+        return length == 1 and bool(self.scheme.closes)  # U-PER
+
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        """Tags that, behind this one, go on with its span: bool[S]."""
+        return self.scheme.reading.continues(len(self.labels))[tag]
+
+    def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
+        """What annotation allows, in the component's tags, and the steps that it rules out, see `Scheme.spell`."""
+        return self.scheme.spell(allowed, starts)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """Labels of a Doc's gold annotation."""
         for ent in doc.ents:
             self._refuse_negated(ent.label_, f"'{ent.text}' in '{doc.text[:40]}'")
         return {ent.label_ for ent in doc.ents if ent.label_}
@@ -66,9 +115,11 @@ class EntityPipe(RuledPipe):
             raise ValueError(Errors.CRF440.format(name=self.name, label=label, negated=label[1:], place=place))
 
     def is_gold(self, span: Span) -> bool:
+        """Whether the gold annotation has this span, or a part of it says the same."""
         return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
 
-    def gold(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Gold:
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Gold:
+        """What the gold annotation says of the tokens of the predicted Docs."""
         annotation = [_aligned_entities(example, report) for example in examples]
         iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
         label = self.label_indices(types)
@@ -91,11 +142,26 @@ class EntityPipe(RuledPipe):
                 iob = _without_entity_at(iob, int(token))
         return Gold(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
 
-    def read_preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
-        docs = DocBatch.of(docs)
+    def fingerprint(self, docs: list[Doc]) -> int:
+        """Changes with what is annotated."""
+        return zlib.crc32(read_attributes(docs, _ENTITY))
+
+    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
+        """Probability of each span found, and whether it is right; none of those whose gold annotation is missing."""
+        gold = {(ent.start_char, ent.end_char, ent.label_) for ent in example.reference.ents}
+        missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
+        for ent in example.predicted.ents:
+            if not any(missing[ent.start : ent.end]):
+                yield ent._.crf_prob, (ent.start_char, ent.end_char, ent.label_) in gold
+
+    # -------------------------------------------------------------------------------------------------- in prediction
+
+    def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
+        """Annotation that is there already and stays, by token, or None if there is none."""
         return read_attributes(docs, _ENTITY) if _is_preset(docs.ent_iob).any() else None
 
-    def settle_preset(self, settled: "Settled", preset: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+    def settle(self, settled: "Settled", preset: NDArray[np.uint64], starts: Starts) -> None:
+        """Takes up the annotation that is present, in place."""
         iob, types = preset.T
         label, settled.taken[:] = self.label_indices(types), _is_preset(iob)
         # Entities of other labels and blocked tokens (BEGIN without a type) stay as they are: no entity of ours there.
@@ -106,34 +172,23 @@ class EntityPipe(RuledPipe):
         settled.label[:] = np.maximum(label, 0)
         settled.present[settled.taken] = types[settled.taken]
 
-    def settled_clamp(self, settled: "Settled", starts: NDArray[np.int64]) -> Any:
+    def clamp(self, settled: "Settled", starts: Starts) -> Clamp:
+        """The clamp of the labellings that have the spans which are settled, as annotation is read."""
         return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
 
-    def refused_beside(
-        self, settled: "Settled", starts: NDArray[np.int64], begin: int, end: int, label: int
-    ) -> Optional[str]:
+    def refused_beside(self, settled: "Settled", starts: Starts, begin: int, end: int, label: int) -> Optional[str]:
+        """Why no labelling has these tokens as a span beside what is settled, None if one has."""
         if ((starts > begin) & (starts < end)).any():
             return "it crosses the start of a sentence"
         if self.scheme.name == "IO":
-            entity = (settled.iob == BEGIN) | (settled.iob == INSIDE)
+            entity = _is_preset(settled.iob)
             beside = [token for token, edge in ((begin - 1, begin), (end, end)) if edge not in starts]
             if any(entity[token] and settled.label[token] == label for token in beside):
                 return "the scheme IO can't tell it from its neighbour"
         return None
 
-    def _labels_changed(self) -> None:
-        super()._labels_changed()
-        hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
-        # `ent_iob` (where the tag alone tells it) and `ent_type` of each tag
-        types = hashes[self.scheme.label_of_tag(len(self.labels))]
-        self._annotation_of_tag = np.stack([self.scheme.iob_of_tag(len(self.labels)), types], axis=1)
-
-    def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
-        """Write entities to ``doc.ents``, beside those that are there.
-
-        docs (Iterable[Doc]): The Docs that were predicted.
-        prediction (Prediction): What `predict` gave.
-        """
+    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
+        """Writes what was predicted beside what is there. RETURNS (Segments): The spans that were there."""
         annotation, present = self._annotation_of_tag[prediction.tags], NO_SEGMENTS
         if not self.scheme.tags_tell_iob:
             annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
@@ -141,26 +196,22 @@ class EntityPipe(RuledPipe):
             kept = _is_preset(prediction.preset[:, 0])
             annotation[kept] = prediction.preset[kept]
             present = _entities(prediction.preset)
-        for doc, begin, end in zip(docs, prediction.doc_starts.tolist(), prediction.doc_starts[1:].tolist()):
+        begin = 0
+        for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
             if begin < end:
                 doc.from_array(_ENTITY, annotation[begin:end])
-        if prediction.probabilities is not None:
-            self.write_probabilities(docs, prediction, present)
+            begin = end
+        return present
 
 
-def _annotate(segments: Segments, tokens: int, other: int) -> tuple[NDArray, NDArray]:
-    """``ent_iob`` codes and labels (0 beside the segments) of tokens laid end to end."""
-    iob, label = np.full(tokens, other), np.zeros(tokens, dtype=np.int64)
-    for begin, end, number in zip(*segments):
-        iob[begin:end] = INSIDE
-        iob[begin] = BEGIN
-        label[begin:end] = number
-    return iob, label
+@lru_cache(maxsize=32)
+def _span_states(scheme: Scheme, n_labels: int) -> SpanStates:
+    return SpanStates(scheme.continues(n_labels), 1, len(scheme.prefixes))
 
 
-def _is_preset(iob: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def _is_preset(iob: NDArray) -> NDArray[np.bool_]:
     """Which tokens are part of an entity, or blocked."""
-    return (iob == BEGIN) | (iob == INSIDE)
+    return (iob & 1).astype(bool)  # INSIDE or BEGIN
 
 
 def _entities(annotation: NDArray[np.uint64]) -> Segments:
@@ -175,7 +226,7 @@ def _entities(annotation: NDArray[np.uint64]) -> Segments:
 def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
     """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
     predicted, reference = example.predicted, example.reference
-    if len(predicted) == len(reference) and (predicted.to_array(ORTH) == reference.to_array(ORTH)).all():
+    if same_words(predicted, reference):
         annotation = reference.to_array(_ENTITY).reshape(len(reference), 2)
         blocked = (annotation[:, 0] == BEGIN) & (annotation[:, 1] == 0)
         annotation[blocked, 0] = OUTSIDE

@@ -1,0 +1,76 @@
+"""What the components' annotations have in common."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import ORTH
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+
+from ...errors import Errors
+
+Starts = NDArray[np.int64]
+Tags = NDArray[np.int32]
+Bound = TypeVar("Bound", bound="Annotation")
+
+
+class Gold(NamedTuple):
+    """What the gold annotation says. The arrays are changed in place by what is said beside it."""
+
+    clamp: Any  # what is allowed; of chains in the tags in which annotation is read (see `Scheme.spell`)
+    unset: NDArray[np.bool_]  # [T] tokens without annotation
+
+
+class Annotation:
+    """What a component's annotation means: where labels are read and written, and how they are spelt as tags. It knows the labels
+    that it was bound to, and is not changed. `Entities` says what each question is; `TokenTags` answers them too:
+
+        tags tag_labels mask span_states path             how labels are spelt
+        span_tags tells_alone continuing_tags spell       how the annotation of training is read as tags
+        gold_labels gold is_gold fingerprint judged       what reference Docs say
+        preset settle clamp refused_beside write          what Docs bring to prediction, and get from it
+    """
+
+    writes: tuple[str, ...] = ()  # token attributes
+    found: str  # what is found, in messages
+    spans_are_tokens: bool  # whether each token of a span is one by itself
+    scores_prefix: str  # in the names of scores
+    may_have_no_labels = False  # whether a component can begin without any
+
+    name: str  # of the component
+    vocab: Vocab
+    labels: tuple[str, ...] = ()
+
+    def bind(self: Bound, name: str, vocab: Vocab, labels: Iterable[str]) -> Bound:
+        """The same, of a component with these labels."""
+        bound = copy.copy(self)
+        bound.name, bound.vocab, bound.labels = name, vocab, tuple(labels)
+        bound._index = {vocab.strings.add(label): n for n, label in enumerate(bound.labels)}
+        bound._tabulate()
+        return bound
+
+    def _tabulate(self) -> None:
+        """Makes what prediction looks up."""
+
+    def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Positions of labels given by their hashes, -1 for 0 and for unknown ones."""
+        distinct, inverse = np.unique(hashes, return_inverse=True)
+        known = np.array([self._index.get(int(value), -1) for value in distinct], dtype=np.int64)
+        return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
+
+    def check_label(self, label: Any) -> None:
+        """RAISES (ValueError): CRF401 for what can't be a label."""
+        if not isinstance(label, str) or not label:
+            raise ValueError(Errors.CRF401.format(name=self.name, label=label))
+
+    @property
+    def assigns(self) -> list[str]:
+        """What is written, in the words of `nlp.analyze_pipes`."""
+        return [f"token.{name}" for name in self.writes]
+
+
+def same_words(doc: Doc, other: Doc) -> bool:
+    return len(doc) == len(other) and bool((doc.to_array(ORTH) == other.to_array(ORTH)).all())

@@ -1,0 +1,207 @@
+"""One label per token as annotation: tags, parts of speech, morphology, or a custom extension."""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import IDS
+from spacy.parts_of_speech import IDS as POS_IDS
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+
+from ...errors import Errors
+from ...features.doc_batch import read_attributes
+from ...inference.structure import SpanStates
+from ...schemes import BEGIN, MISSING, NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
+from ...types import Clamp
+from ..gold_report import GoldReport
+from ..scorers import attribute_getter
+from .annotation import Annotation, Gold, Starts, Tags, same_words
+
+if TYPE_CHECKING:
+    from ..prediction import Prediction
+    from ..settled import Settled
+
+BUILT_IN = ("tag", "pos", "morph")
+
+
+class TokenTags(Annotation):
+    """One label for every token; the tags are the labels.
+
+    attribute (str): Where it is written: ``tag``, ``pos``, ``morph``, or the name of a Token extension.
+    overwrite (bool): Whether values that are there already are replaced; otherwise the others are decoded around them.
+    neg_prefix (str): What gold values begin with that say which label is wrong, such as "!NN"; "" for none.
+    """
+
+    found = "a label"
+    spans_are_tokens = True
+    scores_prefix = "tags"
+
+    def __init__(self, attribute: str, *, overwrite: bool, neg_prefix: str):
+        self.attribute = attribute
+        self.overwrite = overwrite
+        self.neg_prefix = neg_prefix
+        self._id = IDS[attribute.upper()] if attribute in BUILT_IN else None
+        self._get = attribute_getter(attribute)
+        self.writes = (attribute,) if attribute in BUILT_IN else ()
+
+    def _tabulate(self) -> None:
+        self._hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
+
+    @property
+    def assigns(self) -> list[str]:
+        return super().assigns or [f"token._.{self.attribute}"]
+
+    def check_label(self, label: Any) -> None:
+        super().check_label(label)
+        if self.attribute == "pos" and label not in POS_IDS:
+            raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=", ".join(filter(None, POS_IDS))))
+        if self.attribute == "morph":
+            try:
+                spelled = self.vocab.strings[self.vocab.morphology.add(label)]
+            except ValueError:
+                spelled = None
+            if spelled != label:
+                known = spelled or "Case=Nom|Number=Sing"
+                raise ValueError(Errors.CRF450.format(name=self.name, label=label, spelled=known))
+
+    # ------------------------------------------------------------------------------------------------------ as tags
+
+    def tags(self) -> list[str]:
+        return list(self.labels)
+
+    tag_labels = tags
+
+    def mask(self) -> TransitionMask:
+        size = len(self.labels)
+        return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
+
+    def span_states(self) -> SpanStates:
+        return SpanStates(np.zeros((len(self.labels), len(self.labels)), dtype=bool), 0, 1)
+
+    def path(self, segments: Segments, starts: Starts) -> Tags:
+        tags = np.full(int(starts[-1]), -1, dtype=np.int32)
+        for begin, end, label in zip(*segments):
+            tags[begin:end] = label
+        return tags
+
+    # ---------------------------------------------------------------------------------------------------- in training
+
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        return np.full(length, self.labels.index(label)) if label in self.labels else None
+
+    def tells_alone(self, length: int) -> bool:
+        return True
+
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        return np.zeros(len(self.labels), dtype=bool)
+
+    def spell(self, allowed: Clamp, starts: Starts) -> tuple[Clamp, NDArray[np.int64]]:
+        return allowed, NO_STEPS
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        return {value for value in map(self._get, doc) if value and not self._negated(value)}
+
+    def _negated(self, value: str) -> str:
+        """The label that a value says is wrong ("!NN": any but NN), "" if it says another thing."""
+        prefix = self.neg_prefix
+        is_label = not prefix or not value.startswith(prefix) or value in self.labels
+        return "" if is_label else value[len(prefix) :]
+
+    def is_gold(self, span: Span) -> bool:
+        return any(self._get(token) == span.label_ for token in span)
+
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Gold:
+        values = [self._aligned_values(example, report) for example in examples]
+        values = np.concatenate(values) if values else np.zeros(0, dtype=np.uint64)
+        label = self.label_indices(values)
+        allowed = (label < 0)[:, np.newaxis] | (label[:, np.newaxis] == np.arange(len(self.labels)))
+        for value in np.unique(values[label < 0]).tolist():
+            wrong = self._negated(self.vocab.strings[value])
+            if wrong in self.labels and len(self.labels) > 1:
+                allowed[values == value, self.labels.index(wrong)] = False
+            elif wrong:
+                report.add("negated labels are not of the component, or all that it has", f"'{self.neg_prefix}{wrong}'")
+        return Gold(allowed, label < 0)
+
+    def fingerprint(self, docs: list[Doc]) -> int:
+        return zlib.crc32(self._values(docs) if self._id is None else read_attributes(docs, [self._id]))
+
+    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
+        gold = self._aligned_values(example, GoldReport())
+        found = self._values([example.predicted])
+        for token, is_gold, is_found in zip(example.predicted, gold, found):
+            if is_gold and is_found:
+                yield example.predicted[token.i : token.i + 1]._.crf_prob, bool(is_gold == is_found)
+
+    # -------------------------------------------------------------------------------------------------- in prediction
+
+    def preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
+        if self.overwrite:
+            return None
+        values = self._values(docs)
+        return values if values.any() else None
+
+    def settle(self, settled: "Settled", preset: NDArray[np.uint64], starts: Starts) -> None:
+        label = self.label_indices(preset)
+        settled.iob[label >= 0] = BEGIN  # what a value of another kind stands for is not known
+        settled.label[:] = label
+        settled.present[:] = preset
+        settled.taken[:] = preset != 0
+
+    def clamp(self, settled: "Settled", starts: Starts) -> Clamp:
+        known = (settled.iob != MISSING)[:, np.newaxis]
+        return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
+
+    def refused_beside(self, settled: "Settled", starts: Starts, begin: int, end: int, label: int) -> Optional[str]:
+        return None
+
+    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
+        values = self._hashes[prediction.tags] if self.labels else np.zeros(0, dtype=np.uint64)
+        values[prediction.tags < 0] = 0  # below min_prob
+        preset, present = prediction.preset, NO_SEGMENTS
+        if preset is not None:
+            values = np.where(preset != 0, preset, values)
+            tokens = np.flatnonzero(preset)
+            present = Segments(tokens, tokens + 1, tokens)
+        begin = 0
+        for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
+            if begin < end and self._id is not None:
+                doc.from_array([self._id], values[begin:end].reshape(-1, 1))
+            elif begin < end:
+                self._set_extension(doc, values[begin:end], None if preset is None else preset[begin:end])
+            begin = end
+        return present
+
+    def _set_extension(self, doc: Doc, values: NDArray[np.uint64], kept: Optional[NDArray[np.uint64]]) -> None:
+        """What is there stays what it is, which need not be text; without a label nothing is written."""
+        changed = values if kept is None else np.where(kept != 0, 0, values)
+        for token, value in zip(doc, changed.tolist()):
+            if value or self.overwrite:
+                token._.set(self.attribute, self.vocab.strings[value])
+
+    def _values(self, docs: list[Doc]) -> NDArray[np.uint64]:
+        """Hashes of the values that are set, 0 elsewhere: uint64[T]."""
+        if self._id is not None and self.attribute != "morph":
+            return read_attributes(docs, [self._id])[:, 0]
+        add = self.vocab.strings.add
+        texts = (self._get(token) for doc in docs for token in doc)
+        return np.array([add(text) if text else 0 for text in texts], dtype=np.uint64)
+
+    def _aligned_values(self, example: Example, report: GoldReport) -> NDArray[np.uint64]:
+        """Gold values at the tokens of the predicted Doc: uint64[T], 0 where they are missing."""
+        predicted, values = example.predicted, self._values([example.reference])
+        if same_words(predicted, example.reference):
+            return values
+        aligned = np.zeros(len(predicted), dtype=np.uint64)
+        alignment = example.alignment.x2y
+        for i in range(len(predicted)):
+            of_token = {int(values[j]) for j in alignment[i]}
+            if len(of_token) == 1:
+                aligned[i] = of_token.pop()
+            elif len(of_token) > 1:
+                place = f"token {i} ('{predicted[i].text}') of '{predicted.text[:40]}'"
+                report.add("tokens align with gold tokens of several labels, and count as missing", place)
+        return aligned

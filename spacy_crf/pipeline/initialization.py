@@ -1,0 +1,177 @@
+"""What a component finds out before it is trained: its labels, its features, and the corpus if it is streamed."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example, validate_get_examples
+from spacy.util import check_lexeme_norms
+
+from .. import checks
+from ..errors import Errors, Warnings, announcements
+from ..features.gazetteers import GazetteerFile, read_gazetteers
+from ..models.role import AnnotatedDocs
+from . import saving
+from .earlier_annotation import EarlierAnnotation, annotators_that_learn
+from .gold_report import GoldReport, reported_once
+from .novelty import NewFeatures, labels_of
+from .prepared_corpus import InitialCorpus
+from .supervision import Keys
+from .training import takes_objective, view_for
+from .training_data import are_made_up, at_least_one
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
+
+logger = logging.getLogger("spacy.spacy_crf")
+Read = Callable[[], Iterable[Example]]
+
+
+class Options(NamedTuple):
+    """Arguments of `CRFPipe.initialize`."""
+
+    labels: Optional[Iterable[str]]
+    gazetteers: dict[str, GazetteerFile]
+    start_from: Optional[Path]
+
+    @classmethod
+    def checked(cls, owner: str, labels: Any, gazetteers: Any, start_from: Any, corpus: Any) -> "Options":
+        gazetteers = checks.table(owner, "gazetteers", gazetteers, "files")
+        possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
+        checks.expect(possible, owner, "labels", labels, "a list of texts")
+        possible = start_from is None or isinstance(start_from, (str, Path))
+        checks.expect(possible, owner, "start_from", start_from, "a path")
+        checks.expect(corpus is None or callable(corpus), owner, "corpus", corpus, "a reader of examples")
+        return cls(labels, gazetteers, None if start_from is None else Path(start_from))
+
+    def saved(self, name: str) -> Optional[Path]:
+        """The folder of the component to start from.
+
+        RAISES (ValueError): CRF670 if there is none.
+        """
+        if self.start_from is None:
+            return None
+        for folder in (self.start_from / name, self.start_from):
+            if (folder / saving.FILE_NAME).is_file():
+                return folder
+        why = "has no component of this name" if self.start_from.is_dir() else "is no folder"
+        raise ValueError(Errors.CRF670.format(name=name, path=self.start_from, why=why))
+
+
+def initialize(
+    pipe: "CRFPipe",
+    get_examples: Read,
+    nlp: Optional[Language],
+    corpus: Optional[Callable[[Language], Iterable[Example]]],
+    options: Options,
+) -> None:
+    """See `CRFPipe.initialize`."""
+    saved = options.saved(pipe.name)
+    optimizer = pipe.training.foresee(nlp)
+    is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
+    wants_stream = is_streamed and takes_objective(optimizer) and optimizer.wants_whole_corpus
+    if corpus is not None:
+        get_examples = partial(corpus, nlp)
+    elif is_streamed:
+        logger.warning(Warnings.CRFW401.format(name=pipe.name))
+        if wants_stream:
+            logger.warning(Warnings.CRFW404.format(name=pipe.name, optimizer=type(optimizer).__name__))
+    prepares = wants_stream and corpus is not None and pipe.sparse_features is not None
+    if prepares:
+        _check_annotators(pipe, nlp, type(optimizer).__name__)
+    validate_get_examples(get_examples, f"{type(pipe).__name__}.initialize")
+    check_lexeme_norms(pipe.vocab, pipe.name)
+    get_examples = at_least_one(get_examples, pipe.name, nlp, has_own=corpus is not None)
+    if saved is None:
+        pipe.training.evidence = None
+    else:
+        pipe.from_disk(saved)
+    had_labels = bool(pipe.labels) or options.labels is not None
+    for label in sorted(labels_of(pipe, get_examples())) if options.labels is None else options.labels:
+        pipe.add_label(label)
+    if not pipe.labels and not (pipe.annotation.may_have_no_labels and are_made_up(get_examples())):
+        raise ValueError(Errors.CRF403.format(name=pipe.name))
+    pipe.check_settings()
+    _set_gazetteers(pipe, options.gazetteers, nlp)
+    pipe.decoding.measure(get_examples, Keys.of(pipe.cfg).alternatives)
+    _count(pipe, get_examples, nlp, had_labels)
+    if prepares:
+        announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
+        pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))
+
+
+def _check_annotators(pipe: "CRFPipe", nlp: Language, optimizer: str) -> None:
+    """RAISES (ValueError): CRF410 if components annotate that are trained in the same run."""
+    others = annotators_that_learn(nlp, pipe.name)
+    if others:
+        others = ", ".join(map(repr, others))
+        raise ValueError(Errors.CRF410.format(name=pipe.name, optimizer=optimizer, others=others))
+
+
+def _set_gazetteers(pipe: "CRFPipe", files: dict[str, GazetteerFile], nlp: Optional[Language]) -> None:
+    stores = pipe.feature_stores
+    wanted = {name for features in stores for name in features.feature_set.gazetteers}
+    unused = [name for name in files if name not in wanted]
+    if unused:
+        raise ValueError(Errors.CRF404.format(name=pipe.name, gazetteers=", ".join(unused)))
+    tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(pipe.vocab, words=text.split())
+    known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
+    read = read_gazetteers(files, tokenizer, known, owner=pipe.owner)
+    for features in stores:
+        features.set_gazetteers({name: read[name] for name in features.feature_set.gazetteers if name in read})
+
+
+def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> None:
+    """Counts features, and tells how many there are.
+
+    RAISES (ValueError): CRF431 if nothing is annotated, and nobody named labels.
+    """
+    report, left_out, says_something = GoldReport(), set(pipe.cfg["left_out"]), False
+    annotate = earlier_annotation(pipe, nlp)
+
+    def annotated() -> Iterator[AnnotatedDocs]:
+        nonlocal says_something
+        for examples in pipe.training.blocks(get_examples() if pipe.labels else ()):
+            batch = pipe.training.to_count([annotate(example) for example in examples], examples, report)
+            says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
+            left_out.update(labels_of(pipe, examples).difference(pipe.labels))
+            yield batch
+        if not says_something and pipe.labels and not had_labels:
+            raise ValueError(Errors.CRF431.format(name=pipe.name))
+
+    pipe.training.begin()
+    pipe.model.initialize(X=reported_once(annotated, report, pipe.name), Y=(pipe.vocab, len(pipe.tags())))
+    pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
+    if not says_something:  # at most labels, as `nlp.initialize()` without examples has them
+        logger.warning(Warnings.CRFW412.format(name=pipe.name, n=len(pipe.labels)))
+        pipe.training.new_features = NewFeatures()
+    if pipe.sparse_features is not None:
+        known = pipe.sparse_features.states
+        text = "%s: %d labels, %d features of tokens with %d weights"
+        announcements.info(text, pipe.name, len(pipe.labels), len(known.index), known.n_weights)
+
+
+def earlier_annotation(pipe: "CRFPipe", nlp: Optional[Language]) -> Callable[[Example], Doc]:
+    """Gives the predicted Docs of examples what the component's features read of components before it."""
+    read = pipe.token_attributes
+    if not read:
+        return lambda example: example.predicted
+    return EarlierAnnotation(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
+
+
+def _as_in_training(pipe: "CRFPipe", examples: Iterable[Example], nlp: Language) -> Iterator[Example]:
+    """Examples whose predicted Docs are annotated as `nlp.update` does it."""
+    annotate = EarlierAnnotation(nlp, pipe.name, [])
+    for example in examples:
+        doc = annotate(example)
+        yield example if doc is example.predicted else Example(doc, example.reference)
+
+
+def _says_something(allowed: Any) -> bool:
+    """Whether a clamp rules anything out."""
+    states = getattr(allowed, "states", allowed)
+    return states.shape[1] < 2 or not states.all()

@@ -1,0 +1,141 @@
+"""From Docs to their tags, in batches.
+
+Without rules and probabilities prediction is one `viterbi` and nothing else; the rest is imported when it is needed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import IDX, LENGTH
+from spacy.tokens import Doc, Span
+
+from ..features.doc_batch import DocBatch, read_attributes
+from ..schemes import Segments
+from ..types import Floats
+from .decoding import Decoding, States
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
+
+DECODERS = ("viterbi", "posterior")
+# A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
+# the scores of their tokens should stay in the cache, and each Doc is a dozen containers, among which Python's garbage collector
+# looks for cycles as long as they are alive.
+_MOST_TOKENS = 1 << 14
+_MOST_DOCS = 128
+_SPANS = attrgetter("spans.data")  # the dict inside: one Python call less for each Doc
+
+
+class Prediction(NamedTuple):
+    """Tags of the Docs of a batch, laid end to end."""
+
+    tags: States  # [T]
+    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    doc_starts: NDArray[np.int64]  # [D + 1]
+    preset: Optional[NDArray[np.uint64]]  # what `Annotation.preset` gave
+    probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
+
+
+def predict(pipe: "CRFPipe", docs: Iterable[Doc]) -> Prediction:
+    """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already."""
+    docs, decoding, settings = DocBatch.of(docs), pipe.decoding, pipe.cfg
+    scores = pipe.model.predict(docs)
+    starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
+    preset = pipe.annotation.preset(docs)
+    if preset is not None or any(map(_SPANS, docs)):
+        from .settled import restrict  # most prediction does without
+
+        question = restrict(pipe, docs, scores, preset)
+        if question is not None:
+            docs, scores, clamp = question[:3]
+    rules, probabilities = pipe.rules(), None
+    if rules is not None or settings["decode"] == "posterior":
+        from .probabilities import predict as predict_ruled
+
+        tags, probabilities = predict_ruled(pipe, docs, scores, clamp, rules)
+    elif settings["confidence"] or settings["min_prob"] > 0.0:
+        tags, probabilities = decoding.best_with_probabilities(scores, clamp)
+    else:
+        tags = decoding.best_tags(scores, clamp)
+    if settings["min_prob"] > 0.0:
+        known = None if question is None else question.settled
+        unlikely = probabilities < settings["min_prob"]
+        tags, probabilities = _without(unlikely, tags, probabilities, scores.starts, decoding, known)
+    if question is not None:
+        tags = question.tags(tags)
+    return Prediction(tags, starts, bounds, preset, probabilities if settings["confidence"] else None)
+
+
+def _without(unlikely: NDArray[np.bool_], tags: States, probabilities: Floats, starts, decoding: Decoding, known):
+    """Tags and probabilities less some of the spans: their tokens are outside, or stay without a tag. Spans of known tokens
+    (bool[T], None for none) stay."""
+    begin, end, _ = decoding.segments(tags, starts)
+    if known is not None:
+        unlikely = unlikely & ~known[begin]
+    covered = _covered(begin[unlikely], end[unlikely], len(tags))
+    return np.where(covered, decoding.outside, tags).astype(np.int32), probabilities[~unlikely]
+
+
+def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
+    """Which tokens some spans cover."""
+    edges = np.zeros(n_tokens + 1, dtype=np.int64)
+    np.add.at(edges, begin, 1)
+    np.add.at(edges, end, -1)
+    return np.cumsum(edges[:-1]) > 0
+
+
+def batches(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
+    """Batches of at most so many Docs, each ended by the Doc that makes it large enough."""
+    batch, size, most = [], 0, min(batch_size, _MOST_DOCS)
+    for doc in docs:
+        batch.append(doc)
+        size += len(doc)
+        if len(batch) == most or size >= _MOST_TOKENS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+# ------------------------------------------------------------------------------------------------------- probabilities
+
+
+def register_extension() -> None:
+    """``span._.crf_prob``: kept with the Doc's user data, so it survives ``DocBin(store_user_data=True)``."""
+    if not Span.has_extension("crf_prob"):
+        Span.set_extension("crf_prob", default=None)
+
+
+def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
+    """Sets ``span._.crf_prob`` of the spans found. Those that were present keep what they have, and are certain if that is
+    nothing."""
+    bounds = prediction.doc_starts
+    begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
+    probabilities = prediction.probabilities
+    if len(present.start):
+        found = ~_covered(present.start, present.end, len(prediction.tags))[begin]
+        begin, end, probabilities = begin[found], end[found], probabilities[found]
+        _write(docs, bounds, present.start, present.end, np.ones(len(present.start)), dict.setdefault)
+    _write(docs, bounds, begin, end, probabilities, dict.__setitem__)
+
+
+def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable) -> None:
+    """What span._.set does, without Spans and Tokens, which took longer than all inference.
+
+    put (Callable): Sets an item of a dict.
+    """
+    counts = np.diff(np.searchsorted(begin, bounds))
+    having = [doc for doc, n_spans in zip(docs, counts.tolist()) if n_spans]
+    offset, length = read_attributes(having, [IDX, LENGTH]).T.astype(np.int64)
+    left_out = np.cumsum(np.where(counts > 0, 0, np.diff(bounds)))
+    shift = np.repeat(left_out, counts)
+    first, last = begin - shift, end - shift - 1
+    found = zip(offset[first].tolist(), (offset[last] + length[last]).tolist(), probabilities.tolist())
+    for doc, n_spans in zip(having, counts[counts > 0].tolist()):
+        user_data = doc.user_data
+        for start, stop, probability in islice(found, n_spans):
+            put(user_data, ("._.", "crf_prob", start, stop), probability)

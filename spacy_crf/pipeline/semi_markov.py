@@ -1,0 +1,152 @@
+"""Components whose model gives ``SegmentScores``: state 0 is ``O``, state 1 + l is label l, and clamps are `SegmentClamp`. Tags
+are BIO."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Span
+from spacy.training import Example
+
+from .. import arrays
+from ..inference.semi_markov import StateSegments
+from ..inference.structure import SpanStates
+from ..models.segments import certain_segments
+from ..models.semi_markov import longest_of
+from ..schemes import NO_SEGMENTS, NO_STEPS, SEGMENTS, Segments
+from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
+from . import segment_supervision, supervision
+from .decoding import Decoding, States
+from .gold_report import GoldReport
+from .supervision import Gold, Supervision
+
+if TYPE_CHECKING:
+    from ..constraints.rules import Constraints
+    from ..constraints.segment_training import RuledSegments
+    from ..constraints.segments import SegmentRules
+
+
+class SegmentDecoding(Decoding):
+    takes = SegmentScores
+    always_joins = False
+    walks_around_wrong = True
+
+    def _span_states(self) -> SpanStates:
+        return SpanStates(None, 1, 1)
+
+    @property
+    def longest(self) -> NDArray[np.int32]:
+        """Tokens of the longest segment of each state: int32[S]."""
+        return self.model.attrs["longest"]
+
+    # -------------------------------------------------------------------------------------------------- prediction
+
+    def best_tags(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> States:
+        return SEGMENTS.states_to_tags(self.structure.viterbi(scores, clamp=clamp).states)
+
+    def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
+        tags = self.best_tags(scores, clamp)
+        return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, scores.starts))
+
+    def segments(self, tags: States, starts: NDArray[np.int64]) -> Segments:
+        return SEGMENTS.decode(tags, starts)
+
+    def spell(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> tuple[SegmentClamp, NDArray[np.int64]]:
+        self._split(clamp, starts)
+        return clamp, NO_STEPS
+
+    def allowed_states(self, clamp: SegmentClamp) -> NDArray[np.bool_]:
+        return clamp.states
+
+    def refused(self, span: Span) -> Optional[str]:
+        if span.label_ in self.annotation.labels:
+            longest = int(self.longest[1 + self.annotation.labels.index(span.label_)])
+            if len(span) > longest:
+                return f"the longest segment of its label has {longest} tokens"
+        return super().refused(span)
+
+    # ------------------------------------------------------------------------------------------------------- rules
+
+    def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
+        from ..constraints.segments import SegmentRules
+
+        return SegmentRules(constraints, list(self.annotation.labels))
+
+    def tags(self, path: States) -> States:
+        return SEGMENTS.states_to_tags(path)
+
+    def path(self, tags: States, starts: NDArray[np.int64]) -> States:
+        path = np.zeros(len(tags), dtype=np.int32)
+        begin, end, label = SEGMENTS.decode(tags, starts)
+        path[arrays.ranges(begin, end)] = GOES_ON
+        path[begin] = 1 + label
+        return path
+
+    def both(self, clamp: SegmentClamp, other: SegmentClamp) -> SegmentClamp:
+        may_begin, must_begin = clamp.may_begin & other.may_begin, clamp.must_begin | other.must_begin
+        return SegmentClamp(clamp.states & other.states, may_begin, must_begin)
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    def measure(self, get_examples: Callable[[], Iterable[Example]], alternatives: Optional[str]) -> None:
+        labels = list(self.annotation.labels)
+        lengths: dict[str, list[int]] = {label: [] for label in labels}
+        for example in get_examples():
+            named = [span for _, span in supervision.aligned_spans([example], alternatives)] if alternatives else []
+            for span in (*example.reference.ents, *named):
+                if span.label_ in lengths:
+                    lengths[span.label_].append(len(span))
+        longest = longest_of(self.model.attrs["longest_segment"], labels, lengths)
+        before = self.longest
+        if self.model.has_param("first"):  # a trained model keeps the lengths that it knows
+            longest[: len(before)] = np.maximum(longest[: len(before)], before)
+        self.model.attrs["longest"] = longest
+
+    def supervise(
+        self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: supervision.Keys, report: GoldReport
+    ) -> Supervision:
+        self._report_long(self._split(gold.clamp, starts), examples, report)
+        clamp, wrong, named = gold.clamp, NO_SEGMENTS, NO_SEGMENTS
+        known = (starts, self.annotation.labels, self.longest, examples)
+        if keys.alternatives:
+            found = segment_supervision.allow_alternatives(gold, *known, keys.alternatives, report)
+            clamp, wrong, named = found
+        if keys.incorrect:
+            incorrect = segment_supervision.find_incorrect(clamp, *known, keys.incorrect, report)
+            wrong = segment_supervision.join_segments(wrong, incorrect)
+        return Supervision(clamp, gold.unset, wrong, alternatives=named)
+
+    def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSegments:
+        """Cuts segments that are too long into the fewest that are allowed: every token keeps its label.
+
+        RETURNS (StateSegments): Those that were too long.
+        """
+        found = certain_segments(clamp, starts)
+        longest = self.longest[found.state]
+        too_long = found.end - found.begin > longest
+        for begin, end, step in zip(found.begin[too_long], found.end[too_long], longest[too_long]):
+            cuts = np.arange(begin + step, end, step)
+            clamp.may_begin[cuts] = True
+            clamp.must_begin[cuts] = True
+        return StateSegments(found.begin[too_long], found.end[too_long], found.state[too_long])
+
+    def _report_long(self, long: StateSegments, examples: list[Example], report: GoldReport) -> None:
+        if len(long.begin):
+            tokens = [token for example in examples for token in example.predicted]
+            for begin, end, state in zip(*long):
+                words = " ".join(token.text for token in tokens[begin : min(end, begin + 8)])
+                place = f"'{words}...' ({self.annotation.labels[state - 1]}, {end - begin} tokens)"
+                report.add("gold entities are longer than the longest segment of their label, and were cut up", place)
+
+    def excludes(self, loss: Any) -> bool:
+        return getattr(loss, "excludes_segments", False)
+
+    def ruled_structure(
+        self, rules: "SegmentRules", facts: Any, known: Supervision, sequences: Any, excluded
+    ) -> "RuledSegments":
+        from ..constraints.segment_training import RuledSegments
+        from ..inference.threads import default_threads
+
+        threads = default_threads()
+        return RuledSegments(rules, facts, known.clamp, *sequences, self.longest, excluded=excluded, threads=threads)

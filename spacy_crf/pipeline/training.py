@@ -1,0 +1,379 @@
+"""How a component learns: by which optimizer, from what, and what it has met before."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import registry
+from thinc.api import Optimizer, set_dropout_rate
+
+from ..errors import Errors, Warnings, announcements
+from ..features.doc_batch import DocBatch, doc_bounds, sequence_starts
+from ..models.corpus import block_tokens
+from ..models.role import AnnotatedDocs
+from ..models.weights import Evidence, Weights
+from ..schemes import NO_SEGMENTS, NO_STEPS
+from . import supervision
+from .gold_report import GoldReport
+from .gradient_step import forget_gradients, step_by_gradient
+from .novelty import NewFeatures, add_labels
+from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
+from .supervision import Keys, Supervision
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
+
+# Tokens of a block where the model does not say how many fit into memory
+_BLOCK_TOKENS = 1 << 16
+
+
+class TrainingBatch(NamedTuple):
+    examples: list[Example]
+    losses: dict[str, float]
+    drop: float
+    has_gradient: bool
+
+
+class Training:
+    """What a component keeps from one step to the next."""
+
+    def __init__(self, pipe: "CRFPipe"):
+        self._pipe, optimizer = pipe, pipe.optimizer
+        self.corpus: Optional[PreparedCorpus] = None
+        # What training met of which nothing is left but the weights; None where they come from this training
+        self.evidence: Optional[Evidence] = None
+        # Whose features are still to be added; None where `initialize` counted all there are
+        self.new_features: Optional[NewFeatures] = None
+        self.prunes = False  # whether zero weights are left out when the model is saved
+        self._batch: list[TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
+        self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
+        self._gradient_of: list[Doc] = []  # whose gradient waits for its step, where there is evidence
+        # Whether the optimizer asks for the objective; None until the first step tells
+        is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False)
+        self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
+        if optimizer is not None:
+            self.check_fit(optimizer)
+            if getattr(optimizer, "averaging", False):
+                # `spacy train` evaluates with the averages of [training.optimizer] only
+                optimizer.assigns_averages = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies begin without what waits for a step."""
+        return {**self.__dict__, "corpus": None, "_batch": [], "_stepped": None, "_gradient_of": []}
+
+    def begin(self) -> None:
+        """The model has been initialized."""
+        self.corpus = self.new_features = None
+        self._batch = []
+
+    # ------------------------------------------------------------------------------------------------- by what
+
+    def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
+        """What the component learns by where the pipeline is given an optimizer: its own, if it has one. One that steps aside
+        (`Minibatch`) does so for optimizers that ask for the objective, and where the emissions are neural."""
+        own = self._pipe.optimizer
+        if own is None:
+            return given
+        if getattr(own, "steps_aside", False) and given is not None:
+            return given if self._pipe.sparse_features is None or takes_objective(given) else own
+        return own
+
+    def foresee(self, nlp: Optional[Language]) -> Optional[Optimizer]:
+        """The optimizer, as far as it is known before the first step.
+
+        RAISES (ValueError): CRF210 if the one that the config names can't train the component: before features are counted.
+        """
+        if nlp is None or self._wants_objective is not None:
+            return self._pipe.optimizer
+        optimizer = self.optimizer_for(_configured_optimizer(nlp))
+        self.check_fit(optimizer)
+        # One that wants the objective needs no gradients: those of a whole corpus at once take much memory
+        self._wants_objective = True if takes_objective(optimizer) else None
+        return optimizer
+
+    def check_fit(self, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF210 if the optimizer can't train this loss, CRF616 if it can't respect the rules."""
+        if not hasattr(optimizer, "fits"):
+            return  # thinc's optimizers take every gradient
+        from ..optimizers.objective import check_fit  # prediction does without
+
+        check_fit(optimizer, self._pipe.loss, self._pipe.name)
+        if self._pipe.rules_train and getattr(optimizer, "wants_sequences", False):
+            raise ValueError(Errors.CRF616.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
+
+    # ------------------------------------------------------------------------------------------------ from what
+
+    def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
+        """Batches of about as many tokens as fit into memory together."""
+        features = self._pipe.sparse_features
+        limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
+        block, size = [], 0
+        for example in examples:
+            block.append(example)
+            size += len(example.predicted)
+            if size >= limit:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
+
+    def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
+        """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
+        starts = _sequence_starts(docs)
+        known = self.supervise(examples, starts, report)
+        told = {"alternatives": known.alternatives, "excluded": known.wrong}
+        return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
+
+    def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
+        """What optimizers learn from.
+
+        kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
+        """
+        docs = [example.predicted for example in examples]
+        starts = _sequence_starts(docs)
+        known = self._usable(self.supervise(examples, starts, GoldReport()), kind)
+        weights = supervision.sequence_weights(examples, starts)
+        structure = self._structure(docs, known, starts) if kind == "objective" else None
+        return AnnotatedDocs(
+            docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong
+        )
+
+    def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
+        """What an optimizer minimises, of a corpus that is read block by block.
+
+        RAISES (ValueError): CRF210, CRF616 if it does not fit.
+        """
+        self.check_fit(optimizer)
+        return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
+
+    def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
+        """What the gold annotation allows, with the alternatives and the incorrect spans."""
+        pipe, keys = self._pipe, Keys.of(self._pipe.cfg)
+        gold = pipe.annotation.gold(examples, starts, report)
+        if keys.incorrect:
+            supervision.refuse_contradictions(examples, keys.incorrect, pipe.annotation)
+        return pipe.decoding.supervise(gold, examples, starts, keys, report)
+
+    def _usable(self, known: Supervision, kind: str = "objective") -> Supervision:
+        """The same, less what the loss or the optimizer can't look at: this is said once."""
+        pipe = self._pipe
+        who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.excludes(pipe.loss)
+        if kind != "objective":
+            who, usable = "Optimizers that learn from one sequence after the other", pipe.decoding.walks_around_wrong
+        if usable:
+            return known
+        if len(known.wrong.start):
+            key = Keys.of(pipe.cfg).incorrect
+            pipe.tell_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
+        if len(known.steps):
+            pipe.tell_once(Warnings.CRFW421, n=len(known.steps), who=who)
+            supervision.narrow(known.clamp, known.steps, pipe.decoding.label_of_states)
+        return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
+
+    def _structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
+        """The sums and maxima under the rules, if they hold in training, and without what is known to be wrong; None for those
+        of the model's structure."""
+        pipe = self._pipe
+        rules = pipe.rules() if pipe.rules_train else None
+        if rules is None and not len(known.wrong.start) and not len(known.steps):
+            return None
+        from ..constraints.facts import Facts
+        from ..constraints.incorrect_spans import Excluded
+        from ..constraints.rules import Constraints
+
+        rule_set = pipe.decoding.compile_rules(Constraints([])) if rules is None else rules.all
+        facts = Facts() if rules is None else rules.matcher(docs)
+        excluded = Excluded(known.wrong, known.steps, pipe.loss.least_costs(len(pipe.decoding.label_of_states)))
+        structure = pipe.decoding.ruled_structure(rule_set, facts, known, (starts, doc_bounds(docs)), excluded)
+        self._tell_broken(structure.broken, docs)
+        if rule_set.global_:
+            pipe.tell_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
+        return structure
+
+    def _tell_broken(self, broken: list, docs: list[Doc]) -> None:
+        """Once, if there are any."""
+        if broken and "broken" not in self._pipe.told:
+            self._pipe.told.add("broken")
+            report = GoldReport()
+            for rule, d in broken:
+                problem = f"gold annotations break the rule '{rule.name}', and are trained without it"
+                report.add(problem, f"'{docs[d].text[:40]}'")
+            report.log(self._pipe.name)
+
+    def meet(self, examples: list[Example]) -> None:
+        """Adds what a batch brings that is not known: labels, and features where `initialize` did not count all."""
+        add_labels(self._pipe, examples)
+        if self.new_features is not None and self._pipe.sparse_features is not None:
+            self.new_features.add(self._pipe, examples)
+
+    @property
+    def has_read_corpus(self) -> bool:
+        """Whether every step is about the corpus that `initialize` read."""
+        return isinstance(self.corpus, InitialCorpus)
+
+    # ---------------------------------------------------------------------------------------------------- steps
+
+    def update(self, batch: TrainingBatch, sgd: Optional[Optimizer]) -> None:
+        """Takes up a batch, and a step if there is an optimizer."""
+        wants_objective = self._wants_objective
+        if sgd is not None:
+            wants_objective = takes_objective(self.optimizer_for(sgd))
+        if self._pipe.sparse_features is None:
+            wants_objective = False
+        batch = batch._replace(has_gradient=wants_objective is not True)
+        if wants_objective is not False:
+            self._batch.append(batch)
+        if batch.has_gradient:
+            self._add_gradient(batch)
+        if sgd is not None:
+            self._pipe.finish_update(sgd)
+
+    def finish(self, sgd: Optional[Optimizer]) -> None:
+        """Takes a step."""
+        pipe, optimizer = self._pipe, self.optimizer_for(sgd)
+        if optimizer is pipe.optimizer and optimizer is not sgd:
+            text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
+            self._announce_once(text, type(optimizer).__name__)
+        self._wants_objective = takes_objective(optimizer)
+        self.check_fit(optimizer)
+        batch, self._batch = self._batch, []
+        if not self._wants_objective:
+            for part in batch:
+                if not part.has_gradient:  # the config names another optimizer
+                    self._add_gradient(part)
+            if self._gradient_of:
+                self._tell_going_on(len(self._gradient_of))
+            docs, self._gradient_of = self._gradient_of, []
+            step_by_gradient(pipe, optimizer, docs, self._stepped)
+            pipe.forget_scores()
+        elif pipe.sparse_features is None:
+            raise ValueError(Errors.CRF405.format(name=pipe.name, optimizer=type(optimizer).__name__))
+        elif batch:
+            forget_gradients(pipe.model)
+            pipe.forget_scores()  # of an evaluation, which take memory
+            batch[-1].losses[pipe.name] = self._step(optimizer, [eg for part in batch for eg in part.examples])
+
+    def _add_gradient(self, batch: TrainingBatch) -> None:
+        """For optimizers that take a gradient."""
+        pipe = self._pipe
+        self.meet(batch.examples)
+        set_dropout_rate(pipe.model, batch.drop)
+        docs = [example.predicted for example in batch.examples]
+        scores, backprop = pipe.model.begin_update(docs)
+        loss, d_scores = pipe.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
+        if not math.isfinite(loss):
+            raise ValueError(Errors.CRF314.format(name=pipe.name, text=docs[0].text[:40]))
+        backprop(d_scores)
+        if self.evidence is not None and pipe.sparse_features is not None:
+            self._gradient_of += docs
+        self._stepped = docs[0]
+        batch.losses[pipe.name] += loss
+
+    def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
+        """Loss of a batch and its derivative."""
+        pipe = self._pipe
+        known = self._usable(self.supervise(examples, scores.starts, GoldReport()))
+        weights = supervision.sequence_weights(examples, scores.starts)
+        structure = self._structure([example.predicted for example in examples], known, scores.starts)
+        structure = structure or pipe.decoding.structure
+        losses, d_scores, impossible = pipe.loss(structure, scores, known.clamp, weights=weights)
+        if impossible.any():
+            pipe.tell_once(Warnings.CRFW403, n=int(impossible.sum()))
+        return float(losses.sum()), d_scores
+
+    def _step(self, optimizer: Optimizer, examples: list[Example]) -> float:
+        """One of an optimizer that asks for the objective, whose value it gives."""
+        pipe, kind = self._pipe, view_for(optimizer)
+        if self.has_read_corpus:
+            add_labels(pipe, examples)
+        if self.corpus is None or self.corpus.kind != kind or not self.corpus.holds(examples):
+            if self.corpus is None:  # a sign of life before the first step, which takes longest
+                announcements.info("%s: reading features of %d texts", pipe.name, len(examples))
+            if self.evidence is not None and self.corpus is not None and optimizer.wants_whole_corpus:
+                # It has learned the batch before as well as it can, which now is part of what there was
+                self.evidence = self.evidence.plus(self.corpus.evidence)
+            self.meet(examples)
+            self._tell_going_on(len(examples))
+            self.corpus = PreparedBatch(pipe, examples, kind)
+        try:
+            value = optimizer.step(self.corpus.objective, key=pipe.name)
+        except KeyboardInterrupt:
+            text = (
+                "%s: interrupted. In memory is the model of the last complete step (of L-BFGS: iteration); `spacy train` "
+                "saves it as model-last, and keeps in model-best that of its best evaluation so far, if there was one"
+            )
+            announcements.info(text, pipe.name)
+            raise
+        n_impossible = getattr(self.corpus.objective, "n_impossible", 0)
+        if n_impossible:
+            pipe.tell_once(Warnings.CRFW403, n=n_impossible)
+        self.prunes = getattr(optimizer, "l1", 0.0) > 0.0
+        return value
+
+    # ------------------------------------------------------------------------------------------------- going on
+
+    def frame(self) -> Weights:
+        """Which weights the model has, as one vector."""
+        return Weights(self._pipe.model)
+
+    def go_on(self) -> None:
+        """From here on the weights stand for what training has met."""
+        if not self.has_read_corpus:
+            self.corpus = None
+        self.new_features = NewFeatures()
+        self._pipe.told.discard(_GOES_ON)
+        sparse = self._pipe.is_initialized and self._pipe.sparse_features is not None
+        self.evidence = self.frame().evidence() if sparse else None
+
+    def _tell_going_on(self, n_texts: int) -> None:
+        if self.evidence is not None:
+            self._announce_once(_GOES_ON, self.evidence.sequences, n_texts)
+
+    def _announce_once(self, text: str, *values: Any) -> None:
+        if text not in self._pipe.told:
+            self._pipe.told.add(text)
+            announcements.info(text, self._pipe.name, *values)
+
+
+_GOES_ON = (
+    "%s: goes on from what it has learned from %d sequences. A step is about its own texts, now %d, and moves each "
+    "weight the less the more often its feature was met before"
+)
+
+
+def takes_objective(optimizer: Optional[Optimizer]) -> bool:
+    if not hasattr(optimizer, "fits"):
+        return False  # one of thinc's: no need to import ours, without which prediction starts sooner
+    from ..optimizers.objective import CRFOptimizer  # prediction does without
+
+    return isinstance(optimizer, CRFOptimizer)
+
+
+def view_for(optimizer: Optimizer) -> str:
+    """Which of the model's views of a corpus an optimizer asks for."""
+    return "sequences" if optimizer.wants_sequences else "objective"
+
+
+def _configured_optimizer(nlp: Language) -> Optional[Optimizer]:
+    """What [training.optimizer] names, so that what does not fit is said before features are counted."""
+    training = nlp.config.get("training") or {}
+    if not training.get("optimizer"):
+        return None
+    config = nlp.config.interpolate()["training"]["optimizer"]
+    return registry.resolve({"optimizer": config}, validate=False)["optimizer"]
+
+
+def _are_numbers(scores: Any) -> bool:
+    """Whether no score is NaN or infinite, but for -inf, which forbids."""
+    arrays = [getattr(scores, name) for name in scores._fields if name not in ("listed", "starts")]
+    return all((array < np.inf).all() for array in arrays)
+
+
+def _sequence_starts(docs: list[Doc]) -> NDArray[np.int64]:
+    batch = DocBatch.of(docs)
+    return sequence_starts(batch.sent_start, batch.bounds)
