@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from spacy.cli._util import app
 from spacy.tokens import DocBin
 from spacy.util import registry
+from thinc.api import Adam
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
@@ -243,3 +244,50 @@ def test_the_command(tmp_path):
     arguments[2] = tmp_path / "blank"
     result = CliRunner().invoke(app, [*map(str, arguments)])
     assert result.exit_code == 1 and "CRF414" in result.output
+
+
+@pytest.mark.issue(13)
+@pytest.mark.parametrize("component", ["crf_ner", "crf_tagger", "semicrf_ner"])
+def test_initialize_begins_anew(component):
+    """It kept weights and features of a trained component, and said that it set them to zero."""
+    nlp, examples, sgd = make(component)
+    nlp.update(examples, sgd=sgd)
+    nlp.update(examples, sgd=Adam(0.01))  # whose gradients have another shape than what comes
+    pipe = nlp.get_pipe(component)
+    labels, names = pipe.labels, set(pipe.sparse_features.states.index.names())
+    nlp.initialize(lambda: examples[:1], sgd=sgd)
+    assert pipe.labels == labels and set(pipe.sparse_features.states.index.names()) < names
+    assert not vector(nlp, component).any() and pipe.training.evidence is None
+    assert pipe.model.attrs["met"] == [len(examples[0].predicted), 1]
+    fresh = spacy.blank("en")
+    other = fresh.add_pipe(component)
+    for label in labels:
+        other.add_label(label)
+    fresh.initialize(lambda: examples[:1], sgd=LBFGS())
+    assert set(pipe.sparse_features.states.index.names()) == set(other.sparse_features.states.index.names())
+    for model in (nlp, fresh):
+        for _ in range(3):
+            model.update(examples[:1], sgd=LBFGS(l2=0.01))
+    assert_allclose(vector(nlp, component), vector(fresh, component), atol=1e-5)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=Adam(0.01))
+
+
+@pytest.mark.issue(13)
+def test_a_folder_to_start_from_that_is_gone_is_said_first(tmp_path):
+    nlp, examples, _ = make()
+    ner = nlp.get_pipe("crf_ner")
+    before = nlp.to_bytes()
+
+    def unread():
+        raise AssertionError("read before the folder was looked for")
+
+    with pytest.raises(ValueError, match=r"CRF670.*'crf_ner'.*gone is no folder"):
+        ner.initialize(unread, start_from=tmp_path / "gone")
+    with pytest.raises(ValueError, match=r"CRF670.*has no component of this name"):
+        ner.initialize(unread, start_from=str(tmp_path))
+    assert nlp.to_bytes() == before
+    nlp.config["initialize"]["components"]["crf_ner"] = {"start_from": str(tmp_path / "gone")}
+    nlp.to_disk(tmp_path / "trained")
+    loaded = spacy.load(tmp_path / "trained")  # which needs it no more
+    assert found(loaded, "crf_ner", examples) == found(nlp, "crf_ner", examples)

@@ -431,6 +431,18 @@ TOK2VEC = {
 NEURAL = {"emissions": {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": TOK2VEC}}
 
 
+@pytest.mark.issue(13)
+def test_tok2vec_emissions_begin_anew():
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner", config={"model": NEURAL})
+    examples = ner_examples(nlp)
+    for _ in range(2):
+        sgd = nlp.initialize(lambda: examples)
+        assert not ner.model.get_ref("emissions").get_ref("output").get_param("W").any()
+        nlp.update(examples, sgd=sgd)
+        assert ner.model.get_ref("emissions").get_ref("output").get_param("W").any()
+
+
 def test_tok2vec_emissions_learn():
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner", config={"model": NEURAL})

@@ -333,3 +333,38 @@ def test_analyze_pipes_says_what_settings_make_of_a_component(tmp_path):
     finally:
         Token.remove_extension("crf_chunk")
         Token.remove_extension("crf_size")
+
+
+@pytest.mark.issue(13)
+@pytest.mark.parametrize("attribute", ["tag", "pos", "morph", "crf_test_label"])
+def test_a_changed_value_is_seen_whatever_the_attribute(attribute):
+    """Of pos, morph and extensions the prepared corpus looked at nothing: training went on with what they had been."""
+    if not Token.has_extension("crf_test_label"):
+        Token.set_extension("crf_test_label", default=None)
+    values = {"pos": ("NOUN", "VERB"), "morph": ("Number=Sing", "Number=Plur")}.get(attribute, ("A", "B"))
+
+    def put(token, value):
+        if attribute == "crf_test_label":
+            token._.crf_test_label = value
+        elif attribute == "morph":
+            token.set_morph(value)
+        else:
+            setattr(token, attribute + "_", value)
+
+    nlp = spacy.blank("en")
+    tagger = nlp.add_pipe("crf_tagger", config={"attribute": attribute})
+    gold = Doc(nlp.vocab, words=["so", "it", "goes"])
+    for token, value in zip(gold, (*values, values[0])):
+        put(token, value)
+    examples = [Example(plain(gold), gold)]
+    train(nlp, examples)
+    before = tagger.training.corpus
+    nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")())
+    assert tagger.training.corpus is before
+    put(gold[2], values[1])
+    nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")())
+    assert tagger.training.corpus is not before
+    for _ in range(5):
+        nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01))
+    assert tagger.predict([plain(gold)]).tags[2] == tagger.labels.index(values[1])
+    Token.remove_extension("crf_test_label")

@@ -140,6 +140,10 @@ class Architecture(Role):
         steps = [np.broadcast_to(possible[name], shapes[name]) for name in ("transitions", "first", "last")]
         return np.vstack(steps)
 
+    def forget(self, model: Model) -> None:
+        super().forget(model)
+        model.attrs["met"] = [0, 0]
+
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, self.shapes(model, n_states))
         check_array("observed", model.attrs["observed"], (n_states + 2, n_states), np.uint8)

@@ -23,7 +23,7 @@ from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
 from ..types import Clamp, Floats, SpanList
 from . import sparse
-from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives
+from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
 from .sparse import Kind, SparseFeatures, SparseRole
 from .table import PairCounter, Table
 
@@ -238,6 +238,9 @@ class LinearRole(Role):
             output.set_param(name, output.ops.asarray(enlarged(values, shape)))
             if gradient is not None:
                 output.set_grad(name, output.ops.asarray(enlarged(gradient, shape)))
+
+    def forget(self, model: Model) -> None:
+        unset(model.get_ref("output"))
 
     def check(self, model: Model, n_states: int) -> None:
         output = model.get_ref("output")

@@ -49,6 +49,12 @@ class Role:
         """Makes room for new states behind those that are there. Their weights are zero."""
         raise NotImplementedError
 
+    def forget(self, model: Model) -> None:
+        """Makes the node what it was before it learned."""
+        unset(model)
+        for name in self.learned:
+            model.attrs[name] = None
+
     def check(self, model: Model, n_states: int) -> None:
         """Whether what a file says can be its own: kernels trust what is loaded. RAISES (ValueError): CRF509."""
         raise NotImplementedError
@@ -60,7 +66,22 @@ def gives(model: Any) -> Optional[type]:
     return None if node is None else node.gives
 
 
+def forget(model: Model) -> None:
+    """Makes a model what it was before it learned. What is given to it, such as gazetteers, stays."""
+    for node in model.walk():
+        if "role" in node.attrs:
+            node.attrs["role"].forget(node)
+
+
 # -------------------------------------------------------------------------------------- parameters, laid out anew
+
+
+def unset(node: Model) -> None:
+    """Takes the parameters from a node; a gradient that waits for its step is empty."""
+    for name in node.param_names:
+        node.set_param(name, None)
+        if node.has_grad(name):
+            node.set_grad(name, node.ops.alloc((0,) * node.get_grad(name).ndim))
 
 
 def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:

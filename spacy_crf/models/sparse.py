@@ -310,6 +310,11 @@ class SparseRole(Role):
             move_weights(model, name, old.tables[name], tables[name], columns[name])
         model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
 
+    def forget(self, model: Model) -> None:
+        features = self.features(model)
+        super().forget(model)
+        model.attrs[self.attr] = type(features)(features.feature_set, gazetteers=features.gazetteers)
+
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)
         features.feature_set.reader(features.gazetteers)

@@ -283,7 +283,9 @@ class CRFPipe(TrainablePipe):
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
     ) -> None:
-        """Find the labels, count the features, and set the weights to zero.
+        """Find the labels, count the features, and set the weights to zero. A trained component begins anew: its labels and
+        gazetteers stay, its features and weights do not. To go on from what it has learned, load and `update` it, or name it as
+        ``start_from``.
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         nlp (Language): The pipeline, for its tokenizer.

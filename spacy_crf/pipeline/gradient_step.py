@@ -17,10 +17,10 @@ def parameters(model: Model) -> list[tuple[Model, str]]:
 
 
 def forget_gradients(model: Model) -> None:
-    """The first step does not know yet that nobody wants the gradients."""
+    """Those that wait for a step are 0."""
     for node in model.walk():
         for name in node.grad_names:
-            node.set_grad(name, node.ops.alloc(node.get_grad(name).shape))
+            node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
 
 
 def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, met: list[Doc], stepped: Optional[Doc]) -> None:

@@ -14,10 +14,11 @@ from spacy.util import check_lexeme_norms
 from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..features.gazetteers import GazetteerFile, read_gazetteers
-from ..models.role import AnnotatedDocs
+from ..models.role import AnnotatedDocs, forget
 from . import saving
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
+from .gradient_step import forget_gradients
 from .novelty import NewFeatures, labels_of
 from .prepared_corpus import InitialCorpus
 from .supervision import Keys
@@ -86,9 +87,7 @@ def initialize(
     validate_get_examples(get_examples, f"{type(pipe).__name__}.initialize")
     check_lexeme_norms(pipe.vocab, pipe.name)
     get_examples = at_least_one(get_examples, pipe.name, nlp, has_own=corpus is not None)
-    if saved is None:
-        pipe.training.evidence = None
-    else:
+    if saved is not None:
         pipe.from_disk(saved)
     had_labels = bool(pipe.labels) or options.labels is not None
     for label in sorted(labels_of(pipe, get_examples())) if options.labels is None else options.labels:
@@ -96,6 +95,9 @@ def initialize(
     if not pipe.labels and not (pipe.annotation.may_have_no_labels and are_made_up(get_examples())):
         raise ValueError(Errors.CRF403.format(name=pipe.name))
     pipe.check_settings()
+    if saved is None:
+        pipe.training.evidence = None
+        forget(pipe.model)
     _set_gazetteers(pipe, options.gazetteers, nlp)
     pipe.decoding.measure(get_examples, Keys.of(pipe.cfg).alternatives)
     _count(pipe, get_examples, nlp, had_labels)
@@ -145,6 +147,7 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
 
     pipe.training.begin()
     pipe.model.initialize(X=reported_once(annotated, report, pipe.name), Y=(pipe.vocab, len(pipe.tags())))
+    forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
     if not says_something:  # at most labels, as `nlp.initialize()` without examples has them
         logger.warning(Warnings.CRFW412.format(name=pipe.name, n=len(pipe.labels)))

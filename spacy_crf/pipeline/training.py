@@ -254,7 +254,7 @@ class Training:
         elif pipe.sparse_features is None:
             raise ValueError(Errors.CRF405.format(name=pipe.name, optimizer=type(optimizer).__name__))
         elif batch:
-            forget_gradients(pipe.model)
+            forget_gradients(pipe.model)  # the first step does not know yet that nobody wants them
             pipe.forget_scores()  # of an evaluation, which take memory
             batch[-1].losses[pipe.name] = self._step(optimizer, [eg for part in batch for eg in part.examples])
 

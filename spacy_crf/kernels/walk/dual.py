@@ -14,7 +14,7 @@ from .sequence import differentiate
 from .work import BestWork, ChainWork, ScoreTable, SegmentWork, SumWork, Workspace
 
 
-@kernel(seconds=15)
+@kernel(seconds=20)
 def frank_wolfe(
     corpus: ChainCorpus,
     work: Workspace,
@@ -66,7 +66,7 @@ def frank_wolfe(
     return total, -1
 
 
-@kernel(seconds=15)
+@kernel(seconds=30)
 def exponentiated_gradient(
     corpus: ChainCorpus,
     work: Workspace,
