@@ -14,6 +14,14 @@ def pytest_addoption(parser):
     parser.addoption("--no-jit", action="store_true", help="Run the kernels as plain Python, where wrong indices show.")
 
 
+def pytest_xdist_auto_num_workers(config):
+    """One process for each core, up to four, each of which compiles some kernels that the others compile too; a few files are
+    done before another process has started. (`-n 0` for none.)"""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    few = config.args_source is config.ArgsSource.ARGS and len(config.args) < 5
+    return 0 if few or cores == 1 else min(cores, 4)
+
+
 def pytest_configure(config):
     if config.getoption("--no-jit"):
         os.environ["NUMBA_DISABLE_JIT"] = "1"  # in time: no conftest imports numba

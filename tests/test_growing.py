@@ -98,7 +98,8 @@ def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
 def test_without_labels_and_examples_there_is_a_beginning(component, emissions, caplog):
     """As spaCy's `ner`, after `nlp.initialize()` alone."""
     nlp = spacy.blank("en")
-    config = {"@architectures": f"spacy_crf.{emissions}.v1", "features": {"@misc": "spacy_crf.ner_features.v1"}}
+    rows = {"rows": 4096} if emissions == "HashedEmissions" else {}
+    config = {"@architectures": f"spacy_crf.{emissions}.v1", "features": {"@misc": "spacy_crf.ner_features.v1"}, **rows}
     nlp.add_pipe(component, config={"model": {"emissions": config}})
     sgd = nlp.initialize()
     assert "CRFW412" in caplog.text and "0 labels" in caplog.text

@@ -14,7 +14,7 @@ from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
 from ..types import TemplateRows, TokenFeatures
 from . import settings
 from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
-from .feature_index import CountingTable, FeatureIndex
+from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
 from .lexemes import LEXEME_ATTRIBUTES
@@ -230,6 +230,18 @@ class CompiledTemplates:
             return columns.table.columns[np.where(outside, padding, columns.lexemes[safe]), column]
         return columns.values[np.where(outside, padding, 2 * reach + safe), column - n_lexeme_columns]
 
+    def values(self, columns: TokenColumns, attributes: list[str]) -> NDArray[np.uint64]:
+        """The columns of plain attributes at all tokens: uint64[T, len(attributes)]."""
+        places = np.array([self._column[attribute] for attribute in attributes], dtype=np.int64)
+        n_lexeme_columns, found = (
+            len(self.reader.lexeme_attributes),
+            np.empty((len(columns.lexemes), len(places)), np.uint64),
+        )
+        of_lexeme = places < n_lexeme_columns
+        found[:, of_lexeme] = columns.table.columns[columns.lexemes[:, np.newaxis], places[of_lexeme]]
+        found[:, ~of_lexeme] = columns.values[2 * self.reader.reach :, places[~of_lexeme] - n_lexeme_columns]
+        return found
+
     def rows_of_values(
         self, values: NDArray[np.uint64], part_columns: NDArray[np.int32], index: FeatureIndex
     ) -> TemplateRows:
@@ -295,28 +307,16 @@ def template_seed(template: Template) -> np.uint64:
     return np.uint64(hash_string(str(template)))
 
 
-class IndexBuilder:
-    """Counts the features of a corpus batch by batch, then freezes those worth keeping into an index.
-
-    known: An index whose features keep their rows (warm start).
-    """
+class IndexBuilder(FeatureCounter):
+    """Counts the features of tokens batch by batch."""
 
     def __init__(self, compiled: CompiledTemplates, known: FeatureIndex):
-        self.known = known
         self._compiled = compiled
         self._templates = compiled.templates + compiled.item_templates
-        self._table = CountingTable(known.keys)
+        super().__init__([*map(str, self._templates)], known)
         self._template_of: list[NDArray[np.int32]] = []
         self._values: list[NDArray[np.uint64]] = []  # [N, most parts] of the new features
         self._most_parts = max((len(template.parts) for template in self._templates), default=1)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    @property
-    def counts(self) -> NDArray[np.int32]:
-        """RETURNS (int32[N]): How often each feature was met; the known ones come first."""
-        return self._table.counts
 
     def add(self, columns: TokenColumns) -> TokenFeatures:
         """Counts the features of a batch.
@@ -363,12 +363,5 @@ class IndexBuilder:
                 distinct, inverse = np.unique(values[rows, n], return_inverse=True)
                 texts = [self._compiled.reader.spell(part.attribute, value, vocab) for value in distinct]
                 spelled[rows, n] = np.array([place.setdefault(text, len(place)) for text in texts])[inverse]
-        new = FeatureIndex(
-            self._table.keys[n_known:][keep[n_known:]],
-            [str(template) for template in self._templates],
-            template_of,
-            np.append(0, np.cumsum(widths)),
-            spelled[np.arange(self._most_parts) < widths[:, None]],
-            list(place),
-        )
-        return self.known.keep(keep[:n_known]).extend(new)
+        parts = spelled[np.arange(self._most_parts) < widths[:, None]]
+        return self._index(keep, template_of, widths, parts, list(place))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..kernels.hashing import count, insert, look_up
+from ..kernels.hashing import count, insert, look_up, make_sieve
 
 _SMALLEST = 1024
 
@@ -57,6 +57,11 @@ class HashTable:
         """All keys in the order of their rows."""
         self._keys = [np.concatenate(self._keys)] if self._keys else [np.zeros(0, dtype=np.uint64)]
         return self._keys[0]
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """The slots and their rows, as kernels look keys up."""
+        return self._slots_and_rows
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Row of each key, -1 for unknown keys and for 0."""
@@ -125,8 +130,14 @@ class FeatureIndex:
         self.strings = strings
 
     @cached_property
-    def _table(self) -> HashTable:
+    def table(self) -> HashTable:
+        """Of the keys."""
         return HashTable(self.keys)
+
+    @cached_property
+    def sieve(self) -> NDArray[np.uint64]:
+        """Tells most of the unknown features from known ones without a look into the table."""
+        return make_sieve(self.keys)
 
     @classmethod
     def empty(cls) -> "FeatureIndex":
@@ -138,7 +149,7 @@ class FeatureIndex:
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Row of each hashed feature, -1 where it is unknown."""
-        return self._table.rows(keys)
+        return self.table.rows(keys)
 
     def rows_of(self, other: "FeatureIndex") -> NDArray[np.int64]:
         """Where the features of another index are."""
@@ -217,6 +228,36 @@ class FeatureIndex:
         ):
             raise ValueError(Errors.CRF509.format(what="the feature index", found="of parts", expected="a whole one"))
         return index
+
+
+class FeatureCounter:
+    """Counts features as they come, then freezes those worth keeping into an index.
+
+    templates (list[str]): Names of the templates.
+    known (FeatureIndex): Its features keep their rows (warm start).
+    """
+
+    def __init__(self, templates: list[str], known: FeatureIndex):
+        self.known = known
+        self._names = templates
+        self._table = CountingTable(known.keys)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def counts(self) -> NDArray[np.int32]:
+        """RETURNS (int32[N]): How often each feature was met; the known ones come first."""
+        return self._table.counts
+
+    def _index(
+        self, keep: NDArray[np.bool_], template_of: NDArray, widths: NDArray, parts: NDArray, strings: list[str]
+    ):
+        """The index of the features to keep (bool[N]); of those that are new, how they are spelled."""
+        keys, n_known = self._table.keys, len(self.known)
+        starts = np.append(0, np.cumsum(widths)).astype(np.int64)
+        new = FeatureIndex(keys[n_known:][keep[n_known:]], self._names, template_of, starts, parts, strings)
+        return self.known.keep(keep[:n_known]).extend(new)
 
 
 class HashedIndex:

@@ -15,7 +15,8 @@ Segment features weigh labels, not ``O``: its segments have one token, and token
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Optional
@@ -35,7 +36,7 @@ from ..types import SpanList, TokenFeatures
 from . import settings
 from .columns import ColumnReader, TokenColumns, padding_values
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
-from .feature_index import CountingTable, FeatureIndex
+from .feature_index import FeatureCounter, FeatureIndex
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions, hash_item, named_numbers
 from .phrases import PhraseIndex, Spans
@@ -48,6 +49,7 @@ Pattern = list[dict[str, Any]]
 _TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, "count": 0}
 _OPENING, _CLOSING, _INSIDE = {"first", "before"}, {"last", "after"}, {"contains", "count"}
 _WHOLE = {"text": "orth", "lower": "lower", "shape": "shape"}
+_ONE_WHOLE = [[kind] for kind in _WHOLE]
 _ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
 _PHRASES = {"in", "near"}  # of these, those that name a gazetteer
 _NAMED = {*_TOKEN_PARTS, *_ITEMS}
@@ -231,23 +233,43 @@ def _pattern_list(name: str, pattern: Any) -> list[Pattern]:
     return patterns
 
 
+class _Spans(NamedTuple):
+    """Spans to look at, by their first token and then by their length."""
+
+    docs: list[Doc]
+    columns: TokenColumns
+    tokens: kernels.SpanTokens
+    begin: NDArray[np.int64]  # [N]
+    length: NDArray[np.int32]  # [N]
+    whole: NDArray[np.uint64]  # [N, C] hash of all words of each, for the columns that are read as a whole
+
+
 class _Items(NamedTuple):
-    """Values that templates with `_ITEMS` found at spans."""
+    """Values that a part with any number of them found at spans."""
 
     span: NDArray[np.int64]  # [N] position in the list of spans that was asked for
     hash: NDArray[np.uint64]  # [N] of the value
     value: NDArray[np.float64]  # [N]
+    names: Callable[[], list[str]]  # of the values, if someone wants to know
+
+    @classmethod
+    def labelled(cls, span: NDArray, label: NDArray, names: list[str], values: NDArray) -> "_Items":
+        """Of which each has one of few names."""
+        hashes = np.array([hash_string(name) for name in names] or [0], dtype=np.uint64)
+        return cls(span, hashes[label], values, lambda: [names[n] for n in label.tolist()])
 
 
-class SpanFeatures(NamedTuple):
-    """Hashed features of some spans: a full matrix, and the items behind it."""
+class SpanItems(NamedTuple):
+    """Hashed features of spans, of templates with such a part."""
 
-    hashes: NDArray[np.uint64]  # [N, M]
-    item_spans: NDArray[np.int64]  # [I]
-    item_hashes: NDArray[np.uint64]  # [I]
-    item_values: NDArray[np.float32]  # [I]
-    item_templates: NDArray[np.int32]  # [I] positions in the item templates
-    item_names: list[list[str]]  # per item template, name of each of its items; empty while names are not kept
+    span: NDArray[np.int64]  # [I] position in the list of spans that was asked for
+    hash: NDArray[np.uint64]  # [I]
+    value: NDArray[np.float32]  # [I]
+    template: NDArray[np.int32]  # [I] position in the templates
+    names: Callable[[], list[str]]  # of the values
+
+
+_NO_ITEMS = SpanItems(*(np.zeros(0, dtype) for dtype in (np.int64, np.uint64, np.float32, np.int32)), list)
 
 
 class KnownSpans(NamedTuple):
@@ -280,121 +302,97 @@ class CompiledSegments:
             {part.name if part.kind in _TOKEN_PARTS else _WHOLE[part.kind] for t in templates for part in t.parts
              if part.kind in _TOKEN_PARTS or part.kind in _WHOLE} | {"lower", *self._phrase_column.values()}
         )  # fmt: skip
-        self._seeds = np.array([hash_string(str(t)) for t in feature_set.spans], dtype=np.uint64)
-        parts = [part for t in feature_set.spans for part in t.parts]
-        self._part_starts = np.append(0, np.cumsum([len(t.parts) for t in feature_set.spans])).astype(np.int64)
-        self._part_kinds = np.array([_PART_KINDS[part.kind] for part in parts], dtype=np.int64)
-        self._part_columns = np.array([self._column(part) for part in parts], dtype=np.int64)
-        self._part_offsets = np.array([_offset(part) for part in parts], dtype=np.int64)
+        self._plain = self._compile((template, template.parts) for template in feature_set.spans)
+        # Of each template that has items: the part that gives them, and what it reads beside
+        self._with_items = []
+        for template in feature_set.span_items:
+            [item] = [part for part in template.parts if part.kind in _ITEMS]
+            rest = [part for part in template.parts if part is not item]
+            self._with_items.append((item, self._compile([(template, rest)])))
+        whole = {_WHOLE[kind] for t in templates for kind in t.kinds if kind in _WHOLE} | {
+            *self._phrase_column.values()
+        }
+        self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
         self._padding = padding_values(self.reader.reach, True)
 
-    @property
-    def reads_spans(self) -> bool:
-        return bool(self.feature_set.spans or self.feature_set.span_items)
+    def _compile(self, templates: Iterable[tuple[SegmentTemplate, Sequence[SegmentPart]]]) -> kernels.SpanTemplates:
+        """Templates by their names, with some of their parts."""
+        seeds, of_templates = [], []
+        for template, parts in templates:
+            seeds.append(hash_string(str(template)))
+            of_templates.append(parts)
+        parts = [*chain.from_iterable(of_templates)]
+        arrays = [np.append(0, np.cumsum([*map(len, of_templates)])), [_PART_KINDS[part.kind] for part in parts]]
+        arrays += [[*map(self._column, parts)], [*map(_offset, parts)]]
+        arrays.append([self._column(of[0]) if [part.kind for part in of] in _ONE_WHOLE else -1 for of in of_templates])
+        return kernels.SpanTemplates(np.array(seeds, dtype=np.uint64), *(np.array(a, dtype=np.int64) for a in arrays))
 
     def _column(self, part: SegmentPart) -> int:
         if part.kind == "length":
             return 0
         return self._columns.index(part.name if part.kind in _TOKEN_PARTS else _WHOLE[part.kind])
 
+    def read(self, columns: TokenColumns) -> kernels.SpanTokens:
+        """What templates of spans read of the tokens of a batch."""
+        widths = np.diff(columns.starts)
+        opening, closing = np.repeat(columns.starts[:-1], widths), np.repeat(columns.starts[1:], widths)
+        return kernels.SpanTokens(self.tokens.values(columns, self._columns), self._padding, opening, closing)
+
     def hash(
-        self,
-        docs: list[Doc],
-        columns: TokenColumns,
-        begin: NDArray[np.int64],
-        length: NDArray[np.int32],
-        *,
-        names: bool = False,
-    ) -> SpanFeatures:
+        self, docs: list[Doc], columns: TokenColumns, begin: NDArray[np.int64], length: NDArray[np.int32]
+    ) -> tuple[NDArray[np.uint64], SpanItems]:
         """Hashes all templates of spans at the given spans.
 
         begin (int64[N]), length (int32[N]): By their first token and then by their length.
-        names (bool): Whether the items are spelled, for an index.
+        RETURNS (uint64[N, M], SpanItems): Those of plain templates, and those of the others.
         """
-        tokens = np.arange(len(columns.lexemes))
-        values = np.stack(
-            [self.tokens.part_values(columns, Part(attribute, 0), tokens) for attribute in self._columns], axis=1
-        )  # fmt: skip
-        opening, closing = _sequence_bounds(columns.starts)
+        spans = self._spans(docs, columns, self.read(columns), begin, length)
+        return kernels.hash_spans(spans.tokens, self._plain, begin, length, spans.whole), self._items(spans)
+
+    def _spans(self, docs, columns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray) -> _Spans:
         whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
-        of_templates = {_WHOLE[kind] for t in self.feature_set.templates for kind in t.kinds if kind in _WHOLE}
-        for attribute in of_templates.intersection(self._columns).union(self._phrase_column.values()):
-            column = self._columns.index(attribute)
-            whole[:, column] = kernels.hash_whole(np.ascontiguousarray(values[:, column]), begin, length)
-        fixed = (opening, closing, whole)
-        hashes = kernels.hash_spans(
-            values,
-            self._padding,
-            begin,
-            length,
-            *fixed,
-            self._seeds,
-            self._part_starts,
-            self._part_kinds,
-            self._part_columns,
-            self._part_offsets,
-        )
-        found, spelled = [], []
-        for number, template in enumerate(self.feature_set.span_items):
-            [part] = [part for part in template.parts if part.kind in _ITEMS]
-            items, texts = self._find(part, docs, columns, values, begin, length, whole)
-            rest = SegmentTemplate(tuple(p for p in template.parts if p is not part))
-            keys = kernels.hash_spans(
-                values,
-                self._padding,
-                begin,
-                length,
-                *fixed,
-                np.array([hash_string(str(template))], dtype=np.uint64),
-                np.array([0, len(rest.parts)], dtype=np.int64),
-                np.array([_PART_KINDS[p.kind] for p in rest.parts], dtype=np.int64),
-                np.array([self._column(p) for p in rest.parts], dtype=np.int64),
-                np.array([_offset(p) for p in rest.parts], dtype=np.int64),
-            )[items.span, 0]
-            mix_all(keys, items.hash)
-            known = keys != NO_FEATURE
-            found.append(
-                (items.span[known], keys[known], items.value[known].astype(np.float32), np.full(known.sum(), number))
-            )
-            spelled.append([text for text, ok in zip(texts(), known) if ok] if names else [])
-        if not found:
-            none = np.zeros(0)
-            found = [(none, none, none, none)]
-        spans, keys, numbers, templates = (np.concatenate(arrays) for arrays in zip(*found))
-        return SpanFeatures(
-            hashes,
-            spans.astype(np.int64),
-            keys.astype(np.uint64),
-            numbers.astype(np.float32),
-            templates.astype(np.int32),
-            spelled,
-        )
+        for column in self._whole_columns:
+            whole[:, column] = kernels.hash_whole(np.ascontiguousarray(tokens.values[:, column]), begin, length)
+        return _Spans(docs, columns, tokens, begin, length, whole)
+
+    def _items(self, spans: _Spans) -> SpanItems:
+        """What templates with items find at spans."""
+        found = [_NO_ITEMS]
+        for number, (part, rest) in enumerate(self._with_items):
+            items = self._find(part, spans)
+            asked = (array[items.span] for array in (spans.begin, spans.length, spans.whole))
+            hashes = kernels.hash_spans(spans.tokens, rest, *asked)[:, 0]
+            mix_all(hashes, items.hash)
+            [known] = np.nonzero(hashes != NO_FEATURE)
+            values, template = items.value[known].astype(np.float32), np.full(len(known), number, dtype=np.int32)
+            found.append(SpanItems(items.span[known], hashes[known], values, template, partial(_chosen, items, known)))
+        *arrays, names = zip(*found)
+        return SpanItems(*map(np.concatenate, arrays), lambda: [name for some in names for name in some()])
 
     # ---------------------------------------------------------------------------------------- values of whole spans
 
-    def _find(self, part, docs, columns, values, begin, length, whole) -> tuple[_Items, Callable[[], list[str]]]:
-        """Items of one part, and their names if someone wants to know."""
+    def _find(self, part: SegmentPart, spans: _Spans) -> _Items:
+        """Items of one part."""
+        if part.kind == "fn":
+            return self._call(part.name, spans)
+        if part.kind == "near":
+            return self._find_near(part.name, spans)
         if part.kind == "in":
             phrases = self.phrases[part.name]
-            span, label = phrases.exact(whole[:, self._columns.index(self._phrase_column[part.name])])
-            names = [label or "yes" for label in phrases.labels]
-            return _labelled(span, label, names, np.ones(len(span)))
-        if part.kind == "near":
-            column = self._columns.index(self._phrase_column[part.name])
-            return self._find_near(part.name, docs, values[:, column].copy(), begin, length, whole[:, column])
-        if part.kind == "matches":
-            span = self._find_matches(part.name, docs, columns.doc_starts, begin, length)
-            return _labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
-        return self._call(part.name, docs, columns.doc_starts, begin, length)
+            span, label = phrases.exact(spans.whole[:, self._columns.index(self._phrase_column[part.name])])
+            return _Items.labelled(span, label, [label or "yes" for label in phrases.labels], np.ones(len(span)))
+        span = self._find_matches(part.name, spans)
+        return _Items.labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
 
-    def _find_near(self, name, docs, words, begin, length, keys) -> tuple[_Items, Callable[[], list[str]]]:
-        phrases, cache = self.phrases[name], self._similar
+    def _find_near(self, name: str, spans: _Spans) -> _Items:
+        phrases, cache, column = self.phrases[name], self._similar, self._columns.index(self._phrase_column[name])
+        keys, words = spans.whole[:, column], np.ascontiguousarray(spans.tokens.values[:, column])
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
         known = {key: cache.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
         if len(new):
-            spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(docs)))
-            at, width = begin[where[new]], length[where[new]]
+            spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
+            at, width = spans.begin[where[new]], spans.length[where[new]]
             texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
             found = phrases.near(Spans(words, at, width, texts))
             asked = {key: [] for key in distinct[new].tolist()}
@@ -407,50 +405,45 @@ class CompiledSegments:
             cache.update(((name, key), similar) for key, similar in asked.items())
         rows = [(n, *similarity) for n, similar in enumerate(known.values()) for similarity in similar]
         if not rows:
-            return _labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
+            return _Items.labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
         of, label, shared, alike = (np.array(column) for column in zip(*rows))
         # from distinct spans to all of them
         starts = np.append(0, np.cumsum(np.bincount(of, minlength=len(distinct))))
-        counts = np.diff(starts)[inverse]
-        span = np.repeat(np.arange(len(keys)), counts)
-        row = (
-            np.repeat(starts[:-1][inverse], counts)
-            + np.arange(len(span))
-            - np.repeat(np.cumsum(counts) - counts, counts)
-        )
+        span, row = _ranges(np.arange(len(keys)), starts[:-1][inverse], starts[1:][inverse])
         names = [f"{measure} {label}".strip() for measure in ("jaccard", "jaro-winkler") for label in phrases.labels]
         values = np.concatenate([shared[row], alike[row]])
         kind = np.concatenate([label[row], label[row] + len(phrases.labels)])
         some = values > 0
-        return _labelled(np.concatenate([span, span])[some], kind[some], names, values[some])
+        return _Items.labelled(np.concatenate([span, span])[some], kind[some], names, values[some])
 
-    def _find_matches(self, name, docs, doc_starts, begin, length) -> NDArray[np.int64]:
+    def _find_matches(self, name: str, spans: _Spans) -> NDArray[np.int64]:
+        docs = spans.docs
         matcher = self._matchers.get(name)
         if matcher is None or (docs and matcher.vocab is not docs[0].vocab):
             matcher = self._matchers[name] = Matcher(docs[0].vocab if docs else Vocab())
             matcher.add(name, self.feature_set.patterns[name])
         matched = [
             (int(offset) + start, end - start)
-            for doc, offset in zip(docs, doc_starts)
+            for doc, offset in zip(docs, spans.columns.doc_starts)
             for _, start, end in matcher(doc)
         ]
         first, width = np.array(matched or np.zeros((0, 2)), dtype=np.int64).T
         base = np.int64(1 << 32)
-        return np.flatnonzero(np.isin(begin * base + length, first * base + width))
+        return np.flatnonzero(np.isin(spans.begin * base + spans.length, first * base + width))
 
-    def _call(self, name, docs, doc_starts, begin, length) -> tuple[_Items, Callable[[], list[str]]]:
-        function = self.feature_set.functions[name]
-        spans, texts, numbers = [], [], []
-        of_doc = np.searchsorted(doc_starts, begin, side="right") - 1
-        for n, (d, b, k) in enumerate(zip(of_doc.tolist(), begin.tolist(), length.tolist())):
-            start = b - int(doc_starts[d])
-            span = docs[d][start : start + k]
+    def _call(self, name: str, spans: _Spans) -> _Items:
+        function, doc_starts = self.feature_set.functions[name], spans.columns.doc_starts
+        at, texts, numbers = [], [], []
+        of_doc = np.searchsorted(doc_starts, spans.begin, side="right") - 1
+        start = spans.begin - doc_starts[of_doc]
+        for n, (d, b, e) in enumerate(zip(of_doc.tolist(), start.tolist(), (start + spans.length).tolist())):
+            span = spans.docs[d][b:e]
             for text, number in _span_items(name, span, function(span)):
-                spans.append(n)
+                at.append(n)
                 texts.append(text)
                 numbers.append(number)
         hashes = np.array([hash_item(f"seg.fn:{name}", text) for text in texts], dtype=np.uint64)
-        return _Items(np.array(spans, dtype=np.int64), hashes, np.array(numbers, dtype=np.float64)), lambda: texts
+        return _Items(np.array(at, dtype=np.int64), hashes, np.array(numbers, dtype=np.float64), lambda: texts)
 
     # ------------------------------------------------------------------------------------------------- known spans
 
@@ -458,61 +451,72 @@ class CompiledSegments:
         self, docs: list[Doc], columns: TokenColumns, longest: int, index: FeatureIndex, token_index: FeatureIndex
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
-        n_tokens = len(columns.lexemes)
-        opening, closing = _sequence_bounds(columns.starts)
-        at_once = max(1, _SPANS_AT_ONCE // longest)
-        parts = []
-        if self.reads_spans and len(index):
-            for first in range(0, n_tokens, at_once):
-                begin, length = kernels.all_spans(closing, first, min(first + at_once, n_tokens), longest)
-                features = self.hash(docs, columns, begin, length)
-                rows = index.rows(features.hashes.ravel())
-                [known] = np.nonzero(rows >= 0)
-                item_rows = index.rows(features.item_hashes)
-                of = item_rows >= 0
-                span = np.concatenate([known // max(1, features.hashes.shape[1]), features.item_spans[of]])
-                values = np.concatenate([np.ones(len(known), dtype=np.float32), features.item_values[of]])
-                parts.append((begin[span], length[span], np.concatenate([rows[known], item_rows[of]]), values))
-        n_own = sum(len(part[0]) for part in parts)
-        parts.extend(self._repeats(columns, opening, closing, longest, token_index))
-        if not parts:
-            none = TokenFeatures(np.zeros(0, dtype=np.int32), None, np.zeros(1, dtype=np.int64))
-            return KnownSpans(SpanList(np.zeros(n_tokens + 1, dtype=np.int64), none.rows), none, none)
+        n_tokens, tokens = len(columns.lexemes), self.read(columns)
+        plain = [*self._known_plain(tokens, longest, index)]
+        own = [*plain, *self._known_items(docs, columns, tokens, longest, index)]
+        parts = [*own, *self._repeats(columns, tokens, longest, token_index)] or [_NONE_KNOWN]
+        n_own = sum(len(begin) for begin, *_ in own)
         begin, length, rows, values = (np.concatenate(arrays) for arrays in zip(*parts))
-        keys, span = np.unique(begin * (longest + 1) + length, return_inverse=True)
-        counts = np.bincount(keys // (longest + 1), minlength=n_tokens)
-        listed = SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), (keys % (longest + 1)).astype(np.int32))
-        own = np.arange(len(rows)) < n_own
-        return KnownSpans(
-            listed,
-            _compressed(span[own], rows[own], values[own], len(keys)),
-            _compressed(span[~own], rows[~own], values[~own], len(keys)),
-        )
+        is_own = np.arange(len(rows)) < n_own
+        if len(parts) > len(plain):  # those are in their order
+            order = np.argsort(begin * (longest + 1) + length, kind="stable")
+            begin, length, rows, values, is_own = (array[order] for array in (begin, length, rows, values, is_own))
+        starts, lengths, span = kernels.number_spans(begin, length, n_tokens)
+        of_own = _compressed(span[is_own], rows[is_own], values[is_own], len(lengths))
+        of_repeats = _compressed(span[~is_own], rows[~is_own], values[~is_own], len(lengths))
+        return KnownSpans(SpanList(starts, lengths), of_own, of_repeats)
 
-    def _repeats(self, columns: TokenColumns, opening, closing, longest: int, index: FeatureIndex):
-        """Values that a span holds more than once, for templates that ask whether it contains them."""
+    def _known_plain(self, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex) -> Iterable[tuple]:
+        """First tokens, lengths, rows and values of the known features of plain templates."""
+        if self.feature_set.spans and len(index):
+            room, of_table = 4 * len(tokens.values), (self._whole_columns, index.sieve, *index.table.arrays)
+            begin, length, row = _listed(
+                lambda found: kernels.list_known(tokens, self._plain, longest, *of_table, found), room
+            )
+            yield begin, length, row, np.ones(len(row), dtype=np.float32)
+
+    def _known_items(
+        self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
+    ) -> Iterable[tuple]:
+        """The same of the templates with items."""
+        n_tokens, at_once = len(tokens.values), max(1, _SPANS_AT_ONCE // longest)
+        for first in range(0, n_tokens if self._with_items and len(index) else 0, at_once):
+            begin, length = kernels.all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
+            items = self._items(self._spans(docs, columns, tokens, begin, length))
+            rows = index.rows(items.hash)
+            span = items.span[rows >= 0]
+            yield begin[span], length[span], rows[rows >= 0], items.value[rows >= 0]
+
+    def _repeats(
+        self, columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
+    ) -> Iterable[tuple]:
+        """The same of values that a span holds more than once, for templates that ask whether it contains them."""
         contains = [n for n, t in enumerate(self.tokens.templates) if str(t).startswith("seg.contains:")]
         of_items = [n for n, t in enumerate(self.tokens.item_templates) if str(t).startswith("seg.contains:")]
         if not (contains or of_items) or not len(index):
             return
         features = self.tokens.hash(columns)
-        hashes = features.hashes
         for number in contains:
-            keys = index.rows(np.ascontiguousarray(hashes[:, number]))
-            room = 0
-            while True:
-                begin = np.empty(room, dtype=np.int64)
-                length, row = np.empty((2, room), dtype=np.int32)
-                count = kernels.list_repeats(keys, closing, longest, begin, length, row)
-                if count <= room:
-                    yield begin[:count], length[:count], row[:count], np.full(count, -1.0, dtype=np.float32)
-                    break
-                room = count
+            keys = index.rows(np.ascontiguousarray(features.hashes[:, number]))
+            begin, length, row = _listed(partial(kernels.list_repeats, keys, tokens.closing, longest), 0)
+            yield begin, length, row, np.full(len(row), -1.0, dtype=np.float32)
         rows = index.rows(features.item_hashes)
         [asked] = np.nonzero(np.isin(features.item_templates, of_items) & (rows >= 0))
-        yield _repeated_items(
-            features.item_tokens[asked], rows[asked], features.item_values[asked], opening, closing, longest
-        )
+        items = features.item_tokens[asked], rows[asked], features.item_values[asked]
+        yield _repeated_items(*items, tokens.opening, tokens.closing, longest)
+
+
+_NONE_KNOWN = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.int64, np.int32, np.float32))
+
+
+def _listed(search: Callable[[NDArray[np.int64]], int], room: int) -> NDArray[np.int64]:
+    """What a kernel finds, with as much room as it says that it needs: int64[3, N]."""
+    while True:
+        found = np.empty((3, room), dtype=np.int64)
+        count = search(found)
+        if count <= room:
+            return found[:, :count]
+        room = count
 
 
 def _repeated_items(token, row, value, opening, closing, longest: int):
@@ -539,9 +543,9 @@ def _offset(part: SegmentPart) -> int:
     return part.of_token.offset if part.kind in _TOKEN_PARTS else 0
 
 
-def _labelled(span, label, names: list[str], values) -> tuple[_Items, Callable[[], list[str]]]:
-    hashes = np.array([hash_string(name) for name in names] or [0], dtype=np.uint64)
-    return _Items(span, hashes[label], values), lambda: [names[n] for n in label.tolist()]
+def _chosen(items: _Items, some: NDArray[np.int64]) -> list[str]:
+    names = items.names()
+    return [names[n] for n in some.tolist()]
 
 
 def _span_items(name: str, span: Span, given: Any):
@@ -555,100 +559,67 @@ def _span_items(name: str, span: Span, given: Any):
     return zip(*found)
 
 
-def _sequence_bounds(starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the sequence of each token begins and ends: int64[T], int64[T]."""
-    widths = np.diff(starts)
-    return np.repeat(starts[:-1], widths), np.repeat(starts[1:], widths)
-
-
 def _compressed(span, rows, values, n_spans: int) -> TokenFeatures:
-    order = np.argsort(span, kind="stable")
+    """Features by span, in rising order, as compressed rows."""
     starts = np.append(0, np.cumsum(np.bincount(span, minlength=n_spans))).astype(np.int64)
-    return TokenFeatures(rows[order].astype(np.int32), None if (values == 1).all() else values[order], starts)
+    return TokenFeatures(rows.astype(np.int32), None if (values == 1).all() else values, starts)
 
 
-class SpanIndexBuilder:
-    """Counts the features of segments batch by batch, then freezes those worth keeping into an index.
-
-    known: An index whose features keep their rows (warm start).
-    """
+class SpanIndexBuilder(FeatureCounter):
+    """Counts the features of segments batch by batch."""
 
     def __init__(self, compiled: CompiledSegments, known: FeatureIndex):
-        self.known = known
         self._compiled = compiled
         self._templates = compiled.feature_set.spans + compiled.feature_set.span_items
-        self._table = CountingTable(known.keys)
+        super().__init__([*map(str, self._templates)], known)
         self._template_of: list[int] = []
-        self._names: list[list[str]] = []
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    @property
-    def counts(self) -> NDArray[np.int32]:
-        """RETURNS (int32[N]): How often each feature was met; the known ones come first."""
-        return self._table.counts
+        self._spelled: list[list[str]] = []
 
     def add(self, docs: list[Doc], columns: TokenColumns, begin: NDArray, length: NDArray) -> TokenFeatures:
         """Counts the features of some spans.
 
         RETURNS (TokenFeatures): Their rows among all features met so far, span by span.
         """
-        features = self._compiled.hash(docs, columns, begin, length, names=True)
-        width = max(1, features.hashes.shape[1])
+        hashes, items = self._compiled.hash(docs, columns, begin, length)
+        width, n_plain = max(1, hashes.shape[1]), len(self._compiled.feature_set.spans)
         tokens = [token for doc in docs for token in doc] if len(begin) else []
-        for at in self._table.add(features.hashes.ravel()).tolist():
-            n, number = divmod(at, width)
+        new = [(*divmod(at, width), "") for at in self._table.add(hashes.ravel()).tolist()]
+        names = items.names()
+        new += [
+            (int(items.span[at]), n_plain + int(items.template[at]), names[at])
+            for at in self._table.add(items.hash).tolist()
+        ]
+        for n, number, name in new:
             words = tokens[int(begin[n]) : int(begin[n]) + int(length[n])]
-            template = self._templates[number]
+            parts = self._templates[number].parts
             self._template_of.append(number)
-            self._names.append([_spell(part, words, self._compiled, columns, int(begin[n])) for part in template.parts])
-        spelled = [name for names in features.item_names for name in names]
-        for at in self._table.add(features.item_hashes).tolist():
-            number = len(self._compiled.feature_set.spans) + int(features.item_templates[at])
-            n = int(features.item_spans[at])
-            words = tokens[int(begin[n]) : int(begin[n]) + int(length[n])]
-            self._template_of.append(number)
-            self._names.append(
-                [
-                    spelled[at] if part.kind in _ITEMS else _spell(part, words, self._compiled, columns, int(begin[n]))
-                    for part in self._templates[number].parts
-                ]
-            )
-        rows = self._table.rows(features.hashes.ravel())
+            self._spelled.append(
+                [name if part.kind in _ITEMS else _spell(part, words, self._compiled, columns, int(begin[n]))
+                 for part in parts]
+            )  # fmt: skip
+        rows = self._table.rows(hashes.ravel())
         [known] = np.nonzero(rows >= 0)
-        span = np.concatenate([known // width, features.item_spans])
-        rows = np.concatenate([rows[known], self._table.rows(features.item_hashes)])
-        return _compressed(span, rows, np.ones(len(rows), dtype=np.float32), len(begin))
+        span = np.concatenate([known // width, items.span])
+        rows = np.concatenate([rows[known], self._table.rows(items.hash)])
+        order = np.argsort(span, kind="stable")
+        return _compressed(span[order], rows[order], np.ones(len(rows), dtype=np.float32), len(begin))
 
     def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
         """The features to keep (bool[N]), in the order in which they were met."""
-        n_known = len(self.known)
-        [new] = np.nonzero(keep[n_known:])
-        names = [self._names[n] for n in new.tolist()]
+        new = np.flatnonzero(keep[len(self.known) :]).tolist()
+        texts = [self._spelled[n] for n in new]
         place: dict[str, int] = {}
-        parts = [place.setdefault(text, len(place)) for texts in names for text in texts]
-        index = FeatureIndex(
-            self._table.keys[n_known:][new],
-            [str(template) for template in self._templates],
-            np.array([self._template_of[n] for n in new.tolist()], dtype=np.int32),
-            np.append(0, np.cumsum([len(texts) for texts in names])).astype(np.int64),
-            np.array(parts, dtype=np.int32),
-            list(place),
-        )
-        return self.known.keep(keep[:n_known]).extend(index)
+        parts = [place.setdefault(text, len(place)) for of_feature in texts for text in of_feature]
+        template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)
+        return self._index(keep, template_of, [*map(len, texts)], np.array(parts, dtype=np.int32), list(place))
 
 
 def _spell(part: SegmentPart, words, compiled: CompiledSegments, columns: TokenColumns, begin: int) -> str:
     """What a plain part finds in a span, for humans."""
     if part.kind == "length":
         return str(len(words))
-    if part.kind == "text":
-        return " ".join(word.orth_ for word in words)
-    if part.kind == "lower":
-        return " ".join(word.lower_ for word in words)
-    if part.kind == "shape":
-        return " ".join(word.shape_ for word in words)
+    if part.kind in _WHOLE:
+        return " ".join(getattr(word, f"{_WHOLE[part.kind]}_") for word in words)
     name, offset = part.of_token
     token = begin + offset + (0 if part.kind in _OPENING else len(words) - 1)
     sequence = np.searchsorted(columns.starts, begin, side="right") - 1

@@ -202,11 +202,11 @@ class Steps:
     def in_order(self) -> tuple[tuple, Floats, Floats]:
         """What `viterbi` looks at: the layout, and the first matrix in its block and its arcs. (numba takes apart a tuple without
         names in half the time.)"""
-        layout = self.layout
-        block, arcs = np.empty(layout.shape), np.empty(len(layout.source))
+        block, arcs = np.empty(self.layout.shape), np.empty(len(self.layout.source))
+        layout = tuple(self.layout)
         if len(self.transitions) == 1:
             kernels.arrange(self.transitions, 0, layout, block, arcs)
-        return tuple(layout), block, arcs
+        return layout, block, arcs
 
 
 _shared = Shared(Steps.shared, most=4)

@@ -12,7 +12,7 @@ from ..errors import announcements
 
 _PACKAGE = __name__.rpartition(".")[0]
 _ONCE = (
-    "spacy_crf: compiling numba kernels, once: a first prediction takes about 15 seconds longer, a first training about 30. "
+    "spacy_crf: compiling numba kernels, once: a first prediction takes about 5 seconds longer, a first training about 15. "
     "They are kept in %s"
 )
 _LONG = "spacy_crf: compiling '%s' for these features and this loss, once: up to %d seconds"

@@ -103,7 +103,7 @@ def hash_features(
 
 
 @helper
-def _slot(keys, key):
+def find_slot(keys, key):
     """Where the key is, or where it would go (linear probing; the size is a power of two, 0 marks a free slot)."""
     mask = np.uint64(len(keys) - 1)
     one = np.uint64(1)
@@ -114,13 +114,32 @@ def _slot(keys, key):
 
 
 @kernel
+def make_sieve(keys):
+    """16 bits for each key (uint64[N]), of which one is set: uint64[M]."""
+    size = 1
+    while 4 * size < len(keys):
+        size *= 2
+    bits = np.zeros(size, dtype=np.uint64)
+    for key in keys:
+        bits[(key >> np.uint64(38)) & np.uint64(size - 1)] |= np.uint64(1) << (key >> np.uint64(32) & np.uint64(63))
+    return bits
+
+
+@helper
+def passes(bits, key):
+    """False for most of the keys that the sieve was not made of, and for none of the others."""
+    word = bits[(key >> np.uint64(38)) & np.uint64(len(bits) - 1)]
+    return (word >> (key >> np.uint64(32) & np.uint64(63))) & np.uint64(1) != 0
+
+
+@kernel
 def insert(slots, rows, keys, first_row):
     """Puts new keys into a table with room for them; they get the rows from ``first_row`` on.
 
     The row is written before its key, so that a thread that looks up meanwhile finds all of it or nothing.
     """
     for n in range(len(keys)):
-        slot = _slot(slots, keys[n])
+        slot = find_slot(slots, keys[n])
         rows[slot] = first_row + n
         slots[slot] = keys[n]
 
@@ -132,7 +151,7 @@ def look_up(slots, rows, keys, found):
     for n in range(len(keys)):
         found[n] = -1
         if keys[n] != NO_FEATURE:
-            found[n] = rows[_slot(slots, keys[n])]
+            found[n] = rows[find_slot(slots, keys[n])]
         if found[n] < 0:
             missing += 1
     return missing
@@ -150,7 +169,7 @@ def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
     for n in range(len(keys)):
         if keys[n] == NO_FEATURE:
             continue
-        slot = _slot(slots, keys[n])
+        slot = find_slot(slots, keys[n])
         if rows[slot] < 0:
             slots[slot] = keys[n]
             rows[slot] = n_rows

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import helper, kernel
-from .hashing import ABSENT
+from .hashing import ABSENT, find_slot, passes
 from .numerics import NO_FEATURE, mix
 
 # What a part of a template reads from the span of the tokens b to e - 1
@@ -54,70 +54,132 @@ def hash_whole(column, begin, length):
     return hashes
 
 
-@kernel
-def hash_spans(
-    columns,
-    padding,
-    begin,
-    length,
-    opening,
-    closing,
-    wholes,
-    seeds,
-    part_starts,
-    part_kinds,
-    part_columns,
-    part_offsets,
-):
-    """Hash of every template at every span.
+class SpanTokens(NamedTuple):
+    """What templates of spans read of T tokens."""
 
-    columns (uint64[T, C]): Values of the tokens.
-    padding (uint64[2 R]): Values of the R positions before a sequence, the nearest first, and of the R behind it.
-    begin (int64[N]), length (int32[N]): The spans.
-    opening, closing (int64[T]): Where the sequence of each token begins and ends.
-    wholes (uint64[N, C]): `hash_whole` of the columns that parts of the kind WHOLE read.
-    seeds (uint64[M]): The templates' own hashes; template m has the parts ``part_starts[m]:part_starts[m + 1]``.
-    part_offsets (int64[P]): How far from the first or the last token a part reads, at most R.
-    RETURNS (uint64[N, M]): NO_FEATURE where a part is absent.
+    values: NDArray[np.uint64]  # [T, C]
+    padding: NDArray[
+        np.uint64
+    ]  # [2 R] values of the R positions before a sequence, the nearest first, and of the R behind it
+    opening: NDArray[np.int64]  # [T] where the sequence of each token begins
+    closing: NDArray[np.int64]  # [T] and where it ends
+
+
+class SpanTemplates(NamedTuple):
+    """M templates of spans, of P parts."""
+
+    seeds: NDArray[np.uint64]  # [M] the templates' own hashes
+    part_starts: NDArray[np.int64]  # [M + 1]
+    kinds: NDArray[np.int64]  # [P]
+    columns: NDArray[np.int64]  # [P]
+    offsets: NDArray[np.int64]  # [P] how far from the first or the last token a part reads, at most R
+    whole: NDArray[np.int64]  # [M] the column of a template that reads it as a whole and nothing else, -1 for others
+
+
+@helper
+def _hash_span(tokens, templates, m, begin, end, whole):
+    """Hash of one template at one span, NO_FEATURE where a part is absent.
+
+    whole (uint64[C]): `hash_whole` of the columns that parts of the kind WHOLE read.
     """
-    reach = len(padding) // 2
-    hashes = np.empty((len(begin), len(seeds)), dtype=np.uint64)
+    opening, closing = tokens.opening[begin], tokens.closing[begin]
+    hashed = templates.seeds[m]
+    for p in range(templates.part_starts[m], templates.part_starts[m + 1]):
+        kind, column = templates.kinds[p], templates.columns[p]
+        if kind == LENGTH:
+            value = np.uint64(end - begin)
+        elif kind == WHOLE:
+            value = whole[column]
+        else:
+            position = templates.offsets[p] + (begin if kind == FIRST else end - 1)
+            if position < opening:
+                value = tokens.padding[opening - position - 1]
+            elif position >= closing:
+                value = tokens.padding[len(tokens.padding) // 2 + position - closing]
+            else:
+                value = tokens.values[position, column]
+        if value == ABSENT:
+            return NO_FEATURE
+        hashed = mix(hashed, value)
+    return hashed
+
+
+@kernel
+def hash_spans(tokens, templates, begin, length, wholes):
+    """Hash of every template at every span: uint64[N, M].
+
+    begin (int64[N]), length (int32[N]): The spans, and wholes (uint64[N, C]): as in `_hash_span`.
+    """
+    hashes = np.empty((len(begin), len(templates.seeds)), dtype=np.uint64)
     for n in range(len(begin)):
-        b, e = begin[n], begin[n] + length[n]
-        for m in range(len(seeds)):
-            hashed = seeds[m]
-            for p in range(part_starts[m], part_starts[m + 1]):
-                kind, column = part_kinds[p], part_columns[p]
-                if kind == LENGTH:
-                    value = np.uint64(length[n])
-                elif kind == WHOLE:
-                    value = wholes[n, column]
-                else:
-                    position = part_offsets[p] + (b if kind == FIRST else e - 1)
-                    if position < opening[b]:
-                        value = padding[opening[b] - position - 1]
-                    elif position >= closing[b]:
-                        value = padding[reach + position - closing[b]]
-                    else:
-                        value = columns[position, column]
-                if value == ABSENT:
-                    hashed = NO_FEATURE
-                    break
-                hashed = mix(hashed, value)
-            hashes[n, m] = hashed
+        for m in range(len(templates.seeds)):
+            hashes[n, m] = _hash_span(tokens, templates, m, begin[n], begin[n] + length[n], wholes[n])
     return hashes
 
 
 @kernel
-def list_repeats(keys, closing, longest, out_begin, out_length, out_key):
+def list_known(tokens, templates, longest, whole_columns, sieve, slots, rows, found):
+    """The features that spans of at most ``longest`` tokens have in a table, by span and by template.
+
+    whole_columns (int64[W]): Those that parts of the kind WHOLE read.
+    sieve (uint64[L]), slots (uint64[N]), rows (int32[N]): The table, see `hashing`.
+    found (int64[3, M]): Receives the first M: first token and length of the span, and row of the feature.
+    RETURNS (int): How many there are.
+    """
+    whole = np.empty(tokens.values.shape[1], dtype=np.uint64)
+    n = 0
+    for begin in range(len(tokens.values)):
+        whole[:] = NO_FEATURE
+        for end in range(begin + 1, min(begin + longest, tokens.closing[begin]) + 1):
+            for column in whole_columns:
+                whole[column] = mix(whole[column], tokens.values[end - 1, column])
+            for m in range(len(templates.seeds)):
+                column = templates.whole[m]
+                if column >= 0 and whole[column] != ABSENT:  # most features of spans; this took half as long
+                    hashed = mix(templates.seeds[m], whole[column])
+                else:
+                    hashed = _hash_span(tokens, templates, m, begin, end, whole)
+                if hashed == NO_FEATURE or not passes(sieve, hashed):
+                    continue
+                row = rows[find_slot(slots, hashed)]
+                if row >= 0:
+                    if n < found.shape[1]:
+                        found[0, n] = begin
+                        found[1, n] = end - begin
+                        found[2, n] = row
+                    n += 1
+    return n
+
+
+@kernel
+def number_spans(begin, length, n_tokens):
+    """Numbers of spans that come in their order (both int64[M]), some of them several times.
+
+    RETURNS (starts int64[T + 1], lengths int32[N], numbers int64[M]): The spans of each token, as in `SpanList`.
+    """
+    starts, lengths = np.zeros(n_tokens + 1, dtype=np.int64), np.empty(len(begin), dtype=np.int32)
+    numbers = np.empty(len(begin), dtype=np.int64)
+    n_spans = 0
+    for m in range(len(begin)):
+        if m == 0 or begin[m] != begin[m - 1] or length[m] != length[m - 1]:
+            lengths[n_spans] = length[m]
+            starts[begin[m] + 1] += 1
+            n_spans += 1
+        numbers[m] = n_spans - 1
+    for t in range(n_tokens):
+        starts[t + 1] += starts[t]
+    return starts, lengths[:n_spans].copy(), numbers
+
+
+@kernel
+def list_repeats(keys, closing, longest, found):
     """Where a span holds a token's feature again: once for each token of it that has the feature not for the first time.
 
     keys (int32[T]): Row of each token's feature, -1 for none.
     closing (int64[T]), longest (int): As in `all_spans`.
-    out_begin (int64[M]), out_length, out_key (int32[M]): Receive the first M.
-    RETURNS (int): How many there are.
+    found (int64[3, M]), RETURNS (int): As in `list_known`.
     """
-    found = 0
+    n = 0
     for token in range(len(keys)):
         if keys[token] < 0:
             continue
@@ -129,13 +191,13 @@ def list_repeats(keys, closing, longest, out_begin, out_length, out_key):
         t = before
         while t >= 0 and t > token - longest and closing[t] == closing[token]:
             for stop in range(token + 1, min(closing[token], t + longest) + 1):
-                if found < len(out_begin):
-                    out_begin[found] = t
-                    out_length[found] = stop - t
-                    out_key[found] = keys[token]
-                found += 1
+                if n < found.shape[1]:
+                    found[0, n] = t
+                    found[1, n] = stop - t
+                    found[2, n] = keys[token]
+                n += 1
             t -= 1
-    return found
+    return n
 
 
 @helper

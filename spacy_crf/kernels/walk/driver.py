@@ -18,7 +18,7 @@ from .sequence import differentiate
 from .work import BestWork, ChainWork, PairWork, SegmentWork, SumWork, Workspace
 
 
-@kernel(seconds=30)
+@kernel(seconds=15)
 def walk(
     corpus: ChainCorpus,
     work: Workspace,

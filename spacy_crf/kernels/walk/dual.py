@@ -14,7 +14,7 @@ from .sequence import differentiate
 from .work import BestWork, ChainWork, ScoreTable, SegmentWork, SumWork, Workspace
 
 
-@kernel(seconds=20)
+@kernel(seconds=15)
 def frank_wolfe(
     corpus: ChainCorpus,
     work: Workspace,
@@ -66,7 +66,7 @@ def frank_wolfe(
     return total, -1
 
 
-@kernel(seconds=30)
+@kernel(seconds=15)
 def exponentiated_gradient(
     corpus: ChainCorpus,
     work: Workspace,
