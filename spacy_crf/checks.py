@@ -51,6 +51,15 @@ def one_of(owner: str, name: str, value: Any, allowed: tuple) -> Any:
     return value
 
 
+def listed(owner: str, name: str, value: Any, of: str) -> list[Any]:
+    """A list; an empty one for None.
+
+    of (str): What is in it, for the message.
+    """
+    expect(value is None or isinstance(value, (list, tuple)), owner, name, value, f"a list of {of}")
+    return list(value or [])
+
+
 def table(owner: str, name: str, value: Any, of: str, is_possible: Optional[Callable] = None) -> dict[str, Any]:
     """Things by their name; an empty table for None.
 

@@ -91,7 +91,6 @@ class Errors(metaclass=_Coded):
         "The feature templates keep no feature of the training data (min_count = {min_count}, {seen} features seen). Lower "
         "min_count, or check that the training documents have the annotation the templates read."
     )
-    CRF115 = "{parameter} = {value} is not possible for the features: {allowed}."
     CRF120 = "Can't read '{part}' in the segment template '{template}'. Parts are joined by '|'; known parts: {known}."
     CRF121 = (
         "The segment template '{template}' joins parts that can't be joined: seg.contains and seg.count stand alone, of seg.in, "
@@ -266,7 +265,6 @@ class Errors(metaclass=_Coded):
     CRF605 = "Rule '{name}': {problem}."
     CRF606 = "Can't read the rules in {path}: {reason}."
     CRF607 = "Line {line} of the rules in {path} is no JSON table: {reason}."
-    CRF608 = "constraints: {argument} = {value!r} is not possible: it must be a positive number."
     CRF609 = "Rule '{name}' names the label '{label}', which the component does not have. Labels: {known}."
     CRF610 = "Rule '{name}': the Matcher refuses its pattern: {reason}"
     CRF611 = (
@@ -290,7 +288,6 @@ class Errors(metaclass=_Coded):
         '[components.{name}.constraints], which begins with @misc = "spacy_crf.constraints.v1".'
     )
     CRF621 = "Rule {place} can't be saved with the component: {reason}. The rule: {rule!r}."
-    CRF622 = "constraints: {argument} = {value!r} is not possible: it must be {wanted}."
     CRF623 = "Rule '{name}' can't look for its pattern in '{doc}...': {reason}"
     CRF616 = (
         "Component '{name}' has rules that hold in training, which {optimizer} can't respect. Use LBFGS, ConjugateGradient or "

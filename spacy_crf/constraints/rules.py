@@ -7,7 +7,6 @@ each label by itself.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..errors import Errors
 from ..types import Floats
 from .automaton import Automaton, SpanTags, make_automaton, per_sentence
@@ -728,14 +728,11 @@ def constraints(
     max_states (int): States of the largest automaton that is made of several rules; beyond, a program takes over.
     time_limit (float): Seconds that one document may take beyond what it takes without the rules.
     """
-    for argument, value in (("max_states", max_states), ("time_limit", time_limit)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise ValueError(Errors.CRF608.format(argument=argument, value=value))
-    if rules is not None and not isinstance(rules, (list, tuple)):
-        raise ValueError(Errors.CRF622.format(argument="rules", value=rules, wanted="a list of tables"))
-    if path is not None and not isinstance(path, (str, Path)):
-        raise ValueError(Errors.CRF622.format(argument="path", value=path, wanted="the path of a file"))
+    max_states = checks.count("constraints", "max_states", max_states)
+    time_limit = checks.positive("constraints", "time_limit", time_limit)
+    rules = checks.listed("constraints", "rules", rules, "tables")
+    checks.expect(path is None or isinstance(path, (str, Path)), "constraints", "path", path, "the path of a file")
     missing = Path(path) if path and not Path(path).exists() else None
-    tables = [*(rules or []), *(read_jsonl(path) if path and missing is None else [])]
+    tables = [*rules, *(read_jsonl(path) if path and missing is None else [])]
     read = [read_rule(table, place) for place, table in enumerate(tables)]
-    return Constraints(read, in_training, int(max_states), float(time_limit), missing)
+    return Constraints(read, in_training, max_states, time_limit, missing)

@@ -9,16 +9,18 @@ from spacy.strings import hash_string
 from spacy.tokens.underscore import Underscore
 from spacy.vocab import Vocab
 
+from .. import checks
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
 from ..types import TemplateRows, TokenFeatures
-from . import settings
 from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
 from .lexemes import LEXEME_ATTRIBUTES
 from .templates import Part, Template, parse_templates
+
+_OWNER = "spacy_crf.features.v1"
 
 
 class FeatureSet:
@@ -27,7 +29,7 @@ class FeatureSet:
     templates: Features of tags, transitions: features of pairs of tags, in the template language.
     padding: Whether positions outside the sequence have values of their own; without, their templates are left out.
     functions: Registered functions from a Doc to items per token, by the name templates call them (``fn:NAME[0]``).
-    RAISES (ValueError): CRF101 to CRF108 or CRF133 for a template that can't be used, with what is known; CRF115 for the rest.
+    RAISES (ValueError): CRF101 to CRF108 or CRF133 for a template that can't be used, with what is known; CRF020 for the rest.
     """
 
     def __init__(
@@ -37,10 +39,18 @@ class FeatureSet:
         padding: bool = True,
         functions: Optional[dict[str, Source]] = None,
     ):
-        self.functions = Functions(settings.functions(functions))
-        self.padding = settings.flag("padding", padding)
-        self.templates = parse_templates(settings.listed("templates", templates))
-        self.transitions = parse_templates(settings.listed("transitions", transitions))
+        self.functions = Functions(
+            checks.table(
+                _OWNER,
+                "functions",
+                functions,
+                "registered functions, as [....functions.NAME] @misc = ... gives them",
+                callable,
+            )
+        )
+        self.padding = checks.flag(_OWNER, "padding", padding)
+        self.templates = parse_templates(checks.listed(_OWNER, "templates", templates, "templates"))
+        self.transitions = parse_templates(checks.listed(_OWNER, "transitions", transitions, "templates"))
         if not self.templates:
             raise ValueError(Errors.CRF107)
         for template in self.templates + self.transitions:

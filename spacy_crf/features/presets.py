@@ -2,8 +2,8 @@
 
 from typing import Any, Optional
 
+from .. import checks
 from .extractor import FeatureSet
-from .settings import listed
 
 # ``functions`` are Any below: confection compares what a type says with a block that it has not called yet, and refuses it.
 
@@ -72,7 +72,8 @@ def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str
 
     extra (List[str]): More templates, such as ``in:cities[-1..1]``.
     """
-    return FeatureSet([*NER_TEMPLATES, *listed("extra", extra)], padding=False, functions=functions)
+    extra = checks.listed("spacy_crf.ner_features.v1", "extra", extra, "templates")
+    return FeatureSet([*NER_TEMPLATES, *extra], padding=False, functions=functions)
 
 
 def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Any]] = None) -> FeatureSet:
@@ -80,4 +81,5 @@ def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[
 
     extra (List[str]): More templates.
     """
-    return FeatureSet([*TAGGER_TEMPLATES, *listed("extra", extra)], functions=functions)
+    extra = checks.listed("spacy_crf.tagger_features.v1", "extra", extra, "templates")
+    return FeatureSet([*TAGGER_TEMPLATES, *extra], functions=functions)

@@ -2,8 +2,8 @@
 
 from typing import Any, Optional
 
-from .segments import SegmentFeatureSet
-from .settings import listed
+from .. import checks
+from .segments import OWNER, SegmentFeatureSet
 
 # What a chain reads at the tags that begin and end an entity. In cross-validation all of it gains 0.7 F1 on conll2000 (2500
 # sentences), 0.5 on cora_refs and 0.4 on usaddress over words, shapes, three letters and the neighbours outside. Flags, two words
@@ -50,5 +50,7 @@ def segment_features(
     functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``; those that they read as
         attributes of tokens, such as ``seg.first:fn:NAME``, take a Doc.
     """
-    chosen = SEGMENT_TEMPLATES if templates is None else listed("templates", templates)
-    return SegmentFeatureSet([*chosen, *listed("extra", extra)], patterns=patterns, functions=functions)
+    chosen = SEGMENT_TEMPLATES if templates is None else checks.listed(OWNER, "templates", templates, "templates")
+    return SegmentFeatureSet(
+        [*chosen, *checks.listed(OWNER, "extra", extra, "templates")], patterns=patterns, functions=functions
+    )

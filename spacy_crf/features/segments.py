@@ -29,11 +29,11 @@ from spacy.strings import hash_string
 from spacy.tokens import Doc, Span
 from spacy.vocab import Vocab
 
+from .. import checks
 from ..errors import Errors, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
-from . import settings
 from .columns import ColumnReader, TokenColumns, padding_values
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import FeatureCounter, FeatureIndex
@@ -130,6 +130,9 @@ def _known_parts() -> str:
     return ", ".join(f"seg.{kind}{names.get(kind, '')}" for kind in KINDS)
 
 
+OWNER = "spacy_crf.segment_features.v1"
+
+
 class SegmentFeatureSet:
     """What the config says of segment features (``spacy_crf.segment_features.v1``).
 
@@ -146,10 +149,18 @@ class SegmentFeatureSet:
         patterns: Optional[dict[str, Any]] = None,
         functions: Optional[dict[str, SpanSource]] = None,
     ):
-        given = settings.table("patterns", patterns)
+        given = checks.table(OWNER, "patterns", patterns, "Matcher patterns")
         self.patterns = {name: _pattern_list(name, pattern) for name, pattern in given.items()}
-        self.functions = Functions(settings.functions(functions))
-        texts = settings.listed("templates", templates)
+        self.functions = Functions(
+            checks.table(
+                OWNER,
+                "functions",
+                functions,
+                "registered functions, as [....functions.NAME] @misc = ... gives them",
+                callable,
+            )
+        )
+        texts = checks.listed(OWNER, "templates", templates, "templates")
         self.templates = list(dict.fromkeys(template for text in texts for template in parse_segment_template(text)))
         for template in self.templates:
             for kind, name, _ in template.parts:

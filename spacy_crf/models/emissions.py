@@ -16,7 +16,6 @@ from thinc.types import Floats2d
 from .. import checks
 from ..arrays import states_of
 from ..errors import announcements
-from ..features import settings
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
@@ -108,7 +107,7 @@ def SparseEmissions(
     min_count (int): Features met less often in training are left out.
     possible_states (bool): Give every feature a weight for every tag, not only for those it was seen with.
     """
-    _check_features(features)
+    _check_features("SparseEmissions", features)
     return Model(
         "sparse_emissions",
         sparse.forward,
@@ -116,8 +115,8 @@ def SparseEmissions(
         params={"states": None, "transitions": None},
         attrs={
             "features": EmissionFeatures(features),
-            "min_count": settings.count("min_count", min_count),
-            "possible_states": settings.flag("possible_states", possible_states),
+            "min_count": checks.count("SparseEmissions", "min_count", min_count),
+            "possible_states": checks.flag("SparseEmissions", "possible_states", possible_states),
             "role": EmissionRole("features"),
         },
     )
@@ -130,11 +129,14 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     features (FeatureSet): The templates, none of transitions.
     rows (int): A power of two, about as large as the number of features or larger.
     """
-    _check_features(features)
-    rows = settings.count("rows", rows)
-    settings.require(not rows & (rows - 1) and rows <= 1 << 30, "rows", rows, "it is a power of two, at most 2 ** 30")
+    owner = "HashedEmissions"
+    _check_features(owner, features)
+    rows = checks.count(owner, "rows", rows, most=1 << 30)
+    checks.expect(not rows & (rows - 1), owner, "rows", rows, "a power of two")
     templates = [*map(str, features.transitions)]
-    settings.require(not templates, "transitions", templates, "hashed emissions have no templates of transitions")
+    checks.expect(
+        not templates, owner, "transitions", templates, "empty: these emissions have no templates of transitions"
+    )
     return Model(
         "hashed_emissions",
         sparse.forward,
@@ -148,9 +150,9 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     )
 
 
-def _check_features(features: Any) -> None:
-    allowed = "give a feature set of tokens, such as spacy_crf.ner_features.v1"
-    settings.require(isinstance(features, FeatureSet), "features", features, allowed)
+def _check_features(owner: str, features: Any) -> None:
+    must = "a feature set of tokens, such as spacy_crf.ner_features.v1"
+    checks.expect(isinstance(features, FeatureSet), owner, "features", features, must)
 
 
 def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
 
+from .. import checks
 from ..arrays import ranges
 from ..errors import Errors, announcements
-from ..features import settings
 from ..features.columns import TokenColumns
 from ..features.extractor import IndexBuilder
 from ..features.gazetteers import Gazetteer
@@ -136,9 +136,8 @@ def SparseSegments(
     possible_states (bool): Give every feature a weight for every label, not only for those it was seen with.
     """
     features = segment_features() if features is None else features
-    settings.require(
-        isinstance(features, SegmentFeatureSet), "features", features, "give spacy_crf.segment_features.v1"
-    )
+    owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v1"
+    checks.expect(isinstance(features, SegmentFeatureSet), owner, "features", features, must)
     return Model(
         "sparse_segments",
         sparse.forward,
@@ -146,8 +145,8 @@ def SparseSegments(
         params=dict.fromkeys(PLACES),
         attrs={
             "segment_features": SegmentFeatures(features),
-            "min_count": settings.count("min_count", min_count),
-            "possible_states": settings.flag("possible_states", possible_states),
+            "min_count": checks.count(owner, "min_count", min_count),
+            "possible_states": checks.flag(owner, "possible_states", possible_states),
             "role": SegmentRole("segment_features"),
         },
     )

@@ -425,7 +425,7 @@ class CRFPipe(TrainablePipe):
         """
         checks.number(self.owner, "min_prob", min_prob, most=1.0)
         segments, probabilities = self._distribution(doc, keep_annotation).likely_spans(min_prob)
-        spans = self._spans(doc, segments)
+        spans = self.spans_of(doc, segments)
         order = np.argsort(-probabilities, kind="stable").tolist()
         return [(spans[n], float(probabilities[n])) for n in order]
 
@@ -440,7 +440,7 @@ class CRFPipe(TrainablePipe):
         checks.count(self.owner, "n", n)
         distribution = self._distribution(doc, keep_annotation)
         return [
-            (probability, self._spans(doc, self.decoding.segments(tags, distribution.starts)))
+            (probability, self.spans_of(doc, self.decoding.segments(tags, distribution.starts)))
             for probability, tags in distribution.n_best(n)
         ]
 
@@ -476,7 +476,7 @@ class CRFPipe(TrainablePipe):
         checks.count(self.owner, "seed", seed, least=0)
         distribution = self._distribution(doc, keep_annotation)
         drawn = distribution.sample(n, seed)
-        return [self._spans(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]
+        return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]
 
     def _distribution(self, doc: Doc, keep_annotation: bool) -> "Distribution":
         from .probabilities import distribution
@@ -491,7 +491,8 @@ class CRFPipe(TrainablePipe):
             return distribution(self, docs, scores, None, self.rules())
         return question.distribution(distribution(self, *question[:3], self.rules()))
 
-    def _spans(self, doc: Doc, segments: Segments) -> list[Span]:
+    def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
+        """Spans of a Doc, with their labels."""
         labels = self.labels
         return [Span(doc, b, e, label=labels[n]) for b, e, n in zip(*(column.tolist() for column in segments))]
 

@@ -23,7 +23,7 @@ def effects(pipe: CRFPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, list[
     def best(rules: list[Rule]) -> list[Span]:
         some = pipe.decoding.compile_rules(pipe.constraints.only(rules.__contains__))
         found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
-        return pipe._spans(doc, pipe.decoding.segments(found.tags, scores.starts))
+        return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts))
 
     before = now = best([])
     changes = []
