@@ -15,10 +15,6 @@ from .architecture import Architecture
 from .sparse import SparseFeatures
 from .table import Table
 
-# What a weight of a label that came later counts of what training met before: it was not asked for then. Counted in full, fifty
-# addresses were learned to F 0.58 in place of 0.80 where a model of news kept what it knew.
-LATER = 0.01
-
 
 class Evidence(NamedTuple):
     """How often training met what weights belong to."""
@@ -26,13 +22,12 @@ class Evidence(NamedTuple):
     counts: dict[str, NDArray[np.int64]]  # [F] of the features, by table
     tokens: int
     sequences: int
-    n_tags: int  # that there were
 
     @classmethod
-    def known(cls, counts: dict[str, NDArray[np.int64]], met: list[int], n_tags: int) -> "Evidence":
+    def known(cls, counts: dict[str, NDArray[np.int64]], met: list[int]) -> "Evidence":
         """met (list[int]): Tokens and sequences; zeros where a model was saved by a version that did not count."""
         tokens = max(met[0], int(counts["states"].max(initial=0)))
-        return cls(counts, tokens, met[1] or tokens // 15, n_tags)
+        return cls(counts, tokens, met[1] or tokens // 15)
 
     def plus(self, other: "Evidence") -> "Evidence":
         """With what came later."""
@@ -40,12 +35,7 @@ class Evidence(NamedTuple):
             name: later + np.pad(self.counts[name], (0, len(later) - len(self.counts[name])))
             for name, later in other.counts.items()
         }
-        return Evidence(counts, self.tokens + other.tokens, self.sequences + other.sequences, other.n_tags)
-
-    def factors(self, n_states: int, of_pairs: bool) -> Floats:
-        """What a weight of a state counts (float64[S]), or of a pair of states (float64[S, S])."""
-        later = np.arange(n_states) >= self.n_tags
-        return np.where(np.logical_or.outer(later, later) if of_pairs else later, LATER, 1.0)
+        return Evidence(counts, self.tokens + other.tokens, self.sequences + other.sequences)
 
 
 class TableBlock(NamedTuple):
@@ -83,8 +73,7 @@ class TableBlock(NamedTuple):
         """How often training met what each weight belongs to; new features come behind those that there were."""
         counts, known = np.zeros(len(self.table.index)), evidence.counts[self.name]
         counts[: len(known)] = known
-        factors = evidence.factors(self.features.n_states, self.features.is_of_pairs(self.name)).ravel()
-        return counts[self.table.rows_of_pairs()] * factors[self.table.pair_columns]
+        return counts[self.table.rows_of_pairs()]
 
 
 class SharedBlock(NamedTuple):
@@ -93,7 +82,6 @@ class SharedBlock(NamedTuple):
     model: Model
     name: str
     mask: NDArray[np.bool_]  # which of the scores have one
-    of_pairs: bool  # of states
     of_sequences: bool  # each sequence has one such score, not each token
 
     @property
@@ -117,8 +105,7 @@ class SharedBlock(NamedTuple):
         return number[tuple(map(slice, before.mask.shape))][before.mask]
 
     def met(self, evidence: Evidence) -> Floats:
-        count = float(evidence.sequences if self.of_sequences else evidence.tokens)
-        return np.broadcast_to(evidence.factors(self.mask.shape[-1], self.of_pairs) * count, self.mask.shape)[self.mask]
+        return np.full(self.size, float(evidence.sequences if self.of_sequences else evidence.tokens))
 
 
 class Weights:
@@ -138,7 +125,7 @@ class Weights:
         ]
         axes = {name: self.architecture.gives.AXES[name] for name in self.architecture.params}
         self._shared = [
-            SharedBlock(model, name, mask, axes[name][-2:] == ("state", "next state"), axes[name] == ("state",))
+            SharedBlock(model, name, mask, axes[name] == ("state",))
             for name, mask in self.architecture.weighed(model).items()
         ]
         self._blocks = [*self._tables, *self._shared]
@@ -165,7 +152,7 @@ class Weights:
     def evidence(self) -> Evidence:
         """What training has met so far."""
         counts = {block.name: block.table.counts for block in self._tables}
-        return Evidence.known(counts, self._model.attrs["met"], self.n_states)
+        return Evidence.known(counts, self._model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
         """What there is to meet in texts."""
@@ -176,7 +163,7 @@ class Weights:
             for name, table in features.tables.items():
                 rows = found.features[name].rows if name in found.features else np.zeros(0, dtype=np.int32)
                 counts[name] = np.bincount(rows, minlength=len(table.index))
-        return Evidence(counts, int(sequences[-1]), len(sequences) - 1, self.n_states)
+        return Evidence(counts, int(sequences[-1]), len(sequences) - 1)
 
     def met(self, evidence: Evidence) -> Floats:
         """How often what each weight belongs to was met: float64[n]."""

@@ -4,6 +4,8 @@ import numpy as np
 
 from .. import checks
 from ..kernels import walk as kernels
+from ..types import Floats
+from .objective import SequenceObjective
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 
@@ -18,14 +20,21 @@ class AROW(OnlineOptimizer):
     """
 
     identity = ("seed", "variance", "gamma")
+    follows = ("variance",)
 
     def __init__(self, *, variance: float = 1.0, gamma: float = 1.0, epochs_per_step: int = 1, seed: int = 0) -> None:
         super().__init__(epochs_per_step=epochs_per_step, seed=seed)
         self.variance = checks.positive("AROW", "variance", variance)
         self.gamma = checks.positive("AROW", "gamma", gamma)
 
-    def start(self, run: OnlineRun) -> None:
-        run.arrays["variance"] = np.full_like(run.slots, self.variance)
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)
+        if objective.anchor is not None:  # what training met before has made weights sure
+            slots, anchor = objective.corpus.slot_of_weight, objective.anchor
+            variance[slots] = 1.0 / (1.0 / self.variance + 2.0 * anchor.hold)
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        return 0.0  # the variance holds what was met before
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         return self.apply(kernels.AROW, pass_, run, self.gamma, memory=run.arrays["variance"])

@@ -33,6 +33,7 @@ class DualOptimizer(OnlineOptimizer):
     """
 
     wants_whole_corpus = True
+    walks_in_parts = False
     losses = (MaxMargin,)
     identity = ("seed", "l2")
 
@@ -64,7 +65,7 @@ class DualOptimizer(OnlineOptimizer):
             # Another corpus: weights are again where they began, and a sum over its sequences, all of them at their annotation.
             centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
             if objective.anchor is not None:
-                centre[corpus.slot_of_weight] = objective.anchor.weights
+                centre[corpus.slot_of_weight] = objective.anchor.centre
                 strength[corpus.slot_of_weight] += objective.anchor.strength
             run.slots[corpus.learned] = centre[corpus.learned]
             rows = kernels.make_table(corpus, pass_.room).rows
@@ -104,8 +105,8 @@ class DualOptimizer(OnlineOptimizer):
         """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
         raise NotImplementedError
 
-    def hold_back(self, run: OnlineRun, start: OnlineRun, objective: SequenceObjective) -> None:
-        """The strength of the anchor is part of the objective."""
+    def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
+        """The anchor is part of the objective."""
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         super().step(objective, key=key)

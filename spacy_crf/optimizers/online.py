@@ -23,7 +23,9 @@ from .objective import CRFOptimizer, SequenceObjective, WeightFrame
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-# Of a model that goes on, as a part of its largest weight
+# A model that goes on is drawn back to where it began after so many sequences, in which no weight moves further than this part of
+# its largest: steps from nothing, such as the first of AdaGrad, would leave behind all that has a scale already
+DRAWN_AFTER = 10
 LONGEST_STEP = 0.1
 
 
@@ -65,7 +67,8 @@ class OnlineOptimizer(CRFOptimizer):
     losses: tuple[type, ...] = (Perceptron, MaxMargin)
     averaging = False
     identity: tuple[str, ...] = ("seed",)  # settings that saved state depends on
-    drifts: tuple[str, ...] = ()  # arrays that move with the weights
+    drifts: tuple[str, ...] = ()  # arrays with the sum of all moves, each times when it was
+    follows: tuple[str, ...] = ()  # arrays that go as far as weights are let go
 
     def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
         super().__init__()
@@ -79,8 +82,17 @@ class OnlineOptimizer(CRFOptimizer):
 
     # ------------------------------------------------------------------------------------------------ what a rule adds
 
-    def start(self, run: OnlineRun) -> None:
+    walks_in_parts = True  # whether a pass may be cut, to draw weights back in between
+
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         """Set up what the rule remembers."""
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Any:
+        """How far a unit of the derivative of a sequence moves a weight: a float, or float64[n].
+
+        moves (float64[n]): What it just did with so many sequences.
+        """
+        raise NotImplementedError
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         """RETURNS (tuple[float, int]): The loss, and the place in the order where it was not finite, -1 if nowhere."""
@@ -133,10 +145,9 @@ class OnlineOptimizer(CRFOptimizer):
         self.prepare(objective, pass_, run, key)
         losses = 0.0
         backup = self._snapshot(run)
-        start = self._snapshot(run) if run.is_held else backup
         for _ in range(self.epochs_per_step):
             order = np.random.default_rng((self.seed, run.epoch)).permutation(len(corpus.starts) - 1)
-            losses, place = self.walk(pass_._replace(order=order), run)
+            losses, place = self._walk_through(pass_._replace(order=order), run, objective)
             n_finite = np.count_nonzero(np.isfinite(run.slots))
             if place < 0 and not (math.isfinite(losses) and n_finite == len(run.slots) - len(corpus.forbidden)):
                 place = len(order) - 1
@@ -146,12 +157,9 @@ class OnlineOptimizer(CRFOptimizer):
                 raise ValueError(
                     Errors.CRF206.format(key=key, optimizer=type(self).__name__, epoch=backup.epoch + 1, sequence=name)
                 )
-            run.count += len(order)
             run.epoch += 1
             if self.epochs_per_step > 1:
                 backup = self._snapshot(run, backup)
-        if run.is_held:
-            self.hold_back(run, start, objective)
         weights = self.present(run)[corpus.slot_of_weight]
         chosen = weights
         if self.averaging:
@@ -167,22 +175,40 @@ class OnlineOptimizer(CRFOptimizer):
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         """Called at the start of each step."""
 
-    def hold_back(self, run: OnlineRun, start: OnlineRun, objective: SequenceObjective) -> None:
-        """Lets each weight go its share of the way.
+    def _walk_through(self, pass_: Pass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
+        """RETURNS (tuple[float, int]): As `walk`."""
+        order, losses = pass_.order, 0.0
+        length = DRAWN_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
+        for begin in range(0, len(order), length):
+            part = order[begin : begin + length]
+            start = self._snapshot(run) if run.is_held else run
+            loss, place = self.walk(pass_._replace(order=part), run)
+            if place >= 0:
+                return loss, begin + place
+            losses += loss
+            run.count += len(part)
+            if run.is_held:
+                self.draw_back(run, objective, start, len(part))
+        return losses, -1
 
-        start (OnlineRun): As it was when the step began.
+    def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
+        """Towards the weights that a model goes on from.
+
+        start (OnlineRun): As it was so many sequences ago.
         """
-        slots, share = objective.corpus.slot_of_weight, objective.anchor.shares
-        origin = self.present(start)[slots]
-        way = self.present(run)[slots] - origin
-        # Rules without a scale of their own, such as perceptrons, would leave behind all that has one
-        farthest, allowed = np.abs(share * way).max(initial=0.0), LONGEST_STEP * np.abs(origin).max(initial=0.0)
-        if 0.0 < allowed < farthest:
-            share = share * (allowed / farthest)
-        run.slots[slots] = (origin + share * way) / run.numbers.get("scale", 1.0)
+        slots, anchor = objective.corpus.slot_of_weight, objective.anchor
+        weights, before = self.present(run)[slots], self.present(start)[slots]
+        rates = self.rates(run, objective, weights - before, n_sequences)
+        way = anchor.drawn(weights, rates, n_sequences) - before
+        farthest, allowed = np.abs(way).max(initial=0.0), LONGEST_STEP * np.abs(anchor.begin).max(initial=0.0)
+        part = allowed / farthest if 0.0 < allowed < farthest else 1.0
+        moves = before + part * way - weights
+        run.slots[slots] += moves / run.numbers.get("scale", 1.0)
         for name in self.drifts:
-            before, after = start.arrays[name][slots], run.arrays[name][slots]
-            run.arrays[name][slots] = before + share * (after - before)
+            run.arrays[name][slots] += run.count * moves
+        for name in self.follows:
+            array = run.arrays[name]
+            array[slots] = start.arrays[name][slots] + part * (array - start.arrays[name])[slots]
 
     def _run_of(self, objective: SequenceObjective, key: str) -> OnlineRun:
         earlier, corpus = self._runs.get(key), objective.corpus
@@ -194,7 +220,7 @@ class OnlineOptimizer(CRFOptimizer):
         slots[corpus.slot_of_weight] = weights
         slots[corpus.forbidden] = -np.inf
         run = self._runs[key] = OnlineRun(objective.layout, assigned, slots)
-        self.start(run)
+        self.start(run, objective)
         if earlier is not None and earlier.frame is not None and earlier.layout != objective.layout:
             self._take_over(run, earlier, objective)
         run.frame, run.slot_of_weight = objective.frame(), corpus.slot_of_weight

@@ -5,6 +5,7 @@ import numpy as np
 from .. import checks
 from ..kernels import walk as kernels
 from ..types import Floats
+from .objective import SequenceObjective
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 
@@ -44,7 +45,11 @@ class PassiveAggressive(OnlineOptimizer):
 
     drifts = ("drift",)
 
-    def start(self, run: OnlineRun) -> None:
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        moved = moves[moves != 0.0]  # each by the step's length, as derivatives of features are one
+        return float(np.sqrt(np.mean(moved**2))) if len(moved) else 0.0
+
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["drift"] = np.zeros_like(run.slots)
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:

@@ -8,6 +8,7 @@ from .. import checks
 from ..errors import Warnings
 from ..kernels import walk as kernels
 from ..types import Floats
+from .objective import SequenceObjective
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -23,6 +24,8 @@ class AveragedPerceptron(OnlineOptimizer):
     use_averages (bool): Whether `optimizer.averages` is there.
     epochs_per_step (int): Passes over the batch in one step.
     seed (int): For the order of the sequences.
+
+    Nothing depends on how far an update moves a weight, here 1, but for a model that goes on: its weights have a unit already.
     """
 
     def __init__(self, *, use_averages: bool = True, epochs_per_step: int = 1, seed: int = 0) -> None:
@@ -31,11 +34,15 @@ class AveragedPerceptron(OnlineOptimizer):
 
     drifts = ("drift",)
 
-    def start(self, run: OnlineRun) -> None:
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["drift"] = np.zeros_like(run.slots)
+        run.numbers["unit"] = 1.0 if objective.anchor is None else objective.anchor.unit
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        return run.numbers["unit"]
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
-        return self.apply(kernels.PERCEPTRON, pass_, run, memory=run.arrays["drift"])
+        return self.apply(kernels.PERCEPTRON, pass_, run, run.numbers["unit"], memory=run.arrays["drift"])
 
     def average(self, run: OnlineRun) -> Floats:
         return run.slots - run.arrays["drift"] / (run.count + 1)
@@ -53,10 +60,18 @@ class BatchPerceptron(OnlineOptimizer):
     seed (int): For the order of the sequences, on which nothing depends here but the rounding.
     """
 
+    walks_in_parts = False
+
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        run.numbers["unit"] = 1.0 if objective.anchor is None else objective.anchor.unit
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        return run.numbers["unit"] / n_sequences
+
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         updates = np.zeros_like(run.slots)
         loss, place = self.apply(kernels.VOTED_PERCEPTRON, pass_, run, memory=updates)
-        run.slots += updates
+        run.slots += run.numbers["unit"] * updates
         return loss, place
 
 

@@ -57,7 +57,7 @@ class SGD(OnlineOptimizer):
         self.calibration_samples = checks.count("SGD", "calibration_samples", calibration_samples)
         self.calibration_candidates = checks.count("SGD", "calibration_candidates", calibration_candidates)
 
-    def start(self, run: OnlineRun) -> None:
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.numbers = {"scale": 1.0, "due": 0.0}
         if self.l1:
             run.arrays["paid"] = np.zeros_like(run.slots)
@@ -67,19 +67,22 @@ class SGD(OnlineOptimizer):
             return
         # l2 belongs to the sum over all sequences
         run.numbers["sequences"] = float(self.sequences or max(1, len(objective.corpus.starts) - 1))
-        run.numbers["eta"] = self._calibrate(pass_, run, key)
+        run.numbers["eta"] = self._calibrate(pass_, run, objective, key)
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        _, rate, offset = self._schedule(run)
+        return rate / (offset + run.count)
+
+    def _schedule(self, run: OnlineRun) -> tuple[float, float, float]:
+        decay = 0.0 if run.is_held else 2.0 * self.l2 / run.numbers["sequences"]
+        # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay as if l2 were 1
+        slower = decay if decay > 0.0 else 2.0 / run.numbers["sequences"]
+        return decay, 1.0 / slower, 1.0 / (slower * run.numbers["eta"])
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
-        return self._walk(pass_, run, run.numbers["eta"])
-
-    def _walk(self, pass_: Pass, run: OnlineRun, eta: float) -> tuple[float, int]:
         numbers, sequences = run.numbers, run.numbers["sequences"]
-        l1, l2 = (0.0, 0.0) if run.is_held else (self.l1, self.l2)
-        decay = 2.0 * l2 / sequences
-        # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay as if l2 were 1
-        slower = decay if decay > 0.0 else 2.0 / sequences
-        rate, offset = 1.0 / slower, 1.0 / (slower * eta)
-        schedule = (decay, rate, offset)
+        l1 = 0.0 if run.is_held else self.l1
+        schedule = self._schedule(run)
         if not l1:
             return self.apply(kernels.SGD, pass_, run, *schedule)
         paid = run.arrays["paid"]
@@ -93,7 +96,7 @@ class SGD(OnlineOptimizer):
     def penalty(self, weights: Floats) -> float:
         return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
 
-    def _calibrate(self, pass_: Pass, run: OnlineRun, key: str) -> float:
+    def _calibrate(self, pass_: Pass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
         """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved."""
         corpus, n_sequences = pass_.corpus, len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
@@ -102,11 +105,13 @@ class SGD(OnlineOptimizer):
 
         def objective(position: OnlineRun) -> float:
             loss, _ = self.apply(kernels.NOTHING, pass_, position, memory=position.arrays.get("paid"))
-            return loss + (0.0 if run.is_held else share * self.penalty(self.present(position)[corpus.slot_of_weight]))
+            weights = self.present(position)[corpus.slot_of_weight]
+            return loss + (goal.anchor.cost(weights, len(sample)) if run.is_held else share * self.penalty(weights))
 
         def try_rate(eta: float) -> float:
             trial = self._snapshot(run)
-            _, place = self._walk(pass_, trial, eta)
+            trial.numbers["eta"] = eta
+            _, place = self._walk_through(pass_, trial, goal)
             after = objective(trial) if place < 0 else np.inf
             return after if np.isfinite(after) else np.inf
 
@@ -166,7 +171,7 @@ class AdaGrad(OnlineOptimizer):
         self.rate = checks.positive("AdaGrad", "learn_rate", learn_rate)
         self.epsilon = checks.positive("AdaGrad", "epsilon", epsilon)
 
-    def start(self, run: OnlineRun) -> None:
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["squares"] = np.zeros_like(run.slots)
         run.arrays["regularized"] = np.zeros_like(run.slots)
 
@@ -183,6 +188,10 @@ class AdaGrad(OnlineOptimizer):
             seen = float(run.count + len(pass_.order))
             kernels.catch_up_all(pass_.corpus.learned, run.slots, settings, seen, regularized, squares)
         return loss, place
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Floats:
+        squares = run.arrays["squares"][objective.corpus.slot_of_weight]
+        return np.where(squares > 0.0, self.rate / (self.epsilon + np.sqrt(squares)), 0.0)
 
     def penalty(self, weights: Floats) -> float:
         return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)

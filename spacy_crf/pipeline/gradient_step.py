@@ -1,7 +1,10 @@
 """A step that thinc takes, by the gradient that is there."""
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 from spacy.tokens import Doc
 from thinc.api import Model, Optimizer
 
@@ -23,10 +26,10 @@ def forget_gradients(model: Model) -> None:
             node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
 
 
-def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, met: list[Doc], stepped: Optional[Doc]) -> None:
+def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, stepped: Optional[Doc]) -> None:
     """Takes the step.
 
-    met (list[Doc]): What the gradient is of, where the model goes on from what it has learned.
+    n_sequences (int): What the gradient is of.
     stepped (Doc): The last one it is of, for the message.
     RAISES (ValueError): CRF315 if weights would not be finite; they stay as they were.
     """
@@ -34,37 +37,46 @@ def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, met: list[Doc], step
     before = {(node.id, name): node.get_param(name).copy() for node, name in params}
     if isinstance(optimizer, Optimizer):
         _forget_other_shapes(optimizer, params)
-    averages = {}
-    if met and optimizer.averages is not None:
-        # Those of the first step begin at zero, as thinc's do
-        averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
+    going_on = pipe.training.going_on
+    draw_back = _drawing_back(pipe, optimizer, before) if going_on is not None and going_on.since is not None else None
     pipe.model.finish_update(optimizer)
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
             node.set_param(name, before[node.id, name])
         text = "" if stepped is None else stepped.text[:40]
         raise ValueError(Errors.CRF315.format(name=pipe.name, text=text, optimizer=type(optimizer).__name__))
-    if met:
-        _hold_back(pipe, optimizer, met, before, averages)
+    if draw_back is not None:
+        draw_back(n_sequences)
 
 
-def _hold_back(pipe: "CRFPipe", optimizer: Optimizer, met: list[Doc], before: dict[Any, Any], averages: dict) -> None:
-    """Lets each weight go its share of the way of a step.
+def _drawing_back(pipe: "CRFPipe", optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:
+    """What draws the weights of a model that goes on back after a step.
 
-    before, averages (dict): The weights, and the optimizer's averages of them, as they were.
+    before (dict): The weights.
     """
-    from ..optimizers.anchor import Anchor  # prediction does without
+    params, start = parameters(pipe.model), pipe.training.frame().weights()
+    gradients = [node.get_grad(name) for node, name in params if node.has_grad(name)]
+    length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+    averages = {}
+    if optimizer.averages is not None:
+        # Those of the first step begin at zero, as thinc's do
+        averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
 
-    frame = pipe.training.frame()
-    shares = frame.parameters(Anchor.of(frame, pipe.training.evidence, frame.evidence_of(met)).shares)
-    for node, name in parameters(pipe.model):
-        key = (node.id, name)
-        if key in shares:
-            weights = before[key] + shares[key] * (node.get_param(name) - before[key])
-            node.set_param(name, weights)
-            if key in averages:
-                node.ops.update_averages(averages[key], weights, optimizer.nr_update[key])
-                optimizer.averages[key] = averages[key]
+    def draw_back(n_sequences: int) -> None:
+        anchor = pipe.training.going_on.anchor(pipe)
+        # A single rate, as optimizers with many do not tell them
+        rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
+        moves = pipe.training.frame().parameters(anchor.drawn(anchor.now, rate, n_sequences) - anchor.now)
+        for node, name in params:
+            key = (node.id, name)
+            if key in moves:
+                weights = node.get_param(name) + moves[key]
+                node.set_param(name, weights)
+                if key in averages:
+                    node.ops.update_averages(averages[key], weights, optimizer.nr_update[key])
+                    optimizer.averages[key] = averages[key]
+
+    return draw_back
 
 
 def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:

@@ -96,7 +96,7 @@ def initialize(
         raise ValueError(Errors.CRF403.format(name=pipe.name))
     pipe.check_settings()
     if saved is None:
-        pipe.training.evidence = None
+        pipe.training.going_on = None
         forget(pipe.model)
     _set_gazetteers(pipe, options.gazetteers, nlp)
     pipe.decoding.measure(get_examples, Keys.of(pipe.cfg).alternatives)

@@ -45,10 +45,10 @@ class NewFeatures:
     """Adds features, and weights of features with labels, of texts that were not met before."""
 
     def __init__(self) -> None:
-        self._met: set[int] = set()  # texts with their annotation
+        self._texts = TextsMet()
 
     def add(self, pipe: "CRFPipe", examples: list[Example]) -> None:
-        new = [example for example in examples if self._is_new(pipe, example)]
+        new = self._texts.new_of(pipe, examples)
         if not new:
             return
         pipe.decoding.measure(lambda: new, supervision.Keys.of(pipe.cfg).alternatives)
@@ -58,6 +58,17 @@ class NewFeatures:
                 yield pipe.training.to_count([example.predicted for example in block], block, GoldReport())
 
         pipe.model.initialize(X=corpus, Y=(pipe.vocab, len(pipe.tags())))
+
+
+class TextsMet:
+    """Tells texts, with their annotation, that were met from new ones."""
+
+    def __init__(self) -> None:
+        self._met: set[int] = set()
+
+    def new_of(self, pipe: "CRFPipe", examples: Iterable[Example]) -> list[Example]:
+        """Those that it is asked about for the first time."""
+        return [example for example in examples if self._is_new(pipe, example)]
 
     def _is_new(self, pipe: "CRFPipe", example: Example) -> bool:
         read = [IDS[name.upper()] for name in pipe.token_attributes]

@@ -33,17 +33,17 @@ class PreparedCorpus:
         self._features = pipe.sparse_features
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         self.objective = view_corpus(kind, pipe.model, pipe.loss, corpus)
-        if pipe.training.evidence is not None:
-            from ..optimizers.anchor import Anchor, Anchored  # prediction does without
+        if pipe.training.going_on is not None:
+            from ..optimizers.anchor import Anchored  # prediction does without
 
-            anchor = Anchor.of(self.objective, pipe.training.evidence, self.evidence)
+            anchor = pipe.training.going_on.anchor(pipe, self.evidence)
             if kind == "objective":
                 self.objective = Anchored(self.objective, anchor)
             else:
                 self.objective.anchor = anchor
 
     def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        if self._pipe.training.evidence is not None:
+        if self._pipe.training.going_on is not None:
             found = self._pipe.training.frame().evidence_of(batch.docs)
             self.evidence = found if self.evidence is None else self.evidence.plus(found)
         return batch

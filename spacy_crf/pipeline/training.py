@@ -16,9 +16,10 @@ from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, doc_bounds, sequence_starts
 from ..models.corpus import block_tokens
 from ..models.role import AnnotatedDocs
-from ..models.weights import Evidence, Weights
+from ..models.weights import Weights
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from . import supervision
+from .going_on import GoingOn
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
 from .novelty import NewFeatures, add_labels
@@ -45,14 +46,14 @@ class Training:
     def __init__(self, pipe: "CRFPipe"):
         self._pipe, optimizer = pipe, pipe.optimizer
         self.corpus: Optional[PreparedCorpus] = None
-        # What training met of which nothing is left but the weights; None where they come from this training
-        self.evidence: Optional[Evidence] = None
+        # None where the weights come from this training
+        self.going_on: Optional[GoingOn] = None
         # Whose features are still to be added; None where `initialize` counted all there are
         self.new_features: Optional[NewFeatures] = None
         self.prunes = False  # whether zero weights are left out when the model is saved
         self._batch: list[TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
-        self._gradient_of: list[Doc] = []  # whose gradient waits for its step, where there is evidence
+        self._n_gradients = 0  # of sequences, that wait for their step
         # Whether the optimizer asks for the objective; None until the first step tells
         is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False)
         self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
@@ -64,7 +65,7 @@ class Training:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies begin without what waits for a step."""
-        return {**self.__dict__, "corpus": None, "_batch": [], "_stepped": None, "_gradient_of": []}
+        return {**self.__dict__, "corpus": None, "_batch": [], "_stepped": None, "_n_gradients": 0}
 
     def begin(self) -> None:
         """The model has been initialized."""
@@ -207,9 +208,13 @@ class Training:
 
     def meet(self, examples: list[Example]) -> None:
         """Adds what a batch brings that is not known: labels, and features where `initialize` did not count all."""
+        if self.going_on is not None:
+            self.going_on.begin(self._pipe)
         add_labels(self._pipe, examples)
         if self.new_features is not None and self._pipe.sparse_features is not None:
             self.new_features.add(self._pipe, examples)
+        if self.going_on is not None:
+            self.going_on.meet(self._pipe, examples)
 
     @property
     def has_read_corpus(self) -> bool:
@@ -246,10 +251,9 @@ class Training:
             for part in batch:
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
-            if self._gradient_of:
-                self._tell_going_on(len(self._gradient_of))
-            docs, self._gradient_of = self._gradient_of, []
-            step_by_gradient(pipe, optimizer, docs, self._stepped)
+            n_sequences, self._n_gradients = self._n_gradients, 0
+            self._tell_going_on(n_sequences)
+            step_by_gradient(pipe, optimizer, n_sequences, self._stepped)
             pipe.forget_scores()
         elif pipe.sparse_features is None:
             raise ValueError(Errors.CRF405.format(name=pipe.name, optimizer=type(optimizer).__name__))
@@ -269,8 +273,7 @@ class Training:
         if not math.isfinite(loss):
             raise ValueError(Errors.CRF314.format(name=pipe.name, text=docs[0].text[:40]))
         backprop(d_scores)
-        if self.evidence is not None and pipe.sparse_features is not None:
-            self._gradient_of += docs
+        self._n_gradients += len(scores.starts) - 1
         self._stepped = docs[0]
         batch.losses[pipe.name] += loss
 
@@ -294,9 +297,6 @@ class Training:
         if self.corpus is None or self.corpus.kind != kind or not self.corpus.holds(examples):
             if self.corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %d texts", pipe.name, len(examples))
-            if self.evidence is not None and self.corpus is not None and optimizer.wants_whole_corpus:
-                # It has learned the batch before as well as it can, which now is part of what there was
-                self.evidence = self.evidence.plus(self.corpus.evidence)
             self.meet(examples)
             self._tell_going_on(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
@@ -328,11 +328,11 @@ class Training:
         self.new_features = NewFeatures()
         self._pipe.told.discard(_GOES_ON)
         sparse = self._pipe.is_initialized and self._pipe.sparse_features is not None
-        self.evidence = self.frame().evidence() if sparse else None
+        self.going_on = GoingOn(self.frame().evidence()) if sparse else None
 
     def _tell_going_on(self, n_texts: int) -> None:
-        if self.evidence is not None:
-            self._announce_once(_GOES_ON, self.evidence.sequences, n_texts)
+        if self.going_on is not None:
+            self._announce_once(_GOES_ON, self.going_on.evidence.sequences, n_texts)
 
     def _announce_once(self, text: str, *values: Any) -> None:
         if text not in self._pipe.told:

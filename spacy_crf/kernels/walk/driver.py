@@ -74,7 +74,7 @@ def walk(
                 adagrad(slots, amounts, weights, settings, squares)
             if bests is not None and rule <= AROW and n_slots > 0:
                 if rule == PERCEPTRON:
-                    perceptron(slots, amounts, weights, seen + k, memory)
+                    perceptron(slots, amounts, weights, settings, seen + k, memory)
                 elif rule == VOTED_PERCEPTRON:
                     n_updates += 1
                     for n in range(n_slots):
