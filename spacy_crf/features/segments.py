@@ -49,7 +49,6 @@ Pattern = list[dict[str, Any]]
 _TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, "count": 0}
 _OPENING, _CLOSING, _INSIDE = {"first", "before"}, {"last", "after"}, {"contains", "count"}
 _WHOLE = {"text": "orth", "lower": "lower", "shape": "shape"}
-_ONE_WHOLE = [[kind] for kind in _WHOLE]
 _ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
 _PHRASES = {"in", "near"}  # of these, those that name a gazetteer
 _NAMED = {*_TOKEN_PARTS, *_ITEMS}
@@ -314,6 +313,7 @@ class CompiledSegments:
              if part.kind in _TOKEN_PARTS or part.kind in _WHOLE} | {"lower", *self._phrase_column.values()}
         )  # fmt: skip
         self._plain = self._compile((template, template.parts) for template in feature_set.spans)
+        self._reads_wholes = all(len(t.parts) == 1 and t.kinds <= _WHOLE.keys() for t in feature_set.spans)
         # Of each template that has items: the part that gives them, and what it reads beside
         self._with_items = []
         for template in feature_set.span_items:
@@ -335,7 +335,6 @@ class CompiledSegments:
         parts = [*chain.from_iterable(of_templates)]
         arrays = [np.append(0, np.cumsum([*map(len, of_templates)])), [_PART_KINDS[part.kind] for part in parts]]
         arrays += [[*map(self._column, parts)], [*map(_offset, parts)]]
-        arrays.append([self._column(of[0]) if [part.kind for part in of] in _ONE_WHOLE else -1 for of in of_templates])
         return kernels.SpanTemplates(np.array(seeds, dtype=np.uint64), *(np.array(a, dtype=np.int64) for a in arrays))
 
     def _column(self, part: SegmentPart) -> int:
@@ -463,13 +462,13 @@ class CompiledSegments:
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
         n_tokens, tokens = len(columns.lexemes), self.read(columns)
-        plain = [*self._known_plain(tokens, longest, index)]
-        own = [*plain, *self._known_items(docs, columns, tokens, longest, index)]
+        wholes = [*self._known_wholes(tokens, longest, index)]
+        own = [*wholes, *self._known(docs, columns, tokens, longest, index)]
         parts = [*own, *self._repeats(columns, tokens, longest, token_index)] or [_NONE_KNOWN]
         n_own = sum(len(begin) for begin, *_ in own)
         begin, length, rows, values = (np.concatenate(arrays) for arrays in zip(*parts))
         is_own = np.arange(len(rows)) < n_own
-        if len(parts) > len(plain):  # those are in their order
+        if len(parts) > len(wholes):  # those are in their order
             order = np.argsort(begin * (longest + 1) + length, kind="stable")
             begin, length, rows, values, is_own = (array[order] for array in (begin, length, rows, values, is_own))
         starts, lengths, span = kernels.number_spans(begin, length, n_tokens)
@@ -477,23 +476,30 @@ class CompiledSegments:
         of_repeats = _compressed(span[~is_own], rows[~is_own], values[~is_own], len(lengths))
         return KnownSpans(SpanList(starts, lengths), of_own, of_repeats)
 
-    def _known_plain(self, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex) -> Iterable[tuple]:
-        """First tokens, lengths, rows and values of the known features of plain templates."""
-        if self.feature_set.spans and len(index):
-            room, of_table = 4 * len(tokens.values), (self._whole_columns, index.sieve, *index.table.arrays)
-            begin, length, row = _listed(
-                lambda found: kernels.list_known(tokens, self._plain, longest, *of_table, found), room
-            )
+    def _known_wholes(self, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex) -> Iterable[tuple]:
+        """First tokens, lengths, rows and values of the known features, where all templates read nothing but whole spans."""
+        if self._reads_wholes and self.feature_set.spans and len(index):
+            seeds, columns, table = self._plain.seeds, self._plain.columns, (index.sieve, *index.table.arrays)
+            search = partial(kernels.list_known, tokens.values, tokens.closing, longest, seeds, columns, table)
+            begin, length, row = _listed(search, 4 * len(tokens.values))
             yield begin, length, row, np.ones(len(row), dtype=np.float32)
 
-    def _known_items(
+    def _known(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
     ) -> Iterable[tuple]:
-        """The same of the templates with items."""
+        """The same of the other templates, and of all where there are such."""
+        is_asked = self._with_items or not self._reads_wholes
         n_tokens, at_once = len(tokens.values), max(1, _SPANS_AT_ONCE // longest)
-        for first in range(0, n_tokens if self._with_items and len(index) else 0, at_once):
+        for first in range(0, n_tokens if is_asked and len(index) else 0, at_once):
             begin, length = kernels.all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
-            items = self._items(self._spans(docs, columns, tokens, begin, length))
+            spans = self._spans(docs, columns, tokens, begin, length)
+            if not self._reads_wholes:
+                hashes = kernels.hash_spans(tokens, self._plain, begin, length, spans.whole)
+                rows = index.rows(hashes.ravel())
+                [known] = np.nonzero(rows >= 0)
+                span = known // max(1, hashes.shape[1])
+                yield begin[span], length[span], rows[known], np.ones(len(known), dtype=np.float32)
+            items = self._items(spans)
             rows = index.rows(items.hash)
             span = items.span[rows >= 0]
             yield begin[span], length[span], rows[rows >= 0], items.value[rows >= 0]

@@ -73,72 +73,66 @@ class SpanTemplates(NamedTuple):
     kinds: NDArray[np.int64]  # [P]
     columns: NDArray[np.int64]  # [P]
     offsets: NDArray[np.int64]  # [P] how far from the first or the last token a part reads, at most R
-    whole: NDArray[np.int64]  # [M] the column of a template that reads it as a whole and nothing else, -1 for others
-
-
-@helper
-def _hash_span(tokens, templates, m, begin, end, whole):
-    """Hash of one template at one span, NO_FEATURE where a part is absent.
-
-    whole (uint64[C]): `hash_whole` of the columns that parts of the kind WHOLE read.
-    """
-    opening, closing = tokens.opening[begin], tokens.closing[begin]
-    hashed = templates.seeds[m]
-    for p in range(templates.part_starts[m], templates.part_starts[m + 1]):
-        kind, column = templates.kinds[p], templates.columns[p]
-        if kind == LENGTH:
-            value = np.uint64(end - begin)
-        elif kind == WHOLE:
-            value = whole[column]
-        else:
-            position = templates.offsets[p] + (begin if kind == FIRST else end - 1)
-            if position < opening:
-                value = tokens.padding[opening - position - 1]
-            elif position >= closing:
-                value = tokens.padding[len(tokens.padding) // 2 + position - closing]
-            else:
-                value = tokens.values[position, column]
-        if value == ABSENT:
-            return NO_FEATURE
-        hashed = mix(hashed, value)
-    return hashed
 
 
 @kernel
 def hash_spans(tokens, templates, begin, length, wholes):
-    """Hash of every template at every span: uint64[N, M].
+    """Hash of every template at every span: uint64[N, M], NO_FEATURE where a part is absent.
 
-    begin (int64[N]), length (int32[N]): The spans, and wholes (uint64[N, C]): as in `_hash_span`.
+    begin (int64[N]), length (int32[N]): The spans.
+    wholes (uint64[N, C]): `hash_whole` of the columns that parts of the kind WHOLE read.
     """
-    hashes = np.empty((len(begin), len(templates.seeds)), dtype=np.uint64)
+    # Each array is taken out of its tuple once: to count who holds it took ten times as long as all else
+    values, padding, opening, closing = tokens
+    seeds, part_starts, kinds, columns, offsets = templates
+    hashes = np.empty((len(begin), len(seeds)), dtype=np.uint64)
     for n in range(len(begin)):
-        for m in range(len(templates.seeds)):
-            hashes[n, m] = _hash_span(tokens, templates, m, begin[n], begin[n] + length[n], wholes[n])
+        b, e = begin[n], begin[n] + length[n]
+        for m in range(len(seeds)):
+            hashed = seeds[m]
+            for p in range(part_starts[m], part_starts[m + 1]):
+                if kinds[p] == LENGTH:
+                    value = np.uint64(length[n])
+                elif kinds[p] == WHOLE:
+                    value = wholes[n, columns[p]]
+                else:
+                    position = offsets[p] + (b if kinds[p] == FIRST else e - 1)
+                    if position < opening[b]:
+                        value = padding[opening[b] - position - 1]
+                    elif position >= closing[b]:
+                        value = padding[len(padding) // 2 + position - closing[b]]
+                    else:
+                        value = values[position, columns[p]]
+                if value == ABSENT:
+                    hashed = NO_FEATURE
+                    break
+                hashed = mix(hashed, value)
+            hashes[n, m] = hashed
     return hashes
 
 
 @kernel
-def list_known(tokens, templates, longest, whole_columns, sieve, slots, rows, found):
+def list_known(values, closing, longest, seeds, columns, table, found):
     """The features that spans of at most ``longest`` tokens have in a table, by span and by template.
 
-    whole_columns (int64[W]): Those that parts of the kind WHOLE read.
-    sieve (uint64[L]), slots (uint64[N]), rows (int32[N]): The table, see `hashing`.
-    found (int64[3, M]): Receives the first M: first token and length of the span, and row of the feature.
+    values (uint64[T, C]), closing (int64[T]): As in `SpanTokens`.
+    seeds (uint64[M]), columns (int64[M]): Templates of one part each, of the kind WHOLE, and of a column of its own.
+    table: Its sieve (uint64[L]), slots (uint64[N]) and rows (int32[N]), see `hashing`.
+    found (int64[3, F]): Receives the first F: first token and length of the span, and row of the feature.
     RETURNS (int): How many there are.
     """
-    whole = np.empty(tokens.values.shape[1], dtype=np.uint64)
+    sieve, slots, rows = table
+    whole = np.empty(values.shape[1], dtype=np.uint64)
     n = 0
-    for begin in range(len(tokens.values)):
+    for begin in range(len(values)):
         whole[:] = NO_FEATURE
-        for end in range(begin + 1, min(begin + longest, tokens.closing[begin]) + 1):
-            for column in whole_columns:
-                whole[column] = mix(whole[column], tokens.values[end - 1, column])
-            for m in range(len(templates.seeds)):
-                column = templates.whole[m]
-                if column >= 0 and whole[column] != ABSENT:  # most features of spans; this took half as long
-                    hashed = mix(templates.seeds[m], whole[column])
-                else:
-                    hashed = _hash_span(tokens, templates, m, begin, end, whole)
+        for end in range(begin + 1, min(begin + longest, closing[begin]) + 1):
+            for m in range(len(seeds)):
+                column = columns[m]
+                whole[column] = mix(whole[column], values[end - 1, column])
+                if whole[column] == ABSENT:
+                    continue
+                hashed = mix(seeds[m], whole[column])
                 if hashed == NO_FEATURE or not passes(sieve, hashed):
                     continue
                 row = rows[find_slot(slots, hashed)]
