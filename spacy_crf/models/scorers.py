@@ -25,7 +25,7 @@ class TableScorer:
     """
 
     def __init__(self, compiled: CompiledTemplates, table: Table, weights: NDArray[np.float32], *, by_lexeme: bool):
-        self.slots = table.slots(weights)
+        self.slots = table.slots(weights).astype(np.float32)  # as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
         self._lexeme_scores = LexemeScores(compiled, single, table, self.slots)

@@ -260,10 +260,9 @@ class Scorer:
             kind: TableScorer(templates, features.tables[kind], weights[kind], by_lexeme=not features.is_of_pairs(kind))
             for kind, templates in compiled.templates.items()
         }
-        of_tokens = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
-        self._slots = {
-            n: of_tokens.get(n) if n in of_tokens else t.slots(weights[n]) for n, t in features.tables.items()
-        }
+        self._slots = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
+        for name in features.tables.keys() - self._slots.keys():
+            self._slots[name] = features.tables[name].slots(weights[name]).astype(np.float32)
         compiled.reader.max_lexemes = most_lexemes(self._of_tokens.values())
 
     def __call__(self, docs: list[Doc]) -> Any:
