@@ -70,7 +70,7 @@ def all_paths(joined):
     scores, clamp = joined.scores, joined.clamp
     if hasattr(scores, "emissions"):
         for score, path in reference.paths(scores, 0, len(scores.emissions), clamp):
-            yield score, list(enumerate(path)), np.array(path)
+            yield score, [(2 * t + end, state) for t, state in enumerate(path) for end in (0, 1)], np.array(path)
         return
     for score, segments in reference.segment_paths(scores, 0, len(scores.tokens), clamp):
         path = np.full(len(scores.tokens), -2)

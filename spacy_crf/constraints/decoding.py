@@ -177,7 +177,7 @@ class Search:
         """The best labelling under some rules, None if there is none or it was not found in time."""
         rules = self._rules
         automata = [n for n in rules.automata_of(kept) if not self._of_sentence or rules.automata[n].rule.in_sentence]
-        if any(rules.automata[n].automaton.accepts_nothing for n in automata):
+        if not rules.impossible.isdisjoint(automata):
             return None
         if clock.left <= 0.0 and kept & rules.decodable_places not in self._decoded:
             self._finished = False

@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.lattice import ChainLattice
+from ..inference.lattice import ROWS, Lattice
 from ..kernels import ascent
 from ..kernels.lattice import Steps
 from ..types import Floats
@@ -41,11 +41,11 @@ class Solution(NamedTuple):
 class Program:
     """One document and its automata. It can be asked again, to go on.
 
-    lattice (ChainLattice): That of the document.
+    lattice (Lattice): That of the document.
     readers (Sequence[Reader]): Automata, and texts that have one label.
     """
 
-    def __init__(self, lattice: ChainLattice, readers: Sequence[Reader]):
+    def __init__(self, lattice: Lattice, readers: Sequence[Reader]):
         self._lattice, self._readers = lattice, readers
         self._floor = -np.inf  # score of the best labelling found
         self._path: Optional[NDArray[np.int32]] = None
@@ -125,10 +125,8 @@ class Program:
         steps = self._lattice.longest_step
         edges = np.flatnonzero(np.diff(np.concatenate([[False], plain, [False]])))
         for begin, end in zip((edges[::2] + steps - 1).tolist(), (edges[1::2] - steps).tolist()):
-            inside = slice(begin + (begin + 1) % self._lattice.rows_of_token, max(end + 1, 0))
-            filled = (
-                np.flatnonzero(kept[inside].any(axis=1)[:: self._lattice.rows_of_token]) * self._lattice.rows_of_token
-            )
+            inside = slice(begin + (begin + 1) % ROWS, max(end + 1, 0))
+            filled = ROWS * np.flatnonzero(kept[inside].any(axis=1)[::ROWS])
             if len(filled) > 2:
                 first, last = inside.start + int(filled[0]), inside.start + int(filled[-1])
                 jumps[first] = last
@@ -189,7 +187,7 @@ class Program:
         return missing
 
 
-def warm_up(lattice: ChainLattice, reader: Reader) -> None:
+def warm_up(lattice: Lattice, reader: Reader) -> None:
     """Has the kernels compiled, or loaded, before a clock runs."""
     kept = np.zeros(lattice.worth.shape, dtype=bool)
     lattice.add(kept, lattice.worth == lattice.best)
@@ -216,12 +214,12 @@ class _Part:
         order = np.argsort([not reader.is_hard for reader in readers], kind="stable")
         ascent.first_prices(steps, kinds, self._slots, order, self._prices)
         if prices is not None:
-            self._go_on(prices, 1 + rests)
+            self._go_on(prices)
 
-    def _go_on(self, prices: list[Floats], rows_of_token: int) -> None:
+    def _go_on(self, prices: list[Floats]) -> None:
         """Takes the prices of another part."""
         slots = self._slots
-        tokens = np.repeat(slots.time, np.diff(slots.starts)) // rows_of_token
+        tokens = np.repeat(slots.time, np.diff(slots.starts)) // ROWS
         for a, (reader, before) in enumerate(zip(self._readers, prices)):
             if len(before) and before.shape[1] == reader.following.shape[1]:
                 own = np.flatnonzero((slots.automaton == a) & (tokens < len(before)))
@@ -278,14 +276,14 @@ class _Part:
         """That an iteration of an ascent may take."""
         return 1e-8 * (len(self.steps.source) + len(self._slots.kind) + int(self._slots.bounds[-1]))
 
-    def upper_bounds(self, lattice: ChainLattice) -> Optional[Floats]:
+    def upper_bounds(self, lattice: Lattice) -> Optional[Floats]:
         """What a labelling with each node is worth at most, under the prices: float64[rows, S]; None if that takes too much
         memory.
 
         What may happen to automata beside this part of the lattice has prices too: what makes a labelling no better than
         those of this part, where an automaton does not gain as much by it."""
         slots, n_tokens = self._slots, lattice.tokens
-        tokens = np.repeat(slots.time, np.diff(slots.starts)) // lattice.rows_of_token
+        tokens = np.repeat(slots.time, np.diff(slots.starts)) // ROWS
         readers = [(a, reader) for a, reader in enumerate(self._readers) if reader.pays]  # the others say nothing good
         table, of_slots = np.zeros((n_tokens, len(lattice.possible_events))), []
         for a, reader in readers:

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..inference.lattice import ROWS
 from ..kernels.ascent import Automata
 from ..kernels.lattice import Steps
 from ..types import Floats
@@ -102,14 +103,15 @@ class TextReader:
 
     def kinds(self, steps: Steps) -> NDArray[np.int32]:
         """What each step is: int32[N]. It says, too, of which labels this automaton knows: those of the steps."""
-        token, n_labels = steps.time[steps.source], len(self._tags.labels)
+        time, n_labels = steps.time[steps.source], len(self._tags.labels)
+        token, behind = np.divmod(time, ROWS)
         label = steps.event - self._tags.begins(0)
-        begins = self._is_begin[token] & (label >= 0) & (label < n_labels)
+        begins = self._is_begin[token] & (behind == 0) & (label >= 0) & (label < n_labels)
         self._labels = np.unique(label[begins])
         kinds = np.where(label >= n_labels, _GOES_ON, _OTHER)
         kinds[begins] = _BEGINS + np.searchsorted(self._labels, label[begins])
         self._make_tables()
-        return np.where(self._is_near[token], kinds, 0).astype(np.int32)
+        return np.where(self._is_near[token] & (behind == 0), kinds, 0).astype(np.int32)
 
     def _make_tables(self) -> None:
         # State: the label that the text has (0 for none), and how far a span has come that may be the text: 0 for none, or
@@ -153,7 +155,7 @@ class TextReader:
 
     def rows(self) -> NDArray[np.int64]:
         """Of the lattice, in which it has a say."""
-        return np.flatnonzero(self._is_near[:-1])
+        return ROWS * np.flatnonzero(self._is_near[:-1])
 
 
 _GOES_ON, _OTHER, _BEGINS = 1, 2, 3
@@ -165,10 +167,10 @@ class SegmentTextReader(TextReader):
     pays = False  # segments have no prices
 
     def kinds(self, steps: Steps) -> NDArray[np.int32]:
-        odd = steps.time[steps.source] % 2 == 1
-        begin, end = steps.time[steps.source] // 2, steps.time[steps.target] // 2
+        begin, behind = np.divmod(steps.time[steps.source], ROWS)
+        end = steps.time[steps.target] // ROWS
         label = np.append(self._tags.label_of, -1)[steps.state[steps.source]]
-        is_text = odd & (end - begin == self._length) & self._is_begin[begin] & (label >= 0)
+        is_text = (behind == 1) & (end - begin == self._length) & self._is_begin[begin] & (label >= 0)
         self._labels = np.unique(label[is_text])
         kinds = np.zeros(len(begin), dtype=np.int32)
         kinds[is_text] = 1 + np.searchsorted(self._labels, label[is_text])
@@ -181,7 +183,7 @@ class SegmentTextReader(TextReader):
         return kinds
 
     def rows(self) -> NDArray[np.int64]:
-        return np.unique([2 * self._begins, 2 * self._ends - 1])
+        return np.unique([ROWS * self._begins, ROWS * self._ends - 1])
 
 
 def stacked(readers: Sequence[Reader]) -> Automata:

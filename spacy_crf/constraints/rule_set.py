@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from ..arrays import Joined, cut, join_sequences
 from ..errors import Errors
-from ..inference.lattice import ChainLattice
+from ..inference.lattice import Lattice
 from ..inference.linear_chain import LinearChain
 from ..inference.state_graph import GraphChain
 from ..inference.structure import Structure
-from ..kernels import linear_chain as chain_kernels
 from ..kernels.automata import run_automata
 from ..kernels.best_first import Automata, best_first
 from ..kernels.prices import add_prices
@@ -97,6 +96,7 @@ class CompiledRules:
             if rule not in self.local
             for automaton, label in zip(rule.automata(self.tags, most), self._labels_of(rule))
         ]
+        self.impossible = {n for n, (_, automaton, _) in enumerate(self.automata) if automaton.accepts_nothing}
         self._parts = [parted(automaton) for _, automaton, _ in self.automata]
         self.readers = [Reader(rest, self.tags) for _, rest in self._parts]
         self._graphs, self._lifts, self._stacks = (Cache(_MOST_KEPT) for _ in range(3))
@@ -255,6 +255,18 @@ class CompiledRules:
         found, path = self._search(joined, stack, _MOST_PREFIXES)
         return found >= 0, path if found > 0 else None
 
+    def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
+        """RETURNS (int, int32[T]): 1 if a best-first search of so many prefixes found a labelling, 0 if there is none, -1 if
+        they were too few; and the labelling."""
+        folded = self.structure.prepare(joined.scores, joined.clamp).folded
+        path = np.empty(len(folded.opening), dtype=np.int32)
+        return best_first(folded, Automata(self.tags.events, *stack), most, path), path
+
+    def lattice(self, joined: Joined) -> Lattice:
+        """The lattice of a document."""
+        folded = self.structure.prepare(joined.scores, joined.clamp).folded
+        return Lattice(folded, self.tags.events, self.tags.n_events)
+
     def warm_up(self, scores: Any) -> None:
         """Has the kernels compiled, or loaded, once in a process: it may take longer than a time limit.
 
@@ -287,15 +299,6 @@ class CompiledRules:
 
     def segments(self, states: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
         """The spans of a path."""
-        raise NotImplementedError
-
-    def lattice(self, joined: Joined) -> ChainLattice:
-        """The lattice of a document."""
-        raise NotImplementedError
-
-    def _search(self, joined: Any, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
-        """RETURNS (int, int32[T]): 1 if a best-first search of so many prefixes found a labelling, 0 if there is none, -1 if
-        they were too few; and the labelling."""
         raise NotImplementedError
 
     def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
@@ -426,21 +429,6 @@ class RuleSet(CompiledRules):
                 others.append(rule)
         return _Masks(None if words is None else words.matched, transitions, first, prices, others)
 
-    def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
-        emissions, transitions = joined.scores.emissions, joined.scores.transitions
-        if joined.clamp is not None:
-            emissions = np.where(joined.clamp, emissions, -np.inf)
-        tags = np.empty(len(emissions), dtype=np.int32)
-        scores = chain_kernels.Scores(
-            emissions,
-            transitions if transitions.ndim == 3 else transitions[np.newaxis],
-            joined.scores.first,
-            joined.scores.last,
-            np.array([0, len(emissions)]),
-        )
-        found = best_first(scores, Automata(self.tags.events, *stack), most, tags)
-        return found, tags
-
     def _inference(self, graph: StateGraph) -> GraphChain:
         return GraphChain(graph)
 
@@ -449,9 +437,6 @@ class RuleSet(CompiledRules):
 
     def segments(self, states: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
         return self.tags.segments_of(states, ends(starts, len(states))[0])
-
-    def lattice(self, joined: Joined) -> ChainLattice:
-        return ChainLattice(self.structure.prepare(joined.scores, joined.clamp), self.tags.events, self.tags.n_events)
 
 
 def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArray[np.int64]) -> list[tuple[int, ...]]:

@@ -10,11 +10,8 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Joined
-from ..inference.lattice import SegmentLattice
 from ..inference.semi_markov import SemiMarkov, segments_of
 from ..inference.state_graph import GraphSegments
-from ..kernels.best_first import Automata, best_first_segments
 from ..schemes import SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentScores, StateGraph
 from .automaton import SpanTags
@@ -46,11 +43,6 @@ class SegmentRules(CompiledRules):
     def _inference(self, graph: StateGraph) -> GraphSegments:
         return GraphSegments(graph)
 
-    def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
-        work = self.structure.prepare(joined.scores, joined.clamp)
-        path = np.empty(work.n_tokens, dtype=np.int32)
-        return best_first_segments(work.folded, Automata(self.tags.events, *stack), most, path), path
-
     def apply(self, scores: SegmentScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> SegmentScores:
         opening, closing = ends(scores.starts, len(scores.tokens))
         for rule in self.local:
@@ -77,9 +69,6 @@ class SegmentRules(CompiledRules):
         begin, end, state = segments_of(states)
         named = state > 0
         return Segments(begin[named], end[named], state[named].astype(np.int64) - 1)
-
-    def lattice(self, joined: Joined) -> SegmentLattice:
-        return SegmentLattice(self.structure.prepare(joined.scores, joined.clamp), self.tags.events, self.tags.n_events)
 
 
 def _priced(scores: SegmentScores, part: str, broken: Optional[NDArray[np.bool_]], rule: Rule) -> SegmentScores:

@@ -7,7 +7,7 @@ the matrix, and the others are arcs.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..kernels import linear_chain as kernels
 from ..kernels.checks import equal
 from ..types import ChainScores, Floats
 from .structure import Work
+
+if TYPE_CHECKING:
+    from ..kernels.semi_markov import Folded
 
 # What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
 # is faster than the whole matrix from about this share of its entries on.
@@ -38,6 +41,20 @@ class ChainWork(Work[ChainScores]):
     def potentials(self) -> kernels.Scores:
         scores = self.scores
         return kernels.Scores(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
+
+    @property
+    def folded(self) -> "Folded":
+        """As segments of one token each."""
+        from ..kernels.semi_markov import Folded  # for few, and large
+
+        emissions, scores = np.ascontiguousarray(self.emissions, dtype=np.float64), self.scores
+        n_tokens, size = emissions.shape
+        nothing, none = np.zeros((n_tokens + 1, size)), np.full((n_tokens, 1), -1, dtype=np.int32)
+        reach = np.zeros(emissions.shape, dtype=np.int32)
+        ends = scores.first, scores.last
+        return Folded(
+            emissions, nothing[1:], nothing[:1], nothing[:0], self.transitions, *ends, none, reach, scores.starts
+        )
 
     @cached_property
     def steps(self) -> "Steps":

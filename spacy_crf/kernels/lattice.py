@@ -1,9 +1,9 @@
-"""Lattices: the nodes on good labellings of one sequence, and the steps between them. Of chains, and of chains of segments.
+"""Lattices: the nodes on good labellings of one sequence, and the steps between them.
 
-Nodes are rows of states. Of a chain, row t is the tag of token t. Of segments, row 2 t is in front of token t, where a
-segment of that state begins, and row 2 t + 1 behind it, where one ends. The worth of a node is the score of the best
-labelling through it (its max-marginal): few are worth little less than the best labelling, and a labelling with a node that
-is left out is worth no more than that node.
+A labelling is a chain of segments; of tags, each segment is one token. Nodes are rows of states: row 2 t is in front of
+token t, where a segment of that state begins, and row 2 t + 1 behind it, where one ends. The worth of a node is the score of
+the best labelling through it (its max-marginal): few are worth little less than the best labelling, and a labelling with a
+node that is left out is worth no more than that node.
 """
 
 from typing import NamedTuple
@@ -44,36 +44,72 @@ def _advance(row, matrices, k, out):
                 out[j] = max(out[j], before + matrices[k, i, j])
 
 
-@kernel
-def chain_worth(scores, prefix, worth):
-    """What the nodes of a chain are worth.
+@helper(inline="always")
+def segment_score(folded, t, k, j):
+    """Of the segment of state j over k + 1 tokens from t, -inf if it is not possible."""
+    if folded.reach[t + k, j] > t:
+        return -np.inf
+    score = folded.opening[t, j] + folded.lengths[k, j] + folded.closing[t + k, j]
+    n = folded.span_of[t, k]
+    return score + folded.spans[n, j] if n >= 0 else score
 
-    scores (linear_chain.Scores): Of one sequence of at least one token.
-    prefix (float64[n, S]): Receives the score of the best way to each node.
-    worth (float64[n, S])
-    RETURNS (float64): Score of the best labelling.
+
+@kernel
+def suffixes(folded, rest):
+    """The best that can follow each node.
+
+    folded (semi_markov.Folded): Of one sequence of at least one token.
+    rest (float64[2 n, S]): Receives it.
     """
-    emissions, transitions, first, last, _ = scores
-    tokens, size = emissions.shape
+    transitions, size = folded.transitions, rest.shape[1]
+    tokens, longest = len(rest) // 2, len(folded.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
     row, out, turned = np.empty(size), np.empty(size), np.empty((1, size, size))
     turned[0] = transitions[0].T
-    # beta[t, i] = max_j(transitions[i, j] + emissions[t+1, j] + beta[t+1, j])
-    worth[tokens - 1] = last
-    for t in range(tokens - 1, 0, -1):
-        if step:
-            turned[0] = transitions[t].T
-        row[:] = emissions[t] + worth[t]
-        _advance(row, turned, 0, out)
-        worth[t - 1] = out
-    prefix[0] = first + emissions[0]
-    worth[0] += prefix[0]
-    # prefix[t, j] = max_i(prefix[t-1, i] + transitions[i, j]) + emissions[t, j]
-    for t in range(1, tokens):
-        row[:] = prefix[t - 1]
-        _advance(row, transitions, t * step, out)
-        prefix[t] = out + emissions[t]
-        worth[t] += prefix[t]
+    for t in range(tokens - 1, -1, -1):
+        # leave[t, i] = max_j(transitions[i, j] + enter[t+1, j])
+        rest[2 * t + 1] = folded.last
+        if t < tokens - 1:
+            if step:
+                turned[0] = transitions[t + 1].T
+            row[:] = rest[2 * t + 2]
+            _advance(row, turned, 0, out)
+            rest[2 * t + 1] = out
+        # enter[t, j] = max_k(score of the segment + leave[t+k, j])
+        for j in range(size):
+            best = -np.inf
+            for k in range(min(longest, tokens - t)):
+                best = max(best, segment_score(folded, t, k, j) + rest[2 * (t + k) + 1, j])
+            rest[2 * t, j] = best
+
+
+@kernel
+def find_worth(folded, prefix, worth):
+    """What the nodes are worth.
+
+    folded (semi_markov.Folded): Of one sequence of at least one token.
+    prefix (float64[2 n, S]): Receives the score of the best way to each node.
+    worth (float64[2 n, S])
+    RETURNS (float64): Score of the best labelling.
+    """
+    suffixes(folded, worth)
+    tokens, size = folded.opening.shape
+    longest = len(folded.lengths)
+    step = 1 if folded.transitions.shape[0] > 1 else 0
+    row, out = np.empty(size), np.empty(size)
+    prefix[:] = -np.inf
+    prefix[0] = folded.first
+    for t in range(tokens):
+        if t > 0:
+            row[:] = prefix[2 * t - 1]
+            _advance(row, folded.transitions, t * step, out)
+            prefix[2 * t] = out
+        for j in range(size):
+            if prefix[2 * t, j] > -np.inf:
+                for k in range(min(longest, tokens - t)):
+                    end = 2 * (t + k) + 1
+                    prefix[end, j] = max(prefix[end, j], prefix[2 * t, j] + segment_score(folded, t, k, j))
+    worth += prefix
     return worth[0].max()
 
 
@@ -93,12 +129,10 @@ def _best_before(prefix, row, transitions, k, j):
 
 
 @helper
-def _best_behind(prefix, worth, row, transitions, k, i, emissions):
+def _best_behind(prefix, worth, row, transitions, k, i):
     best, found = -np.inf, 0
     for j in range(prefix.shape[1]):
         score = transitions[k, i, j] + _rest(prefix, worth, row, j)
-        if len(emissions) > 0:
-            score += emissions[row, j]
         if score > best:
             best, found = score, j
     return found
@@ -108,24 +142,6 @@ def _best_behind(prefix, worth, row, transitions, k, i, emissions):
 def _keep(kept, added, row, j):
     if not kept[row, j]:
         kept[row, j] = added[row, j] = True
-
-
-@kernel
-def connect_chain(scores, prefix, worth, kept, added):
-    """Keeps the nodes on the best way to each node that was added, and on the best way on.
-
-    kept (bool[n, S]): Connected but for those that were added (bool[n, S]). Both are widened in place.
-    """
-    emissions, transitions, size = scores.emissions, scores.transitions, prefix.shape[1]
-    step = 1 if transitions.shape[0] > 1 else 0
-    for t in range(len(kept) - 1, 0, -1):
-        for j in range(size):
-            if added[t, j]:
-                _keep(kept, added, t - 1, _best_before(prefix, t - 1, transitions, t * step, j))
-    for t in range(1, len(kept)):
-        for i in range(size):
-            if added[t - 1, i]:
-                _keep(kept, added, t, _best_behind(prefix, worth, t, transitions, t * step, i, emissions))
 
 
 @helper
@@ -147,111 +163,20 @@ def _places(kept):
 
 
 @kernel
-def chain_steps(scores, events, prefix, kept, jumps):
-    """The steps between the nodes of a chain that are kept (bool[n, S]).
+def connect(folded, prefix, worth, kept, added):
+    """Keeps the nodes on the best way to each node that was added, and on the best way on.
 
-    jumps (int64[n]): The row with a single node that a row with a single node leads to, along the best labelling, with
-        nothing that automata would read; 0 for the next one.
+    kept (bool[2 n, S]): Connected but for those that were added (bool[2 n, S]). Both are widened in place.
     """
-    emissions, transitions, first, last, _ = scores
-    step = 1 if transitions.shape[0] > 1 else 0
-    time, state, bounds = _places(kept)
-    most = len(kept)
-    for t in range(len(bounds) - 2):
-        most += (bounds[t + 1] - bounds[t]) * (bounds[t + 2] - bounds[t + 1])
-    source, target, event = np.empty((3, most), dtype=np.int32)
-    values, starts = np.empty(most), np.zeros(len(time) + 1, dtype=np.int64)
-    n = 0
-    for v in range(len(time) - 1):
-        t, i = time[v], state[v]
-        if i >= 0 and jumps[t - 1] > 0:
-            w = bounds[jumps[t - 1] + 1]
-            source[n], target[n], event[n] = v, w, -1
-            values[n] = prefix[jumps[t - 1], state[w]] - prefix[t - 1, i]
-            n += 1
-        for w in range(bounds[t + 1], bounds[t + 2]):
-            j = state[w]
-            if j < 0:
-                score, happens = last[i], -1
-            elif i < 0:
-                score, happens = first[j] + emissions[0, j], events[len(events) - 1, j]
-            else:
-                score, happens = transitions[t * step, i, j] + emissions[t, j], events[i, j]
-            if score > -np.inf:
-                source[n], target[n], event[n], values[n] = v, w, happens, score
-                n += 1
-        starts[v + 1] = n
-    starts[len(time)] = n
-    return Steps(source[:n], target[:n], event[:n], values[:n], starts, time, state)
-
-
-@helper
-def _segment_score(folded, t, k, j):
-    """Of the segment of state j over k + 1 tokens from t, -inf if it is not possible."""
-    if folded.reach[t + k, j] > t:
-        return -np.inf
-    score = folded.opening[t, j] + folded.lengths[k, j] + folded.closing[t + k, j]
-    n = folded.span_of[t, k]
-    return score + folded.spans[n, j] if n >= 0 else score
-
-
-@kernel
-def segment_worth(folded, prefix, worth):
-    """As `chain_worth`, of segments.
-
-    folded (semi_markov.Folded): Of one sequence of at least one token.
-    prefix, worth (float64[2 n, S])
-    """
-    transitions, first, last = folded.transitions, folded.first, folded.last
-    tokens, size = folded.opening.shape
-    longest = len(folded.lengths)
-    step = 1 if transitions.shape[0] > 1 else 0
-    row, out, turned = np.empty(size), np.empty(size), np.empty((1, size, size))
-    turned[0] = transitions[0].T
-    for t in range(tokens - 1, -1, -1):
-        # leave[t, i] = max_j(transitions[i, j] + enter[t+1, j])
-        worth[2 * t + 1] = last
-        if t < tokens - 1:
-            if step:
-                turned[0] = transitions[t + 1].T
-            row[:] = worth[2 * t + 2]
-            _advance(row, turned, 0, out)
-            worth[2 * t + 1] = out
-        # enter[t, j] = max_k(score of the segment + leave[t+k, j])
-        for j in range(size):
-            best = -np.inf
-            for k in range(min(longest, tokens - t)):
-                best = max(best, _segment_score(folded, t, k, j) + worth[2 * (t + k) + 1, j])
-            worth[2 * t, j] = best
-    prefix[:] = -np.inf
-    prefix[0] = first
-    for t in range(tokens):
-        if t > 0:
-            row[:] = prefix[2 * t - 1]
-            _advance(row, transitions, t * step, out)
-            prefix[2 * t] = out
-        for j in range(size):
-            if prefix[2 * t, j] > -np.inf:
-                for k in range(min(longest, tokens - t)):
-                    end = 2 * (t + k) + 1
-                    prefix[end, j] = max(prefix[end, j], prefix[2 * t, j] + _segment_score(folded, t, k, j))
-    worth += prefix
-    return worth[0].max()
-
-
-@kernel
-def connect_segments(folded, prefix, worth, kept, added):
-    """As `connect_chain`: kept, added (bool[2 n, S])."""
     transitions, size = folded.transitions, prefix.shape[1]
     tokens, longest = len(kept) // 2, len(folded.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
-    none = np.empty((0, 0))
     for t in range(tokens - 1, -1, -1):
         for j in range(size):
             if added[2 * t + 1, j]:
                 best, begin = -np.inf, t
                 for k in range(min(longest, t + 1)):
-                    score = prefix[2 * (t - k), j] + _segment_score(folded, t - k, k, j)
+                    score = prefix[2 * (t - k), j] + segment_score(folded, t - k, k, j)
                     if score > best:
                         best, begin = score, t - k
                 _keep(kept, added, 2 * begin, j)
@@ -264,19 +189,23 @@ def connect_segments(folded, prefix, worth, kept, added):
                 most, end = -np.inf, t
                 for k in range(min(longest, tokens - t)):
                     last = 2 * (t + k) + 1
-                    score = _segment_score(folded, t, k, j) + _rest(prefix, worth, last, j)
+                    score = segment_score(folded, t, k, j) + _rest(prefix, worth, last, j)
                     if score > most:
                         most, end = score, t + k
                 _keep(kept, added, 2 * end + 1, j)
         for i in range(size):
             if t < tokens - 1 and added[2 * t + 1, i]:
-                best = _best_behind(prefix, worth, 2 * t + 2, transitions, (t + 1) * step, i, none)
+                best = _best_behind(prefix, worth, 2 * t + 2, transitions, (t + 1) * step, i)
                 _keep(kept, added, 2 * t + 2, best)
 
 
 @kernel
-def segment_steps(folded, events, prefix, kept, jumps):
-    """As `chain_steps`: steps into segments, and over them, which are no events. kept (bool[2 n, S]), jumps (int64[2 n])"""
+def list_steps(folded, events, prefix, kept, jumps):
+    """The steps between the nodes that are kept (bool[2 n, S]): into segments, and over them, which are no events.
+
+    jumps (int64[2 n]): The row with a single node that a row with a single node leads to, along the best labelling, with
+        nothing that automata would read; 0 for the next one.
+    """
     transitions, first, last = folded.transitions, folded.first, folded.last
     longest, rows = len(folded.lengths), len(kept)
     step = 1 if transitions.shape[0] > 1 else 0
@@ -302,7 +231,7 @@ def segment_steps(folded, events, prefix, kept, jumps):
             n += 1
         elif row % 2 == 0:  # in front of a token
             for k in range(min(longest, (rows - row) // 2)):
-                w, score = place[row + 2 * k + 1, i], _segment_score(folded, row // 2, k, i)
+                w, score = place[row + 2 * k + 1, i], segment_score(folded, row // 2, k, i)
                 if w >= 0 and score > -np.inf:
                     source[n], target[n], event[n], values[n] = v, w, -1, score
                     n += 1
