@@ -170,7 +170,7 @@ def catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen, regul
             _catch_up_features(uses.features, a, c, size, weights, settings, seen, regularized, squares)
     for slot in range(corpus.chain_start, len(weights)):
         if corpus.learned[slot]:
-            catch_up(slot, weights, settings, seen, regularized, squares)
+            catch_up(slot, 1, weights, settings, seen, regularized, squares)
 
 
 @helper
@@ -178,8 +178,7 @@ def _catch_up_features(uses, begin, end, size, weights, settings, seen, regulari
     slots, _, _, bounds = uses
     for side in range(2 * begin, 2 * end):
         for n in range(bounds[side], bounds[side + 1]):
-            for slot in range(slots[n], slots[n] + (size if side % 2 == 0 else 1)):
-                catch_up(slot, weights, settings, seen, regularized, squares)
+            catch_up(slots[n], size if side % 2 == 0 else 1, weights, settings, seen, regularized, squares)
 
 
 @helper

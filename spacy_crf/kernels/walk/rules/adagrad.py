@@ -20,22 +20,35 @@ def adagrad(slots, amounts, weights, settings, squares):
 
 
 @helper
-def catch_up(slot, weights, settings, seen, regularized, squares):
-    """So many proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) without a gradient in between, as one.
+def catch_up(first, size, weights, settings, seen, regularized, squares):
+    """So many proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) without a gradient in between, as one, for slots that are
+    used together.
 
     regularized (float64[M]): Up to which step each weight is.
     """
     rate, epsilon, l1, l2 = settings
-    steps = seen - regularized[slot]
-    regularized[slot] = seen
-    if squares[slot] == 0.0 or steps <= 0.0 or weights[slot] == 0.0:
+    last = 0.0
+    for slot in range(first, first + size):  # that of those that are weights
+        last = max(last, regularized[slot])
+        regularized[slot] = seen
+    steps = seen - last
+    if steps <= 0.0:
         return
-    eta = rate / (epsilon + math.sqrt(squares[slot]))
-    shrink = 1.0 / (1.0 + 2.0 * eta * l2)
-    power = shrink**steps
-    charged = steps if l2 == 0.0 else shrink * (1.0 - power) / (1.0 - shrink)
-    size = abs(weights[slot]) * power - eta * l1 * charged
-    weights[slot] = np.sign(weights[slot]) * max(0.0, size)
+    for slot in range(first, first + size):
+        if squares[slot] == 0.0 or weights[slot] == 0.0:
+            continue
+        eta = rate / (epsilon + math.sqrt(squares[slot]))
+        shrink = 1.0 / (1.0 + 2.0 * eta * l2)
+        # By squaring: a general power took two thirds of a pass
+        power, square, n = 1.0, shrink, np.int64(steps)
+        while n > 0:
+            if n & 1:
+                power *= square
+            square *= square
+            n >>= 1
+        charged = steps if l2 == 0.0 else shrink * (1.0 - power) / (1.0 - shrink)
+        left = abs(weights[slot]) * power - eta * l1 * charged
+        weights[slot] = np.sign(weights[slot]) * max(0.0, left)
 
 
 @kernel
@@ -43,4 +56,4 @@ def catch_up_all(learned, weights, settings, seen, regularized, squares):
     """Brings every weight up to date with the regularizer."""
     for slot in range(len(weights)):
         if learned[slot]:
-            catch_up(slot, weights, settings, seen, regularized, squares)
+            catch_up(slot, 1, weights, settings, seen, regularized, squares)
