@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..inference.semi_markov import SemiMarkov, list_spans
-from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores
+from ..types import Floats, SegmentClamp, SegmentScores
 from .facts import Facts
 from .incorrect_spans import Excluded
 from .segments import SegmentRules
-from .training import NOTHING, Group, RuledStructure, States
+from .training import NOTHING, Group, RuledStructure
 
 
 class RuledSegments(RuledStructure):
@@ -71,19 +71,3 @@ class RuledSegments(RuledStructure):
         return values, arrays.cut(
             total._replace(spans=total.spans[own], listed=scores.listed), group.tokens, group.starts
         )
-
-    def path_score(self, scores: SegmentScores, states: States) -> Floats:
-        """Scores of segmentations, -inf for those that break a rule."""
-        begins = states != GOES_ON
-        first = np.maximum.accumulate(np.where(begins, np.arange(len(states)), 0))
-        only = SegmentClamp(states[first][:, np.newaxis] == np.arange(len(scores.first)), begins, begins)
-        return self.viterbi_counts(scores, clamp=only)[0]
-
-    def viterbi(self, scores: SegmentScores, *, clamp: Optional[SegmentClamp] = None) -> Path:
-        """Best segmentations that keep the rules."""
-        values, used = self.viterbi_counts(scores, clamp=clamp)
-        states = np.full(len(scores.tokens), -1, dtype=np.int32)
-        states[used.tokens.max(axis=1, initial=0.0) > 0.0] = GOES_ON
-        begins = used.begins.max(axis=1, initial=0.0) > 0.0
-        states[begins] = used.begins.argmax(axis=1)[begins]
-        return Path(states, values)

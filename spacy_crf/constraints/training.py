@@ -13,14 +13,13 @@ from ..errors import Errors
 from ..inference.linear_chain import LinearChain
 from ..inference.state_graph import GraphChain
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import ChainScores, Clamp, Floats, Path
+from ..types import ChainScores, Clamp, Floats
 from .facts import Facts
 from .incorrect_spans import Copies, Excluded, copy_tags
 from .rule_set import CompiledRules, RuleSet
 from .rules import Rule
 from .state_graph import copied
 
-States = NDArray[np.int32]
 NOTHING = Excluded()
 
 
@@ -220,19 +219,6 @@ class RuledChain(RuledStructure):
         """Equal for the same rules and wrong spans."""
         wrong, steps, _ = self._excluded
         return super().signature + np.concatenate(wrong).tobytes() + steps.tobytes()
-
-    def path_score(self, scores: ChainScores, states: States) -> Floats:
-        """Scores of labellings, -inf for those that break a rule."""
-        return self.viterbi_counts(scores, clamp=states[:, np.newaxis] == np.arange(len(scores.first)))[0]
-
-    def viterbi(self, scores: ChainScores, *, clamp: Optional[Clamp] = None) -> Path:
-        """Best labellings that keep the rules."""
-        states = np.full(len(scores.emissions), -1, dtype=np.int32)
-        values, used = self.viterbi_counts(scores, clamp=clamp)
-        chosen = used.emissions.argmax(axis=1)
-        taken = used.emissions.max(axis=1, initial=0.0) > 0.0
-        states[taken] = chosen[taken]
-        return Path(states, values)
 
 
 def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
