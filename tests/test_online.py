@@ -19,6 +19,7 @@ from spacy_crf.models.views import view_corpus
 from spacy_crf.optimizers.arow import AROW
 from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.optimizers.online import EMPTY
 from spacy_crf.optimizers.passive_aggressive import PassiveAggressive
 from spacy_crf.optimizers.perceptron import AveragedPerceptron, BatchPerceptron, VotedPerceptron
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
@@ -119,12 +120,12 @@ def loss_of(pipe, example):
     return view_corpus("objective", pipe.model, pipe.loss, [pipe.training.data([example])]).evaluate
 
 
-def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=None, scaling=None):
+def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=EMPTY):
     """Calls the kernel of the rules."""
     costs = np.zeros((0, 0)) if costs is None else costs
     settings = (*settings, 0.0, 0.0, 0.0, 0.0)[:4]
     room = kernels.make_room(corpus, maximum=maximum)
-    return kernels.walk(*room, order, costs, slots, rule, settings, 0.0, scaling, memory, None)
+    return kernels.walk(*room, order, costs, slots, rule, settings, 0.0, np.array([1.0, 0.0]), memory, EMPTY)
 
 
 LOSSES = [
@@ -159,14 +160,14 @@ def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs,
     order = np.arange(len(corpus.starts) - 1)
     costs = loss.bind(pipe.annotation.tag_labels()).costs(corpus.n_states)
     given = {"maximum": loss.maximum, "costs": costs}
-    found = walk(kernels.NOTHING, corpus, order, slots, scaling=np.array([1.0, 0.0]), **given)
+    found = walk(kernels.NOTHING, corpus, order, slots, **given)
     assert_allclose(found[0], value, rtol=1e-9, atol=1e-9)
     # A tiny step of each sequence from the same weights: together the gradient
     moved = np.zeros_like(weights)
     eta = 1e-7
     for b in order:
         after = slots.copy()
-        walk(kernels.SGD, corpus, order[b : b + 1], after, 0.0, eta, 1.0, scaling=np.array([1.0, 0.0]), **given)
+        walk(kernels.SGD, corpus, order[b : b + 1], after, 0.0, eta, 1.0, **given)
         moved += (after[corpus.slot_of_weight] - weights) / -eta
         assert_array_equal(after[~corpus.learned], slots[~corpus.learned])
     assert_allclose(moved, gradient, atol=2e-6 * size)

@@ -27,6 +27,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 # its largest: steps from nothing, such as the first of AdaGrad, would leave behind all that has a scale already
 DRAWN_AFTER = 10
 LONGEST_STEP = 0.1
+EMPTY = np.empty(0)  # what rules remember that remember nothing
 
 
 class Pass(NamedTuple):
@@ -104,16 +105,16 @@ class OnlineOptimizer(CRFOptimizer):
         pass_: Pass,
         run: OnlineRun,
         *settings: float,
-        memory: Optional[Floats] = None,
-        squares: Optional[Floats] = None,
+        memory: Floats = EMPTY,
+        squares: Floats = EMPTY,
     ) -> tuple[float, int]:
         """Walks by a rule of the kernel, which gets its settings and what it remembers of each slot."""
         numbers = run.numbers
-        scaling = np.array([numbers["scale"], numbers["due"]]) if "scale" in numbers else None
+        scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
         padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
         given = (*pass_.room, pass_.order, pass_.costs, run.slots)
         found = kernels.walk(*given, rule, padded, float(run.count), scaling, memory, squares)
-        if scaling is not None:
+        if "scale" in numbers:
             numbers["scale"], numbers["due"] = scaling.tolist()
         return found
 

@@ -70,7 +70,7 @@ class BatchPerceptron(OnlineOptimizer):
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         updates = np.zeros_like(run.slots)
-        loss, place = self.apply(kernels.VOTED_PERCEPTRON, pass_, run, memory=updates)
+        loss, place = self.apply(kernels.BATCH_PERCEPTRON, pass_, run, memory=updates)
         run.slots += run.numbers["unit"] * updates
         return loss, place
 

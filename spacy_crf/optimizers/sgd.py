@@ -104,7 +104,7 @@ class SGD(OnlineOptimizer):
         share = len(sample) / n_sequences
 
         def objective(position: OnlineRun) -> float:
-            loss, _ = self.apply(kernels.NOTHING, pass_, position, memory=position.arrays.get("paid"))
+            loss, _ = self.apply(kernels.NOTHING, pass_, position)
             weights = self.present(position)[corpus.slot_of_weight]
             return loss + (goal.anchor.cost(weights, len(sample)) if run.is_held else share * self.penalty(weights))
 

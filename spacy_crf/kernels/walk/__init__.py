@@ -17,12 +17,12 @@ from .dual import exponentiated_gradient as exponentiated_gradient
 from .dual import frank_wolfe as frank_wolfe
 from .rules import ADAGRAD as ADAGRAD
 from .rules import AROW as AROW
+from .rules import BATCH_PERCEPTRON as BATCH_PERCEPTRON
 from .rules import NOTHING as NOTHING
 from .rules import PASSIVE_AGGRESSIVE as PASSIVE_AGGRESSIVE
 from .rules import PERCEPTRON as PERCEPTRON
 from .rules import SGD as SGD
 from .rules import SGD_L1 as SGD_L1
-from .rules import VOTED_PERCEPTRON as VOTED_PERCEPTRON
 from .rules.adagrad import catch_up_all as catch_up_all
 from .rules.sgd import charge_all as charge_all
 from .work import Room as Room

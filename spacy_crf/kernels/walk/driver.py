@@ -7,7 +7,7 @@ from ...types import ChainCorpus
 from .. import kernel
 from .blocks import catch_up_sequence, collect, descend_sequence
 from .chain import count_wrong
-from .rules import ADAGRAD, AROW, NOTHING, PERCEPTRON, SGD, SGD_L1, VOTED_PERCEPTRON
+from .rules import ADAGRAD, AROW, BATCH_PERCEPTRON, NOTHING, PERCEPTRON, SGD, SGD_L1
 from .rules.adagrad import adagrad
 from .rules.arow import arow
 from .rules.passive_aggressive import passive_aggressive
@@ -37,70 +37,64 @@ def walk(
     memory,
     squares,
 ):
-    """Applies a rule to the sequences in the order given. One kernel, since most of it is the same for all rules; what some of
-    them need is None for the others, and then theirs is compiled only.
+    """Applies a rule to the sequences in the order given. One kernel for all rules: nearly all that is compiled is the loss of a
+    sequence and its derivative.
 
     costs (float64[S, S] or [0, 0]): Added to the score of each state where the annotation says another one.
     settings (four floats): Of the rule. seen (float): How many sequences came before.
-    scaling (float64[2] or None): The scale of the weights, w = scale · weights, and what any weight could have been charged so
-        far, both of SGD.
-    memory (float64[M] or None): What the rule remembers of each slot: see below. None for SGD without l1.
-    squares (float64[M] or None): Of AdaGrad.
+    scaling (float64[2]): The scale of the weights, w = scale · weights, and what any weight could have been charged so far; 1 and
+        0 but for SGD.
+    memory (float64[M] or [0]): What the rule remembers of each slot, if anything. squares (float64[M] or [0]): Of AdaGrad.
     RETURNS: The sum of losses, and -1; or a loss that is not a finite number, and its place in the order. It stops there.
     """
     total = 0.0
     n_updates = 0
     for k in range(len(order)):
         b = order[k]
-        scale = 1.0
-        if scaling is not None:
-            scale = scaling[0]
-        if squares is not None:
+        if rule == ADAGRAD:
             catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen + k, memory, squares)
-        loss, moves = differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, weights, scale)
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, weights, scaling[0])
         if not math.isfinite(loss):
             return loss, k
-        if scaling is not None and rule == SGD:
+        if rule == SGD:
             rate = settings[1] / (settings[2] + seen + k)
             scaling[0] *= 1.0 - rate * settings[0]
             if moves:
                 descend_sequence(corpus, work, pairs, segments, b, rate / scaling[0], weights)
-        if memory is not None and rule != NOTHING:
+        elif rule != NOTHING:
             n_slots = collect(corpus, work, pairs, segments, b) if moves else 0
             slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
-            if scaling is not None and rule == SGD_L1:
+            if rule == SGD_L1:
                 sgd_l1(slots, amounts, weights, settings, seen + k, scaling, memory)
-            if squares is not None and rule == ADAGRAD:
+            elif rule == ADAGRAD:
                 adagrad(slots, amounts, weights, settings, squares)
-            if bests is not None and rule <= AROW and n_slots > 0:
-                if rule == PERCEPTRON:
-                    perceptron(slots, amounts, weights, settings, seen + k, memory)
-                elif rule == VOTED_PERCEPTRON:
-                    n_updates += 1
-                    for n in range(n_slots):
-                        memory[slots[n]] -= amounts[n]
+            elif rule == PERCEPTRON:
+                perceptron(slots, amounts, weights, settings, seen + k, memory)
+            elif rule == BATCH_PERCEPTRON:
+                n_updates += n_slots > 0
+                for n in range(n_slots):
+                    memory[slots[n]] -= amounts[n]
+            elif bests is not None and n_slots > 0:
+                factor = corpus.weights[b]
+                begin, end = corpus.starts[b], corpus.starts[b + 1]
+                wrong = 0
+                if chains is not None:
+                    wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, bests.path)
+                if segments is not None:
+                    wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, bests.path)
+                margin = 0.0 if len(costs) > 0 else float(wrong)
+                if rule == AROW:
+                    loss = arow(slots, amounts, loss / factor + margin, factor, weights, settings, memory)
                 else:
-                    factor = corpus.weights[b]
-                    begin, end = corpus.starts[b], corpus.starts[b + 1]
-                    wrong = 0
-                    if chains is not None:
-                        wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, bests.path)
-                    if segments is not None:
-                        wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, bests.path)
-                    margin = 0.0 if len(costs) > 0 else float(wrong)
-                    if rule == AROW:
-                        loss = arow(slots, amounts, loss / factor + margin, factor, weights, settings, memory)
-                    else:
-                        if len(costs) == 0:
-                            margin = math.sqrt(wrong) if settings[2] > 0.0 else 1.0
-                        margin += loss / factor
-                        loss = passive_aggressive(slots, amounts, margin, factor, weights, settings, seen + k, memory)
+                    if len(costs) == 0:
+                        margin = math.sqrt(wrong) if settings[2] > 0.0 else 1.0
+                    margin += loss / factor
+                    loss = passive_aggressive(slots, amounts, margin, factor, weights, settings, seen + k, memory)
         total += loss
-        if scaling is not None and scaling[0] < 1e-9:
+        if scaling[0] < 1e-9:
             for slot in range(len(weights)):
                 weights[slot] *= scaling[0]
             scaling[0] = 1.0
-    if memory is not None and n_updates > 0:
-        for slot in range(len(memory)):
-            memory[slot] /= n_updates
+    for slot in range(len(memory) if n_updates > 0 else 0):
+        memory[slot] /= n_updates
     return total, -1

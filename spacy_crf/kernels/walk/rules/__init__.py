@@ -3,4 +3,4 @@
 `walk` knows the rules by these numbers; those up to AROW look at the best labelling.
 """
 
-NOTHING, PERCEPTRON, VOTED_PERCEPTRON, PASSIVE_AGGRESSIVE, AROW, SGD, SGD_L1, ADAGRAD = range(8)
+NOTHING, PERCEPTRON, BATCH_PERCEPTRON, PASSIVE_AGGRESSIVE, AROW, SGD, SGD_L1, ADAGRAD = range(8)
