@@ -201,8 +201,8 @@ class Errors(metaclass=_Coded):
         "Train and freeze what annotates first, or let max_epochs be 0 and the batch the whole corpus."
     )
     CRF411 = (
-        "Component '{name}' has other labels or features than when its corpus was read. Add labels before nlp.initialize(), "
-        "which reads it."
+        "Component '{name}' has other labels, features or rules of training than when its corpus was read. Add them before "
+        "nlp.initialize(), which reads it."
     )
     CRF412 = (
         "Component '{name}' does not know the labels {labels} of this batch, and its steps are about the corpus that was read "

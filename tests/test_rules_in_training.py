@@ -108,3 +108,23 @@ def test_what_training_can_not_keep_is_said(factory, caplog):
             nlp.update(examples, sgd=LBFGS(iterations_per_step=2))
     [record] = [record.message for record in caplog.records if "CRFW610" in record.message]
     assert "one label" in record and "at_most" not in record
+
+
+@pytest.mark.issue(13)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_a_rule_that_comes_between_two_steps_holds_in_the_next(factory):
+    """The corpus that was prepared for the first one went on without it."""
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config=with_rules([{"rule": "at_most", "label": "GPE", "n": 3}], in_training=True))
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    sgd = LBFGS(l2=0.01, iterations_per_step=3)
+    nlp.update(examples, sgd=sgd)
+    prepared = pipe.training.corpus
+    nlp.update(examples, sgd=sgd)
+    assert pipe.training.corpus is prepared
+    pipe.add_rule({"rule": "never_on", "label": "*", "phrases": ["lives", "rains", "from"]})
+    nlp.update(examples, sgd=sgd)
+    assert pipe.training.corpus is not prepared
+    weights = pipe.training.frame().weights()
+    assert pipe.training.corpus.objective.evaluate(weights)[0] < prepared.objective.evaluate(weights)[0]

@@ -35,7 +35,7 @@ from .annotation.annotation import Annotation
 from .arguments import check_doc, labelling
 from .decoding import Decoding
 from .gradient_step import parameters
-from .initialization import Options, initialize
+from .initialization import initialize
 from .novelty import NewFeatures
 from .prediction import DECODERS, Prediction, batches, predict, register_extension, write_probabilities
 from .training import Training, TrainingBatch
@@ -300,8 +300,7 @@ class CRFPipe(TrainablePipe):
             know of it is kept, and each update is a step about all of it, whatever its batch.
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read.
         """
-        options = Options.checked(self.owner, labels, gazetteers, start_from, corpus)
-        initialize(self, get_examples, nlp, corpus, options)
+        initialize(self, get_examples, nlp, labels, gazetteers, start_from, corpus)
 
     def update(
         self,

@@ -1,10 +1,9 @@
 """What a component finds out before it is trained: its labels, its features, and the corpus if it is streamed."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -28,59 +27,33 @@ from .training_data import are_made_up, at_least_one
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
-logger = logging.getLogger("spacy.spacy_crf")
 Read = Callable[[], Iterable[Example]]
-
-
-class Options(NamedTuple):
-    """Arguments of `CRFPipe.initialize`."""
-
-    labels: Optional[Iterable[str]]
-    gazetteers: dict[str, GazetteerFile]
-    start_from: Optional[Path]
-
-    @classmethod
-    def checked(cls, owner: str, labels: Any, gazetteers: Any, start_from: Any, corpus: Any) -> "Options":
-        gazetteers = checks.table(owner, "gazetteers", gazetteers, "files")
-        possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
-        checks.expect(possible, owner, "labels", labels, "a list of texts")
-        possible = start_from is None or isinstance(start_from, (str, Path))
-        checks.expect(possible, owner, "start_from", start_from, "a path")
-        checks.expect(corpus is None or callable(corpus), owner, "corpus", corpus, "a reader of examples")
-        return cls(labels, gazetteers, None if start_from is None else Path(start_from))
-
-    def saved(self, name: str) -> Optional[Path]:
-        """The folder of the component to start from.
-
-        RAISES (ValueError): CRF670 if there is none.
-        """
-        if self.start_from is None:
-            return None
-        for folder in (self.start_from / name, self.start_from):
-            if (folder / saving.FILE_NAME).is_file():
-                return folder
-        why = "has no component of this name" if self.start_from.is_dir() else "is no folder"
-        raise ValueError(Errors.CRF670.format(name=name, path=self.start_from, why=why))
 
 
 def initialize(
     pipe: "CRFPipe",
     get_examples: Read,
     nlp: Optional[Language],
+    labels: Optional[Iterable[str]],
+    gazetteers: Optional[dict[str, GazetteerFile]],
+    start_from: Any,
     corpus: Optional[Callable[[Language], Iterable[Example]]],
-    options: Options,
 ) -> None:
     """See `CRFPipe.initialize`."""
-    saved = options.saved(pipe.name)
+    gazetteers = checks.table(pipe.owner, "gazetteers", gazetteers, "files")
+    possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
+    checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
+    checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
+    saved = _saved(pipe, start_from)
     optimizer = pipe.training.foresee(nlp)
     is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
     wants_stream = is_streamed and takes_objective(optimizer) and optimizer.wants_whole_corpus
     if corpus is not None:
         get_examples = partial(corpus, nlp)
     elif is_streamed:
-        logger.warning(Warnings.CRFW401.format(name=pipe.name))
+        pipe.warn(Warnings.CRFW401)
         if wants_stream:
-            logger.warning(Warnings.CRFW404.format(name=pipe.name, optimizer=type(optimizer).__name__))
+            pipe.warn(Warnings.CRFW404, optimizer=type(optimizer).__name__)
     prepares = wants_stream and corpus is not None and pipe.sparse_features is not None
     if prepares:
         _check_annotators(pipe, nlp, type(optimizer).__name__)
@@ -89,8 +62,8 @@ def initialize(
     get_examples = at_least_one(get_examples, pipe.name, nlp, has_own=corpus is not None)
     if saved is not None:
         pipe.from_disk(saved)
-    had_labels = bool(pipe.labels) or options.labels is not None
-    for label in sorted(labels_of(pipe, get_examples())) if options.labels is None else options.labels:
+    had_labels = bool(pipe.labels) or labels is not None
+    for label in sorted(labels_of(pipe, get_examples())) if labels is None else labels:
         pipe.add_label(label)
     if not pipe.labels and not (pipe.annotation.may_have_no_labels and are_made_up(get_examples())):
         raise ValueError(Errors.CRF403.format(name=pipe.name))
@@ -98,12 +71,28 @@ def initialize(
     if saved is None:
         pipe.training.going_on = None
         forget(pipe.model)
-    _set_gazetteers(pipe, options.gazetteers, nlp)
+    _set_gazetteers(pipe, gazetteers, nlp)
     pipe.decoding.measure(get_examples, Keys.of(pipe.cfg).alternatives)
     _count(pipe, get_examples, nlp, had_labels)
     if prepares:
         announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
         pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))
+
+
+def _saved(pipe: "CRFPipe", start_from: Any) -> Optional[Path]:
+    """The folder of the component to start from, None for none.
+
+    RAISES (ValueError): CRF670 if there is none at this path.
+    """
+    if start_from is None:
+        return None
+    checks.expect(isinstance(start_from, (str, Path)), pipe.owner, "start_from", start_from, "a path")
+    path = Path(start_from)
+    for folder in (path / pipe.name, path):
+        if (folder / saving.FILE_NAME).is_file():
+            return folder
+    why = "has no component of this name" if path.is_dir() else "is no folder"
+    raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))
 
 
 def _check_annotators(pipe: "CRFPipe", nlp: Language, optimizer: str) -> None:
@@ -150,7 +139,7 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
     if not says_something:  # at most labels, as `nlp.initialize()` without examples has them
-        logger.warning(Warnings.CRFW412.format(name=pipe.name, n=len(pipe.labels)))
+        pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
         pipe.training.new_features = NewFeatures()
     if pipe.sparse_features is not None:
         known = pipe.sparse_features.states

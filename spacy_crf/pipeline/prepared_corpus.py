@@ -30,7 +30,7 @@ class PreparedCorpus:
         self._pipe = pipe
         self.kind = kind
         self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
-        self._features = pipe.sparse_features
+        self._knows = self._of_pipe()
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         self.objective = view_corpus(kind, pipe.model, pipe.loss, corpus)
         if pipe.training.going_on is not None:
@@ -48,10 +48,14 @@ class PreparedCorpus:
             self.evidence = found if self.evidence is None else self.evidence.plus(found)
         return batch
 
+    def _of_pipe(self) -> tuple:
+        """What it has of the component."""
+        return self._pipe.sparse_features, self._pipe.rules() if self._pipe.rules_train else None
+
     @property
-    def has_features_of_pipe(self) -> bool:
-        """Whether the component still has the features and the tags that it had then."""
-        return self._features is self._pipe.sparse_features
+    def fits_pipe(self) -> bool:
+        """Whether the component still has the features, the tags and the rules that it had then."""
+        return all(before is now for before, now in zip(self._knows, self._of_pipe()))
 
     def holds(self, examples: list[Example]) -> bool:
         """Is this what a step with these examples is about?"""
@@ -62,8 +66,8 @@ class InitialCorpus(PreparedCorpus):
     """The corpus that the component was initialized with. Every batch stands for all of it."""
 
     def holds(self, examples: list[Example]) -> bool:
-        """RAISES (ValueError): CRF411 if the component has got other labels or features since."""
-        if not self.has_features_of_pipe:
+        """RAISES (ValueError): CRF411 if the component has got other labels, features or rules since."""
+        if not self.fits_pipe:
             raise ValueError(Errors.CRF411.format(name=self._pipe.name))
         return True
 
@@ -88,7 +92,7 @@ class PreparedBatch(PreparedCorpus):
         places = {self._place.get(id(example.reference), -1) for example in examples}
         if len(examples) != len(self._references) or places != set(range(len(self._references))):
             return False
-        if self._pipe.asks_functions or not self.has_features_of_pipe:
+        if self._pipe.asks_functions or not self.fits_pipe:
             return False
         return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
 

@@ -160,7 +160,7 @@ class Training:
             supervision.refuse_contradictions(examples, keys.incorrect, pipe.annotation)
         return pipe.decoding.supervise(gold, examples, starts, keys, report)
 
-    def _usable(self, known: Supervision, kind: str = "objective") -> Supervision:
+    def _usable(self, known: Supervision, kind: str) -> Supervision:
         """The same, less what the loss or the optimizer can't look at: this is said once."""
         pipe = self._pipe
         who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.excludes(pipe.loss)
@@ -279,12 +279,9 @@ class Training:
 
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
         """Loss of a batch and its derivative."""
-        pipe = self._pipe
-        known = self._usable(self.supervise(examples, scores.starts, GoldReport()))
-        weights = supervision.sequence_weights(examples, scores.starts)
-        structure = self._structure([example.predicted for example in examples], known, scores.starts)
-        structure = structure or pipe.decoding.structure
-        losses, d_scores, impossible = pipe.loss(structure, scores, known.clamp, weights=weights)
+        pipe, batch = self._pipe, self.data(examples)
+        structure = batch.structure or pipe.decoding.structure
+        losses, d_scores, impossible = pipe.loss(structure, scores, batch.allowed, weights=batch.weights)
         if impossible.any():
             pipe.tell_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..settled import Settled
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
+_IS_PRESET = 1  # the bit that INSIDE and BEGIN have
 
 
 class Entities(Annotation):
@@ -158,7 +159,7 @@ class Entities(Annotation):
 
     def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
         """Annotation that is there already and stays, by token, or None if there is none."""
-        return read_attributes(docs, _ENTITY) if _is_preset(docs.ent_iob).any() else None
+        return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
     def settle(self, settled: "Settled", preset: NDArray[np.uint64], starts: Starts) -> None:
         """Takes up the annotation that is present, in place."""
@@ -211,7 +212,7 @@ def _span_states(scheme: Scheme, n_labels: int) -> SpanStates:
 
 def _is_preset(iob: NDArray) -> NDArray[np.bool_]:
     """Which tokens are part of an entity, or blocked."""
-    return (iob & 1).astype(bool)  # INSIDE or BEGIN
+    return (iob & _IS_PRESET).astype(bool)
 
 
 def _entities(annotation: NDArray[np.uint64]) -> Segments:
@@ -250,24 +251,19 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
     return annotation
 
 
+def _openings(iob: NDArray) -> NDArray[np.int64]:
+    """For each token the last one, up to it, that is not INSIDE; -1 for none."""
+    return np.maximum.accumulate(np.where(iob == INSIDE, -1, np.arange(len(iob)))) if len(iob) else np.zeros(0, int)
+
+
 def _without_entity_at(iob: NDArray, token: int) -> NDArray:
-    """Marks the entity around a token as missing."""
-    begin, end = token, token + 1
-    while iob[begin] == INSIDE:
-        begin -= 1
-    while end < len(iob) and iob[end] == INSIDE:
-        end += 1
-    iob = iob.copy()
-    iob[begin:end] = MISSING
-    return iob
+    """Marks the entity around a token, which is INSIDE, as missing."""
+    opening = _openings(iob)
+    return np.where(opening == opening[token], MISSING, iob)
 
 
 def _repaired(iob: NDArray) -> NDArray:
     """An entity whose first tokens were taken out is no entity: its rest is OUTSIDE too."""
-    iob = iob.copy()
-    for token in np.flatnonzero((iob[1:] == INSIDE) & (iob[:-1] != BEGIN) & (iob[:-1] != INSIDE)) + 1:
-        end = token
-        while end < len(iob) and iob[end] == INSIDE:
-            iob[end] = OUTSIDE
-            end += 1
-    return iob
+    opening = _openings(iob)
+    is_whole = (opening >= 0) & (iob[opening] == BEGIN) if len(iob) else np.zeros(0, bool)
+    return np.where((iob == INSIDE) & ~is_whole, OUTSIDE, iob)
