@@ -271,14 +271,17 @@ def test_new_label_on_a_trained_pipeline():
     assert nlp.evaluate(more)["ents_f"] == 1.0
 
 
-def test_initializing_again_keeps_what_was_learned():
+def test_starting_from_a_trained_component_keeps_what_was_learned(tmp_path):
     nlp, ner, examples = make()
+    nlp.to_disk(tmp_path)
     before = ner.span_probabilities(nlp.make_doc("Ann Lee saw Paris"))
     longer = ner_examples(nlp, ["[One Two Three Four](ORG) left ."])
-    ner.initialize(lambda: examples + longer, nlp=nlp)
+    ner.initialize(lambda: examples + longer, nlp=nlp, start_from=tmp_path)
     assert ner.model.attrs["longest"].tolist() == [1, 2, 4, 2]
     after = {str(span) + span.label_: p for span, p in ner.span_probabilities(nlp.make_doc("Ann Lee saw Paris"))}
     assert after["Ann LeePER"] == pytest.approx(before[0][1], abs=0.1)
+    ner.initialize(lambda: longer, nlp=nlp)  # begins anew
+    assert ner.model.attrs["longest"].tolist() == [1, 4, 4, 4]
 
 
 # ------------------------------------------------------------------------------------------------------- probabilities
