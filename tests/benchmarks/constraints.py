@@ -239,7 +239,8 @@ def limits(repeats: int) -> None:
     ):
         ruled = with_rules(nlp, rules, time_limit=limit)
         _seconds(ruled, words[:40])  # compiles
-        free, beyond = _seconds(nlp, words[:tokens]), _seconds(ruled, words[:tokens])
+        free = min(_seconds(nlp, words[:tokens]) for _ in range(3))
+        beyond = _seconds(ruled, words[:tokens])
         must = limit + max(0.2 * limit, 0.05)
         rows.append((f"{tokens} tokens, {len(rules)} rules", limit, free, beyond - free, must))
     show("Documents under rules", ("", "time_limit, s", "without rules, s", "beyond, s", "must"), rows)
