@@ -296,7 +296,7 @@ def test_initialize_begins_anew(component):
     labels, names = pipe.labels, set(pipe.sparse_features.states.index.names())
     nlp.initialize(lambda: examples[:1], sgd=sgd)
     assert pipe.labels == labels and set(pipe.sparse_features.states.index.names()) < names
-    assert not vector(nlp, component).any() and pipe.training.evidence is None
+    assert not vector(nlp, component).any() and pipe.training.going_on is None
     assert pipe.model.attrs["met"] == [len(examples[0].predicted), 1]
     fresh = spacy.blank("en")
     other = fresh.add_pipe(component)
