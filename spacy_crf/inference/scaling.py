@@ -185,13 +185,13 @@ class Shared:
         self.clear()
 
     def of(self, *scores: Floats) -> Any:
-        asked = tuple([array.reshape(-1) for array in scores])
+        asked = tuple([array.ravel() for array in scores])
         for known, made in self._latest:
             if equal(known, asked):  # numpy took as long for it as decoding a sentence takes
                 return made
         copies = [array.copy() for array in scores]
         made = self._make(*copies)
-        self._latest = ((tuple([array.reshape(-1) for array in copies]), made), *self._latest[: self._most - 1])
+        self._latest = ((tuple([array.ravel() for array in copies]), made), *self._latest[: self._most - 1])
         return made
 
     def clear(self) -> None:

@@ -270,7 +270,7 @@ class Structure(Generic[Scores]):
     def conform(self, scores: Scores) -> Scores:
         """The scores in the form that the kernels take."""
         conforming = arrays.conform(scores)
-        flat = tuple([array.reshape(-1) for array in conforming[: len(conforming.AXES)]])
+        flat = tuple([array.ravel() for array in conforming[: len(conforming.AXES)]])
         if not checks.well_formed(conforming.starts, len(conforming[0]), flat):
             arrays.refuse(conforming)
         return conforming
