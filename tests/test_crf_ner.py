@@ -431,6 +431,20 @@ TOK2VEC = {
 NEURAL = {"emissions": {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": TOK2VEC}}
 
 
+@pytest.mark.issue(12)
+def test_neural_emissions_begin_without_labels(caplog):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"model": NEURAL})
+    sgd = nlp.initialize()
+    assert "CRFW412" in caplog.text and "0 labels" in caplog.text
+    examples = ner_examples(nlp)
+    assert not nlp(examples[0].reference.text).ents
+    before = nlp.update(examples, sgd=sgd)["crf_ner"]
+    for _ in range(10):
+        after = nlp.update(examples, sgd=sgd)["crf_ner"]
+    assert after < before and set(nlp.get_pipe("crf_ner").labels) == {"GPE", "ORG", "PER"}
+
+
 @pytest.mark.issue(13)
 def test_tok2vec_emissions_begin_anew():
     nlp = spacy.blank("en")

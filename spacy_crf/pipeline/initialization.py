@@ -126,9 +126,11 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
 
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something
-        for examples in pipe.training.blocks(get_examples() if pipe.labels else ()):
+        # Without labels there is nothing to count, but neural layers want to see a text
+        for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.sparse_features is None else ()):
             batch = pipe.training.to_count([annotate(example) for example in examples], examples, report)
-            says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
+            if pipe.labels:
+                says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
             left_out.update(labels_of(pipe, examples).difference(pipe.labels))
             yield batch
         if not says_something and pipe.labels and not had_labels:
