@@ -199,8 +199,8 @@ def test_both_close_the_gap_at_the_minimum(component):
     (weights, gap), (others, other_gap) = found
     assert np.linalg.norm(weights - others) < np.sqrt(gap / L2) + np.sqrt(other_gap / L2)
     # A subgradient method on the primal ends a little above the same minimum
-    nlp.initialize(lambda: examples)
-    nlp.update(examples, sgd=SGD(l2=L2, epochs_per_step=300))
+    nlp, pipe, examples, sequences = make_corpus(component)
+    nlp.update(examples, sgd=SGD(l2=L2, epochs_per_step=1000))
     value = primal_at(sequences, objectives(pipe, examples)[0].weights())
     least = primal_at(sequences, found[0][0]) - found[0][1]
     assert least < value < 1.05 * least

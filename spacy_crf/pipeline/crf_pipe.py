@@ -436,7 +436,7 @@ class CRFPipe(TrainablePipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
-        checks.count(self.owner, "n", n)
+        n = checks.count(self.owner, "n", n)
         distribution = self._distribution(doc, keep_annotation)
         return [
             (probability, self.spans_of(doc, self.decoding.segments(tags, distribution.starts)))
@@ -471,8 +471,8 @@ class CRFPipe(TrainablePipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[List[Span]])
         """
-        checks.count(self.owner, "n", n, least=0)
-        checks.count(self.owner, "seed", seed, least=0)
+        n = checks.count(self.owner, "n", n, least=0)
+        seed = checks.count(self.owner, "seed", seed, least=0)
         distribution = self._distribution(doc, keep_annotation)
         drawn = distribution.sample(n, seed)
         return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]

@@ -1,8 +1,8 @@
 """Entities as annotation: read from ``doc.ents``, and written to it."""
 
 import zlib
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -106,18 +106,15 @@ class Entities(Annotation):
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """Labels of a Doc's gold annotation."""
-        labels = {ent.label_ for ent in doc.ents if ent.label_}
-        if any(
-            label.startswith("!") for label in labels
-        ):  # the text of a Doc for each of its entities took half of the time
-            for ent in doc.ents:
-                self._refuse_negated(ent.label_, f"'{ent.text}' in '{doc.text[:40]}'")
-        return labels
+        entities = {ent.label_: ent for ent in doc.ents if ent.label_}
+        for label, ent in entities.items():
+            self._refuse_negated(label, lambda ent=ent: f"'{ent.text}' in '{doc.text[:40]}'")
+        return entities
 
-    def _refuse_negated(self, label: str, place: str) -> None:
+    def _refuse_negated(self, label: str, place: Callable[[], str]) -> None:
         """RAISES (ValueError): CRF440 for a label such as "!PER", which spaCy's `ner` refuses too."""
         if label.startswith("!") and len(label) > 1 and label not in self.labels:
-            raise ValueError(Errors.CRF440.format(name=self.name, label=label, negated=label[1:], place=place))
+            raise ValueError(Errors.CRF440.format(name=self.name, label=label, negated=label[1:], place=place()))
 
     def is_gold(self, span: Span) -> bool:
         """Whether the gold annotation has this span, or a part of it says the same."""
@@ -138,7 +135,7 @@ class Entities(Annotation):
             return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
 
         for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)):
-            self._refuse_negated(self.vocab.strings[int(types[token])], place(token))
+            self._refuse_negated(self.vocab.strings[int(types[token])], partial(place, token))
             report.add("gold entities have a label the component does not know, and count as outside", place(token))
         iob = np.where(unknown, OUTSIDE, iob)
         for token in starts[:-1][starts[:-1] < len(iob)]:
