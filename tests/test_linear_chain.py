@@ -232,6 +232,7 @@ def test_second_call_compiles_nothing():
 
     first = random_scores([3, 1], 2, spread=500.0)
     ask_everything(first, np.ones((4, 2), dtype=bool))
+    ask_everything(scheme_scores([4], 7), np.ones((4, 29), dtype=bool))  # in an order of its own
     before = compiled()
     # At most one signature each: the cold start is paid once
     assert {name: count for name, count in before.items() if count > 1} == {}
