@@ -7,7 +7,7 @@ from . import kernel
 
 @kernel
 def equal(arrays, others):
-    """Whether two tuples of arrays (float64[n] of any n) hold the same numbers."""
+    """Whether two tuples of arrays (float64[n] or float32[n], of any n) hold the same numbers."""
     for one, other in zip(arrays, others):
         if one.shape[0] != other.shape[0]:
             return False

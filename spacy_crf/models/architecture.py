@@ -17,6 +17,7 @@ from thinc.util import data_validation
 
 from ..arrays import per_position, states_of
 from ..inference.structure import Structure
+from ..kernels.checks import equal
 from .emissions import pairs_allowed
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
 
@@ -96,9 +97,10 @@ class Architecture(Role):
         """The same from batch to batch, so that predicting need not make them again; nobody writes to them. Optimizers change
         weights in place, so they are compared."""
         latest, limits = self._latest, self.limits(model)
-        if latest is None or latest[0] is not limits or not all(map(np.array_equal, latest[1], weights.values())):
+        asked = tuple([array.ravel() for array in weights.values()])
+        if latest is None or latest[0] is not limits or not equal(latest[1], asked):
             potentials = self.potentials(model, weights)
-            latest = self._latest = (limits, [array.copy() for array in weights.values()], potentials)
+            latest = self._latest = (limits, tuple([array.copy() for array in asked]), potentials)
         return latest[2]
 
     def derivatives(self, d_scores: Any) -> Shared:
