@@ -49,6 +49,16 @@ def test_tags():
     assert scores["tag_acc"] == scores["crf_tag_acc"] == 1.0
 
 
+@pytest.mark.issue(12)
+def test_o_is_a_tag_like_others():
+    nlp, examples = make(texts=[text.replace("/RB", "/O") for text in TAG_TEXTS])
+    tagger = nlp.get_pipe("crf_tagger")
+    assert tagger.labels == ("DT", "JJ", "NN", "O", "VB")
+    assert tagger.training.data(examples).allowed.sum(axis=1).max() == 1
+    for example in examples:
+        assert [t.tag_ for t in run(nlp, plain(example.reference))] == [t.tag_ for t in example.reference]
+
+
 def test_parts_of_speech():
     universal = {"/DT": "/DET", "/NN": "/NOUN", "/VB": "/VERB", "/RB": "/ADV", "/JJ": "/ADJ"}
     texts = [re.sub(r"/\w+", lambda match: universal[match[0]], text) for text in TAG_TEXTS]

@@ -38,7 +38,7 @@ def labels_of(pipe: "CRFPipe", examples: Iterable[Example]) -> set[str]:
         labels.update(pipe.annotation.gold_labels(example.reference))
         if key in example.reference.spans:
             labels.update(span.label_ for span in example.reference.spans[key])
-    return labels - {"", "O"}
+    return labels - pipe.annotation.outside
 
 
 class NewFeatures:

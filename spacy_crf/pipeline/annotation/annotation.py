@@ -39,6 +39,7 @@ class Annotation:
     spans_are_tokens: bool  # whether each token of a span is one by itself
     scores_prefix: str  # in the names of scores
     may_have_no_labels = False  # whether a component can begin without any
+    outside = frozenset([""])  # what names no label in gold annotation
 
     name: str  # of the component
     vocab: Vocab

@@ -38,6 +38,7 @@ class Entities(Annotation):
     spans_are_tokens = False
     scores_prefix = "ents"
     may_have_no_labels = True  # then it finds nothing
+    outside = frozenset(["", "O"])
 
     def __init__(self, scheme: Scheme):
         self.scheme = scheme
@@ -84,7 +85,7 @@ class Entities(Annotation):
 
     def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
         """Tags of a span as annotation is read, "" and "O" for none: int64[length]; None for an unknown label."""
-        if label in ("", "O"):
+        if label in self.outside:
             return np.zeros(length, dtype=np.int64)
         if label not in self.labels:
             return None
