@@ -2,7 +2,11 @@
 
 import itertools
 import math
+import subprocess
+import sys
+from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
@@ -16,9 +20,10 @@ from spacy_crf.types import SegmentClamp
 
 from . import reference
 from .random_rules import random_rule
-from .test_constraints import decode, make_rules, scheme_scores
+from .test_constraints import WORDS, decode, facts_of, make_rules, scheme_scores
 from .test_segment_rules import make_rules as make_segment_rules
 from .test_segment_rules import make_scores as segment_scores
+from .util import signatures
 
 FOREVER = clock.Clock(1e6)
 MEMORY = {"order", "at_most", "at_least", "exactly", "requires", "excludes", "length"}
@@ -26,6 +31,10 @@ MEMORY = {"order", "at_most", "at_least", "exactly", "requires", "excludes", "le
 
 @pytest.fixture
 def few_nodes(monkeypatch):
+    _keep_few_nodes(monkeypatch)
+
+
+def _keep_few_nodes(monkeypatch):
     """Every lattice begins with few nodes, as that of a long document does, and nothing comes before it."""
     monkeypatch.setattr(decoding, "_GRAPH_SHARE", 0.0)
     for name, value in {"_ALL": 0, "_MARGIN": 0.7, "_FEW": 2, "_MORE": 1, "_IN_VAIN": 10**6}.items():
@@ -269,3 +278,65 @@ def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few
             assert total > -np.inf or rule in relaxed
         if not decoded.unfinished:
             assert decoded.tags.tolist() == best.tags.tolist() and decoded.relaxed == best.relaxed
+
+
+# A clock must not run while a kernel is compiled
+
+
+@pytest.mark.issue(13)
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+@pytest.mark.parametrize("kind", ["chain", "segments"])
+def test_all_kernels_are_there_before_the_clock_runs(kind):
+    """For each document whose kernels were not would have less than its time, by seconds if they are in no cache yet."""
+    code = f"from tests.test_lattice import compiled_by_the_clock; print(sorted(compiled_by_the_clock({kind!r})))"
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.strip() == "[]"
+
+
+def compiled_by_the_clock(kind):
+    """Names of the kernels that were compiled, or loaded, for documents under all kinds of rules while their clocks ran."""
+    found, before = set(), {}
+
+    class Watched(decoding.Search):
+        def __init__(self, *args, **settings):
+            before.update(compiled())
+            super().__init__(*args, **settings)
+
+        def best(self):
+            answer = super().best()
+            found.update(name for name, n in compiled().items() if n > before.get(name, 0))
+            return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "Search", Watched)
+        for way in ("search", "program", "graph"):
+            if way == "program":
+                _keep_few_nodes(patch)
+            elif way == "graph":
+                patch.setattr(decoding, "_GRAPH_SHARE", 1e9)
+            for seed in range(8):
+                for rules, scores, clamp, facts in (*_documents(kind, seed), (*problem(kind, seed), Facts())):
+                    decode(rules, scores, [0, 5], facts, WORDS, clamp)
+    return found
+
+
+def _documents(kind, seed):
+    """Of five tokens each, under rules that ask for patterns and texts and of which some may have to yield."""
+    _, scores, clamp = problem(kind, seed)
+    where = {"pattern": [{"ORTH": "x"}]}
+    at_ends = [
+        {"rule": "starts_with", "label": "A", **where},
+        {"rule": "ends_with", "label": "B", "weight": 0.3, **where},
+    ]
+    once = {"rule": "at_most", "label": "*", "n": 1}
+    contrary = [{"rule": rule, "label": "A", "pattern": [{"ORTH": "x"}]} for rule in ("always_on", "never_on")]
+    for tables in ([*at_ends, once], [{"rule": "same_text_same_label"}, once], [*contrary, once]):
+        rules = make_rules(tables, SCHEMES[list(SCHEMES)[seed % 4]]) if kind == "chain" else make_segment_rules(tables)
+        yield rules, scores, clamp, facts_of(rules, scores[0].shape[1])
+
+
+def compiled():
+    """For how many types each kernel was."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("spacy_crf.kernels.")]
+    return {f"{m.__name__}.{name}": n for m in modules for name, n in signatures(m).items()}

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import arrays
 from ..inference.lattice import ROWS
 from ..kernels.ascent import Automata
 from ..kernels.lattice import Steps
@@ -33,8 +34,8 @@ class Reader:
         moves = (following != states[:, np.newaxis]).any(axis=0) | (scores != 0.0).any(axis=0)
         number = np.where(moves, np.cumsum(moves), 0)
         self.kind_of = np.append(number[kinds.reshape(-1)], 0).astype(np.int32)  # the last one for no event
-        self.following = np.column_stack([states, following[:, moves]]).astype(np.int32)
-        self.scores = np.column_stack([np.zeros(len(states)), scores[:, moves]])
+        self.following = arrays.contiguous(np.column_stack([states, following[:, moves]]), np.int32)
+        self.scores = arrays.contiguous(np.column_stack([np.zeros(len(states)), scores[:, moves]]), np.float64)
         self.last = np.asarray(automaton.last, dtype=float)
         self.reads_breaks = bool(self.kind_of[BREAK])
         self.is_hard = bool((following < 0).any() or (self.last == -np.inf).any())
@@ -125,7 +126,7 @@ class TextReader:
         settled = np.where(ends & (decided == 0), begun + 1, decided) * inner
         columns = [decided * inner + at, decided * inner + np.where((at > 0) & ~ends, at + 1, 0)]
         columns += [np.where(wrong, -1, settled + after) for after in (0, *(1 + np.arange(n_labels) * length))]
-        self.following = np.column_stack(columns).astype(np.int32)
+        self.following = arrays.contiguous(np.column_stack(columns), np.int32)
         self.scores, self.last = np.zeros(self.following.shape), np.zeros(len(decided))
 
     @property
@@ -175,9 +176,8 @@ class SegmentTextReader(TextReader):
         kinds = np.zeros(len(begin), dtype=np.int32)
         kinds[is_text] = 1 + np.searchsorted(self._labels, label[is_text])
         state = np.arange(1 + len(self._labels))
-        self.following = np.where((state[:, np.newaxis] == 0) | (state[:, np.newaxis] == state), state, -1).astype(
-            np.int32
-        )
+        is_kept = (state[:, np.newaxis] == 0) | (state[:, np.newaxis] == state)
+        self.following = np.where(is_kept, state, -1).astype(np.int32)
         self.following[:, 0] = state
         self.scores, self.last = np.zeros(self.following.shape), np.zeros(len(state))
         return kinds

@@ -280,7 +280,8 @@ class CompiledRules:
             joined = join_sequences(cut(scores, tokens, np.array([0, lengths[shortest]])))
             automaton = make_automaton(1, self.tags.n_events, [])
             self._search(joined, _stacked([automaton], self.tags.n_events), 1)
-            self.graph(frozenset()).viterbi(joined.scores)
+            path = self.graph(frozenset()).viterbi(joined.scores)
+            self.structure.path_score(joined.scores, path.states)
             warm_up(self.lattice(joined), Reader(automaton, self.tags))
 
     # What a structure adds
