@@ -1,14 +1,17 @@
 """Adaptive regularization of weight vectors (Crammer, Kulesza & Dredze 2009)."""
 
+from typing import ClassVar
+
 import numpy as np
 
 from .. import checks
 from ..kernels import walk as kernels
 from ..types import Floats
-from .objective import SequenceObjective
+from .objective import SequenceObjective, setting, with_settings
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 
+@with_settings
 class AROW(OnlineOptimizer):
     """A distribution over weights with a diagonal covariance: weights that were used often move less (figure 1). The margin is
     the number of wrong tokens, or the costs of the loss.
@@ -19,13 +22,11 @@ class AROW(OnlineOptimizer):
     seed (int): For the order of the sequences.
     """
 
-    identity = ("seed", "variance", "gamma")
-    follows = ("variance",)
+    identity: ClassVar = ("seed", "variance", "gamma")
+    follows: ClassVar = ("variance",)
 
-    def __init__(self, *, variance: float = 1.0, gamma: float = 1.0, epochs_per_step: int = 1, seed: int = 0) -> None:
-        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        self.variance = checks.positive("AROW", "variance", variance)
-        self.gamma = checks.positive("AROW", "gamma", gamma)
+    variance: float = setting(1.0, checks.positive)
+    gamma: float = setting(1.0, checks.positive)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)

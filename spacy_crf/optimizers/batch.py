@@ -9,17 +9,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, ClassVar, NamedTuple, Optional, Protocol
 
 import numpy as np
-import srsly
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..types import Floats
 from .anchor import Anchored
 from .line_search import Point, strong_wolfe
-from .objective import CRFOptimizer, Objective
+from .objective import CRFOptimizer, Objective, setting, with_settings
 from .vectors import add_scaled, dot, norm
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -84,45 +83,24 @@ class Run:
         return np.array_equal(objective.weights().astype(np.float32), self.position.weights.astype(np.float32))
 
 
+@with_settings
 class BatchOptimizer(CRFOptimizer):
-    """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time.
+    """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time."""
 
-    l2 (float): Weight of w², without a factor 1/2.
-    iterations_per_step (int): Iterations in one step, so that what spaCy does once a step does not dominate.
-    tolerance (float): Stop when |gradient| / max(1, |w|) is no larger. 0 for never.
-    period (int): How many iterations `delta` looks back.
-    delta (float): Stop when `period` iterations improved the objective by no more than this part of its value.
-    max_iterations (Optional[int]): Stop after so many, over all steps. None for no limit.
-    max_line_search (int): Most evaluations of one line search.
-    """
+    curvature: ClassVar[float] = 0.9  # c2 of the strong Wolfe conditions
+    identity: ClassVar[tuple[str, ...]] = ("l2",)
 
-    curvature = 0.9  # c2 of the strong Wolfe conditions
-    identity: tuple[str, ...] = ("l2",)  # settings that saved state depends on
+    l2: float = setting(1.0, checks.number)
+    iterations_per_step: int = setting(10, checks.count)
+    tolerance: float = setting(1e-5, checks.number)
+    period: int = setting(10, checks.count, most=1_000_000)
+    delta: float = setting(1e-5, checks.number)
+    max_iterations: Optional[int] = setting(None, checks.count)
+    max_line_search: int = setting(20, checks.count)
 
-    def __init__(
-        self,
-        *,
-        l2: float,
-        iterations_per_step: int,
-        tolerance: float,
-        period: int,
-        delta: float,
-        max_iterations: Optional[int],
-        max_line_search: int,
-    ) -> None:
-        super().__init__()
-        name = type(self).__name__
-        self.l2 = checks.number(name, "l2", l2)
-        self.iterations_per_step = checks.count(name, "iterations_per_step", iterations_per_step)
-        self.tolerance = checks.number(name, "tolerance", tolerance)
-        self.period = checks.count(name, "period", period, most=1_000_000)
-        self.delta = checks.number(name, "delta", delta)
-        self.max_iterations = None
-        if max_iterations is not None:
-            self.max_iterations = checks.count(name, "max_iterations", max_iterations)
-        self.max_line_search = checks.count(name, "max_line_search", max_line_search)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.on_iteration: Optional[Callable[[Progress], None]] = None
-        self._runs: dict[str, Run] = {}
         self._warned: set[str] = set()
         self._last_said = 0.0
 
@@ -242,26 +220,7 @@ class BatchOptimizer(CRFOptimizer):
         text = "%s: %s stopped after %d iterations at objective %.6f: %s"
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
 
-    def to_bytes(self) -> bytes:
-        """All that is needed to continue exactly where the runs stand, in this process or another."""
-        msg = {
-            "optimizer": type(self).__name__,
-            "settings": {name: getattr(self, name) for name in self.identity},
-            "runs": {key: self._run_to_msg(run, key) for key, run in self._runs.items()},
-        }
-        return srsly.msgpack_dumps(msg)
-
-    def from_bytes(self, data: bytes) -> "BatchOptimizer":
-        """Take over the state of an optimizer of the same kind and settings; stop rules and limits may differ."""
-        msg = srsly.msgpack_loads(data)
-        ours = {name: getattr(self, name) for name in self.identity}
-        if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
-            saved = f"{msg['optimizer']} with {msg['settings']}"
-            raise ValueError(Errors.CRF204.format(saved=saved, ours=f"{type(self).__name__} with {ours}"))
-        self._runs = {key: self._run_from_msg(run) for key, run in msg["runs"].items()}
-        return self
-
-    def _run_to_msg(self, run: Run, key: str) -> dict[str, Any]:
+    def run_to_msg(self, run: Run, key: str) -> dict[str, Any]:
         if not _can_be_saved(run.signature):
             raise ValueError(Errors.CRF205.format(optimizer=type(self).__name__, key=key, signature=run.signature))
         return {
@@ -274,7 +233,7 @@ class BatchOptimizer(CRFOptimizer):
             "gradient_norm": run.gradient_norm,
         }
 
-    def _run_from_msg(self, msg: dict[str, Any]) -> Run:
+    def run_from_msg(self, msg: dict[str, Any]) -> Run:
         weights, value, gradient = msg["position"]
         memory = self.new_memory()
         memory.from_msg(msg["memory"])

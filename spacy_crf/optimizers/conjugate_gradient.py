@@ -25,27 +25,6 @@ class ConjugateGradient(BatchOptimizer):
 
     curvature = 0.1  # conjugacy needs a nearly exact line search
 
-    def __init__(
-        self,
-        *,
-        l2: float = 1.0,
-        iterations_per_step: int = 10,
-        tolerance: float = 1e-5,
-        period: int = 10,
-        delta: float = 1e-5,
-        max_iterations: Optional[int] = None,
-        max_line_search: int = 20,
-    ) -> None:
-        super().__init__(
-            l2=l2,
-            iterations_per_step=iterations_per_step,
-            tolerance=tolerance,
-            period=period,
-            delta=delta,
-            max_iterations=max_iterations,
-            max_line_search=max_line_search,
-        )
-
     def new_memory(self) -> "LastDirection":
         return LastDirection()
 

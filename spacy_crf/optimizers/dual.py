@@ -8,6 +8,7 @@ optimizers minimize ``loss + l2·w²`` and know how far they are from the minimu
 
 import logging
 import time
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +19,30 @@ from ..kernels import walk as kernels
 from ..losses.clamped import MaxMargin
 from ..types import GOES_ON, ChainCorpus
 from .batch import SILENCE
-from .objective import SequenceObjective
+from .objective import SequenceObjective, setting, with_settings
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 logger = logging.getLogger("spacy.spacy_crf")
 
 
+@with_settings
 class DualOptimizer(OnlineOptimizer):
     """Base of both. They need the whole corpus in every batch and complete annotation, and keep
     T·S + B·(S + 2)·S numbers, for segments 3·T·S + N·S + B·(S + 2 + K)·S; `ExponentiatedGradient` twice that.
 
-    l2 (float): Weight of w², without a factor 1/2; above 0.
-    gap_tolerance (float): Stop when the duality gap is no larger than this part of the primal objective.
+    l2 is above 0.
     """
 
-    wants_whole_corpus = True
-    walks_in_parts = False
-    losses = (MaxMargin,)
-    identity = ("seed", "l2")
+    wants_whole_corpus: ClassVar = True
+    walks_in_parts: ClassVar = False
+    losses: ClassVar = (MaxMargin,)
+    identity: ClassVar = ("seed", "l2")
 
-    def __init__(self, *, l2: float, gap_tolerance: float, epochs_per_step: int, seed: int) -> None:
-        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        self.l2 = checks.positive(type(self).__name__, "l2", l2)
-        self.gap_tolerance = checks.number(type(self).__name__, "gap_tolerance", gap_tolerance)
-        self._signatures: dict[str, object] = {}
+    l2: float = setting(1.0, checks.positive)
+    gap_tolerance: float = setting(1e-3, checks.number)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._last: dict[str, tuple[float, float]] = {}
         self._last_said = time.monotonic()
 
@@ -134,11 +135,6 @@ class FrankWolfe(DualOptimizer):
     seed (int): For the order of the sequences.
     """
 
-    def __init__(
-        self, *, l2: float = 1.0, gap_tolerance: float = 1e-3, epochs_per_step: int = 1, seed: int = 0
-    ) -> None:
-        super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
-
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         corpus, work, _, chains, segments, bests, _ = pass_.room
         room = (corpus, work, chains, segments, bests, kernels.make_table(corpus, pass_.room))
@@ -146,6 +142,7 @@ class FrankWolfe(DualOptimizer):
         return kernels.frank_wolfe(*room, pass_.order, learns, pass_.costs, run.slots, *arrays)
 
 
+@with_settings
 class ExponentiatedGradient(DualOptimizer):
     """Exponentiated gradients on the max-margin dual, on the marginals of what scores are about (Bartlett, Collins, Taskar &
     McAllester 2004, figure 2), one sequence at a time with a step size each (Collins, Globerson, Koo, Carreras & Bartlett 2008,
@@ -158,19 +155,9 @@ class ExponentiatedGradient(DualOptimizer):
     seed (int): For the order of the sequences.
     """
 
-    identity = ("seed", "l2", "rate")
+    identity: ClassVar = ("seed", "l2", "rate")
 
-    def __init__(
-        self,
-        *,
-        l2: float = 1.0,
-        rate: float = 1.0,
-        gap_tolerance: float = 1e-3,
-        epochs_per_step: int = 1,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(l2=l2, gap_tolerance=gap_tolerance, epochs_per_step=epochs_per_step, seed=seed)
-        self.rate = checks.positive("ExponentiatedGradient", "rate", rate)
+    rate: float = setting(1.0, checks.positive)
 
     def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
         # Nearly all of the mass is on the annotation

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 
@@ -10,12 +10,13 @@ from .. import checks
 from ..types import Floats
 from .batch import BatchOptimizer, Position, Run
 from .line_search import Point, backtracking
-from .objective import Objective
+from .objective import Objective, setting, with_settings
 from .vectors import add_scaled, dot, norm
 
 FAST = 0.03  # share of the objective that an iteration loses far from the minimum
 
 
+@with_settings
 class LBFGS(BatchOptimizer):
     """Limited-memory BFGS over the full training set, minimizing ``loss + l1·|w| + l2·w²``.
 
@@ -30,32 +31,10 @@ class LBFGS(BatchOptimizer):
     max_line_search (int): Most evaluations of one line search.
     """
 
-    identity = ("l1", "l2", "memory")
+    identity: ClassVar = ("l1", "l2", "memory")
 
-    def __init__(
-        self,
-        *,
-        l1: float = 0.0,
-        l2: float = 1.0,
-        memory: int = 6,
-        iterations_per_step: int = 10,
-        tolerance: float = 1e-5,
-        period: int = 10,
-        delta: float = 1e-5,
-        max_iterations: Optional[int] = None,
-        max_line_search: int = 20,
-    ) -> None:
-        super().__init__(
-            l2=l2,
-            iterations_per_step=iterations_per_step,
-            tolerance=tolerance,
-            period=period,
-            delta=delta,
-            max_iterations=max_iterations,
-            max_line_search=max_line_search,
-        )
-        self.l1 = checks.number("LBFGS", "l1", l1)
-        self.memory = checks.count("LBFGS", "memory", memory, most=1000)
+    l1: float = setting(0.0, checks.number)
+    memory: int = setting(6, checks.count, most=1000)
 
     def new_memory(self) -> "CurvaturePairs":
         return CurvaturePairs(self.memory)

@@ -4,10 +4,13 @@ thinc's optimizers see one gradient per parameter and step. A line search wants 
 again at other weights, so a component hands CRF optimizers an ``Objective`` instead.
 """
 
-from collections.abc import Hashable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import srsly
 from numpy.typing import NDArray
 from thinc.api import Optimizer, registry
 from thinc.types import FloatsXd
@@ -79,18 +82,39 @@ class SequenceObjective(WeightFrame, Protocol):
         ...
 
 
+with_settings = dataclass(kw_only=True, eq=False, repr=False)
+
+
+def setting(default: Any, check: Callable, **bounds: Any) -> Any:
+    """A setting of an optimizer, one of its keyword arguments.
+
+    check (Callable): One of `spacy_crf.checks`. None is possible where it is the default.
+    """
+    return field(default=default, metadata={"check": partial(check, **bounds)})
+
+
+@with_settings
 class CRFOptimizer(Optimizer):
     """An optimizer that asks for the objective; thinc's, because ``[training.optimizer]`` takes no other."""
 
-    wants_sequences = False  # a SequenceObjective instead of an Objective
-    wants_whole_corpus = True  # in every step; False for those that can learn from one batch after the other
+    wants_sequences: ClassVar[bool] = False  # a SequenceObjective instead of an Objective
+    wants_whole_corpus: ClassVar[bool] = (
+        True  # in every step; False for those that can learn from one batch after the other
+    )
+    identity: ClassVar[tuple[str, ...]]  # settings that saved state depends on
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
+        given = {each: getattr(self, each.name) for each in fields(self)}
         super().__init__(1.0, use_averages=False)
+        for each, value in given.items():
+            if value is not None or each.default is not None:
+                value = each.metadata["check"](type(self).__name__, each.name, value)
+            setattr(self, each.name, value)
+        self._runs: dict[str, Any] = {}  # the training of each component, from one step to the next
 
     @classmethod
-    def fits(cls, loss: Any) -> bool:
-        """Whether this optimizer can minimize the loss."""
+    def fits(cls, loss: type) -> bool:
+        """Whether this optimizer can minimize a loss of some type."""
         return getattr(loss, "smooth", True)
 
     def step(self, objective: Objective, *, key: str) -> float:
@@ -105,17 +129,42 @@ class CRFOptimizer(Optimizer):
     def __call__(self, key, weights, gradient, *, lr_scale=1.0):
         raise ValueError(Errors.CRF202.format(optimizer=type(self).__name__, key=key))
 
+    # ------------------------------------------------------------------------------------------------------- resuming
+
+    def to_bytes(self) -> bytes:
+        """All that is needed to continue exactly where the runs stand, in this process or another."""
+        runs = {key: self.run_to_msg(run, key) for key, run in self._runs.items()}
+        settings = {name: getattr(self, name) for name in self.identity}
+        return srsly.msgpack_dumps({"optimizer": type(self).__name__, "settings": settings, "runs": runs})
+
+    def from_bytes(self, data: bytes) -> "CRFOptimizer":
+        """Take over the state of an optimizer of the same kind and settings; stop rules and limits may differ."""
+        msg = srsly.msgpack_loads(data)
+        ours = {name: getattr(self, name) for name in self.identity}
+        if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
+            saved = f"{msg['optimizer']} with {msg['settings']}"
+            raise ValueError(Errors.CRF204.format(saved=saved, ours=f"{type(self).__name__} with {ours}"))
+        self._runs = {key: self.run_from_msg(run) for key, run in msg["runs"].items()}
+        return self
+
+    def run_to_msg(self, run: Any, key: str) -> Any:
+        """What msgpack can write of a run, and `run_from_msg` makes one of."""
+        raise NotImplementedError
+
+    def run_from_msg(self, msg: Any) -> Any:
+        raise NotImplementedError
+
 
 def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
     """RAISES (ValueError): CRF210 with what fits instead."""
-    if optimizer.fits(loss):
+    if optimizer.fits(type(loss)):
         return
     losses, optimizers = [], []
     for name, make in sorted(registry.losses.get_all().items()):
-        if name.startswith("spacy_crf.") and optimizer.fits(make()):
+        if name.startswith("spacy_crf.") and optimizer.fits(make):
             losses.append(name)
     for name, make in sorted(registry.optimizers.get_all().items()):
-        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(loss):
+        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(loss)):
             optimizers.append(name)
     message = Errors.CRF210.format(
         optimizer=type(optimizer).__name__,

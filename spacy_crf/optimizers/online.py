@@ -7,10 +7,9 @@ gradient. Weights are kept in float64 from step to step; the same seed gives the
 import logging
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
-import srsly
 from numpy.typing import NDArray
 
 from .. import checks
@@ -18,7 +17,7 @@ from ..errors import Errors
 from ..kernels import walk as kernels
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats
-from .objective import CRFOptimizer, SequenceObjective, WeightFrame
+from .objective import CRFOptimizer, SequenceObjective, WeightFrame, setting, with_settings
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -56,34 +55,33 @@ class OnlineRun:
     is_held: bool = False  # whether it goes on from what a model has learned: l1 and l2 rest
 
 
+@with_settings
 class OnlineOptimizer(CRFOptimizer):
     """Base of the optimizers that learn from one sequence after the other.
 
-    epochs_per_step (int): Passes over the batch in one step, so that what spaCy does once a step does not dominate.
-    seed (int): For the order of the sequences.
+    epochs_per_step is there so that what spaCy does once a step does not dominate.
     """
 
-    wants_sequences = True
-    wants_whole_corpus = False
-    losses: tuple[type, ...] = (Perceptron, MaxMargin)
-    averaging = False
-    identity: tuple[str, ...] = ("seed",)  # settings that saved state depends on
-    drifts: tuple[str, ...] = ()  # arrays with the sum of all moves, each times when it was
-    follows: tuple[str, ...] = ()  # arrays that go as far as weights are let go
+    wants_sequences: ClassVar[bool] = True
+    wants_whole_corpus: ClassVar[bool] = False
+    losses: ClassVar[tuple[type, ...]] = (Perceptron, MaxMargin)
+    averaging: ClassVar[bool] = False
+    identity: ClassVar[tuple[str, ...]] = ("seed",)
+    drifts: ClassVar[tuple[str, ...]] = ()  # arrays with the sum of all moves, each times when it was
+    follows: ClassVar[tuple[str, ...]] = ()  # arrays that go as far as weights are let go
+    walks_in_parts: ClassVar[bool] = True  # whether a pass may be cut, to draw weights back in between
 
-    def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
-        super().__init__()
-        self.epochs_per_step = checks.count(type(self).__name__, "epochs_per_step", epochs_per_step)
-        self.seed = checks.count(type(self).__name__, "seed", seed, least=0)
+    epochs_per_step: int = setting(1, checks.count)
+    seed: int = setting(0, checks.count, least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.averaging:
             self.averages = {}
         # A component with an optimizer of its own gets the averages as its weights: nobody else would set them.
         self.assigns_averages = False
-        self._runs: dict[str, OnlineRun] = {}
 
     # ------------------------------------------------------------------------------------------------ what a rule adds
-
-    walks_in_parts = True  # whether a pass may be cut, to draw weights back in between
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         """Set up what the rule remembers."""
@@ -133,8 +131,8 @@ class OnlineOptimizer(CRFOptimizer):
     # -------------------------------------------------------------------------------------------------------- a step
 
     @classmethod
-    def fits(cls, loss: Any) -> bool:
-        return isinstance(loss, cls.losses)
+    def fits(cls, loss: type) -> bool:
+        return issubclass(loss, cls.losses)
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         corpus = objective.corpus
@@ -254,32 +252,29 @@ class OnlineOptimizer(CRFOptimizer):
                 np.copyto(arrays[name], array)
         return replace(run, slots=slots, arrays=arrays, numbers=dict(run.numbers))
 
-    # ------------------------------------------------------------------------------------------------------- resuming
+    def run_to_msg(self, run: OnlineRun, key: str) -> list[Any]:
+        return [list(run.layout), run.assigned, run.slots, run.arrays, run.numbers, run.count, run.epoch]
 
-    def to_bytes(self) -> bytes:
-        """All that is needed to continue exactly where the runs stand, in this process or another."""
-        return srsly.msgpack_dumps(
-            {
-                "optimizer": type(self).__name__,
-                "settings": {name: getattr(self, name) for name in self.identity},
-                "runs": {
-                    key: [list(run.layout), run.assigned, run.slots, run.arrays, run.numbers, run.count, run.epoch]
-                    for key, run in self._runs.items()
-                },
-            }
-        )
+    def run_from_msg(self, msg: list[Any]) -> OnlineRun:
+        layout, assigned, slots, arrays, numbers, count, epoch = msg
+        copies = {name: array.copy() for name, array in arrays.items()}
+        return OnlineRun(tuple(layout), assigned.copy(), slots.copy(), copies, dict(numbers), count, epoch)
 
-    def from_bytes(self, data: bytes) -> "OnlineOptimizer":
-        """Take over the state of an optimizer of the same kind and settings."""
-        msg = srsly.msgpack_loads(data)
-        ours = {name: getattr(self, name) for name in self.identity}
-        if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
-            saved = f"{msg['optimizer']} with {msg['settings']}"
-            raise ValueError(Errors.CRF204.format(saved=saved, ours=f"{type(self).__name__} with {ours}"))
-        self._runs = {}
-        for key, (layout, assigned, slots, arrays, numbers, count, epoch) in msg["runs"].items():
-            copies = {name: array.copy() for name, array in arrays.items()}
-            self._runs[key] = OnlineRun(
-                tuple(layout), assigned.copy(), slots.copy(), copies, dict(numbers), count, epoch
-            )
-        return self
+
+@with_settings
+class Averaged(OnlineOptimizer):
+    """Base of those that keep the average of all weights that there were, beside the last ones."""
+
+    drifts: ClassVar = ("drift",)
+
+    use_averages: bool = setting(True, checks.flag)
+
+    @property
+    def averaging(self) -> bool:
+        return self.use_averages
+
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        run.arrays["drift"] = np.zeros_like(run.slots)
+
+    def average(self, run: OnlineRun) -> Floats:
+        return run.slots - run.arrays["drift"] / (run.count + 1)

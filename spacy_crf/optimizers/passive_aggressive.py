@@ -1,15 +1,18 @@
 """Passive-aggressive learning (Crammer, Dekel, Keshet, Shalev-Shwartz & Singer 2006)."""
 
+from typing import ClassVar
+
 import numpy as np
 
 from .. import checks
 from ..kernels import walk as kernels
 from ..types import Floats
-from .objective import SequenceObjective
-from .online import OnlineOptimizer, OnlineRun, Pass
+from .objective import SequenceObjective, setting, with_settings
+from .online import Averaged, OnlineRun, Pass
 
 
-class PassiveAggressive(OnlineOptimizer):
+@with_settings
+class PassiveAggressive(Averaged):
     """The smallest change of the weights after which the annotation beats the best labelling by a margin.
 
     The loss Perceptron compares with the best labelling by score, as CRFsuite does (prediction-based updates, section 7 of the
@@ -25,36 +28,16 @@ class PassiveAggressive(OnlineOptimizer):
     seed (int): For the order of the sequences.
     """
 
-    identity = ("seed", "type", "c", "error_sensitive", "averaging")
+    identity: ClassVar = ("seed", "type", "c", "error_sensitive", "averaging")
 
-    def __init__(
-        self,
-        *,
-        type: int = 1,
-        c: float = 1.0,
-        error_sensitive: bool = True,
-        use_averages: bool = True,
-        epochs_per_step: int = 1,
-        seed: int = 0,
-    ) -> None:
-        self.averaging = checks.flag("PassiveAggressive", "use_averages", use_averages)
-        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        self.type = checks.count("PassiveAggressive", "type", type, least=0, most=2)
-        self.c = checks.positive("PassiveAggressive", "c", c)
-        self.error_sensitive = checks.flag("PassiveAggressive", "error_sensitive", error_sensitive)
-
-    drifts = ("drift",)
+    type: int = setting(1, checks.count, least=0, most=2)
+    c: float = setting(1.0, checks.positive)
+    error_sensitive: bool = setting(True, checks.flag)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
         moved = moves[moves != 0.0]  # each by the step's length, as derivatives of features are one
         return float(np.sqrt(np.mean(moved**2))) if len(moved) else 0.0
 
-    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        run.arrays["drift"] = np.zeros_like(run.slots)
-
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         settings = (self.type, self.c, self.error_sensitive)
         return self.apply(kernels.PASSIVE_AGGRESSIVE, pass_, run, *settings, memory=run.arrays["drift"])
-
-    def average(self, run: OnlineRun) -> Floats:
-        return run.slots - run.arrays["drift"] / (run.count + 1)

@@ -4,17 +4,16 @@ import logging
 
 import numpy as np
 
-from .. import checks
 from ..errors import Warnings
 from ..kernels import walk as kernels
 from ..types import Floats
 from .objective import SequenceObjective
-from .online import OnlineOptimizer, OnlineRun, Pass
+from .online import Averaged, OnlineOptimizer, OnlineRun, Pass
 
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-class AveragedPerceptron(OnlineOptimizer):
+class AveragedPerceptron(Averaged):
     """The averaged structured perceptron (Collins 2002, figure 1 and section 2.2). With the loss MaxMargin or label costs the
     best labelling is looked for with its costs.
 
@@ -28,14 +27,8 @@ class AveragedPerceptron(OnlineOptimizer):
     Nothing depends on how far an update moves a weight, here 1, but for a model that goes on: its weights have a unit already.
     """
 
-    def __init__(self, *, use_averages: bool = True, epochs_per_step: int = 1, seed: int = 0) -> None:
-        self.averaging = checks.flag("AveragedPerceptron", "use_averages", use_averages)
-        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-
-    drifts = ("drift",)
-
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        run.arrays["drift"] = np.zeros_like(run.slots)
+        super().start(run, objective)
         run.numbers["unit"] = 1.0 if objective.anchor is None else objective.anchor.unit
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
@@ -43,9 +36,6 @@ class AveragedPerceptron(OnlineOptimizer):
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         return self.apply(kernels.PERCEPTRON, pass_, run, run.numbers["unit"], memory=run.arrays["drift"])
-
-    def average(self, run: OnlineRun) -> Floats:
-        return run.slots - run.arrays["drift"] / (run.count + 1)
 
 
 class BatchPerceptron(OnlineOptimizer):
@@ -78,6 +68,6 @@ class BatchPerceptron(OnlineOptimizer):
 class VotedPerceptron(BatchPerceptron):
     """The name of `BatchPerceptron` in version 0.1.0, for configs that have it."""
 
-    def __init__(self, *, epochs_per_step: int = 1, seed: int = 0) -> None:
+    def __post_init__(self) -> None:
         logger.warning(Warnings.CRFW131)
-        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
+        super().__post_init__()

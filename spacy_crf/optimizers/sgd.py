@@ -1,7 +1,7 @@
 """Stochastic (sub)gradients of one sequence at a time, for ``loss + l1·|w| + l2·w²``."""
 
 import logging
-from typing import Optional
+from typing import ClassVar, Optional
 
 import numpy as np
 
@@ -9,13 +9,32 @@ from .. import checks
 from ..kernels import walk as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
-from .objective import SequenceObjective
+from .objective import SequenceObjective, setting, with_settings
 from .online import OnlineOptimizer, OnlineRun, Pass
 
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-class SGD(OnlineOptimizer):
+@with_settings
+class Regularized(OnlineOptimizer):
+    """Base of both."""
+
+    losses: ClassVar = (ClampedLoss,)
+
+    l1: float = setting(0.0, checks.number)
+    l2: float = setting(1.0, checks.number)
+    sequences: Optional[int] = setting(None, checks.count)
+
+    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
+        # l1 and l2 belong to the sum over all sequences
+        run.numbers.setdefault("sequences", float(self.sequences or max(1, len(objective.corpus.starts) - 1)))
+
+    def penalty(self, weights: Floats) -> float:
+        return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
+
+
+@with_settings
+class SGD(Regularized):
     """Stochastic gradient descent, as CRFsuite's `l2sgd` and Bottou's crfsgd do it: the learning rate falls as
     1 / (decay · (t0 + t)), with decay = 2·l2 / sequences (Shalev-Shwartz, Singer & Srebro 2007), and t0 is chosen by trying
     rates on a sample. With l1, the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009.
@@ -32,30 +51,12 @@ class SGD(OnlineOptimizer):
     seed (int): For the order of the sequences.
     """
 
-    losses = (ClampedLoss,)
-    identity = ("seed", "l1", "l2", "sequences")
+    identity: ClassVar = ("seed", "l1", "l2", "sequences")
 
-    def __init__(
-        self,
-        *,
-        l1: float = 0.0,
-        l2: float = 1.0,
-        calibration_eta: float = 0.1,
-        calibration_rate: float = 2.0,
-        calibration_samples: int = 1000,
-        calibration_candidates: int = 10,
-        sequences: Optional[int] = None,
-        epochs_per_step: int = 1,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        self.l1 = checks.number("SGD", "l1", l1)
-        self.l2 = checks.number("SGD", "l2", l2)
-        self.sequences = None if sequences is None else checks.count("SGD", "sequences", sequences)
-        self.calibration_eta = checks.positive("SGD", "calibration_eta", calibration_eta)
-        self.calibration_rate = checks.number("SGD", "calibration_rate", calibration_rate, least=1.001)
-        self.calibration_samples = checks.count("SGD", "calibration_samples", calibration_samples)
-        self.calibration_candidates = checks.count("SGD", "calibration_candidates", calibration_candidates)
+    calibration_eta: float = setting(0.1, checks.positive)
+    calibration_rate: float = setting(2.0, checks.number, least=1.001)
+    calibration_samples: int = setting(1000, checks.count)
+    calibration_candidates: int = setting(10, checks.count)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.numbers = {"scale": 1.0, "due": 0.0}
@@ -63,11 +64,9 @@ class SGD(OnlineOptimizer):
             run.arrays["paid"] = np.zeros_like(run.slots)
 
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
-        if "eta" in run.numbers:
-            return
-        # l2 belongs to the sum over all sequences
-        run.numbers["sequences"] = float(self.sequences or max(1, len(objective.corpus.starts) - 1))
-        run.numbers["eta"] = self._calibrate(pass_, run, objective, key)
+        super().prepare(objective, pass_, run, key)
+        if "eta" not in run.numbers:
+            run.numbers["eta"] = self._calibrate(pass_, run, objective, key)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
         _, rate, offset = self._schedule(run)
@@ -92,9 +91,6 @@ class SGD(OnlineOptimizer):
 
     def present(self, run: OnlineRun) -> Floats:
         return run.numbers["scale"] * run.slots
-
-    def penalty(self, weights: Floats) -> float:
-        return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
 
     def _calibrate(self, pass_: Pass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
         """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved."""
@@ -135,7 +131,8 @@ class SGD(OnlineOptimizer):
         return best_eta
 
 
-class AdaGrad(OnlineOptimizer):
+@with_settings
+class AdaGrad(Regularized):
     """Each weight has a learning rate of its own, ``learn_rate / (epsilon + sqrt(sum of its squared gradients))`` (Duchi, Hazan
     & Singer 2011). The regularizers are proximal steps; a weight catches up with those it missed when its feature occurs.
 
@@ -149,34 +146,18 @@ class AdaGrad(OnlineOptimizer):
     seed (int): For the order of the sequences.
     """
 
-    losses = (ClampedLoss,)
-    identity = ("seed", "l1", "l2", "sequences", "rate", "epsilon")
+    identity: ClassVar = ("seed", "l1", "l2", "sequences", "rate", "epsilon")
 
-    def __init__(
-        self,
-        *,
-        l1: float = 0.0,
-        l2: float = 1.0,
-        learn_rate: float = 0.3,
-        epsilon: float = 1e-6,
-        sequences: Optional[int] = None,
-        epochs_per_step: int = 1,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(epochs_per_step=epochs_per_step, seed=seed)
-        self.l1 = checks.number("AdaGrad", "l1", l1)
-        self.l2 = checks.number("AdaGrad", "l2", l2)
-        self.sequences = None if sequences is None else checks.count("AdaGrad", "sequences", sequences)
-        # thinc's optimizers have a learn_rate that schedules set
-        self.rate = checks.positive("AdaGrad", "learn_rate", learn_rate)
-        self.epsilon = checks.positive("AdaGrad", "epsilon", epsilon)
+    learn_rate: float = setting(0.3, checks.positive)
+    epsilon: float = setting(1e-6, checks.positive)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rate = self.learn_rate  # which schedules of thinc's could set
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["squares"] = np.zeros_like(run.slots)
         run.arrays["regularized"] = np.zeros_like(run.slots)
-
-    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
-        run.numbers.setdefault("sequences", float(self.sequences or max(1, len(objective.corpus.starts) - 1)))
 
     def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
         sequences = run.numbers["sequences"]
@@ -192,6 +173,3 @@ class AdaGrad(OnlineOptimizer):
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Floats:
         squares = run.arrays["squares"][objective.corpus.slot_of_weight]
         return np.where(squares > 0.0, self.rate / (self.epsilon + np.sqrt(squares)), 0.0)
-
-    def penalty(self, weights: Floats) -> float:
-        return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
