@@ -1,5 +1,6 @@
 """Models that go on from what they have learned: they keep it, and learn what is new, with every optimizer."""
 
+import itertools
 import logging
 
 import numpy as np
@@ -310,6 +311,61 @@ def test_initialize_begins_anew(component):
     assert_allclose(vector(nlp, component), vector(fresh, component), atol=1e-5)
     nlp.initialize(lambda: examples)
     nlp.update(examples, sgd=Adam(0.01))
+
+
+NEURAL = {
+    "@architectures": "spacy_crf.Tok2VecEmissions.v1",
+    "tok2vec": {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1, "embed_size": 50}
+    | {"window_size": 1, "maxout_pieces": 2, "subword_features": False, "pretrained_vectors": None},
+}
+
+
+@pytest.mark.issue(13)
+@pytest.mark.parametrize("starts_from", [False, True])
+@pytest.mark.parametrize(
+    ("component", "emissions"), [*zip(COMPONENTS, [None] * 3), ("crf_tagger", NEURAL)], ids=[*COMPONENTS, "neural"]
+)
+def test_initialize_that_fails_changes_nothing(component, emissions, starts_from, tmp_path):
+    """A trained component was left without features and weights, and what it went on from was forgotten."""
+    config = {} if emissions is None else {"model": {"emissions": emissions}}
+    nlp, examples, _ = make(component, "Adam.v1", 3, **config)
+    nlp.to_disk(tmp_path)
+    nlp.resume_training()
+    pipe, other = nlp.get_pipe(component), spacy.load(tmp_path)
+    other.resume_training()
+    before, new = pipe.to_bytes(), texts_of(nlp, component, new=True)
+
+    def reader(fails_at):
+        """Whose reading fails the n-th time: when labels are looked for, when features are counted, or after that."""
+        n_read = itertools.count(1)
+
+        def read():
+            if next(n_read) == fails_at:
+                yield new[0]
+                raise OSError("the disk is full")
+            yield from (*new, *examples)
+
+        return read
+
+    start_from = tmp_path if starts_from else None
+    for n_readings in itertools.count(1):
+        try:
+            pipe.initialize(reader(n_readings), nlp=nlp, start_from=start_from)
+        except OSError:
+            assert pipe.to_bytes() == before and pipe.labels == other.get_pipe(component).labels
+            assert found(nlp, component, [*examples, *new]) == found(other, component, [*examples, *new])
+        else:
+            break
+    assert n_readings > 3 and len(pipe.labels) > len(other.get_pipe(component).labels)
+    again = spacy.load(tmp_path)
+    again.resume_training()
+    pipe = again.get_pipe(component)
+    with pytest.raises(OSError, match="the disk is full"):
+        pipe.initialize(reader(3), nlp=again, start_from=start_from)
+    for model in (again, other):  # which go on in the same way
+        for _ in range(2):
+            model.update(new, sgd=Adam(0.01))
+    assert pipe.to_bytes() == other.get_pipe(component).to_bytes()
 
 
 @pytest.mark.issue(13)

@@ -298,9 +298,11 @@ class CRFPipe(TrainablePipe):
             where the corpus is streamed (max_epochs = -1). It is read block by block, never held in memory. In that case an
             optimizer that looks at the whole corpus in each step (such as L-BFGS) is told of this one: what training needs to
             know of it is kept, and each update is a step about all of it, whatever its batch.
-        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read.
+        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component
+            is as it was before.
         """
-        initialize(self, get_examples, nlp, labels, gazetteers, start_from, corpus)
+        with saving.unchanged_by_errors(self):
+            initialize(self, get_examples, nlp, labels, gazetteers, start_from, corpus)
 
     def update(
         self,
@@ -566,16 +568,12 @@ class CRFPipe(TrainablePipe):
 
     def _load(self, data: bytes, source: str) -> None:
         saved = saving.unpack(data, source, type(self).__name__)
-        before, restore_model = (self.cfg, dict(self.__dict__)), saving.restorer(self.model)
         try:
-            self._take_settings(saved.settings)
-            self._labels_changed()
-            saving.load_model(self.model, saved.model, len(self.tags()))
+            with saving.unchanged_by_errors(self):
+                self._take_settings(saved.settings)
+                self._labels_changed()
+                saving.load_model(self.model, saved.model, len(self.tags()))
         except Exception as error:  # it may be anything, for anything may be in a file
-            restore_model()
-            self.cfg, attributes = before
-            self.__dict__.clear()
-            self.__dict__.update(attributes)
             reason = saving.reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self.training.begin()

@@ -4,14 +4,19 @@ import os
 import struct
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import srsly
 from thinc.api import Model
 
 from ..errors import Errors
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
 
 FORMAT_VERSION = 3
 FILE_NAME = "model"
@@ -63,7 +68,7 @@ def reason_of(error: Exception) -> str:
 
 
 def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
-    """Fills the model and checks what it holds then. After an error the model is to be restored, see `restorer`.
+    """Fills the model and checks what it holds then. After an error the model is to be restored, see `unchanged_by_errors`.
 
     n_states (int): How many states the component has.
     RAISES (ValueError): CRF510 for a setting that the saved model contradicts; anything at all for what no model saves.
@@ -95,30 +100,36 @@ def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
         del attrs[name]
 
 
-def restorer(model: Model) -> Callable[[], None]:
-    """RETURNS (Callable[[], None]): Makes the model again what it is now."""
-    nodes = [
-        (
-            node,
-            node.name,
-            {name: node.maybe_get_param(name) for name in node.param_names},
-            {name: node.maybe_get_dim(name) for name in node.dim_names},
-            dict(node.attrs),
-        )
-        for node in model.walk()
-    ]
-
-    def restore() -> None:
+@contextmanager
+def unchanged_by_errors(pipe: "CRFPipe") -> Iterator[None]:
+    """After an error a component is what it was before: its settings, its model, and what waits for a step."""
+    cfg = {name: copy(value) for name, value in pipe.cfg.items()}
+    attributes = [(vars(owner), dict(vars(owner))) for owner in (pipe, pipe.training)]
+    nodes = []
+    for node in pipe.model.walk():
+        params = {name: (node.maybe_get_param(name), node.maybe_get_grad(name)) for name in node.param_names}
+        dims = {name: node.maybe_get_dim(name) for name in node.dim_names}
+        nodes.append((node, node.name, params, dims, dict(node.attrs)))
+    try:
+        yield
+    except BaseException:
         for node, name, params, dims, attrs in nodes:
             node.name = name
             for param in node.param_names:
-                node.set_param(param, params.get(param))
+                node.set_param(param, None)  # thinc changes no dimension of a layer that has parameters
             for dim, size in dims.items():
                 node.set_dim(dim, size, force=True)
+            for param, (values, gradient) in params.items():
+                node.set_param(param, values)
+                if values is not None and node.has_grad(param):
+                    node.set_grad(param, node.ops.alloc(values.shape) if gradient is None else gradient)
             node.attrs.clear()
             node.attrs.update(attrs)
-
-    return restore
+        pipe.cfg = cfg
+        for current, before in attributes:
+            current.clear()
+            current.update(before)
+        raise
 
 
 def write(folder: Path, data: bytes) -> None:
