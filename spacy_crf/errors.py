@@ -239,7 +239,7 @@ class Errors(metaclass=_Coded):
         "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the saved "
         "component itself; without start_from training begins anew."
     )
-    CRF501 = "{source} is not a model of spacy_crf: it does not begin with its header."
+    CRF501 = "{source} is not {what} of spacy_crf: it does not begin with its header."
     CRF502 = (
         "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "
         "wrote it, or train it again."
@@ -346,6 +346,35 @@ class Errors(metaclass=_Coded):
         "Its scores: {scores}."
     )
     CRF725 = "The config {path} can't be read: {reason}"
+    CRF940 = (
+        "The feature template '{template}' reads clusters, and there is no table of any. Name one as "
+        '[initialize.components.NAME] clusters = "clusters.bin", which `spacy crf clusters` makes; or "spacy-lookups-data", or '
+        '"vectors". A model that was saved without its table can\'t be used: train it again.'
+    )
+    CRF941 = "{n} clusters are too many: at most {most} can be told apart."
+    CRF942 = "Can't read clusters from {path}: {reason}."
+    CRF943 = (
+        "{source} can't be used as clusters of words: {reason}. Give what `spacy crf clusters` writes, or a line for each word "
+        "with the bits of its cluster, the word and its count between tabs."
+    )
+    CRF944 = (
+        "Component '{name}' was given clusters that no template reads. Add templates such as 'cluster6[-1..1]', or leave out "
+        "[initialize.components.{name}] clusters."
+    )
+    CRF945 = (
+        "[initialize.components.{name}]: clusters = {value} is not possible: it must be the path of a file, "
+        "\"spacy-lookups-data\" or \"vectors\"; or a table with this as 'path', and perhaps 'most_words', how many of the most "
+        "frequent words to keep, and 'n', the number of clusters that are made of vectors."
+    )
+    CRF946 = (
+        "There are no packaged clusters of the language '{lang}': {reason}. Make your own with `spacy crf clusters`."
+    )
+    CRF947 = "There are no word vectors to make clusters of in {source}: {reason}."
+    CRF948 = "{n} clusters can't be made of {words} words in {source}. Ask for fewer, or give more text or a lower --min-count."
+    CRF950 = (
+        "Component '{name}' can't go on with other clusters than those it learned with: its weights would mean something else. "
+        "Leave out [initialize.components.{name}] clusters, or leave out start_from to begin anew."
+    )
 
 
 class Warnings(metaclass=_Coded):

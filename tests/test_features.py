@@ -10,6 +10,7 @@ import spacy
 from spacy.tokens import Doc, Token
 from spacy.util import registry
 
+from spacy_crf.features.clusters import Clusters, WordClusters
 from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTable
@@ -41,9 +42,9 @@ def docs(nlp):
     return docs
 
 
-def freeze(feature_set, docs, gazetteers=None, min_count=1):
+def freeze(feature_set, docs, gazetteers=None, min_count=1, clusters=None):
     """The index of some Docs, and the names of the features it finds at each token again."""
-    reader = feature_set.reader(gazetteers or {})
+    reader = feature_set.reader(gazetteers or {}, clusters)
     compiled = CompiledTemplates(feature_set.templates, reader)
     reader.keep_names(True)
     builder = IndexBuilder(compiled, FeatureIndex.empty())
@@ -457,7 +458,8 @@ def test_every_attribute_can_be_read(docs):
     from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 
     templates = [f"{attribute}[0]" for attribute in [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES] if attribute != "bias"]
-    index, _, names = freeze(FeatureSet(templates), docs)
+    clusters = Clusters(WordClusters.of_words((token.text, "01") for doc in docs for token in doc))
+    index, _, names = freeze(FeatureSet(templates), docs, clusters=clusters)
     words = [token.text for doc in docs for token in doc]
     affixes = [2 * max(0, 5 - len(word)) for word in words]  # those that the word is too short for
     assert [len(found) for found in names] == [len(templates) - missing for missing in affixes]
@@ -475,18 +477,6 @@ def test_minus_one_is_a_value(nlp):
         plain = [f"head[0]={offsets[i]}", f"sent_start[0]={1 if i == 0 else -1}"]
         plain += [f"head[-1]|head[0]={offsets[i - 1]}|{offsets[i]}"] if i else []
         assert found == sorted(plain)
-
-
-@pytest.mark.issue(12)
-def test_clusters_are_whatever_the_table_says():
-    """Negative ones and bit strings ended in an overflow."""
-    nlp = spacy.blank("en")
-    clusters = {"a": -1, "b": -(2**63), "c": 2**64 - 1, "d": 7, "e": "0110", "f": 10**40}
-    table = nlp.vocab.lookups.add_table("lexeme_cluster")
-    for word, cluster in clusters.items():
-        table[nlp.vocab.strings.add(word)] = cluster
-    _, _, names = freeze(FeatureSet(["cluster[0]"]), [Doc(nlp.vocab, words=[*clusters, "unknown"])])
-    assert names == [[f"cluster[0]={cluster}"] for cluster in [*clusters.values(), 0]]
 
 
 def test_features_have_the_hashes_of_saved_models(nlp):

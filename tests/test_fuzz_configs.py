@@ -156,6 +156,7 @@ def _composed(rng):
         "initialize": {
             "labels": rng.choice([None, ["PER", "ORG", "GPE", "NEW"]] if factory != "crf_tagger" else [None]),
             "gazetteers": {},
+            "clusters": None,
         },
     }
 

@@ -10,6 +10,7 @@ import spacy
 import srsly
 from spacy.util import registry
 
+from spacy_crf import sealed
 from spacy_crf.pipeline import saving
 
 from .util import ner_examples, plain, tag_examples
@@ -60,7 +61,7 @@ def trained(request, tmp_path_factory):
 
 
 def _tree(data):
-    content = srsly.msgpack_loads(zlib.decompress(data[len(saving._MAGIC) + saving._HEADER.size :]))
+    content = srsly.msgpack_loads(zlib.decompress(data[len(saving.FORMAT.magic) + sealed.HEADER.size :]))
     content["model"] = srsly.msgpack_loads(content["model"])
     for attrs in content["model"]["attrs"]:
         for name in attrs:
@@ -77,7 +78,7 @@ def _file(content):
                 attrs[name] = srsly.msgpack_dumps(attrs[name])
         content["model"] = srsly.msgpack_dumps(content["model"])
     payload = zlib.compress(srsly.msgpack_dumps(content))
-    return saving._MAGIC + saving._HEADER.pack(saving.FORMAT_VERSION, zlib.crc32(payload), len(payload)) + payload
+    return saving.FORMAT.magic + sealed.HEADER.pack(saving.FORMAT.version, zlib.crc32(payload), len(payload)) + payload
 
 
 def _places(tree, path=()):

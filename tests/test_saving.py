@@ -11,6 +11,7 @@ import spacy
 import srsly
 from spacy.util import registry
 
+from spacy_crf import sealed
 from spacy_crf.pipeline import saving
 
 from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
@@ -116,9 +117,9 @@ def damaged(data):
     yield "truncated", data[:-100], "CRF503"
     yield "half", data[: len(data) // 2], "CRF503"
     yield "one bit", data[:-50] + bytes([data[-50] ^ 1]) + data[-49:], "CRF503"
-    for what, version in (("newer", saving.FORMAT_VERSION + 1), ("older", saving.FORMAT_VERSION - 1)):
-        header = saving._HEADER.pack(version, 0, 0)
-        yield what, data[: len(saving._MAGIC)] + header + data[len(saving._MAGIC) + len(header) :], "CRF502"
+    for what, version in (("newer", saving.FORMAT.version + 1), ("older", saving.FORMAT.version - 1)):
+        header = sealed.HEADER.pack(version, 0, 0)
+        yield what, data[: len(saving.FORMAT.magic)] + header + data[len(saving.FORMAT.magic) + len(header) :], "CRF502"
 
 
 def test_damaged_files(trained, tmp_path):
@@ -172,7 +173,7 @@ def test_saving_over_a_model_leaves_a_whole_one(trained, tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(saving.os, "fsync", fail)
+    monkeypatch.setattr(sealed.os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         ner.to_disk(tmp_path)
     assert (tmp_path / "model").read_bytes() == before
@@ -372,7 +373,7 @@ def test_models_of_before_are_read(trained):
     """Their files say nothing of patterns."""
     nlp = _variant("matches")
     data = nlp.get_pipe("it").to_bytes()
-    start = len(saving._MAGIC) + saving._HEADER.size
+    start = len(saving.FORMAT.magic) + sealed.HEADER.size
     content = srsly.msgpack_loads(zlib.decompress(data[start:]))
     model = srsly.msgpack_loads(content["model"])
     features = srsly.msgpack_loads(model["attrs"][2]["segment_features"])
@@ -380,7 +381,7 @@ def test_models_of_before_are_read(trained):
     model["attrs"][2]["segment_features"] = srsly.msgpack_dumps(features)
     content["model"] = srsly.msgpack_dumps(model)
     payload = zlib.compress(srsly.msgpack_dumps(content))
-    header = saving._MAGIC + saving._HEADER.pack(3, zlib.crc32(payload), len(payload))
+    header = saving.FORMAT.magic + sealed.HEADER.pack(3, zlib.crc32(payload), len(payload))
     again = spacy.blank("en")
     again.add_pipe("semicrf_ner", name="it", config=VARIANTS["matches"][1]).from_bytes(header + payload)
     assert _says(again) == _says(nlp)

@@ -211,7 +211,7 @@ def test_long_lists_are_not_scanned_and_it_is_said(scan, n, caplog):
     gazetteer = Gazetteer((((f"w{i}",), "") for i in range(n)), scan=scan)
     assert Gazetteer.from_dict(gazetteer.to_dict()).scan == gazetteer.scan == (n == 1000 if scan is None else scan)
     with caplog.at_level("INFO"):
-        SegmentFeatures(SegmentFeatureSet(["seg.near:list"])).set_gazetteers({"list": gazetteer})
+        SegmentFeatures(SegmentFeatureSet(["seg.near:list"])).set_lists({"list": gazetteer})
     said = f"seg.near:list compares a segment with the likeliest of {n} phrases" in caplog.text
     assert said != gazetteer.scan
 

@@ -12,6 +12,7 @@ from spacy.attrs import IDS
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
+from .clusters import Clusters
 from .doc_batch import DocBatch, sequence_starts
 from .gazetteers import Gazetteer
 from .items import Items, Source, read_items
@@ -48,6 +49,7 @@ class ColumnReader:
     lexeme_attributes, token_attributes: Names of plain attributes, in the order of their columns.
     gazetteers: By the name of their attribute; their columns follow.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
+    clusters: Those that attributes of the lexeme read.
     reach: Largest offset of any template.
     max_lexemes: Words kept in the table of lexemes before it is started anew.
     """
@@ -59,6 +61,7 @@ class ColumnReader:
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
+        clusters: Optional[Clusters] = None,
         reach: int,
         padding: bool,
         max_lexemes: int = 500_000,
@@ -67,6 +70,7 @@ class ColumnReader:
         self.token_attributes = token_attributes
         self.gazetteers = gazetteers
         self.item_sources = item_sources
+        self.clusters = clusters
         self.reach = reach
         self.padding = padding
         self.max_lexemes = max_lexemes
@@ -82,13 +86,13 @@ class ColumnReader:
     def keep_names(self, keep: bool) -> None:
         """While names are kept, ``name_of`` can spell the values read since; reading is slower and the table new."""
         self.names = {} if keep else None
-        for source in self.gazetteers.values():
-            if keep:
+        if keep:
+            for source in (*self.gazetteers.values(), *([self.clusters] if self.clusters is not None else [])):
                 self.names.update(source.value_names)
         self._table = self._new_table()
 
     def _new_table(self) -> LexemeTable:
-        return LexemeTable(self.lexeme_attributes, self.reach, self.padding, self.names)
+        return LexemeTable(self.lexeme_attributes, self.reach, self.padding, self.names, self.clusters)
 
     def spell(self, attribute: str, value: np.uint64, vocab: Vocab) -> str:
         """The value of an attribute for humans; for values read since names are kept."""

@@ -13,6 +13,7 @@ from .. import checks
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
 from ..types import TemplateRows, TokenFeatures
+from .clusters import WIDTHS, Clusters
 from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
@@ -75,6 +76,11 @@ class FeatureSet:
         return [attribute[3:] for attribute in attributes if attribute.startswith("in:")]
 
     @property
+    def reads_clusters(self) -> bool:
+        """Whether the templates read clusters of words."""
+        return not WIDTHS.keys().isdisjoint(self._attributes())
+
+    @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read; earlier components may write them."""
         return [attribute for attribute in self._attributes() if attribute in TOKEN_ATTRIBUTES]
@@ -88,11 +94,13 @@ class FeatureSet:
         parts = (part for template in self.templates + self.transitions for part in template.parts)
         return list(dict.fromkeys(part.attribute for part in parts))
 
-    def reader(self, gazetteers: dict[str, Gazetteer]) -> ColumnReader:
-        """RAISES (ValueError): CRF106 for a gazetteer that is not there."""
+    def reader(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> ColumnReader:
+        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters that are not there."""
         attributes = self._attributes()
         for template in self.templates + self.transitions:
             for attribute, _ in template.parts:
+                if attribute in WIDTHS and clusters is None:
+                    raise ValueError(Errors.CRF940.format(template=template))
                 if attribute.startswith("in:") and attribute[3:] not in gazetteers:
                     known = ", ".join(gazetteers) or "none"
                     raise ValueError(Errors.CRF106.format(template=template, name=attribute[3:], known=known))
@@ -104,6 +112,7 @@ class FeatureSet:
             self.token_attributes,
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
+            clusters=clusters if self.reads_clusters else None,
             reach=max(offsets),
             padding=self.padding,
         )

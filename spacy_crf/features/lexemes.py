@@ -16,6 +16,7 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..kernels.hashing import ABSENT, hash_affixes
+from .clusters import WIDTHS, Clusters
 from .feature_index import HashTable
 
 _FLAGS = [
@@ -51,24 +52,17 @@ def _short_shape(shape: str) -> str:
     return "".join(kind for kind, _ in groupby(shape))
 
 
-def _cluster(lexeme: Lexeme) -> Any:
-    """The table of clusters is the user's, and may hold what a column can't."""
-    cluster = lexeme.cluster
-    return cluster if isinstance(cluster, int) and 0 <= cluster < 1 << 63 else str(cluster)
-
-
 # From a word and its lexeme to a string or a number
 _COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
     "length": lambda text, lexeme: len(text),
     "has_hyphen": lambda text, lexeme: int("-" in text),
     "has_digit": lambda text, lexeme: int(any(map(str.isdigit, text))),
-    "cluster": lambda text, lexeme: _cluster(lexeme),
     "short_shape": lambda text, lexeme: _short_shape(lexeme.shape_),
 }
 
 _vocab = attrgetter("vocab")
 
-LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *_COMPUTED]
+LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *_COMPUTED, *WIDTHS]
 
 
 class LexemeTable:
@@ -76,9 +70,18 @@ class LexemeTable:
 
     The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full,
     its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
+
+    clusters (Clusters): Those that some of the attributes read.
     """
 
-    def __init__(self, attributes: list[str], reach: int, padding: bool, names: Optional[dict[int, str]] = None):
+    def __init__(
+        self,
+        attributes: list[str],
+        reach: int,
+        padding: bool,
+        names: Optional[dict[int, str]] = None,
+        clusters: Optional[Clusters] = None,
+    ):
         self.attributes = attributes
         self.names = names
         self._lock = threading.Lock()
@@ -92,6 +95,8 @@ class LexemeTable:
         self._flags = [(places[name], np.uint64(IDS[name.upper()])) for name in _FLAGS if name in places]
         self._affixes = [(places[name], length) for name, length in _AFFIXES.items() if name in places]
         self._computed = [(places[name], compute) for name, compute in _COMPUTED.items() if name in places]
+        self._clusters = clusters
+        self._clustered = [(places[name], clusters.values[name]) for name in WIDTHS if name in places]
 
     def __len__(self) -> int:
         return self._size
@@ -133,6 +138,11 @@ class LexemeTable:
             rows[:, column] = values[:, 0] >> bit & np.uint64(1)
         for column, compute in self._computed:
             rows[:, column] = list(map(self._hash, map(compute, texts, lexemes)))
+        if self._clustered:
+            lowers = np.array([lexeme.lower for lexeme in lexemes], dtype=np.uint64)
+            numbers = self._clusters.of(texts, values[:, 1], lowers)
+            for column, of_cluster in self._clustered:
+                rows[:, column] = of_cluster[numbers]  # of unknown words, -1, the last
         if self._affixes:
             columns, lengths = zip(*self._affixes)
             points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)

@@ -34,6 +34,7 @@ from ..errors import Errors, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
+from .clusters import Clusters
 from .columns import ColumnReader, TokenColumns, padding_values
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import FeatureCounter, FeatureIndex
@@ -212,6 +213,11 @@ class SegmentFeatureSet:
         return list(dict.fromkeys([*self.named(_PHRASES), *self._attributes.gazetteers]))
 
     @property
+    def reads_clusters(self) -> bool:
+        """Whether the templates read clusters of words."""
+        return self._attributes.reads_clusters
+
+    @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
         return self._attributes.token_attributes
@@ -221,14 +227,14 @@ class SegmentFeatureSet:
         """Custom extensions that the templates read."""
         return self._attributes.extensions
 
-    def reader(self, gazetteers: dict[str, Gazetteer]) -> ColumnReader:
-        """RAISES (ValueError): CRF106 for a gazetteer that is not there."""
+    def reader(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> ColumnReader:
+        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters that are not there."""
         for template in self.templates:
             for kind, name, _ in template.parts:
                 if kind in _PHRASES and name not in gazetteers:
                     known = ", ".join(gazetteers) or "none"
                     raise ValueError(Errors.CRF106.format(template=template, name=name, known=known))
-        return self._attributes.reader(gazetteers)
+        return self._attributes.reader(gazetteers, clusters)
 
 
 def _pattern_list(name: str, pattern: Any) -> list[Pattern]:
@@ -293,9 +299,14 @@ class KnownSpans(NamedTuple):
 class CompiledSegments:
     """Segment templates compiled against a reader."""
 
-    def __init__(self, feature_set: SegmentFeatureSet, gazetteers: dict[str, Gazetteer]):
+    def __init__(
+        self,
+        feature_set: SegmentFeatureSet,
+        gazetteers: dict[str, Gazetteer],
+        clusters: Optional[Clusters] = None,
+    ):
         self.feature_set = feature_set
-        self.reader = feature_set.reader(gazetteers)
+        self.reader = feature_set.reader(gazetteers, clusters)
         placed = {"begins": feature_set.begins, "ends": feature_set.ends, "tokens": feature_set.tokens}
         self.templates = {place: CompiledTemplates(some, self.reader) for place, some in placed.items()}
         self.tokens = self.templates["tokens"]

@@ -56,7 +56,7 @@ class EmissionFeatures(SparseFeatures):
         return self.tables["transitions"]
 
     def compile(self) -> CompiledFeatures:
-        reader, both = self.feature_set.reader(self.gazetteers), self.feature_set
+        reader, both = self.feature_set.reader(self.gazetteers, self.clusters), self.feature_set
         templates = {"states": both.templates} | ({"transitions": both.transitions} if both.transitions else {})
         return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in templates.items()})
 

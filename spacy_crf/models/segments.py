@@ -14,6 +14,7 @@ from thinc.api import Model
 from .. import checks
 from ..arrays import ranges
 from ..errors import Errors, announcements
+from ..features.clusters import Clusters
 from ..features.columns import TokenColumns
 from ..features.extractor import IndexBuilder
 from ..features.gazetteers import Gazetteer
@@ -60,10 +61,10 @@ class SegmentFeatures(SparseFeatures):
         return of_spans or super().asks_functions
 
     def compile(self) -> CompiledSegments:
-        return CompiledSegments(self.feature_set, self.gazetteers)
+        return CompiledSegments(self.feature_set, self.gazetteers, self.clusters)
 
-    def set_gazetteers(self, gazetteers: dict[str, Gazetteer]) -> None:
-        super().set_gazetteers(gazetteers)
+    def set_lists(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> None:
+        super().set_lists(gazetteers, clusters)
         for name in self.feature_set.named(["near"]):
             if not gazetteers[name].scan:
                 text = (

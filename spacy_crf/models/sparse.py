@@ -14,6 +14,7 @@ from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
 
 from ..errors import Errors
+from ..features.clusters import Clusters
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.gazetteers import Gazetteer
 from ..types import Floats, SpanList, TokenFeatures
@@ -38,7 +39,8 @@ class Found(NamedTuple):
 
 
 class SparseFeatures:
-    """What sparse scores know: the templates, the gazetteers, and which pairs of feature and state have a weight.
+    """What sparse scores know: the templates, the gazetteers and clusters that these read, and which pairs of feature and state
+    have a weight.
 
     Everything here but the templates (which are in the config) is saved with the model; what speeds up prediction is
     rebuilt.
@@ -47,9 +49,17 @@ class SparseFeatures:
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
 
-    def __init__(self, feature_set: Any, *, gazetteers: Optional[dict[str, Gazetteer]] = None, n_states: int = 1):
+    def __init__(
+        self,
+        feature_set: Any,
+        *,
+        gazetteers: Optional[dict[str, Gazetteer]] = None,
+        clusters: Optional[Clusters] = None,
+        n_states: int = 1,
+    ):
         self.feature_set = feature_set
         self.gazetteers = gazetteers or {}
+        self.clusters = clusters
         self.n_states = n_states
         # The pairs that have a weight, by the name of their parameter
         self.tables = {name: Table.empty(width) for name, width in self.widths(n_states).items()}
@@ -94,7 +104,7 @@ class SparseFeatures:
         return {}
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
-        """What is saved beside templates and gazetteers."""
+        """What is saved beside templates, gazetteers and clusters."""
         raise NotImplementedError
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -129,10 +139,10 @@ class SparseFeatures:
                     self._check = zlib.crc32(np.ascontiguousarray(array), self._check)
         return self._check
 
-    def set_gazetteers(self, gazetteers: dict[str, Gazetteer]) -> None:
-        """RAISES (ValueError): CRF106 if the templates name another one."""
-        self.feature_set.reader(gazetteers)
-        self.gazetteers = gazetteers
+    def set_lists(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> None:
+        """RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none."""
+        self.feature_set.reader(gazetteers, clusters)
+        self.gazetteers, self.clusters = gazetteers, clusters
         self._compiled = self._scorer = None
 
     def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
@@ -216,6 +226,7 @@ class SparseFeatures:
         return {
             "templates": self.feature_set.spelled(),
             "gazetteers": {name: gazetteer.to_dict() for name, gazetteer in self.gazetteers.items()},
+            **({"clusters": self.clusters.to_dict()} if self.clusters is not None else {}),
             **self.spell({name: table.to_dict() for name, table in self.tables.items()}),
         }
 
@@ -229,6 +240,7 @@ class SparseFeatures:
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
         features = copy.copy(self)
         features.gazetteers = {name: Gazetteer.from_dict(saved) for name, saved in data["gazetteers"].items()}
+        features.clusters = Clusters.from_dict(data["clusters"]) if "clusters" in data else None
         saved = features.load(data)
         features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
         return features
@@ -312,11 +324,12 @@ class SparseRole(Role):
     def forget(self, model: Model) -> None:
         features = self.features(model)
         super().forget(model)
-        model.attrs[self.attr] = type(features)(features.feature_set, gazetteers=features.gazetteers)
+        tables = {"gazetteers": features.gazetteers, "clusters": features.clusters}
+        model.attrs[self.attr] = type(features)(features.feature_set, **tables)
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)
-        features.feature_set.reader(features.gazetteers)
+        features.feature_set.reader(features.gazetteers, features.clusters)
         check_equal("states of the features", features.n_states, n_states)
         for name, width in features.widths(n_states).items():
             check_equal(f"columns of {name}", features.tables[name].n_columns, width)

@@ -22,6 +22,7 @@ from thinc.api import Model, Optimizer
 
 from .. import checks
 from ..errors import Errors, announcements
+from ..features.cluster_sources import ClusterSource
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..losses.clamped import ClampedLoss, LabelledLoss
@@ -280,18 +281,22 @@ class CRFPipe(TrainablePipe):
         nlp: Optional[Language] = None,
         labels: Optional[list[str]] = None,
         gazetteers: Optional[dict[str, GazetteerFile]] = None,
+        clusters: Optional[ClusterSource] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
     ) -> None:
-        """Find the labels, count the features, and set the weights to zero. A trained component begins anew: its labels and
-        gazetteers stay, its features and weights do not. To go on from what it has learned, load and `update` it, or name it as
-        ``start_from``.
+        """Find the labels, count the features, and set the weights to zero. A trained component begins anew: its labels,
+        gazetteers and clusters stay, its features and weights do not. To go on from what it has learned, load and `update` it, or
+        name it as ``start_from``.
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         nlp (Language): The pipeline, for its tokenizer.
         labels (List[str]): The labels; found in the data if None.
         gazetteers (dict[str, Path]): Files of the gazetteers that templates name, each a path or a table with `path` and `attr`,
             the attribute by which words are compared: LOWER, ORTH or SHAPE. Those of a loaded model stay where none is given.
+        clusters (Path): File of the clusters of words that templates read, or "spacy-lookups-data", or "vectors" for some made
+            of those of the pipeline; or a table with this as `path`, `most_words` and, for vectors, `n`. Those of a loaded model
+            stay where none are given.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
             weights are kept, and new ones are added.
         corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
@@ -302,7 +307,7 @@ class CRFPipe(TrainablePipe):
             is as it was before.
         """
         with saving.unchanged_by_errors(self):
-            initialize(self, get_examples, nlp, labels, gazetteers, start_from, corpus)
+            initialize(self, get_examples, nlp, labels, gazetteers, clusters, start_from, corpus)
 
     def update(
         self,

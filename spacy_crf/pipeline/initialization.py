@@ -12,6 +12,8 @@ from spacy.util import check_lexeme_norms
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements
+from ..features.cluster_sources import ClusterSource, read_clusters
+from ..features.clusters import Clusters
 from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..models.role import AnnotatedDocs, forget
 from . import saving
@@ -36,6 +38,7 @@ def initialize(
     nlp: Optional[Language],
     labels: Optional[Iterable[str]],
     gazetteers: Optional[dict[str, GazetteerFile]],
+    clusters: Optional[ClusterSource],
     start_from: Any,
     corpus: Optional[Callable[[Language], Iterable[Example]]],
 ) -> None:
@@ -71,7 +74,8 @@ def initialize(
     if saved is None:
         pipe.training.going_on = None
         forget(pipe.model)
-    _set_gazetteers(pipe, gazetteers, nlp)
+    read = _clusters(pipe, clusters, goes_on=saved is not None)
+    _set_lists(pipe, gazetteers, read, nlp)
     pipe.decoding.measure(get_examples, Keys.of(pipe.cfg).alternatives)
     _count(pipe, get_examples, nlp, had_labels)
     if prepares:
@@ -103,7 +107,27 @@ def _check_annotators(pipe: "CRFPipe", nlp: Language, optimizer: str) -> None:
         raise ValueError(Errors.CRF410.format(name=pipe.name, optimizer=optimizer, others=others))
 
 
-def _set_gazetteers(pipe: "CRFPipe", files: dict[str, GazetteerFile], nlp: Optional[Language]) -> None:
+def _clusters(pipe: "CRFPipe", given: Optional[ClusterSource], *, goes_on: bool) -> Optional[Clusters]:
+    """Those that the config names, or the model has.
+
+    goes_on (bool): Whether weights stay that were learned with the model's.
+    RAISES (ValueError): CRF944 if no template reads them, CRF950 if the weights were learned with others.
+    """
+    stores = [features for features in pipe.feature_stores if features.feature_set.reads_clusters]
+    if not stores:
+        if given is not None:
+            raise ValueError(Errors.CRF944.format(name=pipe.name))
+        return None
+    known = next((features.clusters for features in stores if features.clusters is not None), None)
+    read = read_clusters(given, known, pipe.vocab, name=pipe.name)
+    if goes_on and read != known:
+        raise ValueError(Errors.CRF950.format(name=pipe.name))
+    return read
+
+
+def _set_lists(
+    pipe: "CRFPipe", files: dict[str, GazetteerFile], clusters: Optional[Clusters], nlp: Optional[Language]
+) -> None:
     stores = pipe.feature_stores
     wanted = {name for features in stores for name in features.feature_set.gazetteers}
     unused = [name for name in files if name not in wanted]
@@ -113,7 +137,8 @@ def _set_gazetteers(pipe: "CRFPipe", files: dict[str, GazetteerFile], nlp: Optio
     known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
     read = read_gazetteers(files, tokenizer, known, owner=pipe.owner)
     for features in stores:
-        features.set_gazetteers({name: read[name] for name in features.feature_set.gazetteers if name in read})
+        gazetteers = {name: read[name] for name in features.feature_set.gazetteers if name in read}
+        features.set_lists(gazetteers, clusters if features.feature_set.reads_clusters else None)
 
 
 def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> None:

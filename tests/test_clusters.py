@@ -1,0 +1,381 @@
+"""Clusters of words as attributes: where they come from, what templates find, and that a model keeps them."""
+
+import copy
+import logging
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc
+from spacy.util import registry
+from spacy.vectors import Vectors
+from spacy.vocab import Vocab
+
+from spacy_crf import sealed
+from spacy_crf.features import clusters as module
+from spacy_crf.features.cluster_sources import read_clusters
+from spacy_crf.features.clusters import Clusters, WordClusters, of_lookups, read_file, write_clusters
+from spacy_crf.features.extractor import FeatureSet
+from spacy_crf.features.vector_clusters import split
+
+from .test_features import freeze
+from .util import ner_examples, plain, tag_examples
+
+PATHS = {"Rome": "00000000000000000000001", "paris": "0001", "0.0": "01101", "the": "1", "LOWER": "01100"}
+WORDS = WordClusters.of_words(PATHS.items(), digits=True)
+TEMPLATES = ["cluster6[-1..0]", "cluster[0]|lower[0]"]
+PEOPLE = "00\tbob\t9\n00\tZoe\t8\n010\tRome\t7\n010\tParis\t6\n010\tOslo\t5\n011\tquebec\t4\n1\t.\t3\n"
+
+
+def found(clusters, templates, words, padding=False):
+    doc = Doc(spacy.blank("xx").vocab, words=words)
+    return freeze(FeatureSet(templates, padding=padding), [doc], clusters=clusters)[2]
+
+
+def test_what_templates_find():
+    """As written, then in lower case, with digits as the table has them; unknown words have none."""
+    words = ["Rome", "rome", "PARIS", "1.5", "٣.0", "The", "nowhere", "LOWER"]
+    names = found(Clusters(WORDS), ["cluster[0]", "cluster4[0]", "cluster20[0]"], words)
+    path_of = dict(zip(words, [PATHS["Rome"], None, "0001", "01101", "01101", "1", None, "01100"]))
+    for word, features in zip(words, names):
+        path = path_of[word]
+        cut = {"cluster": None, "cluster4": 4, "cluster20": 20}
+        assert features == (sorted(f"{name}[0]={path[:n]}" for name, n in cut.items()) if path else [])
+
+
+def test_digits_are_left_where_the_table_was_made_with_them():
+    clusters = Clusters(WordClusters.of_words([("0.0", "0"), ("1.5", "1")]))
+    assert found(clusters, ["cluster[0]"], ["1.5", "0.0", "2.5"]) == [["cluster[0]=1"], ["cluster[0]=0"], []]
+
+
+def test_joined_templates_and_padding():
+    names = found(Clusters(WORDS), ["cluster4[-1]|cluster6[0]"], ["The", "Paris", "x"], padding=True)
+    assert names == [["cluster4[-1]|cluster6[0]=<BOS1>|1"], ["cluster4[-1]|cluster6[0]=1|0001"], []]
+
+
+@pytest.mark.issue(12)
+def test_spacys_table_of_clusters():
+    """Little-endian paths, bit strings, and 0 for none; whatever else was there ended in an overflow."""
+    vocab = Vocab()
+    table = vocab.lookups.add_table("lexeme_cluster")
+    for word, cluster in {"a": 0b10, "b": 0b1101, "c": "0111", "d": 0}.items():
+        table[vocab.strings.add(word)] = cluster
+    clusters = read_clusters(None, None, vocab, name="crf_ner")
+    names = found(clusters, ["cluster[0]"], ["a", "b", "c", "d"])
+    assert names == [["cluster[0]=0100"], ["cluster[0]=1011"], ["cluster[0]=0111"], []]
+    for wrong in (-1, 1.5, "abc", None):
+        table[vocab.strings.add("e")] = wrong
+        with pytest.raises(ValueError, match=rf"CRF943: the vocab's table 'lexeme_cluster'.* is {wrong!r}, neither"):
+            read_clusters(None, None, vocab, name="crf_ner")
+    with pytest.raises(ValueError, match=r"CRF943: nothing .*no word has a cluster"):
+        of_lookups([(7, 0)], "nothing")
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def test_files_come_back(tmp_path):
+    path = tmp_path / "folder" / "clusters.bin"
+    write_clusters(path, WORDS)
+    again = read_file(path)
+    assert (again.words == WORDS.words).all() and (again.numbers == WORDS.numbers).all()
+    assert again[2:] == WORDS[2:]
+    assert Clusters(again) == Clusters(WORDS) != Clusters(again.first(2))
+    assert [*path.parent.iterdir()] == [path]
+    assert again.first(2).paths == [PATHS["Rome"], PATHS["paris"]]
+    assert len(Clusters(again.first(100))) == len(PATHS)
+
+
+def test_paths_of_wcluster(tmp_path):
+    path = tmp_path / "paths"
+    path.write_text(PEOPLE + "\n", encoding="utf8")
+    read = read_file(path)
+    assert Clusters(read.first(2)).of(["Bob", "Rome"], *np.array([[0, 0], read.words[[0, 2]]])).tolist() == [0, -1]
+    assert Clusters(read).paths == ["00", "010", "011", "1"]
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "it holds no words"),
+        (b"\n\n", "it holds no words"),
+        (b"PK\x03\x04\xff", "neither what `spacy crf clusters` writes nor text"),
+        (b"0\tthe\t1\nthe 0.1 0.2\n", "line 2 is 'the 0.1 0.2'"),
+        (b"0\tthe\tmany\n", "line 1 is"),
+        (b"2\tthe\t1\n", "line 1 is"),
+        (b"0\t\t1\n", "line 1 is"),
+        (b"01\tthe\t1\n0\ta\t3\n", "the path '0' is the beginning of '01'"),
+    ],
+)
+def test_files_of_another_format(tmp_path, content, reason):
+    path = tmp_path / "clusters.bin"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"CRF943: {path} .*{reason}"):
+        read_file(path)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "clusters.bin"
+    with pytest.raises(ValueError, match=f"CRF942: .*{path}"):
+        read_file(path)
+    write_clusters(path, WORDS)
+    data = path.read_bytes()
+    other = {**module._packed(WORDS), "numbers": b""}
+    for changed, code in (
+        (data[:-1], "CRF503"),
+        (data[:-1] + bytes([data[-1] ^ 1]), "CRF503"),
+        (sealed.seal(module.FORMAT._replace(version=2), b""), "CRF502"),
+        (sealed.seal(module.FORMAT, b"\x93"), "CRF508"),
+        (sealed.seal(module.FORMAT, module.srsly.msgpack_dumps(other)), "CRF508"),
+    ):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=f"{code}: .*{path}"):
+            read_file(path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"paths": ["0"]},
+        {"paths": ["0", "1", "x", "00", "11"]},
+        {"paths": [1, 2, 3, 4, 5]},
+        {"digits": 1},
+        {"numbers": b""},
+        {"words": b"", "numbers": b""},
+    ],
+)
+def test_clusters_of_damaged_models(changed):
+    with pytest.raises(ValueError, match="CRF509: the table of clusters is of"):
+        Clusters.from_dict({**Clusters(WORDS).to_dict(), **changed})
+
+
+def test_too_many_clusters():
+    words = ((str(n), f"{n:b}") for n in range(module.MOST_CLUSTERS + 1))
+    with pytest.raises(ValueError, match="CRF941: 65537 clusters"):
+        WordClusters.of_words(words)
+
+
+# ------------------------------------------------------------------------------------------------- where they come from
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch):
+    """As spacy-lookups-data gives tables."""
+    path = tmp_path / "xx_lexeme_cluster.json"
+    path.write_text('{"Ann": 1, "Rome": 2, "the": 0}', encoding="utf8")
+    folders = {"xx": {"lexeme_cluster": path}, "yy": {"lexeme_prob": path}}
+    monkeypatch.setattr(registry, "lookups", folders)
+
+
+def test_packaged_clusters(packaged):
+    read = read_clusters("spacy-lookups-data", None, spacy.blank("xx").vocab, name="crf_ner")
+    assert found(read, ["cluster[0]"], ["Ann", "rome", "Rome", "the"]) == [["cluster[0]=10"], [], ["cluster[0]=01"], []]
+
+
+def test_no_packaged_clusters(packaged):
+    with pytest.raises(ValueError, match=r"CRF946: .*'de'.*pip install 'spacy-crf\[clusters\]'"):
+        read_clusters("spacy-lookups-data", None, spacy.blank("de").vocab, name="crf_ner")
+    vocab = Vocab(lex_attr_getters={spacy.attrs.LANG: lambda text: "yy"})
+    with pytest.raises(ValueError, match=r"CRF946: .*'yy'.*en, de and es"):
+        read_clusters("spacy-lookups-data", None, vocab, name="crf_ner")
+
+
+@pytest.mark.parametrize(
+    "given", [1, "", [], {}, {"n": 3}, {"path": "x", "n": 3}, {"path": "vectors", "n": 0}, {"path": "x", "words": 3}]
+)
+def test_settings_are_checked(given):
+    with pytest.raises(ValueError, match=r"CRF945: \[initialize.components.crf_ner\]: clusters = "):
+        read_clusters(given, None, Vocab(), name="crf_ner")
+
+
+def vectors_of_groups(n_groups=4, of_each=6, noise=0.1):
+    random = np.random.default_rng(0)
+    centres = np.eye(n_groups)
+    data = np.repeat(centres, of_each, axis=0) + noise * random.normal(size=(n_groups * of_each, n_groups))
+    return data.astype(np.float32)
+
+
+def test_splitting_finds_groups():
+    paths, numbers = split(vectors_of_groups(), 4)
+    assert len(paths) == 4
+    assert [len(set(group)) for group in numbers.reshape(4, 6).tolist()] == [1] * 4
+    assert len({*numbers.tolist()}) == 4
+    again = split(vectors_of_groups(), 4)
+    assert again[0] == paths and (again[1] == numbers).all()
+    module.check_tree(paths, "split")
+
+
+def test_splitting_stops_where_all_are_the_same():
+    points = np.repeat(np.eye(3, dtype=np.float32) * 0.3, 5, axis=0)
+    paths, numbers = split(points, 10)
+    assert len(paths) == 3 and np.bincount(numbers).tolist() == [5, 5, 5]
+
+
+def vocab_with_vectors():
+    vocab = Vocab()
+    words = [f"w{n}" for n in range(24)]
+    vocab.vectors = Vectors(strings=vocab.strings, data=vectors_of_groups(), keys=words)
+    vocab.vectors.add("alias", row=0)
+    return vocab
+
+
+def test_clusters_of_vectors():
+    read = read_clusters({"path": "vectors", "n": 4}, None, vocab_with_vectors(), name="crf_ner")
+    names = found(read, ["cluster[0]"], ["w0", "alias", "w5", "w6", "W6", "other"])
+    assert names[0] == names[1] == names[2] != names[3] == names[4]
+    assert names[5] == []
+
+
+def test_no_vectors():
+    vocab = Vocab()
+    with pytest.raises(ValueError, match=r"CRF947: .*the pipeline: there are none"):
+        read_clusters("vectors", None, vocab, name="crf_ner")
+    vocab.vectors = Vectors(strings=vocab.strings, data=np.zeros((2, 3), dtype=np.float32), keys=["a", "b"])
+    with pytest.raises(ValueError, match=r"CRF947: .*all of them are zero"):
+        read_clusters("vectors", None, vocab, name="crf_ner")
+    data = np.ones((8, 3), dtype=np.float32)
+    vocab.vectors = Vectors(strings=vocab.strings, data=data, mode="floret", minn=3, maxn=4, hash_count=2)
+    with pytest.raises(ValueError, match=r"CRF947: .*floret"):
+        read_clusters("vectors", None, vocab, name="crf_ner")
+    with pytest.raises(ValueError, match=r"CRF948: 25 clusters can't be made of 24 words in the pipeline"):
+        read_clusters({"path": "vectors", "n": 25}, None, vocab_with_vectors(), name="crf_ner")
+
+
+# --------------------------------------------------------------------------------------------------------- components
+
+SEGMENTS = ["seg.lower", "seg.first:cluster4|seg.last:cluster4", "seg.contains:cluster6"]
+FACTORIES = ["crf_ner", "crf_tagger", "semicrf_ner"]
+
+
+def blank(factory, templates=TEMPLATES):
+    nlp = spacy.blank("en")
+    features = {"@misc": "spacy_crf.features.v1", "templates": [*templates, "lower[0]"]}
+    model = {"emissions": {"features": features}}
+    if factory == "semicrf_ner":
+        model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v1", "templates": SEGMENTS}}
+    nlp.add_pipe(factory, config={"model": model})
+    return nlp
+
+
+def examples_for(nlp):
+    return tag_examples(nlp) if nlp.pipe_names == ["crf_tagger"] else ner_examples(nlp)
+
+
+def train(nlp, clusters=None, **initialize):
+    examples = examples_for(nlp)
+    settings = {**initialize, **({} if clusters is None else {"clusters": clusters})}
+    nlp.config["initialize"]["components"][nlp.pipe_names[0]] = settings
+    optimizer = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01, iterations_per_step=30)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    nlp.update(examples, sgd=optimizer)
+    return nlp
+
+
+@pytest.fixture
+def people(tmp_path):
+    path = tmp_path / "people.txt"
+    path.write_text(PEOPLE, encoding="utf8")
+    return path
+
+
+def scores(nlp, text="Zoe met BOB in quebec"):
+    [(_, pipe)] = nlp.pipeline
+    return pipe.marginals(nlp.make_doc(text))[0]
+
+
+def names_of(nlp):
+    [(_, pipe)] = nlp.pipeline
+    names = [name for store in pipe.feature_stores for table in store.tables.values() for name in table.index.names()]
+    return {name for name in names if "cluster" in name}
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_components_keep_their_clusters(factory, people, tmp_path):
+    """On disk, as bytes, in copies, where they are sourced, and without the file; in other processes too."""
+    nlp = train(blank(factory), str(people))
+    people.unlink()
+    assert "cluster6[-1]=00" in names_of(nlp) or factory == "crf_tagger"
+    expected = scores(nlp)
+    nlp.to_disk(tmp_path / "model")
+    sourced = spacy.blank("en")
+    sourced.add_pipe(factory, source=nlp)
+    loaded = spacy.load(tmp_path / "model")
+    for again in (loaded, blank(factory).from_bytes(nlp.to_bytes()), copy.deepcopy(nlp), sourced):
+        np.testing.assert_array_equal(scores(again), expected)
+        [(_, pipe)] = again.pipeline
+        assert pipe.to_bytes() == nlp.get_pipe(factory).to_bytes()
+    texts = ["Zoe met BOB in quebec", "Bob left Rome"] * 5
+    one, two = ([doc.to_json() for doc in loaded.pipe(texts, n_process=n, batch_size=2)] for n in (1, 2))
+    assert one == two
+
+
+def test_unseen_words_are_known_by_their_cluster(people):
+    nlp = train(blank("crf_ner", ["cluster[0]", "cluster6[-1..1]"]), str(people))
+    assert [ent.text for ent in nlp("Zoe left Oslo .").ents] == ["Zoe", "Oslo"]
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_templates_without_a_table(factory, people, tmp_path, monkeypatch):
+    """Refused where it begins; and a model that lost its table is, too."""
+    nlp = blank(factory)
+    with pytest.raises(ValueError, match=r"CRF940: .*cluster6\[-1\].*\[initialize.components.NAME\] clusters = "):
+        nlp.initialize(lambda: examples_for(nlp))
+    nlp = train(nlp, str(people))
+    for store in nlp.get_pipe(factory).feature_stores:
+        store.clusters = None
+    with pytest.raises(ValueError, match=r"CRF505: .*CRF940: .*train it again"):
+        blank(factory).from_bytes(nlp.to_bytes())
+
+
+def test_clusters_that_nobody_reads(people):
+    nlp = blank("crf_ner", ["lower[-1]"])
+    with pytest.raises(ValueError, match=r"CRF944: Component 'crf_ner' .*cluster6"):
+        train(nlp, str(people))
+
+
+def test_segments_alone_read_clusters(people):
+    """Only what reads the table keeps it."""
+    nlp = train(blank("semicrf_ner", ["lower[-1]"]), str(people))
+    of_tokens, of_segments = nlp.get_pipe("semicrf_ner").feature_stores
+    assert of_tokens.clusters is None and len(of_segments.clusters) == 7
+    assert {name.partition("=")[0] for name in names_of(nlp)} == set(SEGMENTS[1:])
+
+
+def test_beginning_anew_keeps_the_table(people, caplog):
+    """Also where the file that the config names is gone."""
+    nlp = train(blank("crf_ner"), str(people))
+    expected, table = scores(nlp), nlp.get_pipe("crf_ner").sparse_features.clusters
+    people.unlink()
+    for given in (None, str(people)):
+        with caplog.at_level(logging.INFO):
+            train(nlp, given)
+        assert nlp.get_pipe("crf_ner").sparse_features.clusters is table
+        np.testing.assert_allclose(scores(nlp), expected, atol=1e-5)
+    assert "the clusters are those of the model" in caplog.text
+
+
+def test_starting_from_a_model_with_other_clusters(people, tmp_path):
+    nlp = train(blank("crf_ner"), str(people))
+    nlp.to_disk(tmp_path / "model")
+    for given in (None, str(people)):
+        going_on = train(blank("crf_ner"), given, start_from=str(tmp_path / "model"))
+        assert names_of(going_on) == names_of(nlp)
+    with pytest.raises(ValueError, match=r"CRF950: Component 'crf_ner'"):
+        train(blank("crf_ner"), {"path": str(people), "most_words": 3}, start_from=str(tmp_path / "model"))
+
+
+def test_updates_meet_words_of_clusters(people):
+    """Going on counts new features of clusters."""
+    nlp = train(blank("crf_ner", ["cluster[0]"]), str(people))
+    before = names_of(nlp)
+    new = ner_examples(nlp, ["[Quebec](GPE) and [Rome](GPE) ."])
+    sgd = nlp.resume_training(sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.1, iterations_per_step=30))
+    nlp.update(new, sgd=sgd)
+    assert before < names_of(nlp)
+    assert all(example.reference.ents[0].text == nlp(plain(example.reference)).ents[0].text for example in new)
+
+
+def test_most_words(people):
+    nlp = train(blank("crf_ner"), {"path": str(people), "most_words": 3})
+    clusters = nlp.get_pipe("crf_ner").sparse_features.clusters
+    assert len(clusters) == 3 and clusters.paths == ["00", "010"]
