@@ -202,6 +202,16 @@ def subtract(scores: Scores, others: Scores) -> None:
         array -= getattr(others, name)
 
 
+def ends(starts: Optional[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which tokens open and which close a sequence: bool[T] each. Without starts there is one."""
+    starts = np.array([0, n_tokens]) if starts is None else starts
+    filled = starts[:-1] < starts[1:]
+    opens, closes = np.zeros((2, n_tokens), dtype=bool)
+    opens[starts[:-1][filled]] = True
+    closes[starts[1:][filled] - 1] = True
+    return opens, closes
+
+
 def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers from each begin up to its end, one range behind the other."""
     lengths = end - begin

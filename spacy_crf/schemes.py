@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import ends
 from .errors import Errors
 from .types import Clamp, SegmentClamp
 
@@ -31,6 +32,27 @@ class Segments(NamedTuple):
     start: NDArray[np.int64]  # [N]
     end: NDArray[np.int64]  # [N]
     label: NDArray[np.int64]  # [N] indices of labels
+
+    @classmethod
+    def of_tokens(cls, label: NDArray[np.int64], goes_on: NDArray[np.bool_]) -> "Segments":
+        """label (int64[T]): -1 for none. goes_on (bool[T]): Tokens that go on with the span before."""
+        begins, ends = (label >= 0) & ~goes_on, label >= 0
+        ends[:-1] &= ~goes_on[1:]
+        return cls(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
+
+    @classmethod
+    def spelt(
+        cls, states: NDArray, label: NDArray, continues: NDArray[np.bool_], opening: NDArray[np.bool_]
+    ) -> "Segments":
+        """Those that a labelling spells.
+
+        states (int32[T]), label (int64[T]): And the label of each, -1 for none.
+        continues (bool[S, S]): Whether a state goes on with the span of the one before.
+        opening (bool[T]): Where sequences begin.
+        """
+        goes_on = np.zeros(len(states), dtype=bool)
+        goes_on[1:] = continues[states[:-1], states[1:]] & ~opening[1:] & (label[1:] >= 0) & (label[:-1] >= 0)
+        return cls.of_tokens(label, goes_on)
 
 
 NO_SEGMENTS = Segments(*np.zeros((3, 0), dtype=np.int64))
@@ -96,13 +118,14 @@ class Scheme:
         RETURNS (int32[T]): Tags; -1 where the annotation is missing.
         """
         entity = (iob == BEGIN) | (iob == INSIDE)
-        goes_on = self._goes_on(iob, starts)
+        opening, closing = ends(starts, len(iob))
+        goes_on = np.append(iob[1:] == INSIDE, False)[: len(iob)] & ~closing
         if self.name == "IO":
             prefix = np.zeros(len(iob), dtype=np.int64)
         elif self.name == "IOB1":
             touches = np.zeros(len(iob), dtype=bool)
             touches[1:] = entity[:-1] & (label[1:] == label[:-1])
-            touches &= ~self._opening(starts, len(iob))
+            touches &= ~opening
             prefix = np.where((iob == BEGIN) & touches, self.prefixes.index("B"), self.prefixes.index("I"))
         else:
             prefix = np.where(iob == BEGIN, self.prefixes.index("B"), self.prefixes.index("I"))
@@ -124,7 +147,7 @@ class Scheme:
         allowed[known, tags[known]] = True
         allowed[~known] = True
         if not scheme.closes:
-            behind = np.flatnonzero((tags[:-1] > 0) & ~known[1:] & ~self._opening(starts, len(iob))[1:])
+            behind = np.flatnonzero((tags[:-1] > 0) & ~known[1:] & ~ends(starts, len(iob))[0][1:])
             allowed[behind + 1, 1 + label[behind] * width + scheme.prefixes.index("I")] = False
         return allowed
 
@@ -146,7 +169,7 @@ class Scheme:
         """
         if self.reading is self:
             return allowed, NO_STEPS
-        opening = self._opening(starts, len(allowed))[:, np.newaxis]
+        opening = ends(starts, len(allowed))[0][:, np.newaxis]
         outside, begins, goes_on = allowed[:, :1], allowed[:, 1::2], allowed[:, 2::2]
         while True:  # what goes on where nothing can be would be read as a beginning
             before = np.roll(begins | goes_on, 1, axis=0) & ~opening
@@ -180,13 +203,8 @@ class Scheme:
         prefix = np.where(entity, (tags - 1) % width, -1)
         begins = entity & self._has(prefix, self.opens)
         begins[1:] |= entity[1:] & ((label[1:] != label[:-1]) | self._has(prefix[:-1], self.closes))
-        begins |= entity & self._opening(starts, len(tags))
-        begin = np.flatnonzero(begins)
-        ends = entity.copy()
-        ends[:-1] &= begins[1:] | ~entity[1:]
-        closing = starts[1:][starts[1:] > starts[:-1]] - 1
-        ends[closing] = entity[closing]
-        return Segments(begin, np.flatnonzero(ends) + 1, label[begin])
+        begins |= entity & ends(starts, len(tags))[0]
+        return Segments.of_tokens(label, entity & ~begins)
 
     def iob(self, tags: NDArray, starts: NDArray) -> NDArray[np.uint64]:
         """spaCy's ``ent_iob`` codes (never MISSING) of valid tag sequences."""
@@ -216,20 +234,6 @@ class Scheme:
     def _has(self, prefix, letters):
         return np.array([*(own in letters for own in self.prefixes), False])[prefix]  # the last is that of prefix -1
 
-    @staticmethod
-    def _opening(starts, length):
-        """bool[T]: does a sequence begin here?"""
-        opening = np.zeros(length, dtype=bool)
-        opening[starts[:-1][starts[:-1] < starts[1:]]] = True
-        return opening
-
-    @staticmethod
-    def _goes_on(iob, starts):
-        goes_on = np.zeros(len(iob), dtype=bool)
-        goes_on[:-1] = iob[1:] == INSIDE
-        goes_on[(starts[1:] - 1)[starts[1:] > starts[:-1]]] = False
-        return goes_on
-
 
 class SegmentScheme(Scheme):
     """How a semi-Markov chain sees annotation: its states are ``O``, one token long, and the labels themselves, and a clamp says
@@ -258,7 +262,7 @@ class SegmentScheme(Scheme):
         inside = iob == INSIDE
         must_begin = known & ~inside
         must_begin[1:] |= known[:-1] & ~inside[1:]  # an entity ends with its last token
-        must_begin |= self._opening(starts, len(iob))
+        must_begin |= ends(starts, len(iob))[0]
         return SegmentClamp(states, ~inside, must_begin)
 
     def states_to_tags(self, states: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -74,10 +74,7 @@ class SpanTags:
         tags (int32[T]): -1 for none. opening (bool[T]): Where a sequence begins.
         """
         label = np.where(tags >= 0, self.label_of[tags], -1)
-        goes_on = np.zeros(len(tags) + 1, dtype=bool)
-        goes_on[1:-1] = self.continues[tags[:-1], tags[1:]] & ~opening[1:] & (label[1:] >= 0) & (label[:-1] >= 0)
-        begins, ends = (label >= 0) & ~goes_on[:-1], (label >= 0) & ~goes_on[1:]
-        return Segments(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
+        return Segments.spelt(tags, label, self.continues, opening)
 
 
 class Automaton(NamedTuple):

@@ -18,7 +18,7 @@ from .. import arrays
 from .clock import Clock
 from .facts import Facts
 from .program import Program
-from .rule_set import CompiledRules, differing_texts
+from .rule_set import RuleSet, differing_texts
 from .rules import Rule
 
 _FEW_TOKENS = 1_000  # of documents for which a best-first search is tried
@@ -58,9 +58,7 @@ class Documents(NamedTuple):
     words: Optional[NDArray[np.uint64]]  # [T] for rules about texts
 
 
-def decode(
-    rules: CompiledRules, documents: Documents, doc_starts: NDArray[np.int64], kept: Optional[Kept] = None
-) -> Decoded:
+def decode(rules: RuleSet, documents: Documents, doc_starts: NDArray[np.int64], kept: Optional[Kept] = None) -> Decoded:
     """Best labellings of D documents.
 
     documents (Documents): Each begins a sequence.
@@ -129,7 +127,7 @@ class Search:
     of_sentence (bool): Whether it is a sentence, and only rules about sentences are looked at.
     """
 
-    def __init__(self, rules: CompiledRules, document: Documents, clock: Clock, *, of_sentence: bool = False):
+    def __init__(self, rules: RuleSet, document: Documents, clock: Clock, *, of_sentence: bool = False):
         self._rules, self._document, self._clock = rules, document, clock
         self._of_sentence = of_sentence
         self._starts = document.scores.starts

@@ -8,22 +8,23 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Joined, cut, join_sequences
+from ..arrays import Joined, cut, ends, join_sequences, named
 from ..errors import Errors
 from ..inference.lattice import Lattice
 from ..inference.linear_chain import LinearChain
-from ..inference.state_graph import GraphChain
+from ..inference.semi_markov import SemiMarkov
+from ..inference.state_graph import GraphChain, GraphSegments
 from ..inference.structure import Structure
 from ..kernels.automata import run_automata
 from ..kernels.best_first import Automata, best_first
 from ..kernels.prices import add_prices
-from ..schemes import Segments, TransitionMask
-from ..types import ChainScores, Floats, StateGraph
+from ..schemes import SEGMENTS, Segments, TransitionMask
+from ..types import GOES_ON, Floats
 from .automaton import Automaton, SpanTags, make_automaton, minimised, parted, product
 from .cache import Cache
 from .facts import Facts, WordKinds
 from .program import warm_up
-from .readers import Reader, TextReader
+from .readers import Reader, SegmentTextReader, TextReader
 from .rules import Broken, Constraints, Rule
 from .state_graph import rule_graph
 
@@ -49,13 +50,18 @@ class Enforced(NamedTuple):
     known: str  # to probabilities
 
 
-class CompiledRules:
-    """Rules that are enforced together, whatever the structure: base of `RuleSet` (chains) and `SegmentRules`.
+class RuleSet:
+    """Rules that are enforced together, of a chain; of a chain of segments see `SegmentRules`.
 
     constraints (Constraints): The rules, and how they are enforced.
     tags (SpanTags): The tags of the component.
     mask (TransitionMask): What its tag scheme allows.
     """
+
+    structure: ClassVar[Structure] = LinearChain()
+    inference: ClassVar[type[Structure]] = GraphChain  # in a graph of states
+    text_reader: ClassVar[type[TextReader]] = TextReader  # what sees to it that spans of one text have one label
+    of_segments: ClassVar[bool] = False
 
     def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
         self.constraints = constraints
@@ -66,7 +72,7 @@ class CompiledRules:
                 if label not in tags.labels:
                     known = ", ".join(tags.labels)
                     raise ValueError(Errors.CRF609.format(name=rule.name, label=label, known=known))
-        self.local = [rule for rule in self.rules if self.is_local(rule)]
+        self.local = [rule for rule in self.rules if rule.local or (self.of_segments and rule.bounds_length)]
         self.global_ = [rule for rule in self.rules if rule.global_]
         nothing = np.zeros(0, dtype=bool)
         self._static = {
@@ -80,8 +86,9 @@ class CompiledRules:
         self.allowed[size, :size] = mask.first
         self.allowed[:size, size] = mask.last
         self.allowed[size, size] = False
+        self._masks_of = Cache(_MOST_KEPT)
         self.told: set[str] = set()  # what was said about rules that probabilities leave out
-        self._larger: dict[int, CompiledRules] = {}
+        self._larger: dict[int, RuleSet] = {}
         self._compile(_SHORT)
         self._check_consistency()
 
@@ -109,7 +116,7 @@ class CompiledRules:
     def _labels_of(self, rule: Rule) -> list[Optional[int]]:
         return rule.labels(self.tags) if rule.by_label else [None]
 
-    def upto(self, tokens: int) -> "CompiledRules":
+    def upto(self, tokens: int) -> "RuleSet":
         """The same rules for documents of at most so many tokens."""
         if tokens <= self._most or all(rule.counts_to <= self._most for rule in self.rules):
             return self
@@ -145,28 +152,7 @@ class CompiledRules:
             reason = "what they ask for is not among the neighbours they allow"
             raise ValueError(Errors.CRF613.format(name=self.rules[-1].name, reason=reason))
 
-    @staticmethod
-    def is_local(rule: Rule) -> bool:
-        """Whether a mask holds the rule."""
-        return rule.local
-
-    def _broken(self, rule: Rule, facts: Facts, opening: NDArray[np.bool_], closing: NDArray[np.bool_]) -> Broken:
-        if rule.place in self._static:
-            return self._static[rule.place]
-        return rule.broken(self.tags, facts[rule.place], opening, closing)
-
     # ---------------------------------------------------------------------------------------------------- automata
-
-    def _scores_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_], doc_starts: NDArray[np.int64]) -> Floats:
-        """What each automaton takes off each document's labelling: float64[D, N], -inf where it forbids it.
-
-        opening (bool[T]): First tokens of sequences.
-        """
-        totals = np.zeros((len(doc_starts) - 1, len(self.automata)))
-        if len(self.automata):
-            events, starts = self._events(tags, opening, doc_starts)
-            run_automata(events, starts, *self._stack, totals)
-        return totals
 
     def _events(self, tags, opening, doc_starts):
         """With a break in front of each sequence that does not begin its document."""
@@ -224,12 +210,67 @@ class CompiledRules:
         facts (Facts): What patterns and functions say of the tokens.
         kept (Iterable[int]): Places of the rules that hold, all of them by default.
         """
-        raise NotImplementedError
+        masks, priced, of_tokens = self._masks(kept, facts.words), named(scores), scores._fields[0]
+        n_tokens = len(priced[of_tokens])
+        if masks.transitions is not None:
+            priced["transitions"] = priced["transitions"] + masks.transitions
+            priced["first"] = priced["first"] + masks.first
+        if masks.words is not None:
+            array = np.ascontiguousarray(priced[of_tokens], dtype=np.float64)
+            priced[of_tokens] = add_prices(array, masks.words, facts.words.of_token)
+        if masks.others:
+            opening, closing = ends(scores.starts, n_tokens)
+        for rule in masks.others:
+            if rule.bounds_length:
+                wrong = rule.broken_lengths(self.tags, len(scores.lengths))
+                priced["lengths"] = priced["lengths"] + np.where(wrong, rule.price, 0.0)
+                continue
+            broken = rule.broken(self.tags, facts[rule.place], opening, closing)
+            if broken.on_tokens:
+                name = rule.segment_scores if self.of_segments else of_tokens
+                priced[name] = np.array(priced[name]) if priced[name] is getattr(scores, name) else priced[name]
+                broken.add_price(priced[name], rule.price)
+            for tokens, pairs in broken.steps:
+                if np.ndim(priced["transitions"]) == 2:
+                    priced["transitions"] = np.repeat(priced["transitions"][None], n_tokens, axis=0)
+                priced["transitions"] = priced["transitions"] + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
+        return scores._replace(**priced)
+
+    def _masks(self, kept: Optional[Iterable[int]], words: Optional[WordKinds]) -> "_Masks":
+        """The rules that hold; made once, and again when words of a new kind were met."""
+        key = None if kept is None else frozenset(kept)
+        masks = self._masks_of.find(key, lambda: self._make_masks(key, words))
+        if masks.matched is not (None if words is None else words.matched):
+            masks = self._masks_of[key] = self._make_masks(key, words)
+        return masks
+
+    def _make_masks(self, kept: Optional[frozenset[int]], words: Optional[WordKinds]) -> "_Masks":
+        size = len(self.tags.label_of)
+        transitions = first = prices = None
+        others = []
+        for rule in self.local:
+            if kept is not None and rule.place not in kept:
+                continue
+            if rule.place in self._static:
+                broken = self._static[rule.place]
+                if transitions is None:
+                    transitions, first = np.zeros((size, size)), np.zeros(size)
+                transitions[broken.transitions] += rule.price
+                if broken.first is not None:
+                    first[broken.first] += rule.price
+            elif rule.by_token and words is not None and rule.place in words.places:
+                prices = np.zeros((len(words.matched), size)) if prices is None else prices
+                kinds = words._replace(of_token=np.arange(len(words.matched)))
+                nowhere = np.zeros(len(words.matched), dtype=bool)
+                rule.broken(self.tags, Facts(words=kinds)[rule.place], nowhere, nowhere).add_price(prices, rule.price)
+            else:
+                others.append(rule)
+        return _Masks(None if words is None else words.matched, transitions, first, prices, others)
 
     def graph_size(self, automata: frozenset[int]) -> float:
         """About how many arcs the graph of some automata has at most, inf if they may be too large together."""
         states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])
-        arcs = self.allowed.sum() * states ** (2 if self.dense else 1)
+        arcs = self.allowed.sum() * states ** (2 if self.of_segments else 1)
         return float(arcs) if states <= self.constraints.max_states else np.inf
 
     def graph(self, automata: frozenset[int]) -> Any:
@@ -238,11 +279,7 @@ class CompiledRules:
 
     def _make_graph(self, automata: frozenset[int]) -> Any:
         together = self._product(sorted(automata))
-        return None if together is None else self._inference(rule_graph(self.tags, together, self.allowed))
-
-    def _inference(self, graph: StateGraph) -> Any:
-        """What answers questions about the paths of a graph."""
-        raise NotImplementedError
+        return None if together is None else self.inference(rule_graph(self.tags, together, self.allowed))
 
     def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
         """Best labelling of a joined document under automata, if that can be found among few prefixes.
@@ -284,11 +321,7 @@ class CompiledRules:
             self.structure.path_score(joined.scores, path.states)
             warm_up(self.lattice(joined), Reader(automaton, self.tags))
 
-    # What a structure adds
-
-    structure: ClassVar[Structure]
-    dense: ClassVar[bool] = False  # whether inference in a graph looks at all pairs of states
-    text_reader: ClassVar[type[TextReader]]  # what sees to it that spans of one text have one label
+    # ---------------------------------------------------------------------------------------------------------- paths
 
     def totals(self, states: NDArray[np.int32], starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> Floats:
         """What each automaton takes off each document's labelling: float64[D, N], -inf where it forbids it.
@@ -296,11 +329,21 @@ class CompiledRules:
         states (int32[T]): The path; -1 for none, which counts as ``O``.
         starts (int64[B + 1]): Where sequences start.
         """
-        raise NotImplementedError
+        totals = np.zeros((len(doc_starts) - 1, len(self.automata)))
+        if len(self.automata):
+            begins, (opening, _) = states != GOES_ON, ends(starts, len(states))
+            of_docs = np.append(0, np.cumsum(begins))[doc_starts]
+            events, of_docs = self._events(np.maximum(states[begins], 0), opening[begins], of_docs)
+            run_automata(events, of_docs, *self._stack, totals)
+        return totals
 
     def segments(self, states: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
         """The spans of a path."""
-        raise NotImplementedError
+        [begins] = np.nonzero(states != GOES_ON)
+        begin, end, label = self.tags.segments_of(states[begins], ends(starts, len(states))[0][begins])
+        return Segments(begins[begin], np.append(begins, len(states))[end], label)
+
+    # ------------------------------------------------------------------------------------------------ several automata
 
     def _product(self, automata: Iterable[int]) -> Optional[Automaton]:
         together = make_automaton(1, self.tags.n_events, [])
@@ -368,76 +411,21 @@ class _Masks(NamedTuple):
     others: list[Rule]  # that look at each batch
 
 
-class RuleSet(CompiledRules):
-    """The rules of a chain, see `CompiledRules`."""
+class SegmentRules(RuleSet):
+    """The rules of a component whose states are ``O`` and the labels. Every segment begins a new span, so none ever continues,
+    and automata read one event per segment. Rules about tokens, ends and lengths of spans are masks.
 
-    structure = LinearChain()
-    text_reader = TextReader
+    constraints (Constraints): The rules, and how they are enforced.
+    labels (list[str]): The labels.
+    """
 
-    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
-        super().__init__(constraints, tags, mask)
-        self._masks_of = Cache(_MOST_KEPT)
+    structure, inference, text_reader = SemiMarkov(), GraphSegments, SegmentTextReader
+    of_segments = True
 
-    def apply(self, scores: ChainScores, facts: Facts, kept: Optional[Iterable[int]] = None) -> ChainScores:
-        masks = self._masks(kept, facts.words)
-        emissions, transitions, first = scores.emissions, scores.transitions, scores.first
-        if masks.transitions is not None:
-            transitions, first = transitions + masks.transitions, first + masks.first
-        if masks.words is not None:
-            emissions = np.ascontiguousarray(emissions, dtype=np.float64)
-            emissions = add_prices(emissions, masks.words, facts.words.of_token)
-        if masks.others:
-            opening, closing = ends(scores.starts, len(emissions))
-        for rule in masks.others:
-            broken = rule.broken(self.tags, facts[rule.place], opening, closing)
-            if broken.on_tokens:
-                emissions = emissions.copy() if emissions is scores.emissions else emissions
-                broken.add_price(emissions, rule.price)
-            for tokens, pairs in broken.steps:
-                if np.ndim(transitions) == 2:
-                    transitions = np.repeat(transitions[None], len(emissions), axis=0)
-                transitions = transitions + np.where(tokens[:, None, None] & pairs, rule.price, 0.0)
-        return scores._replace(emissions=emissions, transitions=transitions, first=first)
-
-    def _masks(self, kept: Optional[Iterable[int]], words: Optional[WordKinds]) -> "_Masks":
-        """The rules that hold; made once, and again when words of a new kind were met."""
-        key = None if kept is None else frozenset(kept)
-        masks = self._masks_of.find(key, lambda: self._make_masks(key, words))
-        if masks.matched is not (None if words is None else words.matched):
-            masks = self._masks_of[key] = self._make_masks(key, words)
-        return masks
-
-    def _make_masks(self, kept: Optional[frozenset[int]], words: Optional[WordKinds]) -> "_Masks":
-        size = len(self.tags.label_of)
-        transitions = first = prices = None
-        others = []
-        for rule in self.local:
-            if kept is not None and rule.place not in kept:
-                continue
-            if rule.place in self._static:
-                broken = self._static[rule.place]
-                if transitions is None:
-                    transitions, first = np.zeros((size, size)), np.zeros(size)
-                transitions[broken.transitions] += rule.price
-                if broken.first is not None:
-                    first[broken.first] += rule.price
-            elif rule.by_token and words is not None and rule.place in words.places:
-                prices = np.zeros((len(words.matched), size)) if prices is None else prices
-                kinds = words._replace(of_token=np.arange(len(words.matched)))
-                nowhere = np.zeros(len(words.matched), dtype=bool)
-                rule.broken(self.tags, Facts(words=kinds)[rule.place], nowhere, nowhere).add_price(prices, rule.price)
-            else:
-                others.append(rule)
-        return _Masks(None if words is None else words.matched, transitions, first, prices, others)
-
-    def _inference(self, graph: StateGraph) -> GraphChain:
-        return GraphChain(graph)
-
-    def totals(self, states: NDArray[np.int32], starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> Floats:
-        return self._scores_of(np.maximum(states, 0), ends(starts, len(states))[0], doc_starts)
-
-    def segments(self, states: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
-        return self.tags.segments_of(states, ends(starts, len(states))[0])
+    def __init__(self, constraints: Constraints, labels: list[str]):
+        size = 1 + len(labels)
+        tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), dtype=bool))
+        super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)))
 
 
 def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArray[np.int64]) -> list[tuple[int, ...]]:
@@ -465,16 +453,6 @@ def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArra
 
 def _all_but(labels: list[str]) -> str:
     return f"partly, not of {', '.join(labels)}"
-
-
-def ends(starts: Optional[NDArray[np.int64]], tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """First and last tokens of sequences: bool[T] each."""
-    starts = np.array([0, tokens]) if starts is None else starts
-    filled = starts[:-1] < starts[1:]
-    opening, closing = np.zeros((2, tokens), dtype=bool)
-    opening[starts[:-1][filled]] = True
-    closing[starts[1:][filled] - 1] = True
-    return opening, closing
 
 
 def _stacked(automata: list[Automaton], n_events: int):

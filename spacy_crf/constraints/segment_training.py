@@ -13,7 +13,7 @@ from ..inference.semi_markov import SemiMarkov, list_spans
 from ..types import Floats, SegmentClamp, SegmentScores
 from .facts import Facts
 from .incorrect_spans import Excluded
-from .segments import SegmentRules
+from .rule_set import SegmentRules
 from .training import NOTHING, Group, RuledStructure
 
 

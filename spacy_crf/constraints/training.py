@@ -16,7 +16,7 @@ from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats
 from .facts import Facts
 from .incorrect_spans import Copies, Excluded, copy_tags
-from .rule_set import CompiledRules, RuleSet
+from .rule_set import RuleSet
 from .rules import Rule
 from .state_graph import copied
 
@@ -43,7 +43,7 @@ class RuledStructure:
     rule ties together are those of its first sequence; the others have 0.
 
     structure (Structure): Answers the same without the rules.
-    rules (CompiledRules): The rules; there may be none.
+    rules (RuleSet): The rules; there may be none.
     facts (Facts): What patterns and functions say of the tokens.
     clamp: What the annotation allows.
     starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
@@ -54,7 +54,7 @@ class RuledStructure:
     def __init__(
         self,
         structure: Any,
-        rules: CompiledRules,
+        rules: RuleSet,
         facts: Facts,
         clamp: Any,
         starts: NDArray[np.int64],

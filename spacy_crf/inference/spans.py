@@ -132,9 +132,4 @@ def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[n
     opening (bool[T]): Where sequences begin.
     """
     label = np.where(states >= spans.offset, (states - spans.offset) // spans.width, -1)
-    goes_on = np.zeros(len(states), dtype=bool)
-    goes_on[1:] = spans.continues[states[:-1], states[1:]] & ~opening[1:] & (label[1:] >= 0) & (label[:-1] >= 0)
-    begins = (label >= 0) & ~goes_on
-    ends = label >= 0
-    ends[:-1] &= ~goes_on[1:]
-    return Segments(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
+    return Segments.spelt(states, label, spans.continues, opening)

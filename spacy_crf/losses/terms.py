@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Scores, per_position
+from ..arrays import Scores, ends, per_position
 from ..inference.structure import Structure, Work
 from ..kernels.local import cover_probability, marginal_gradient
 from ..schemes import Segments
@@ -289,15 +289,6 @@ def token_factors(annotation: Annotation, impossible: NDArray[np.bool_], starts:
     """Factors of the tokens' terms (float64[T]) with the weights of their sequences, 0 in impossible ones (bool[B])."""
     sequence = np.repeat(np.arange(len(impossible)), np.diff(starts))
     return np.where(impossible[sequence], 0.0, annotation.factors * annotation.weights[sequence])
-
-
-def ends(starts: NDArray[np.int64], n_tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which tokens open and which close a sequence: bool[T] each."""
-    opens, closes = np.zeros((2, n_tokens), dtype=bool)
-    filled = starts[:-1] < starts[1:]
-    opens[starts[:-1][filled]] = True
-    closes[starts[1:][filled] - 1] = True
-    return opens, closes
 
 
 def per_sequence(terms: Floats, starts: NDArray[np.int64]) -> Floats:

@@ -42,7 +42,7 @@ from .prediction import DECODERS, Prediction, batches, predict, register_extensi
 from .training import Training, TrainingBatch
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import CompiledRules
+    from ..constraints.rule_set import RuleSet
     from ..constraints.rules import Constraints
     from .decoding import Distribution
     from .rule_matching import RuleMatcher
@@ -53,7 +53,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 class Rules(NamedTuple):
     """Rules compiled for the present labels."""
 
-    all: "CompiledRules"
+    all: "RuleSet"
     matcher: "RuleMatcher"
 
 

@@ -26,7 +26,7 @@ from .supervision import Keys, Supervision
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
-    from ..constraints.rule_set import CompiledRules
+    from ..constraints.rule_set import RuleSet
     from ..constraints.rules import Constraints
     from ..constraints.training import RuledStructure
 
@@ -110,7 +110,7 @@ class Decoding:
 
     # ------------------------------------------------------------------------------------------------------- rules
 
-    def compile_rules(self, constraints: "Constraints") -> "CompiledRules":
+    def compile_rules(self, constraints: "Constraints") -> "RuleSet":
         """Rules for the present labels."""
         from ..constraints.automaton import SpanTags
         from ..constraints.rule_set import RuleSet

@@ -22,9 +22,9 @@ from .gold_report import GoldReport
 from .supervision import Gold, Supervision
 
 if TYPE_CHECKING:
+    from ..constraints.rule_set import SegmentRules
     from ..constraints.rules import Constraints
     from ..constraints.segment_training import RuledSegments
-    from ..constraints.segments import SegmentRules
 
 
 class SegmentDecoding(Decoding):
@@ -69,7 +69,7 @@ class SegmentDecoding(Decoding):
     # ------------------------------------------------------------------------------------------------------- rules
 
     def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
-        from ..constraints.segments import SegmentRules
+        from ..constraints.rule_set import SegmentRules
 
         return SegmentRules(constraints, list(self.annotation.labels))
 
