@@ -10,7 +10,7 @@ import spacy
 from spacy.tokens import Doc, Span
 
 from spacy_crf.constraints.facts import Facts
-from spacy_crf.constraints.segment_training import RuledSegments
+from spacy_crf.constraints.training import RuledSegments
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import GOES_ON, SegmentClamp

@@ -12,7 +12,7 @@ from spacy.util import registry
 
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.incorrect_spans import Excluded
-from spacy_crf.constraints.segment_training import RuledSegments
+from spacy_crf.constraints.training import RuledSegments
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS

@@ -11,7 +11,7 @@ is still one path, with the same score.
     York City       O   O    B     L       nothing wrong begins at York
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ class Excluded(NamedTuple):
     steps: NDArray[np.int64] = NO_STEPS  # steps between tags, see `Scheme.spell`
     # [S] what a labelling costs that has one of them: of spans by their last state, of steps by the second one
     costs: Optional[Floats] = None
+
+    def costs_more(self, clamp: Any) -> bool:
+        """Whether what is excluded makes a difference: beside a clamp it is not possible, without one it has its costs."""
+        return clamp is not None or (self.costs is not None and bool(self.costs.any()))
 
 
 class Copies(NamedTuple):

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..errors import Errors
-from ..inference.linear_chain import LinearChain
+from ..inference.semi_markov import list_spans
 from ..inference.state_graph import GraphChain
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import ChainScores, Clamp, Floats
+from ..types import ChainScores, Clamp, Floats, SegmentClamp, SegmentScores
 from .facts import Facts
 from .incorrect_spans import Copies, Excluded, copy_tags
 from .rule_set import RuleSet
@@ -26,7 +26,6 @@ NOTHING = Excluded()
 class Group(NamedTuple):
     """Documents that are trained under the same rules."""
 
-    docs: NDArray[np.int64]  # [d] their numbers
     tokens: NDArray[np.int64]  # [n] places of their tokens
     sequences: NDArray[np.int64]  # [b] numbers of their sequences
     starts: NDArray[np.int64]  # [b + 1] of the sequences
@@ -40,33 +39,40 @@ class Group(NamedTuple):
 
 class RuledStructure:
     """Answers what losses ask of a `Structure`, under the rules: base for all structures. Values of a document whose sequences a
-    rule ties together are those of its first sequence; the others have 0.
+    rule ties together are those of its first sequence; the others have 0. What is asked with a clamp – what the annotation
+    allows – leaves out what is excluded too; without one, what is excluded has its costs.
 
-    structure (Structure): Answers the same without the rules.
     rules (RuleSet): The rules; there may be none.
     facts (Facts): What patterns and functions say of the tokens.
     clamp: What the annotation allows.
     starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
-    alone (bool[D]): Documents that can't be done together with others.
+    longest (int32[S]): Tokens of the longest segment of each state, for chains of segments.
+    excluded (Excluded): Spans that are known to be wrong, and steps. No span is longer than the longest segment.
     RAISES (ValueError): CRF614 if the automata of all rules are too large together.
     """
 
+    exact = ambiguous = True
+    wrong = NO_SEGMENTS  # for losses that leave out single segments of what a clamp allows
+
     def __init__(
         self,
-        structure: Any,
         rules: RuleSet,
         facts: Facts,
         clamp: Any,
         starts: NDArray[np.int64],
         doc_starts: NDArray[np.int64],
-        alone: NDArray[np.bool_],
+        longest: Optional[NDArray[np.int32]] = None,
+        *,
+        excluded: Excluded = NOTHING,
+        threads: int = 1,
     ):
         if rules.left_out:
             limit, what = rules.constraints.max_states, "training under rules"
             raise ValueError(Errors.CRF614.format(name=rules.left_out[0][0].name, max_states=limit, what=what))
-        self._structure = structure
-        self.threads = structure.threads
-        self._rules = rules
+        # What answers the same without the rules
+        self.without_rules: Any = type(rules.structure)(threads=threads)
+        self.threads = threads
+        self._rules, self._longest, self._excluded = rules, longest, excluded
         self.broken: list[tuple[Rule, int]] = []  # rules, and the documents whose annotation breaks them
         n_docs = len(doc_starts) - 1
         lifted: list[set[int]] = [set() for _ in range(n_docs)]
@@ -78,14 +84,17 @@ class RuledStructure:
                     lifted[d].add(rule.place)
                     self.broken.append((rule, int(d)))
         groups: dict[tuple[frozenset[int], int], list[int]] = {}
-        for d in range(n_docs):
-            if doc_starts[d] < doc_starts[d + 1]:
-                kept = frozenset(rule.place for rule in rules.rules) - lifted[d]
-                groups.setdefault((kept, d if alone[d] else -1), []).append(d)
+        for d in np.flatnonzero(np.diff(doc_starts)).tolist():
+            kept = frozenset(rule.place for rule in rules.rules) - lifted[d]
+            is_alone = self._copied_in(doc_starts[d : d + 2]) is not None
+            groups.setdefault((kept, d if is_alone else -1), []).append(d)
         self._groups = []
-        for (kept, _), docs in groups.items():
-            automata = frozenset(rules.automata_of(kept))
-            self._groups.append(_group(np.array(docs), kept, automata, facts, starts, doc_starts))
+        for (kept, alone), docs in groups.items():
+            group = _group(np.array(docs), kept, frozenset(rules.automata_of(kept)), facts, starts, doc_starts)
+            if alone >= 0:
+                own = self._copied_in(doc_starts[alone : alone + 2])
+                group = group._replace(copies=copy_tags(rules.tags, own, group.starts))
+            self._groups.append(group)
 
     def _breaking(self, rule: Rule, whole: Group, nothing: Any, clamp: Any) -> NDArray[np.int64]:
         """Documents none of whose annotated labellings keeps a rule."""
@@ -101,24 +110,17 @@ class RuledStructure:
         """Scores that say only what the structure allows."""
         raise NotImplementedError
 
-    def _under(self, group: Group) -> Any:
-        """What answers for documents under the automata of a group."""
-        return self._rules.graph(group.automata)
+    def _copied_in(self, bounds: NDArray[np.int64]) -> Optional[Excluded]:
+        """What is excluded in a document for which tags are copied, which differ from document to document."""
+        return None
 
     # What they share
 
     @property
     def signature(self) -> bytes:
-        """Equal for the same rules."""
-        return repr(self._rules.constraints.tables).encode("utf8")
-
-    exact = ambiguous = True
-    wrong = NO_SEGMENTS  # for losses that leave out single segments of what a clamp allows
-
-    @property
-    def without_rules(self) -> Any:
-        """What answers the same without the rules."""
-        return self._structure
+        """Equal for the same rules and the same that is excluded."""
+        tables, (wrong, steps, _) = repr(self._rules.constraints.tables), self._excluded
+        return tables.encode("utf8") + np.concatenate(wrong).tobytes() + steps.tobytes()
 
     def prepare(self, scores: Any) -> Any:
         """The scores as they are: each group is checked where it is asked about."""
@@ -150,75 +152,73 @@ class RuledStructure:
     def _ask(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
         """The same with what belongs to the group."""
         if not group.automata:
-            return getattr(self._structure, question)(scores, clamp=clamp, weights=weights)
+            return getattr(self.without_rules, question)(scores, clamp=clamp, weights=weights)
         joined = arrays.join_sequences(scores, clamp, group.doc_starts)
-        values, ask = np.zeros(len(group.sequences)), getattr(self._under(group), question)
+        graph = self._rules.graph(group.automata)
+        if group.copies is not None:
+            graph = GraphChain(copied(graph.graph, np.append(group.copies.tag_of, len(self._rules.tags.label_of))))
+        values, ask = np.zeros(len(group.sequences)), getattr(graph, question)
         values[group.firsts], expected = ask(joined.scores, clamp=joined.clamp, weights=weights[group.firsts])
         return values, arrays.split(joined, expected, scores)
 
 
 class RuledChain(RuledStructure):
-    """Linear chains, see `RuledStructure`. What is asked with a clamp – what the annotation allows – leaves out what is excluded
-    too; without one, what is excluded has its costs.
-
-    clamp (bool[T, S]): Tags that the annotation allows.
-    """
-
-    def __init__(
-        self,
-        rules: RuleSet,
-        facts: Facts,
-        clamp: Clamp,
-        starts: NDArray[np.int64],
-        doc_starts: NDArray[np.int64],
-        *,
-        excluded: Excluded = NOTHING,
-        threads: int = 1,
-    ):
-        # Copies of tags differ, so a document with a wrong span is alone.
-        self._excluded = excluded
-        steps = excluded.steps[np.argsort(excluded.steps[:, 0], kind="stable")]
-        of_doc = [np.searchsorted(tokens, doc_starts) for tokens in (excluded.wrong.start, steps[:, 0])]
-        alone = (np.diff(of_doc) > 0).any(axis=0)
-        super().__init__(LinearChain(threads=threads), rules, facts, clamp, starts, doc_starts, alone)
-        for number, group in enumerate(self._groups):
-            d = int(group.docs[0])
-            if alone[d]:
-                wrong, own = (slice(bounds[d], bounds[d + 1]) for bounds in of_doc)
-                begin, end, label = (column[wrong] for column in excluded.wrong)
-                of_document = excluded._replace(
-                    wrong=Segments(begin - doc_starts[d], end - doc_starts[d], label),
-                    steps=steps[own] - [doc_starts[d], 0, 0],
-                )
-                self._groups[number] = group._replace(copies=copy_tags(rules.tags, of_document, group.starts))
+    """Linear chains, see `RuledStructure`: tags that are part of wrong spans have copies."""
 
     def _free_scores(self, starts: NDArray[np.int64]) -> ChainScores:
         allowed = np.where(self._rules.allowed, 0.0, -np.inf)
         emissions = np.zeros((int(starts[-1]), len(allowed) - 1))
         return ChainScores(emissions, allowed[:-1, :-1], allowed[-1, :-1], allowed[:-1, -1], starts)
 
+    def _copied_in(self, bounds: NDArray[np.int64]) -> Optional[Excluded]:
+        (begin, end, label), steps, _ = self._excluded
+        wrong, first = slice(*np.searchsorted(begin, bounds)), bounds[0]
+        steps = steps[(steps[:, 0] >= first) & (steps[:, 0] < bounds[1])] - [first, 0, 0]
+        if wrong.start == wrong.stop and not len(steps):
+            return None
+        return self._excluded._replace(
+            wrong=Segments(begin[wrong] - first, end[wrong] - first, label[wrong]), steps=steps
+        )
+
     def _ask(self, question: str, group: Group, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
         copies = group.copies
-        costs = self._excluded.costs
-        if copies is None or (clamp is None and (costs is None or not costs.any())):
+        if copies is None or not self._excluded.costs_more(clamp):
             return super()._ask(question, group._replace(copies=None), scores, clamp, weights)
         widened, allowed = copies.widen(scores, clamp)
         values, expected = super()._ask(question, group, widened, allowed, weights)
         per_position = np.ndim(scores.transitions) == 3
         return values, copies.narrow(expected, len(scores.first), per_position=per_position)
 
-    def _under(self, group: Group) -> GraphChain:
-        chain = super()._under(group)
-        if group.copies is None:
-            return chain
-        n_tags = len(self._rules.tags.label_of)
-        return GraphChain(copied(chain.graph, np.append(group.copies.tag_of, n_tags)))
+
+class RuledSegments(RuledStructure):
+    """Semi-Markov chains, see `RuledStructure`. A span that is wrong with some label is one segment: it is listed, and its score
+    of this label is -inf."""
 
     @property
-    def signature(self) -> bytes:
-        """Equal for the same rules and wrong spans."""
-        wrong, steps, _ = self._excluded
-        return super().signature + np.concatenate(wrong).tobytes() + steps.tobytes()
+    def wrong(self) -> Segments:
+        return self._excluded.wrong
+
+    def _free_scores(self, starts: NDArray[np.int64]) -> SegmentScores:
+        size = len(self._longest)
+        by_token = np.zeros((3, int(starts[-1]), size))
+        lengths = np.where(np.arange(1, self._longest.max() + 1)[:, None] <= self._longest, 0.0, -np.inf)
+        spans, transitions, ends = np.zeros((0, size)), np.zeros((size, size)), np.zeros((2, size))
+        return SegmentScores(*by_token, lengths, spans, transitions, *ends, None, starts)
+
+    def _answer(
+        self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
+    ) -> tuple[Floats, SegmentScores]:
+        wrong, _, costs = self._excluded
+        if not len(wrong.start) or not self._excluded.costs_more(clamp):
+            return super()._answer(question, group, scores, clamp, weights)
+        listing, own, numbers = list_spans(scores, wrong.start, wrong.end)
+        listing.spans[numbers, 1 + wrong.label] += -np.inf if clamp is not None else costs[1 + wrong.label]
+        values, expected = super()._answer(question, group, listing, clamp, weights)
+        total = arrays.zeros(listing)
+        arrays.add(total, expected, group.tokens)
+        return values, arrays.cut(
+            total._replace(spans=total.spans[own], listed=scores.listed), group.tokens, group.starts
+        )
 
 
 def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
@@ -227,7 +227,6 @@ def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
     sequences = arrays.ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
     lengths = starts[sequences + 1] - starts[sequences]
     return Group(
-        docs=docs,
         tokens=tokens,
         sequences=sequences,
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),

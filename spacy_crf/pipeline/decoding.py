@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
     from ..constraints.rule_set import RuleSet
     from ..constraints.rules import Constraints
-    from ..constraints.training import RuledStructure
 
 States = NDArray[np.int32]
 
@@ -42,6 +41,7 @@ class Decoding:
 
     takes: type = ChainScores  # what the model gives
     always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
+    longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
 
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
@@ -178,17 +178,6 @@ class Decoding:
     def excludes(self, loss: Any) -> bool:
         """Whether a loss can leave out single spans of what the annotation leaves open."""
         return isinstance(loss, ClampedLoss)
-
-    def ruled_structure(self, rules: Any, facts: Any, known: Supervision, sequences: Any, excluded) -> "RuledStructure":
-        """What answers the loss under rules.
-
-        known (Supervision), sequences (tuple): Of Docs, and where their sequences and they themselves begin and end.
-        """
-        from ..constraints.training import RuledChain
-        from ..inference.threads import default_threads
-
-        threads = default_threads()
-        return RuledChain(rules, facts, known.clamp, *sequences, excluded=excluded, threads=threads)
 
 
 class Distribution(NamedTuple):

@@ -24,7 +24,6 @@ from .supervision import Gold, Supervision
 if TYPE_CHECKING:
     from ..constraints.rule_set import SegmentRules
     from ..constraints.rules import Constraints
-    from ..constraints.segment_training import RuledSegments
 
 
 class SegmentDecoding(Decoding):
@@ -141,12 +140,3 @@ class SegmentDecoding(Decoding):
 
     def excludes(self, loss: Any) -> bool:
         return getattr(loss, "excludes_segments", False)
-
-    def ruled_structure(
-        self, rules: "SegmentRules", facts: Any, known: Supervision, sequences: Any, excluded
-    ) -> "RuledSegments":
-        from ..constraints.segment_training import RuledSegments
-        from ..inference.threads import default_threads
-
-        threads = default_threads()
-        return RuledSegments(rules, facts, known.clamp, *sequences, self.longest, excluded=excluded, threads=threads)
