@@ -13,7 +13,7 @@ from spacy.util import registry
 from spacy_crf.features.clusters import Clusters, WordClusters
 from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
-from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashTable
+from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
 from spacy_crf.features.presets import features, ner_features, tagger_features
 from spacy_crf.features.segment_presets import segment_features
@@ -109,6 +109,24 @@ def test_batch_equals_one_by_one(docs):
     single = np.concatenate([compiled.hash(reader.read([doc])).hashes for doc in docs])
     assert (together == single).all()
     assert together.shape == (sum(map(len, docs)), 4)
+
+
+def test_what_prediction_finds_is_what_training_finds(docs):
+    """Prediction looks features up template by template, with a sieve; training token by token."""
+    some = FeatureSet(["bias", "lower[-1]|lower[0]", "shape[0]|tag[1]", "lower[-2..2]"], padding=False)
+    index, _, _ = freeze(some, docs[2:])
+    compiled = CompiledTemplates(some.templates, some.reader({}))
+    columns = compiled.reader.read(docs)
+    for known in (index, HashedIndex(8), FeatureIndex.empty()):
+        features = compiled.rows(columns, known)
+        tokens = np.repeat(np.arange(len(columns.positions)), np.diff(features.starts))
+        found = known.known(compiled.hash_positions(columns), columns.positions)
+        # of each token in the same order, so that sums are the same to the last bit
+        order = np.argsort(found.tokens, kind="stable")
+        assert found.tokens[order].tolist() == tokens.tolist()
+        assert found.rows[order].tolist() == features.rows.tolist()
+    nothing = compiled.reader.read([docs[1]])
+    assert not len(index.known(compiled.hash_positions(nothing), nothing.positions).rows)
 
 
 def test_min_count_counts_tokens(docs):

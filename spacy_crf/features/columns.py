@@ -12,6 +12,7 @@ from spacy.attrs import IDS
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
+from ..kernels.hashing import place
 from .clusters import Clusters
 from .doc_batch import DocBatch, sequence_starts
 from .gazetteers import Gazetteer
@@ -37,9 +38,11 @@ class TokenColumns(NamedTuple):
 
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     doc_starts: NDArray[np.int64]  # [D + 1]
-    lexemes: NDArray[np.int32]  # [T] numbers in the table
+    # All columns are read at P positions: those of the tokens, and some before and behind each sequence
+    positions: NDArray[np.int64]  # [T] of the tokens, see `kernels.hashing.place`
+    lexemes: NDArray[np.int32]  # [P] numbers in the table
     table: "LexemeTable"
-    values: NDArray[np.uint64]  # [2 * reach + T, C]
+    values: NDArray[np.uint64]  # [P, C] of the token
     items: dict[str, Items]
 
 
@@ -109,15 +112,18 @@ class ColumnReader:
         table = self._table
         if len(table) > self.max_lexemes:
             table = self._table = self._new_table()
-        lexemes = table.numbers(docs.words, docs)
+        starts, reach = sequence_starts(docs.sent_start, doc_starts), self.reach
+        lexemes, positions = place(table.numbers(docs.words, docs), starts, reach)
         n_plain = len(self.token_attributes)
-        values = np.empty((2 * self.reach + len(attributes), n_plain + len(self.gazetteers)), dtype=np.uint64)
+        values = np.empty((len(lexemes), n_plain + len(self.gazetteers)), dtype=np.uint64)
         if values.shape[1]:
-            values[: 2 * self.reach] = padding_values(self.reach, self.padding, self.names)[:, None]
-            values[2 * self.reach :, :n_plain] = attributes
+            tokens = np.empty((2 * reach + len(attributes), values.shape[1]), dtype=np.uint64)
+            tokens[: 2 * reach] = padding_values(reach, self.padding, self.names)[:, None]
+            tokens[2 * reach :, :n_plain] = attributes
             for column, read in enumerate(self.gazetteers.values(), start=n_plain):
                 for doc, begin, end in zip(docs, doc_starts, doc_starts[1:]):
-                    values[2 * self.reach + begin : 2 * self.reach + end, column] = read(doc)
+                    tokens[2 * reach + begin : 2 * reach + end, column] = read(doc)
+            rows, _ = place(np.arange(2 * reach, len(tokens), dtype=np.int32), starts, reach)
+            values[:] = tokens[rows]
         items = {name: read_items(name, source, docs, self.names) for name, source in self.item_sources.items()}
-        starts = sequence_starts(docs.sent_start, doc_starts)
-        return TokenColumns(starts, doc_starts, lexemes, table, values, items)
+        return TokenColumns(starts, doc_starts, positions, lexemes, table, values, items)

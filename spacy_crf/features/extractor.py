@@ -11,7 +11,7 @@ from spacy.vocab import Vocab
 
 from .. import checks
 from ..errors import Errors
-from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all
+from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
 from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
@@ -159,8 +159,10 @@ class CompiledTemplates:
         widths = [len(template.parts) for template in self.templates]
         self.part_starts = np.append(0, np.cumsum(widths)).astype(np.int64)
         parts = [part for template in self.templates for part in template.parts]
-        self.part_columns = np.array([self._column[part.attribute] for part in parts], dtype=np.int32)
+        self.part_columns = self.places([part.attribute for part in parts])
         self.part_offsets = np.array([part.offset for part in parts], dtype=np.int64)
+        # What they read is laid out anew, column by column
+        self._read, self._part_places = np.unique(self.part_columns, return_inverse=True)
 
     def parts_of(self, template: int) -> NDArray[np.int64]:
         """RETURNS (int64[N]): Numbers of the parts of one template."""
@@ -191,23 +193,22 @@ class CompiledTemplates:
         templates = [template for template, is_chosen in zip(self.templates, chosen) if is_chosen]
         return CompiledTemplates(templates + (self.item_templates if items else []), self.reader)
 
-    def hash(self, columns: TokenColumns) -> Features:
-        """Hashes all templates at all tokens."""
-        hashes = hash_features(
-            columns.lexemes,
-            columns.table.columns,
-            columns.values,
-            columns.starts,
-            self.reader.reach,
-            self.seeds,
-            self.part_starts,
-            self.part_columns,
-            self.part_offsets,
-        )
+    def hash_positions(self, columns: TokenColumns) -> NDArray[np.uint64]:
+        """Hashes of the plain templates at all positions: uint64[M, P]."""
+        values = self.values(columns, self._read)
+        parts = (self.part_starts, self._part_places, self.part_offsets)
+        return hash_features(values, self.reader.reach, self.seeds, *parts)
+
+    def hash_items(self, columns: TokenColumns) -> Features:
+        """Those of the others at all tokens."""
+        no_plain = np.zeros((len(columns.positions), 0), dtype=np.uint64)
         found = [self._hash_items(n, template, columns) for n, template in enumerate(self.item_templates)]
-        if not found:
-            return Features(hashes, *_NO_ITEMS)
-        return Features(hashes, *(np.concatenate(parts) for parts in zip(*found)))
+        return Features(no_plain, *([np.concatenate(parts) for parts in zip(*found)] if found else _NO_ITEMS))
+
+    def hash(self, columns: TokenColumns) -> Features:
+        """All of them at all tokens."""
+        plain = self.hash_positions(columns)[:, columns.positions]
+        return self.hash_items(columns)._replace(hashes=np.ascontiguousarray(plain.T))
 
     def _hash_items(self, number: int, template: Template, columns: TokenColumns):
         [position] = [n for n, part in enumerate(template.parts) if _is_item(part.attribute)]
@@ -236,56 +237,35 @@ class CompiledTemplates:
 
     def part_values(self, columns: TokenColumns, part: Part, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
         """What a plain part (no function, no extension) finds at some tokens: uint64[N]."""
-        reach, column = self.reader.reach, self._column[part.attribute]
-        sequence = np.searchsorted(columns.starts, tokens, side="right") - 1
-        begin, end = columns.starts[sequence], columns.starts[sequence + 1]
-        position = tokens + part.offset
-        before, behind = position < begin, position >= end
-        padding = np.where(before, begin - position - 1, reach + position - end)
-        outside = before | behind
-        safe = np.where(outside, tokens, position)
+        position, column = columns.positions[tokens] + part.offset, self._column[part.attribute]
         n_lexeme_columns = len(self.reader.lexeme_attributes)
         if column < n_lexeme_columns:
-            return columns.table.columns[np.where(outside, padding, columns.lexemes[safe]), column]
-        return columns.values[np.where(outside, padding, 2 * reach + safe), column - n_lexeme_columns]
+            return columns.table.columns[columns.lexemes[position], column]
+        return columns.values[position, column - n_lexeme_columns]
 
-    def values(self, columns: TokenColumns, attributes: list[str]) -> NDArray[np.uint64]:
-        """The columns of plain attributes at all tokens: uint64[T, len(attributes)]."""
-        places = np.array([self._column[attribute] for attribute in attributes], dtype=np.int64)
-        n_lexeme_columns, found = (
-            len(self.reader.lexeme_attributes),
-            np.empty((len(columns.lexemes), len(places)), np.uint64),
-        )
-        of_lexeme = places < n_lexeme_columns
-        found[:, of_lexeme] = columns.table.columns[columns.lexemes[:, np.newaxis], places[of_lexeme]]
-        found[:, ~of_lexeme] = columns.values[2 * self.reader.reach :, places[~of_lexeme] - n_lexeme_columns]
-        return found
+    def places(self, attributes: list[str]) -> NDArray[np.int64]:
+        """The columns of plain attributes."""
+        return np.array([self._column[attribute] for attribute in attributes], dtype=np.int64)
+
+    @staticmethod
+    def values(columns: TokenColumns, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """What is in some columns at all positions: uint64[C, P]."""
+        return read_columns(columns.lexemes, columns.table.columns, columns.values, places)
 
     def rows_of_values(
-        self, values: NDArray[np.uint64], part_columns: NDArray[np.int32], index: FeatureIndex
+        self, values: NDArray[np.uint64], part_columns: NDArray[np.int64], index: FeatureIndex
     ) -> TemplateRows:
         """Known features of templates whose parts lie side by side: int32[M, N].
 
-        values (uint64[N, C]): What there is to read, part_columns (int32[P]): where each part finds its own.
+        values (uint64[C, N]): What there is to read, part_columns (int64[P]): where each part finds its own.
         """
-        hashes = hash_features(
-            np.arange(len(values), dtype=np.int32),
-            values,
-            np.zeros((0, 0), dtype=np.uint64),
-            np.arange(len(values) + 1),
-            0,
-            self.seeds,
-            self.part_starts,
-            part_columns,
-            np.zeros_like(self.part_offsets),
-        )
-        return _by_template(hashes, index)
+        nowhere_else = np.zeros_like(self.part_offsets)
+        return _rows(hash_features(values, 0, self.seeds, self.part_starts, part_columns, nowhere_else), index)
 
     def rows_by_template(self, columns: TokenColumns, index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
         """Known features of all tokens: those of the plain templates (int32[M, T]), and those of the items."""
-        features = self.hash(columns)
-        no_plain = features._replace(hashes=features.hashes[:, :0])
-        return _by_template(features.hashes, index), self.look_up(no_plain, index)
+        plain = self.hash_positions(columns)[:, columns.positions]
+        return _rows(plain, index), self.look_up(self.hash_items(columns), index)
 
     def rows(self, columns: TokenColumns, index: FeatureIndex) -> TokenFeatures:
         """Known features of all tokens."""
@@ -309,8 +289,8 @@ class CompiledTemplates:
         )
 
 
-def _by_template(hashes: NDArray[np.uint64], index: FeatureIndex) -> TemplateRows:
-    return np.ascontiguousarray(index.rows(hashes.ravel()).reshape(hashes.shape).T)
+def _rows(hashes: NDArray[np.uint64], index: FeatureIndex) -> NDArray[np.int32]:
+    return index.rows(hashes.ravel()).reshape(hashes.shape)
 
 
 _NO_ITEMS = (

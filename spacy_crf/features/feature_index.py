@@ -4,13 +4,13 @@ count, for corpora that are streamed."""
 import json
 import zlib
 from functools import cached_property
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..kernels.hashing import count, insert, look_up, make_sieve
+from ..kernels.hashing import count, find_known, insert, look_up, make_sieve
 
 _SMALLEST = 1024
 
@@ -105,6 +105,13 @@ class CountingTable(HashTable):
         return new_at[:n_new]
 
 
+class Uses(NamedTuple):
+    """Which tokens have which features."""
+
+    tokens: NDArray[np.int32]  # [N]
+    rows: NDArray[np.int32]  # [N]
+
+
 class FeatureIndex:
     """Rows of the known features, and their names for humans.
 
@@ -150,6 +157,13 @@ class FeatureIndex:
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Row of each hashed feature, -1 where it is unknown."""
         return self.table.rows(keys)
+
+    def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> Uses:
+        """The known features of tokens, template by template.
+
+        hashes (uint64[M, P]), positions (int64[T]): Of all positions, and those of the tokens.
+        """
+        return Uses(*find_known(hashes, positions, self.sieve, *self.table.arrays))
 
     def rows_of(self, other: "FeatureIndex") -> NDArray[np.int64]:
         """Where the features of another index are."""
@@ -284,6 +298,12 @@ class HashedIndex:
         rows = (keys & np.uint64(self._n_rows - 1)).astype(np.int32)
         rows[keys == 0] = -1
         return rows
+
+    def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> Uses:
+        """As `FeatureIndex.known`."""
+        rows = self.rows(hashes[:, positions].ravel())
+        [found] = np.nonzero(rows >= 0)
+        return Uses((found % max(1, len(positions))).astype(np.int32), rows[found])
 
     def rows_of(self, other: "HashedIndex") -> NDArray[np.int64]:
         """Where the rows of another index are: it is as large."""

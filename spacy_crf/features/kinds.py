@@ -20,7 +20,6 @@ from ..types import TemplateRows, TokenFeatures
 from .columns import TokenColumns
 from .extractor import CompiledTemplates
 from .feature_index import CountingTable, FeatureIndex
-from .lexemes import padding_values
 
 # Windows share kinds if there are no more than this share of kinds among the windows of the first batch
 _FEW = 0.25
@@ -55,7 +54,7 @@ class KindBuilder:
 
     def add(self, columns: TokenColumns) -> CorpusTokens:
         """The features of a batch of tokens."""
-        positions = _Positions.of(columns, self._compiled.reader)
+        positions = _Positions.of(columns, self._compiled.reader.reach)
         if self._windows is None:
             self._windows = self._choose(positions)
             rest = np.ones(len(self._compiled.templates), dtype=bool)
@@ -128,20 +127,10 @@ class _Positions(NamedTuple):
     room: NDArray[np.int64]  # [N] how many positions follow
 
     @classmethod
-    def of(cls, columns: TokenColumns, reader) -> "_Positions":
-        reach = reader.reach
-        outside = padding_values(reach, reader.padding)
-        n_padding = len(outside)
-        tokens = np.hstack([columns.table.columns[columns.lexemes], columns.values[n_padding:]])
-        lengths = np.diff(columns.starts) + n_padding
+    def of(cls, columns: TokenColumns, reach: int) -> "_Positions":
+        lengths = np.diff(columns.starts) + 2 * reach
         ends = np.cumsum(lengths)
-        values = np.empty((int(lengths.sum()), tokens.shape[1]), dtype=np.uint64)
-        inside = np.ones(len(values), dtype=bool)
-        for distance in range(reach):
-            before, behind = ends - lengths + reach - 1 - distance, ends - reach + distance
-            values[before], values[behind] = outside[distance], outside[reach + distance]
-            inside[before] = inside[behind] = False
-        values[inside] = tokens
+        values = np.hstack([columns.table.columns[columns.lexemes], columns.values])
         return cls(values, np.repeat(ends, lengths) - 1 - np.arange(len(values)))
 
 
@@ -197,7 +186,7 @@ class _Windows:
             seen = self._compiled.only(chosen, items=False)
             places = (seen.part_offsets - offset) * len(self._columns)
             places += np.searchsorted(self._columns, seen.part_columns)
-            rows.append(seen.rows_of_values(values, places.astype(np.int32), index))
+            rows.append(seen.rows_of_values(np.ascontiguousarray(values.T), places, index))
         return KindFeatures(np.array(offsets, dtype=np.int64), rows)
 
 

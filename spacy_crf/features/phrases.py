@@ -38,7 +38,7 @@ class Phrases(NamedTuple):
 class Spans(NamedTuple):
     """Spans of tokens, as phrases are spelled."""
 
-    words: NDArray[np.uint64]  # [T] of the tokens
+    words: NDArray[np.uint64]  # [P] of tokens
     begin: NDArray[np.int64]  # [M]
     length: NDArray[np.int32]  # [M]
     texts: list[str]  # [M] words joined by blanks

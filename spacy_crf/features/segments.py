@@ -35,7 +35,7 @@ from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
 from .clusters import Clusters
-from .columns import ColumnReader, TokenColumns, padding_values
+from .columns import ColumnReader, TokenColumns
 from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import FeatureCounter, FeatureIndex
 from .gazetteers import SPELLINGS, Gazetteer
@@ -335,7 +335,7 @@ class CompiledSegments:
             *self._phrase_column.values()
         }
         self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
-        self._padding = padding_values(self.reader.reach, True)
+        self._places = self.tokens.places(self._columns)
 
     def _compile(self, templates: Iterable[tuple[SegmentTemplate, Sequence[SegmentPart]]]) -> kernels.SpanTemplates:
         """Templates by their names, with some of their parts."""
@@ -355,9 +355,8 @@ class CompiledSegments:
 
     def read(self, columns: TokenColumns) -> kernels.SpanTokens:
         """What templates of spans read of the tokens of a batch."""
-        widths = np.diff(columns.starts)
-        opening, closing = np.repeat(columns.starts[:-1], widths), np.repeat(columns.starts[1:], widths)
-        return kernels.SpanTokens(self.tokens.values(columns, self._columns), self._padding, opening, closing)
+        closing = np.repeat(columns.starts[1:], np.diff(columns.starts))
+        return kernels.SpanTokens(self.tokens.values(columns, self._places), columns.positions, closing)
 
     def hash(
         self, docs: list[Doc], columns: TokenColumns, begin: NDArray[np.int64], length: NDArray[np.int32]
@@ -373,7 +372,7 @@ class CompiledSegments:
     def _spans(self, docs, columns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray) -> _Spans:
         whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
         for column in self._whole_columns:
-            whole[:, column] = kernels.hash_whole(np.ascontiguousarray(tokens.values[:, column]), begin, length)
+            whole[:, column] = kernels.hash_whole(tokens.values[column], tokens.positions[begin], length)
         return _Spans(docs, columns, tokens, begin, length, whole)
 
     def _items(self, spans: _Spans) -> SpanItems:
@@ -407,7 +406,7 @@ class CompiledSegments:
 
     def _find_near(self, name: str, spans: _Spans) -> _Items:
         phrases, cache, column = self.phrases[name], self._similar, self._columns.index(self._phrase_column[name])
-        keys, words = spans.whole[:, column], np.ascontiguousarray(spans.tokens.values[:, column])
+        keys, words = spans.whole[:, column], spans.tokens.values[column]
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
         known = {key: cache.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
@@ -415,7 +414,7 @@ class CompiledSegments:
             spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
             at, width = spans.begin[where[new]], spans.length[where[new]]
             texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
-            found = phrases.near(Spans(words, at, width, texts))
+            found = phrases.near(Spans(words, spans.tokens.positions[at], width, texts))
             asked = {key: [] for key in distinct[new].tolist()}
             for query, *similarity in zip(*(array.tolist() for array in found)):
                 asked[int(distinct[new[query]])].append(tuple(similarity))
@@ -472,7 +471,7 @@ class CompiledSegments:
         self, docs: list[Doc], columns: TokenColumns, longest: int, index: FeatureIndex, token_index: FeatureIndex
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
-        n_tokens, tokens = len(columns.lexemes), self.read(columns)
+        n_tokens, tokens = len(columns.positions), self.read(columns)
         wholes = [*self._known_wholes(tokens, longest, index)]
         own = [*wholes, *self._known(docs, columns, tokens, longest, index)]
         parts = [*own, *self._repeats(columns, tokens, longest, token_index)] or [_NONE_KNOWN]
@@ -491,8 +490,8 @@ class CompiledSegments:
         """First tokens, lengths, rows and values of the known features, where all templates read nothing but whole spans."""
         if self._reads_wholes and self.feature_set.spans and len(index):
             seeds, columns, table = self._plain.seeds, self._plain.columns, (index.sieve, *index.table.arrays)
-            search = partial(kernels.list_known, tokens.values, tokens.closing, longest, seeds, columns, table)
-            begin, length, row = _listed(search, 4 * len(tokens.values))
+            search = partial(kernels.list_known, tokens, longest, seeds, columns, table)
+            begin, length, row = _listed(search, 4 * len(tokens.closing))
             yield begin, length, row, np.ones(len(row), dtype=np.float32)
 
     def _known(
@@ -500,7 +499,7 @@ class CompiledSegments:
     ) -> Iterable[tuple]:
         """The same of the other templates, and of all where there are such."""
         is_asked = self._with_items or not self._reads_wholes
-        n_tokens, at_once = len(tokens.values), max(1, _SPANS_AT_ONCE // longest)
+        n_tokens, at_once = len(tokens.closing), max(1, _SPANS_AT_ONCE // longest)
         for first in range(0, n_tokens if is_asked and len(index) else 0, at_once):
             begin, length = kernels.all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
             spans = self._spans(docs, columns, tokens, begin, length)
@@ -531,7 +530,8 @@ class CompiledSegments:
         rows = index.rows(features.item_hashes)
         [asked] = np.nonzero(np.isin(features.item_templates, of_items) & (rows >= 0))
         items = features.item_tokens[asked], rows[asked], features.item_values[asked]
-        yield _repeated_items(*items, tokens.opening, tokens.closing, longest)
+        opening = np.repeat(columns.starts[:-1], np.diff(columns.starts))
+        yield _repeated_items(*items, opening, tokens.closing, longest)
 
 
 _NONE_KNOWN = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.int64, np.int32, np.float32))

@@ -57,12 +57,9 @@ def hash_whole(column, begin, length):
 class SpanTokens(NamedTuple):
     """What templates of spans read of T tokens."""
 
-    values: NDArray[np.uint64]  # [T, C]
-    padding: NDArray[
-        np.uint64
-    ]  # [2 R] values of the R positions before a sequence, the nearest first, and of the R behind it
-    opening: NDArray[np.int64]  # [T] where the sequence of each token begins
-    closing: NDArray[np.int64]  # [T] and where it ends
+    values: NDArray[np.uint64]  # [C, P] at all positions, see `hashing.place`
+    positions: NDArray[np.int64]  # [T] of the tokens
+    closing: NDArray[np.int64]  # [T] where the sequence of each token ends
 
 
 class SpanTemplates(NamedTuple):
@@ -83,11 +80,11 @@ def hash_spans(tokens, templates, begin, length, wholes):
     wholes (uint64[N, C]): `hash_whole` of the columns that parts of the kind WHOLE read.
     """
     # Each array is taken out of its tuple once: to count who holds it took ten times as long as all else
-    values, padding, opening, closing = tokens
+    values, positions, _ = tokens
     seeds, part_starts, kinds, columns, offsets = templates
     hashes = np.empty((len(begin), len(seeds)), dtype=np.uint64)
     for n in range(len(begin)):
-        b, e = begin[n], begin[n] + length[n]
+        b = positions[begin[n]]
         for m in range(len(seeds)):
             hashed = seeds[m]
             for p in range(part_starts[m], part_starts[m + 1]):
@@ -96,13 +93,8 @@ def hash_spans(tokens, templates, begin, length, wholes):
                 elif kinds[p] == WHOLE:
                     value = wholes[n, columns[p]]
                 else:
-                    position = offsets[p] + (b if kinds[p] == FIRST else e - 1)
-                    if position < opening[b]:
-                        value = padding[opening[b] - position - 1]
-                    elif position >= closing[b]:
-                        value = padding[len(padding) // 2 + position - closing[b]]
-                    else:
-                        value = values[position, columns[p]]
+                    last = length[n] - 1 if kinds[p] == LAST else 0
+                    value = values[columns[p], b + last + offsets[p]]
                 if value == ABSENT:
                     hashed = NO_FEATURE
                     break
@@ -112,24 +104,25 @@ def hash_spans(tokens, templates, begin, length, wholes):
 
 
 @kernel
-def list_known(values, closing, longest, seeds, columns, table, found):
+def list_known(tokens, longest, seeds, columns, table, found):
     """The features that spans of at most ``longest`` tokens have in a table, by span and by template.
 
-    values (uint64[T, C]), closing (int64[T]): As in `SpanTokens`.
+    tokens (SpanTokens)
     seeds (uint64[M]), columns (int64[M]): Templates of one part each, of the kind WHOLE, and of a column of its own.
     table: Its sieve (uint64[L]), slots (uint64[N]) and rows (int32[N]), see `hashing`.
     found (int64[3, F]): Receives the first F: first token and length of the span, and row of the feature.
     RETURNS (int): How many there are.
     """
+    values, positions, closing = tokens
     sieve, slots, rows = table
-    whole = np.empty(values.shape[1], dtype=np.uint64)
+    whole = np.empty(len(values), dtype=np.uint64)
     n = 0
-    for begin in range(len(values)):
+    for begin in range(len(positions)):
         whole[:] = NO_FEATURE
         for end in range(begin + 1, min(begin + longest, closing[begin]) + 1):
             for m in range(len(seeds)):
                 column = columns[m]
-                whole[column] = mix(whole[column], values[end - 1, column])
+                whole[column] = mix(whole[column], values[column, positions[end - 1]])
                 if whole[column] == ABSENT:
                     continue
                 hashed = mix(seeds[m], whole[column])

@@ -74,6 +74,21 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
 
 
 @kernel
+def add_rows(tokens, rows, slot_starts, slot_columns, slots, scores):
+    """scores[t, c] += weight[f, c] for pairs of a token t (int32[N]) and a feature f (int32[N]), otherwise as ``add_scores``."""
+    n_columns = scores.shape[1]
+    for n in range(len(tokens)):  # no rows of arrays here: to count who holds them took as long as all else
+        t, at, stop = tokens[n], slot_starts[rows[n]], slot_starts[rows[n] + 1]
+        if stop - at == n_columns:
+            for c in range(n_columns):
+                scores[t, c] += slots[at + c]
+        elif stop > at:
+            for s in range(at, stop - 1):
+                scores[t, slot_columns[s]] += slots[s]
+            scores[t, -1 - slot_columns[stop - 1]] += slots[stop - 1]
+
+
+@kernel
 def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, part, mask, gradient):
     """gradient[f, c] += sum over the tokens t with feature f of values · d_scores[t, c], for features of one part.
 
@@ -145,9 +160,9 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
 def add_kind_rows(kinds, starts, reach, first, table, scores):
     """scores[position + first + o] += table[kind at position, o], for all positions and the O tokens that each is seen from.
 
-    kinds (int32[T + 2 * reach * B]): Of all positions, those of sequence b from ``starts[b] + 2 * reach * b`` on, of which
-    the first and the last ``reach`` are outside it; none where -1. starts (int64[B + 1]), table (float64[U, O, C]), scores
-    (float64[T, C]). All tokens that see a position are one run of rows, and one loop: row by row it took twice as long.
+    kinds (int32[T + 2 * reach * B]): Of all positions, see `hashing.place`; none where -1. Or the lexemes there, for prediction.
+    starts (int64[B + 1]), table (float64[U, O, C] or float32[U, O, C]), scores (float64[T, C]).
+    All tokens that see a position are one run of rows, and one loop: row by row it took twice as long.
     """
     n_columns = scores.shape[1]
     width = table.shape[1]
@@ -183,32 +198,4 @@ def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table
                 source = rows[low * n_columns : high * n_columns]
                 target = sums[at : at + len(source)]
                 for c in range(len(source)):
-                    target[c] += source[c]
-
-
-@kernel
-def add_lexeme_rows(lexemes, starts, reach, first, table, scores):
-    """scores[position + first + o] += table[lexeme at position, o], as ``add_kind_rows`` for prediction.
-
-    lexemes (int32[T]), starts (int64[B + 1]), table (float32[U, O, C]); positions outside a sequence have the first
-    ``2 * reach`` numbers, as in ``hashing``.
-    """
-    n_columns = scores.shape[1]
-    width = table.shape[1]
-    sums, rows = scores.reshape(-1), table.reshape(-1)
-    for b in range(len(starts) - 1):
-        begin, end = starts[b], starts[b + 1]
-        for position in range(begin - reach, end + reach):
-            if position < begin:
-                lexeme = begin - position - 1
-            elif position >= end:
-                lexeme = reach + position - end
-            else:
-                lexeme = np.int64(lexemes[position])
-            low, high = max(position + first, begin), min(position + first + width, end)
-            if low < high:
-                at = (lexeme * width + low - position - first) * n_columns
-                target = sums[low * n_columns : high * n_columns]
-                source = rows[at : at + len(target)]
-                for c in range(len(target)):
                     target[c] += source[c]

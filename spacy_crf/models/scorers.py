@@ -40,8 +40,11 @@ class TableScorer:
         if not self._table.n_weights:
             return
         self._lexeme_scores.add(columns, scores)
-        if self._rest.templates or self._rest.item_templates:
-            self._table.add_scores(self._rest.rows(columns, self._table.index), self.slots, scores)
+        rest, index = self._rest, self._table.index
+        if rest.templates:
+            self._table.add_uses(index.known(rest.hash_positions(columns), columns.positions), self.slots, scores)
+        if rest.item_templates:
+            self._table.add_scores(rest.look_up(rest.hash_items(columns), index), self.slots, scores)
 
 
 def most_lexemes(scorers: Iterable[TableScorer]) -> int:

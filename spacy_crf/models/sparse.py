@@ -283,7 +283,7 @@ class Scorer:
         of_spans, listed = features.find_spans(docs, columns)
         scores = {}
         for kind, scorer in self._of_tokens.items():
-            scores[features.kinds[kind].scores] = np.zeros((len(columns.lexemes), *features.shape(kind)))
+            scores[features.kinds[kind].scores] = np.zeros((len(columns.positions), *features.shape(kind)))
             scorer.add(columns, scores[features.kinds[kind].scores])
         for kind, found in of_spans.items():
             features.add_scores(kind, found, self._slots, scores)

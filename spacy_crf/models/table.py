@@ -11,11 +11,18 @@ from thinc.api import Model
 
 from ..arrays import ranges
 from ..features.extractor import IndexBuilder
-from ..features.feature_index import FeatureIndex, HashedIndex, index_from_dict, pack_numbers, unpack_numbers
+from ..features.feature_index import FeatureIndex, HashedIndex, Uses, index_from_dict, pack_numbers, unpack_numbers
 from ..features.segments import SpanIndexBuilder
 from ..inference.threads import run_chunks
 from ..kernels.hashing import list_pairs, mark_pairs
-from ..kernels.sparse_rows import add_references, add_scores, lay_out_slots, scatter_gradient, scatter_references
+from ..kernels.sparse_rows import (
+    add_references,
+    add_rows,
+    add_scores,
+    lay_out_slots,
+    scatter_gradient,
+    scatter_references,
+)
 from ..types import Floats, TemplateRows, TokenFeatures
 from .role import check_equal, set_moved, spread
 
@@ -160,6 +167,11 @@ class Table:
             )
 
         run_chunks(add, range(0, n_tokens, _CHUNK), threads)
+
+    def add_uses(self, uses: Uses, slots: Floats, scores: Floats) -> None:
+        """`add_scores` for features that come as pairs with a token."""
+        scores = scores.reshape(len(scores), self.n_columns)
+        add_rows(*uses, self._slot_starts, self._slot_columns, slots, scores)
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
         """Where the weights of each feature begin (int[M, N]), -1 for none: what ``add_references`` takes."""

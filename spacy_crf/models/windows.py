@@ -11,7 +11,7 @@ from ..features.columns import TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..features.kinds import KindFeatures
 from ..features.lexemes import LexemeTable
-from ..kernels.sparse_rows import add_kind_rows, add_lexeme_rows, scatter_kind_rows
+from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats
 from .table import ALL, Part, Table
 
@@ -108,7 +108,7 @@ class LexemeScores:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
         if self._places:
             table = self._up_to_date(columns.table)
-            add_lexeme_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
+            add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
 
     def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
         with self._lock:
@@ -122,15 +122,14 @@ class LexemeScores:
                     grown = np.zeros(shape, dtype=np.float32)
                     grown[: self._filled] = self._scores[: self._filled]
                     self._scores = grown
-                self._fill(table, np.arange(self._filled, size, dtype=np.int32))
+                self._fill(table, slice(self._filled, size))
                 self._filled = size
             return self._scores
 
-    def _fill(self, table: LexemeTable, lexemes: NDArray[np.int32]) -> None:
-        scores = np.zeros((len(lexemes), *self._scores.shape[1:]))
-        values = table.columns[lexemes]
+    def _fill(self, table: LexemeTable, new: slice) -> None:
+        values = np.ascontiguousarray(table.columns[new].T)
         rows = self._compiled.rows_of_values(values, self._compiled.part_columns, self._rows.index)
-        first_slots = self._rows.first_slots(rows)
+        first_slots, scores = self._rows.first_slots(rows), np.zeros((rows.shape[1], *self._scores.shape[1:]))
         for place, templates in self._places:
             self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
-        self._scores[lexemes[0] : lexemes[-1] + 1] = scores
+        self._scores[new] = scores
