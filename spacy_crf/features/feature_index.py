@@ -142,9 +142,9 @@ class FeatureIndex:
         return HashTable(self.keys)
 
     @cached_property
-    def sieve(self) -> NDArray[np.uint64]:
-        """Tells most of the unknown features from known ones without a look into the table."""
-        return make_sieve(self.keys)
+    def sieved(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int32]]:
+        """The slots and rows of the table, behind a sieve that tells most of the unknown features from known ones."""
+        return make_sieve(self.keys), *self.table.arrays
 
     @classmethod
     def empty(cls) -> "FeatureIndex":
@@ -163,7 +163,7 @@ class FeatureIndex:
 
         hashes (uint64[M, P]), positions (int64[T]): Of all positions, and those of the tokens.
         """
-        return Uses(*find_known(hashes, positions, self.sieve, *self.table.arrays))
+        return Uses(*find_known(hashes, positions, self.sieved))
 
     def rows_of(self, other: "FeatureIndex") -> NDArray[np.int64]:
         """Where the features of another index are."""

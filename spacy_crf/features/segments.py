@@ -472,32 +472,35 @@ class CompiledSegments:
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
         n_tokens, tokens = len(columns.positions), self.read(columns)
-        wholes = [*self._known_wholes(tokens, longest, index)]
-        own = [*wholes, *self._known(docs, columns, tokens, longest, index)]
-        parts = [*own, *self._repeats(columns, tokens, longest, token_index)] or [_NONE_KNOWN]
-        n_own = sum(len(begin) for begin, *_ in own)
+        wholes = self._known_wholes(tokens, longest, index)
+        others = [*self._known(docs, columns, tokens, longest, index)]
+        repeats = [*self._repeats(columns, tokens, longest, token_index)]
+        if not others and not repeats:
+            begin, length, rows = wholes
+            starts, lengths, bounds = kernels.number_spans(begin, length, n_tokens)
+            none = TokenFeatures(rows[:0], None, np.zeros_like(bounds))
+            return KnownSpans(SpanList(starts, lengths), TokenFeatures(rows, None, bounds), none)
+        parts = [(*wholes, np.ones(len(wholes[0]), dtype=np.float32)), *others, *repeats]
+        n_own = sum(len(begin) for begin, *_ in parts[: 1 + len(others)])
         begin, length, rows, values = (np.concatenate(arrays) for arrays in zip(*parts))
-        is_own = np.arange(len(rows)) < n_own
-        if len(parts) > len(wholes):  # those are in their order
-            order = np.argsort(begin * (longest + 1) + length, kind="stable")
-            begin, length, rows, values, is_own = (array[order] for array in (begin, length, rows, values, is_own))
-        starts, lengths, span = kernels.number_spans(begin, length, n_tokens)
+        order = np.argsort(begin * (longest + 1) + length, kind="stable")
+        begin, length, rows, values = (array[order] for array in (begin, length, rows, values))
+        starts, lengths, bounds = kernels.number_spans(begin, length, n_tokens)
+        span, is_own = np.repeat(np.arange(len(lengths)), np.diff(bounds)), order < n_own
         of_own = _compressed(span[is_own], rows[is_own], values[is_own], len(lengths))
         of_repeats = _compressed(span[~is_own], rows[~is_own], values[~is_own], len(lengths))
         return KnownSpans(SpanList(starts, lengths), of_own, of_repeats)
 
-    def _known_wholes(self, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex) -> Iterable[tuple]:
-        """First tokens, lengths, rows and values of the known features, where all templates read nothing but whole spans."""
-        if self._reads_wholes and self.feature_set.spans and len(index):
-            seeds, columns, table = self._plain.seeds, self._plain.columns, (index.sieve, *index.table.arrays)
-            search = partial(kernels.list_known, tokens, longest, seeds, columns, table)
-            begin, length, row = _listed(search, 4 * len(tokens.closing))
-            yield begin, length, row, np.ones(len(row), dtype=np.float32)
+    def _known_wholes(self, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex) -> tuple[NDArray, ...]:
+        """First tokens, lengths and rows of the known features, where all templates read nothing but whole spans."""
+        if not self._reads_wholes or not self.feature_set.spans or not len(index):
+            return _NONE_KNOWN
+        return kernels.list_known(tokens, longest, self._plain.seeds, self._plain.columns, index.sieved)
 
     def _known(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
     ) -> Iterable[tuple]:
-        """The same of the other templates, and of all where there are such."""
+        """The same of the other templates, and of all where there are such, and their values."""
         is_asked = self._with_items or not self._reads_wholes
         n_tokens, at_once = len(tokens.closing), max(1, _SPANS_AT_ONCE // longest)
         for first in range(0, n_tokens if is_asked and len(index) else 0, at_once):
@@ -525,8 +528,8 @@ class CompiledSegments:
         features = self.tokens.hash(columns)
         for number in contains:
             keys = index.rows(np.ascontiguousarray(features.hashes[:, number]))
-            begin, length, row = _listed(partial(kernels.list_repeats, keys, tokens.closing, longest), 0)
-            yield begin, length, row, np.full(len(row), -1.0, dtype=np.float32)
+            begin, length, rows = kernels.list_repeats(keys, tokens.closing, longest)
+            yield begin, length, rows, np.full(len(rows), -1.0, dtype=np.float32)
         rows = index.rows(features.item_hashes)
         [asked] = np.nonzero(np.isin(features.item_templates, of_items) & (rows >= 0))
         items = features.item_tokens[asked], rows[asked], features.item_values[asked]
@@ -534,17 +537,7 @@ class CompiledSegments:
         yield _repeated_items(*items, opening, tokens.closing, longest)
 
 
-_NONE_KNOWN = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.int64, np.int32, np.float32))
-
-
-def _listed(search: Callable[[NDArray[np.int64]], int], room: int) -> NDArray[np.int64]:
-    """What a kernel finds, with as much room as it says that it needs: int64[3, N]."""
-    while True:
-        found = np.empty((3, room), dtype=np.int64)
-        count = search(found)
-        if count <= room:
-            return found[:, :count]
-        room = count
+_NONE_KNOWN = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.int32, np.int32))
 
 
 def _repeated_items(token, row, value, opening, closing, longest: int):

@@ -180,35 +180,49 @@ def look_up(slots, rows, keys, found):
     return missing
 
 
-@kernel
-def find_known(hashes, positions, sieve, slots, rows):
-    """The known features of all tokens, template by template.
+@helper
+def sift(hashes, positions, asked, table, keys, tokens, rows, size):
+    """The known ones among the features of some tokens, behind the ``size`` that were found before.
 
-    hashes (uint64[M, P]): From `hash_features`, positions (int64[T]): Of the tokens.
-    RETURNS (tokens int32[F], rows int32[F])
+    hashes (uint64[P]), positions (int64[T]): Of all positions, and those of the tokens.
+    asked (int32[N]): The tokens.
+    table: A sieve (uint64[L]), slots (uint64[M]) and rows (int32[M]).
+    keys (uint64[N + 1]): Is overwritten.
+    tokens, rows (int32[at least size + N + 1]): Receive what is found.
+    RETURNS (int): The new size.
 
     Which features are known can't be predicted. So first all are sieved without a branch, and the table is asked for those that
     are left, nearly all of which it has: in half of the time.
     """
-    n_tokens = len(positions)
-    most = len(hashes) * n_tokens + 1
-    tokens, found = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int32)
-    keys = np.empty(n_tokens + 1, dtype=np.uint64)
-    size = 0
+    sieve, slots, rows_of_slots = table
+    first, passed = size, 0
+    for n in range(len(asked)):
+        key = hashes[positions[asked[n]]]
+        keys[passed] = key
+        tokens[first + passed] = asked[n]
+        passed += passes(sieve, key) & (key != NO_FEATURE)
+    for n in range(passed):
+        row = rows_of_slots[find_slot(slots, keys[n])]
+        tokens[size] = tokens[first + n]
+        rows[size] = row
+        size += row >= 0
+    return size
+
+
+@kernel
+def find_known(hashes, positions, table):
+    """The known features of all tokens, template by template.
+
+    hashes (uint64[M, P]): From `hash_features`, positions (int64[T]), table: As in `sift`.
+    RETURNS (tokens int32[F], rows int32[F])
+    """
+    n_tokens, size = len(positions), 0
+    tokens = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
+    rows = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
+    asked, keys = np.arange(n_tokens).astype(np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
     for m in range(len(hashes)):
-        passed = 0
-        for t in range(n_tokens):
-            key = hashes[m, positions[t]]
-            keys[passed] = key
-            tokens[size + passed] = t
-            passed += passes(sieve, key) & (key != NO_FEATURE)
-        first = size
-        for n in range(passed):
-            row = rows[find_slot(slots, keys[n])]
-            tokens[size] = tokens[first + n]
-            found[size] = row
-            size += row >= 0
-    return tokens[:size], found[:size]
+        size = sift(hashes[m], positions, asked, table, keys, tokens, rows, size)
+    return tokens[:size], rows[:size]
 
 
 @kernel

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import helper, kernel
-from .hashing import ABSENT, find_slot, passes
+from .hashing import ABSENT, sift
 from .numerics import NO_FEATURE, mix
 
 # What a part of a template reads from the span of the tokens b to e - 1
@@ -104,87 +104,105 @@ def hash_spans(tokens, templates, begin, length, wholes):
 
 
 @kernel
-def list_known(tokens, longest, seeds, columns, table, found):
+def list_known(tokens, longest, seeds, columns, table):
     """The features that spans of at most ``longest`` tokens have in a table, by span and by template.
 
     tokens (SpanTokens)
     seeds (uint64[M]), columns (int64[M]): Templates of one part each, of the kind WHOLE, and of a column of its own.
-    table: Its sieve (uint64[L]), slots (uint64[N]) and rows (int32[N]), see `hashing`.
-    found (int64[3, F]): Receives the first F: first token and length of the span, and row of the feature.
-    RETURNS (int): How many there are.
+    table: As in `hashing.sift`.
+    RETURNS (begin int64[F], length int32[F], rows int32[F])
     """
     values, positions, closing = tokens
-    sieve, slots, rows = table
-    whole = np.empty(len(values), dtype=np.uint64)
-    n = 0
-    for begin in range(len(positions)):
-        whole[:] = NO_FEATURE
-        for end in range(begin + 1, min(begin + longest, closing[begin]) + 1):
-            for m in range(len(seeds)):
-                column = columns[m]
-                whole[column] = mix(whole[column], values[column, positions[end - 1]])
-                if whole[column] == ABSENT:
-                    continue
-                hashed = mix(seeds[m], whole[column])
-                if hashed == NO_FEATURE or not passes(sieve, hashed):
-                    continue
-                row = rows[find_slot(slots, hashed)]
-                if row >= 0:
-                    if n < found.shape[1]:
-                        found[0, n] = begin
-                        found[1, n] = end - begin
-                        found[2, n] = row
-                    n += 1
-    return n
+    n_tokens, n_positions, size = len(positions), values.shape[1], 0
+    # Whole vectors of spans: all of one length, then of the next
+    whole, hashes = np.zeros(values.shape, dtype=np.uint64), np.empty(n_positions, dtype=np.uint64)
+    asked, keys = np.arange(n_tokens).astype(np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
+    room = 4 * n_tokens + 1
+    found, rows, lengths = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
+    for k in range(longest):
+        left = 0
+        for n in range(len(asked)):
+            asked[left] = asked[n]
+            left += closing[asked[n]] - asked[n] > k
+        asked = asked[:left]
+        for m in range(len(seeds) if left else 0):
+            behind = n_positions - k
+            target, source = whole[columns[m], :behind], values[columns[m], k:]
+            for p in range(behind):
+                target[p] = mix(target[p], source[p])
+                hashes[p] = mix(seeds[m], target[p])
+            if size + left + 1 > len(found):
+                more = np.empty(len(found) + left + 1, np.int32)
+                found, rows, lengths = np.append(found, more), np.append(rows, more), np.append(lengths, more)
+            before = size
+            size = sift(hashes, positions, asked, table, keys, found, rows, size)
+            lengths[before:size] = k + 1
+    # By their first tokens, those of each as they are
+    place = np.zeros(n_tokens + 1, dtype=np.int64)
+    for n in range(size):
+        place[found[n] + 1] += 1
+    for t in range(n_tokens):
+        place[t + 1] += place[t]
+    begin = np.empty(size, dtype=np.int64)
+    length, row = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
+    for n in range(size):
+        at = place[found[n]]
+        place[found[n]] += 1
+        begin[at], length[at], row[at] = found[n], lengths[n], rows[n]
+    return begin, length, row
 
 
 @kernel
 def number_spans(begin, length, n_tokens):
-    """Numbers of spans that come in their order (both int64[M]), some of them several times.
+    """Numbers of spans that come in their order (begin int64[M], length int32[M]), some of them several times.
 
-    RETURNS (starts int64[T + 1], lengths int32[N], numbers int64[M]): The spans of each token, as in `SpanList`.
+    RETURNS (starts int64[T + 1], lengths int32[N], bounds int64[N + 1]): The spans of each token, as in `SpanList`, and where
+        each was first met, and what comes behind it.
     """
     starts, lengths = np.zeros(n_tokens + 1, dtype=np.int64), np.empty(len(begin), dtype=np.int32)
-    numbers = np.empty(len(begin), dtype=np.int64)
+    bounds = np.empty(len(begin) + 1, dtype=np.int64)
     n_spans = 0
     for m in range(len(begin)):
         if m == 0 or begin[m] != begin[m - 1] or length[m] != length[m - 1]:
             lengths[n_spans] = length[m]
+            bounds[n_spans] = m
             starts[begin[m] + 1] += 1
             n_spans += 1
-        numbers[m] = n_spans - 1
+    bounds[n_spans] = len(begin)
     for t in range(n_tokens):
         starts[t + 1] += starts[t]
-    return starts, lengths[:n_spans].copy(), numbers
+    return starts, lengths[:n_spans].copy(), bounds[: n_spans + 1].copy()
 
 
 @kernel
-def list_repeats(keys, closing, longest, found):
+def list_repeats(keys, closing, longest):
     """Where a span holds a token's feature again: once for each token of it that has the feature not for the first time.
 
     keys (int32[T]): Row of each token's feature, -1 for none.
     closing (int64[T]), longest (int): As in `all_spans`.
-    found (int64[3, M]), RETURNS (int): As in `list_known`.
+    RETURNS (begin int64[M], length int32[M], rows int32[M])
     """
-    n = 0
-    for token in range(len(keys)):
-        if keys[token] < 0:
-            continue
-        before = token - 1  # the nearest token with the same feature
-        while before >= 0 and before > token - longest and (keys[before] != keys[token]):
-            before -= 1
-        if before < 0 or before <= token - longest or closing[before] != closing[token]:
-            continue
-        t = before
-        while t >= 0 and t > token - longest and closing[t] == closing[token]:
-            for stop in range(token + 1, min(closing[token], t + longest) + 1):
-                if n < found.shape[1]:
-                    found[0, n] = t
-                    found[1, n] = stop - t
-                    found[2, n] = keys[token]
-                n += 1
-            t -= 1
-    return n
+    size = 0
+    for fill in range(2):
+        begin = np.empty(size if fill else 0, dtype=np.int64)
+        length, rows = np.empty(len(begin), dtype=np.int32), np.empty(len(begin), dtype=np.int32)
+        size = 0
+        for token in range(len(keys)):
+            if keys[token] < 0:
+                continue
+            before = token - 1  # the nearest token with the same feature
+            while before >= 0 and before > token - longest and keys[before] != keys[token]:
+                before -= 1
+            if before < 0 or before <= token - longest or closing[before] != closing[token]:
+                continue
+            t = before
+            while t >= 0 and t > token - longest and closing[t] == closing[token]:
+                for stop in range(token + 1, min(closing[token], t + longest) + 1):
+                    if fill:
+                        begin[size], length[size], rows[size] = t, stop - t, keys[token]
+                    size += 1
+                t -= 1
+    return begin, length, rows
 
 
 @helper
