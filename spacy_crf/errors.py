@@ -371,10 +371,17 @@ class Errors(metaclass=_Coded):
     )
     CRF947 = "There are no word vectors to make clusters of in {source}: {reason}."
     CRF948 = "{n} clusters can't be made of {words} words in {source}. Ask for fewer, or give more text or a lower --min-count."
+    CRF949 = 'There are no words in {paths}: clusters are made of raw texts, one a line, or JSONL with "text".'
     CRF950 = (
         "Component '{name}' can't go on with other clusters than those it learned with: its weights would mean something else. "
         "Leave out [initialize.components.{name}] clusters, or leave out start_from to begin anew."
     )
+    CRF951 = "The checkpoint {path} can't be used: {reason} Delete it to begin anew."
+    CRF952 = (
+        "Give texts and the file to write, for Brown clusters; or --from-vectors and the file to write, for clusters by k-means. "
+        "Given: texts {files}, vectors {vectors}."
+    )
+    CRF953 = "--lang = {lang!r} is no language of spaCy: {reason}"
 
 
 class Warnings(metaclass=_Coded):

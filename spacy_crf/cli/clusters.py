@@ -1,0 +1,253 @@
+"""Clusters of words from raw texts or word vectors, for templates such as ``cluster6[0]``."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import spacy
+import typer
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+from wasabi import msg
+
+from .. import checks
+from ..errors import Errors
+from ..sealed import write_whole
+from .main import app, check_writable, load_pipeline, told_briefly
+from .reading import read_lines
+
+if TYPE_CHECKING:
+    from spacy.vectors import Vectors
+
+    from ..features.brown import Brown, WordCounter
+    from ..features.clusters import WordClusters
+
+OWNER = "spacy crf clusters"
+MOST_BROWN = 10_000  # clusters: their table takes 1.6 GB
+SAVE_SECONDS = 60.0
+
+# Tells how far the work is: what is being done, how much of it is done, and how much there is
+Progress = Callable[[str, int, int], None]
+
+
+@app.command("clusters")
+def clusters_cli(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or a text a line).")
+    ],
+    method: Annotated[Optional[str], typer.Option("--method", help="brown, for texts, or kmeans, for vectors.")] = None,
+    n: Annotated[int, typer.Option("--n", "-n", help="How many clusters.")] = 1000,
+    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words that texts have less often.")] = 3,
+    from_vectors: Annotated[
+        Optional[str], typer.Option("--from-vectors", help="A pipeline with word vectors, or a folder of vectors.")
+    ] = None,
+    lang: Annotated[str, typer.Option("--lang", "-l", help="Language whose tokenizer cuts the texts.")] = "en",
+    lower: Annotated[bool, typer.Option("--lower", help="Leave case out of account.")] = False,
+    digits: Annotated[bool, typer.Option("--digits", help="Tell words apart that differ in digits only.")] = False,
+) -> None:
+    """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. What is stopped
+    goes on where it was when the same command is given again."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    *texts, output = files
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with told_briefly(), Bars(*columns, transient=True) as bars:
+        tasks: dict[str, int] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total)
+
+        check_writable(output)
+        _check_method(method, texts, from_vectors)
+        if from_vectors is not None:
+            made = clusters_of_vectors(from_vectors, n, progress=progress)
+        else:
+            made = clusters_of_texts(
+                texts, n, output, min_count=min_count, lang=lang, lower=lower, digits=digits, progress=progress
+            )
+        _write(made, output)
+    msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
+
+
+def _check_method(method: Optional[str], texts: list[Path], from_vectors: Optional[str]) -> None:
+    """RAISES (ValueError): CRF020 or CRF952 for arguments that don't go together."""
+    if method is not None:
+        checks.one_of(OWNER, "--method", method, ("brown", "kmeans"))
+    is_kmeans = from_vectors is not None
+    if is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
+        raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+def _write(made: "WordClusters", output: Path) -> None:
+    from ..features.clusters import write_clusters
+
+    write_clusters(output, made)
+    _checkpoint(output).unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ vectors
+
+
+def clusters_of_vectors(source: str, n: int, *, progress: Progress = _silent) -> "WordClusters":
+    """Clusters of the word vectors of a pipeline, or of a folder that `Vectors.to_disk` wrote.
+
+    RAISES (ValueError): CRF715 if there is none, CRF947 or CRF948 if it has no or too few vectors.
+    """
+    from ..features.clusters import MOST_CLUSTERS
+    from ..features.vector_clusters import cluster_vectors
+
+    n = checks.count(OWNER, "--n", n, least=2, most=MOST_CLUSTERS)
+    splits = iter(range(1, n))
+    return cluster_vectors(
+        _load_vectors(source), n, source, on_split=lambda: progress("splitting", next(splits), n - 1)
+    )
+
+
+def _load_vectors(source: str) -> "Vectors":
+    from spacy.vectors import Vectors
+
+    for folder in (Path(source), Path(source) / "vocab"):
+        if (folder / "vectors").is_file() and (folder / "key2row").is_file():
+            return Vectors().from_disk(folder)
+    return load_pipeline(source).vocab.vectors
+
+
+# -------------------------------------------------------------------------------------------------------------- texts
+
+
+def clusters_of_texts(
+    texts: list[Path],
+    n: int,
+    output: Path,
+    *,
+    min_count: int = 3,
+    lang: str = "en",
+    lower: bool = False,
+    digits: bool = False,
+    progress: Progress = _silent,
+) -> "WordClusters":
+    """Brown clusters of the words of raw texts. While they are made, a checkpoint is beside the output, from which the next call
+    with the same arguments goes on.
+
+    RAISES (ValueError): If the texts can't be read, or have too few words.
+    """
+    from ..features.brown import Brown
+
+    n = checks.count(OWNER, "--n", n, least=2, most=MOST_BROWN)
+    min_count = checks.count(OWNER, "--min-count", min_count)
+    settings = {"n": n, "min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
+    what = json.dumps([settings, [_fingerprint(path) for path in texts]])
+    checkpoint, saved = _checkpoint(output), time.monotonic()
+    source = ", ".join(map(str, texts))
+    brown = _go_on(checkpoint, what)
+    if brown is None:
+        text = _read(texts, _tokenizer(lang), progress).text(min_count, lower=lower, digits=not digits)
+        brown = Brown(text, n, source)
+
+    def save(brown: "Brown") -> None:
+        nonlocal saved
+        progress("clustering", brown.done, len(brown.text.words))
+        if time.monotonic() - saved > SAVE_SECONDS:
+            write_whole(checkpoint, brown.to_bytes(what))
+            saved = time.monotonic()
+
+    try:
+        return brown.run(save)
+    except KeyboardInterrupt:
+        write_whole(checkpoint, brown.to_bytes(what))
+        raise
+
+
+def _checkpoint(output: Path) -> Path:
+    return output.with_name(f"{output.name}.checkpoint")
+
+
+def _fingerprint(path: Path) -> tuple[str, int, int]:
+    status = path.stat()
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
+
+
+def _go_on(checkpoint: Path, what: str) -> "Optional[Brown]":
+    """What a checkpoint has, None if there is none for the same arguments. RAISES (ValueError): CRF951 if it is damaged."""
+    from ..features.brown import Brown
+
+    if not checkpoint.exists():
+        return None
+    try:
+        brown = Brown.from_bytes(checkpoint.read_bytes(), what, str(checkpoint))
+    except ValueError as error:
+        raise ValueError(Errors.CRF951.format(path=checkpoint, reason=error)) from error
+    if brown is None:
+        msg.warn(f"Begun anew: {checkpoint} is about other texts or settings")
+    else:
+        msg.info(f"Goes on from {checkpoint}: {brown.done:,} of {len(brown.text.words):,} words")
+    return brown
+
+
+def _tokenizer(lang: str) -> Language:
+    """RAISES (ValueError): CRF953 if spaCy has no such language."""
+    try:
+        nlp = spacy.blank(lang)
+    except Exception as error:  # whatever spaCy raises
+        raise ValueError(Errors.CRF953.format(lang=lang, reason=error)) from error
+    nlp.max_length = 1 << 40  # it is there for parsers
+    return nlp
+
+
+def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter":
+    """RAISES (ValueError): CRF949 if there are no words."""
+    from ..features.brown import WordCounter
+
+    counter, total, before = WordCounter(nlp.vocab.strings), sum(path.stat().st_size for path in paths), 0
+    for path in paths:
+        for n, (at, doc) in enumerate(_docs(path, nlp)):
+            counter.add(doc)
+            if n % 256 == 0:
+                progress("reading", before + at, total)
+        before += path.stat().st_size
+    if not counter.n_words:
+        raise ValueError(Errors.CRF949.format(paths=", ".join(map(str, paths))))
+    return counter
+
+
+def _docs(path: Path, nlp: Language) -> Iterator[tuple[int, Doc]]:
+    """The texts of a file, and how many of its bytes were read."""
+    if path.suffix == ".spacy":
+        try:
+            docs = list(DocBin().from_disk(path).get_docs(nlp.vocab))
+        except Exception as error:  # whatever zlib and msgpack raise
+            raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
+        yield from ((0, doc) for doc in docs)
+        return
+    with path.open("rb") as file:
+        at = 0
+        for place, line in read_lines(file, str(path)):
+            at += len(line) + 1
+            if line.strip():
+                text = _text_of(line, place) if path.suffix == ".jsonl" else line
+                try:
+                    yield at, nlp.make_doc(text)
+                except UnicodeEncodeError as error:
+                    reason = f"its text is no Unicode ({error.reason})"
+                    raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
+
+
+def _text_of(line: str, place: str) -> str:
+    """RAISES (ValueError): CRF701 or CRF709 for a line without a text."""
+    try:
+        item = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
+    text = item.get("text") if isinstance(item, dict) else item
+    if not isinstance(text, str):
+        raise ValueError(Errors.CRF709.format(place=place))
+    return text
