@@ -15,9 +15,9 @@ from thinc.api import Model, Optimizer
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
-DEFAULT_CRF_NER = """
+_DEFAULTS = """
 [model]
-@architectures = "spacy_crf.LinearChain.v1"
+@architectures = "spacy_crf.{architecture}.v1"
 possible_transitions = true
 
 [model.emissions]
@@ -26,7 +26,7 @@ min_count = 1
 possible_states = false
 
 [model.emissions.features]
-@misc = "spacy_crf.ner_features.v1"
+@misc = "spacy_crf.{features}.v1"
 
 [loss]
 @losses = "spacy_crf.LogLikelihood.v1"
@@ -36,46 +36,12 @@ possible_states = false
 learn_rate = 0.02
 
 [scorer]
-@scorers = "spacy.ner_scorer.v1"
+@scorers = "{scorer}.v1"
 """
-
-DEFAULT_CRF_TAGGER = """
+# Beside these, of semicrf_ner
+_SEGMENTS = """
 [model]
-@architectures = "spacy_crf.LinearChain.v1"
-possible_transitions = true
-
-[model.emissions]
-@architectures = "spacy_crf.SparseEmissions.v1"
-min_count = 1
-possible_states = false
-
-[model.emissions.features]
-@misc = "spacy_crf.tagger_features.v1"
-
-[loss]
-@losses = "spacy_crf.LogLikelihood.v1"
-
-[optimizer]
-@optimizers = "spacy_crf.Minibatch.v1"
-learn_rate = 0.02
-
-[scorer]
-@scorers = "spacy_crf.tagger_scorer.v1"
-"""
-
-DEFAULT_SEMICRF_NER = """
-[model]
-@architectures = "spacy_crf.SemiMarkov.v1"
 longest_segment = null
-possible_transitions = true
-
-[model.emissions]
-@architectures = "spacy_crf.SparseEmissions.v1"
-min_count = 1
-possible_states = false
-
-[model.emissions.features]
-@misc = "spacy_crf.ner_features.v1"
 
 [model.segments]
 @architectures = "spacy_crf.SparseSegments.v1"
@@ -84,17 +50,51 @@ possible_states = false
 
 [model.segments.features]
 @misc = "spacy_crf.segment_features.v1"
-
-[loss]
-@losses = "spacy_crf.LogLikelihood.v1"
-
-[optimizer]
-@optimizers = "spacy_crf.Minibatch.v1"
-learn_rate = 0.02
-
-[scorer]
-@scorers = "spacy.ner_scorer.v1"
 """
+# What the docstrings of all factories end with
+_PARAMETERS = """
+    confidence (bool): Whether every {unit} gets its probability, as `span._.crf_prob`. Takes about half as long again.
+    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
+        tokens.
+    min_prob (float): From 0 to 1: {unlikely}.
+        0 leaves out none.
+    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
+        `spacy_crf.constraints.v1`. None for no rules.
+    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
+        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
+        by what is given there, as spaCy's own components do.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
+        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
+    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
+        {wrong}. None for none.
+    scorer (Optional[Callable]): The scoring method. Defaults to {scorer}.
+"""
+_OF_ENTITIES = {
+    "unit": "entity",
+    "unlikely": "entities with a lower probability are left out",
+    "wrong": "precisely these tokens are no entity of this label",
+    "scorer": "`Scorer.score_spans` of the entities",
+}
+_OF_TAGS = {
+    "unit": "token",
+    "unlikely": "labels with a lower probability are left out, and their tokens stay without one",
+    "wrong": "none of its tokens has its label",
+    "scorer": "the accuracy of the attribute",
+}
+
+
+def _defaults(architecture: str, features: str, scorer: str) -> Config:
+    return Config().from_str(_DEFAULTS.format(architecture=architecture, features=features, scorer=scorer))
+
+
+def _explained(words: dict[str, str]) -> Callable[[Callable], Callable]:
+    """Adds the parameters that all factories have to a docstring."""
+
+    def explain(make: Callable) -> Callable:
+        make.__doc__ = (make.__doc__ or "").rstrip() + _PARAMETERS.format(**words)
+        return make
+
+    return explain
 
 
 # Settings that say how to predict
@@ -123,10 +123,11 @@ def _made(make: "Callable[..., CRFPipe]", factory: str, nlp: Language, **setting
         "scheme": "BILUO",
         **PREDICTION,
         **SUPERVISION,
-        **Config().from_str(DEFAULT_CRF_NER),
+        **_defaults("LinearChain", "ner_features", "spacy.ner_scorer"),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
+@_explained(_OF_ENTITIES)
 def make_crf_ner(
     nlp: Language,
     name: str,
@@ -150,20 +151,6 @@ def make_crf_ner(
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     scheme (str): How entities are spelt as tags: "BILUO", the default, "BIO", "IOB1", or "IO", which can't tell neighbours of
         one label apart. A saved model is loaded with the scheme it was trained with.
-    confidence (bool): Whether every entity gets its probability, as `span._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
-        tokens.
-    min_prob (float): From 0 to 1: entities with a lower probability are left out. 0 leaves out none.
-    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
-        `spacy_crf.constraints.v1`. None for no rules.
-    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
-        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
-        by what is given there, as spaCy's own components do.
-    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
-        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
-    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong: precisely these
-        tokens are no entity of this label. None for none.
-    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
     """
     settings = dict(locals())
     from .crf_ner import CRFEntityRecognizer
@@ -180,10 +167,11 @@ def make_crf_ner(
         "neg_prefix": "!",
         **PREDICTION,
         **SUPERVISION,
-        **Config().from_str(DEFAULT_CRF_TAGGER),
+        **_defaults("LinearChain", "tagger_features", "spacy_crf.tagger_scorer"),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
 )
+@_explained(_OF_TAGS)
 def make_crf_tagger(
     nlp: Language,
     name: str,
@@ -211,21 +199,6 @@ def make_crf_tagger(
     overwrite (bool): Whether values that are set already are replaced. By default they are kept, and the others are decoded
         around them.
     neg_prefix (str): What gold values begin with that name a wrong label: "!NN" is any label but NN. "" for nothing of the kind.
-    confidence (bool): Whether every token gets its probability, as `span._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
-        tokens.
-    min_prob (float): From 0 to 1: labels with a lower probability are left out, and their tokens stay without one.
-        0 leaves out none.
-    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
-        `spacy_crf.constraints.v1`. None for no rules.
-    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
-        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
-        by what is given there, as spaCy's own components do.
-    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
-        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
-    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong: none of its
-        tokens has its label. None for none.
-    scorer (Optional[Callable]): The scoring method. Defaults to the accuracy of the attribute.
     """
     settings = dict(locals())
     from .crf_tagger import CRFTagger
@@ -236,9 +209,14 @@ def make_crf_tagger(
 @Language.factory(
     "semicrf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
-    default_config={**PREDICTION, **SUPERVISION, **Config().from_str(DEFAULT_SEMICRF_NER)},
+    default_config={
+        **PREDICTION,
+        **SUPERVISION,
+        **_defaults("SemiMarkov", "ner_features", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
+    },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
+@_explained(_OF_ENTITIES)
 def make_semicrf_ner(
     nlp: Language,
     name: str,
@@ -259,20 +237,6 @@ def make_semicrf_ner(
     model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v1`, which adds features
         of whole segments (`spacy_crf.segment_features.v1` by default) to those of their tokens.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
-    confidence (bool): Whether every entity gets its probability, as `span._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
-        tokens.
-    min_prob (float): From 0 to 1: entities with a lower probability are left out. 0 leaves out none.
-    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
-        `spacy_crf.constraints.v1`. None for no rules.
-    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
-        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
-        by what is given there, as spaCy's own components do.
-    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
-        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
-    incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong: precisely these
-        tokens are no entity of this label. None for none.
-    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` of the entities.
     """
     settings = dict(locals())
     from .semicrf_ner import SemiCRFEntityRecognizer
