@@ -21,6 +21,7 @@ from ..types import Floats
 from .automaton import Automaton, SpanTags, make_automaton, per_sentence
 
 Table = dict[str, Any]
+RULES: dict[str, type["Rule"]] = {}  # by their kinds: the classes below that have one
 NO_SPAN, START = "O", "START"
 _LARGEST_WEIGHT = 1e9  # log-odds: sums of such prices stay numbers
 _DEEPEST = 20  # of tables inside of tables
@@ -74,6 +75,10 @@ class Rule:
     kind: ClassVar[str] = ""
     required: ClassVar[dict[str, Callable]] = {}
     optional: ClassVar[dict[str, tuple[Callable, Any]]] = {}  # reader and default
+
+    def __init_subclass__(cls) -> None:
+        if cls.kind:
+            RULES[cls.kind] = cls
 
     @property
     def hard(self) -> bool:
@@ -141,6 +146,12 @@ class Rule:
     def labels(self, tags: SpanTags, argument: str = "label") -> list[int]:
         value = self.arguments[argument]
         return list(range(len(tags.labels))) if value == "*" else [tags.labels.index(name) for name in value]
+
+    def _tags(self, tags: SpanTags) -> NDArray[np.bool_]:
+        """bool[S]: tags of the labels that it is about."""
+        chosen = np.zeros(len(tags.labels) + 1, dtype=bool)
+        chosen[self.labels(tags)] = True
+        return chosen[tags.label_of]  # the last is for -1, no label
 
     def _is_label(self, tags: SpanTags, names: Iterable[str]) -> NDArray[np.bool_]:
         """bool[S]: tags of the named labels; O stands for tags outside of all spans."""
@@ -279,7 +290,7 @@ class Follows(Rule):
         return [*super().names(), *(name for name in self.after if name not in (NO_SPAN, START))]
 
     def broken(self, tags, found, opening, closing):
-        label = np.isin(tags.label_of, self.labels(tags))
+        label = self._tags(tags)
         after = self._is_label(tags, [name for name in self.after if name != START])
         first = label if START not in self.after else np.zeros_like(label)
         return Broken(transitions=label[None, :] & ~after[:, None] & ~tags.continues, first=first)
@@ -299,11 +310,6 @@ class _OnPattern(Rule):
         if (self.pattern is None) == (self.phrases is None):
             return "give it a 'pattern' or 'phrases', one of them"
         return None
-
-    def _tags(self, tags):
-        chosen = np.zeros(len(tags.labels) + 1, dtype=bool)
-        chosen[self.labels(tags)] = True
-        return chosen[tags.label_of]  # the last is for -1, no label
 
 
 class OnlyOn(_OnPattern):
@@ -519,7 +525,7 @@ class Length(Rule):
     def broken_lengths(self, tags, longest):
         length = np.arange(1, longest + 1)
         wrong = (length < self.min) | (length > (longest if self.max is None else self.max))
-        return wrong[:, None] & np.isin(tags.label_of, self.labels(tags))
+        return wrong[:, None] & self._tags(tags)
 
     def _measure(self, tags, begins, inside, most):
         # State: tokens of the span so far, 0 outside; the last one stands for all lengths that need no distinction. A span that
@@ -553,30 +559,6 @@ class SameTextSameLabel(Rule):
 
     def check(self):
         return None if self.hard else "it can't have a weight"
-
-
-RULES: dict[str, type[Rule]] = {
-    rule.kind: rule
-    for rule in (
-        ForbidPair,
-        AllowPairs,
-        Follows,
-        Order,
-        AtMost,
-        AtLeast,
-        Exactly,
-        Requires,
-        Excludes,
-        Length,
-        OnlyOn,
-        AlwaysOn,
-        NeverOn,
-        StartsWith,
-        EndsWith,
-        SameTextSameLabel,
-        Custom,
-    )
-}
 
 
 # ------------------------------------------------------------------------------------------------- reading rules
