@@ -94,8 +94,8 @@ class Errors(metaclass=_Coded):
     CRF120 = "Can't read '{part}' in the segment template '{template}'. Parts are joined by '|'; known parts: {known}."
     CRF121 = (
         "The segment template '{template}' joins parts that can't be joined: seg.contains and seg.count stand alone, of seg.in, "
-        "seg.near, seg.matches and seg.fn one can be joined with plain parts, and extensions and functions of tokens stand "
-        "alone."
+        "seg.near, seg.matches and seg.fn one can be joined with plain parts; extensions and functions of tokens stand alone, "
+        "and character n-grams at the ends of the segment."
     )
     CRF122 = (
         "The segment template '{template}' names '{name}', which the feature set does not have: there is no such entry for "

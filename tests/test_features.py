@@ -4,9 +4,11 @@ import math
 import pickle
 import threading
 
+import hypothesis
 import numpy as np
 import pytest
 import spacy
+from hypothesis import strategies as st
 from spacy.tokens import Doc, Token
 from spacy.util import registry
 
@@ -475,7 +477,8 @@ def test_every_attribute_can_be_read(docs):
     from spacy_crf.features.columns import TOKEN_ATTRIBUTES
     from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 
-    templates = [f"{attribute}[0]" for attribute in [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES] if attribute != "bias"]
+    attributes = [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES]
+    templates = [f"{name}[0]" for name in attributes if name != "bias" and not name.startswith("ngrams")]
     clusters = Clusters(WordClusters.of_words((token.text, "01") for doc in docs for token in doc))
     index, _, names = freeze(FeatureSet(templates), docs, clusters=clusters)
     words = [token.text for doc in docs for token in doc]
@@ -603,6 +606,43 @@ def test_short_words_have_no_long_affixes(nlp):
         ["prefix2[0]=bi", "suffix3[0]=big"],
         ["suffix3[-1]=big"],
     ]
+
+
+def ngrams_by_hand(word, size, most=12):
+    marked = f"^{word.lower()}$"
+    runs = [marked[n : n + size] for n in range(len(marked) - size + 1)]
+    return {*runs} if len(runs) <= most else {*runs[: most // 2], *runs[len(runs) - most // 2 :]}
+
+
+@pytest.mark.issue(14)
+@hypothesis.given(
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_categories=["Zs", "Cc"]), min_size=1, max_size=20), min_size=1
+    )
+)
+def test_ngrams_are_the_runs_of_characters_of_the_word(words):
+    """Each once however often it occurs; of long words those near both ends."""
+    doc = Doc(spacy.blank("en").vocab, words=words)
+    _, features, names = freeze(FeatureSet([f"ngrams{n}[0]" for n in (2, 3, 4, 5)]), [doc])
+    for token, found in zip(doc, names, strict=True):
+        assert found == sorted(f"ngrams{n}[0]={run}" for n in (2, 3, 4, 5) for run in ngrams_by_hand(token.text, n))
+    assert features.values is None
+
+
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("padding", [False, True])
+def test_ngrams_join_with_what_has_one_value(nlp, padding):
+    _, _, names = freeze(FeatureSet(["ngrams3[-1]|lower[0]"], padding=padding), [Doc(nlp.vocab, words=["Papa", "is"])])
+    outside = ["ngrams3[-1]|lower[0]=<BOS1>|papa"] if padding else []
+    assert names == [outside, [f"ngrams3[-1]|lower[0]={run}|is" for run in ("^pa", "apa", "pa$", "pap")]]
+    with pytest.raises(ValueError, match="CRF108"):
+        FeatureSet(["ngrams2[0]|ngrams3[0]"])
+
+
+@pytest.mark.issue(14)
+def test_folded_words_have_zeros_for_digits(nlp):
+    _, _, names = freeze(FeatureSet(["folded[0]"]), [Doc(nlp.vocab, words=["B-52s", "1999", "Ünder"])])
+    assert names == [["folded[0]=b-00s"], ["folded[0]=0000"], ["folded[0]=ünder"]]
 
 
 def test_lexeme_attributes_are_those_of_the_word(nlp):

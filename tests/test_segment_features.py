@@ -365,6 +365,8 @@ def test_contains_counts_an_item_once(longest):
         ("seg.length[1]", {}, "CRF120"),
         ("seg.last:lower[2..1]", {}, "CRF102"),
         ("seg.count:lower|seg.length", {}, "CRF121"),
+        ("seg.contains:ngrams3", {}, "CRF121"),
+        ("seg.first:ngrams3|seg.length", {}, "CRF121"),
         ("seg.in:a|seg.near:a", {}, "CRF121"),
         ("seg.matches:zip", {}, "CRF122"),
         ("seg.fn:size", {"functions": {"width": len}}, "CRF122"),

@@ -1,6 +1,7 @@
 """From Docs to features: templates compiled against columns, hashed, and looked up in an index."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -18,7 +19,7 @@ from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attribu
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
-from .lexemes import LEXEME_ATTRIBUTES
+from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, columns_of
 from .templates import Part, Template, parse_templates
 
 _OWNER = "spacy_crf.features.v1"
@@ -60,7 +61,7 @@ class FeatureSet:
     def _check(self, template: Template) -> None:
         for attribute, _ in template.parts:
             check_attribute(attribute, template, self.functions)
-        items = [attribute for attribute, _ in template.parts if _is_item(attribute)]
+        items = [attribute for attribute, _ in template.parts if _is_item(attribute) or attribute in NGRAMS]
         if len(items) > 1:
             raise ValueError(Errors.CRF108.format(template=template, parts=", ".join(items)))
 
@@ -108,7 +109,7 @@ class FeatureSet:
         sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
         offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
         return ColumnReader(
-            [a for a in attributes if a in LEXEME_ATTRIBUTES],
+            [column for a in attributes if a in LEXEME_ATTRIBUTES for column in columns_of(a)],
             self.token_attributes,
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
@@ -135,6 +136,12 @@ def _is_item(attribute: str) -> bool:
     return attribute.startswith(("fn:", "ext:"))
 
 
+def _one_valued(template: Template) -> Iterator[Template]:
+    """The template for each column of what it reads: they are one feature if they find the same."""
+    for attributes in product(*(columns_of(part.attribute) for part in template.parts)):
+        yield template._replace(parts=tuple(map(Part, attributes, (part.offset for part in template.parts))))
+
+
 class Features(NamedTuple):
     """Hashed features before they are looked up: a full matrix, and the items behind it."""
 
@@ -150,7 +157,8 @@ class CompiledTemplates:
     """Templates compiled against the columns of a reader."""
 
     def __init__(self, templates: list[Template], reader: ColumnReader):
-        self.templates = [t for t in templates if not any(_is_item(part.attribute) for part in t.parts)]
+        plain = [t for t in templates if not any(_is_item(part.attribute) for part in t.parts)]
+        self.templates = [one for template in plain for one in _one_valued(template)]
         self.item_templates = [t for t in templates if any(_is_item(part.attribute) for part in t.parts)]
         self.reader = reader
         attributes = [*reader.lexeme_attributes, *reader.token_attributes, *reader.gazetteers]
@@ -312,7 +320,9 @@ class IndexBuilder(FeatureCounter):
     def __init__(self, compiled: CompiledTemplates, known: FeatureIndex):
         self._compiled = compiled
         self._templates = compiled.templates + compiled.item_templates
-        super().__init__([*map(str, self._templates)], known)
+        names = list(map(str, self._templates))
+        super().__init__(list(dict.fromkeys(names)), known)
+        self._name_of = np.array([self._names.index(name) for name in names], dtype=np.int32)
         self._template_of: list[NDArray[np.int32]] = []
         self._values: list[NDArray[np.uint64]] = []  # [N, most parts] of the new features
         self._most_parts = max((len(template.parts) for template in self._templates), default=1)
@@ -363,4 +373,4 @@ class IndexBuilder(FeatureCounter):
                 texts = [self._compiled.reader.spell(part.attribute, value, vocab) for value in distinct]
                 spelled[rows, n] = np.array([place.setdefault(text, len(place)) for text in texts])[inverse]
         parts = spelled[np.arange(self._most_parts) < widths[:, None]]
-        return self._index(keep, template_of, widths, parts, list(place))
+        return self._index(keep, self._name_of[template_of], widths, parts, list(place))

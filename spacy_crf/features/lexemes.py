@@ -15,8 +15,8 @@ from spacy.strings import hash_string
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
-from ..kernels.hashing import ABSENT, hash_affixes
-from .clusters import WIDTHS, Clusters
+from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
+from .clusters import WIDTHS, Clusters, with_zeros
 from .feature_index import HashTable
 
 _FLAGS = [
@@ -45,6 +45,15 @@ _FIELDS = ["orth", "lower", "shape", "prefix", "suffix"]
 # How many characters of the word, from its end if negative; shorter words have no such affix.
 _AFFIXES = {**{f"prefix{n}": n for n in range(1, 6)}, **{f"suffix{n}": -n for n in range(1, 6)}}
 
+# Runs of so many characters of the word in lower case. A word has several, each in a column of its own.
+NGRAMS = {f"ngrams{n}": n for n in range(2, 6)}
+_MOST_NGRAMS = 12
+
+
+def columns_of(attribute: str) -> list[str]:
+    """The columns that hold an attribute: several for one that a word can have several values of. No template can name them."""
+    return [f"{attribute} {n}" for n in range(_MOST_NGRAMS)] if attribute in NGRAMS else [attribute]
+
 
 @lru_cache(maxsize=1 << 16)
 def _short_shape(shape: str) -> str:
@@ -57,12 +66,13 @@ _COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
     "length": lambda text, lexeme: len(text),
     "has_hyphen": lambda text, lexeme: int("-" in text),
     "has_digit": lambda text, lexeme: int(any(map(str.isdigit, text))),
+    "folded": lambda text, lexeme: with_zeros(lexeme.lower_),
     "short_shape": lambda text, lexeme: _short_shape(lexeme.shape_),
 }
 
 _vocab = attrgetter("vocab")
 
-LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *_COMPUTED, *WIDTHS]
+LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *WIDTHS]
 
 
 class LexemeTable:
@@ -87,6 +97,8 @@ class LexemeTable:
         self._lock = threading.Lock()
         self.columns = np.empty((max(1024, 4 * reach), len(attributes)), dtype=np.uint64)  # [V, C1]
         self.columns[: 2 * reach] = padding_values(reach, padding, names)[:, None]
+        further = [column for column, name in enumerate(attributes) if " " in name and not name.endswith(" 0")]
+        self.columns[: 2 * reach, further] = ABSENT  # such a position has one value
         self._size = 2 * reach
         # Keys that no word has take the numbers of the padding positions.
         self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
@@ -94,6 +106,7 @@ class LexemeTable:
         self._fields = [(places[name], name) for name in _FIELDS if name in places]
         self._flags = [(places[name], np.uint64(IDS[name.upper()])) for name in _FLAGS if name in places]
         self._affixes = [(places[name], length) for name, length in _AFFIXES.items() if name in places]
+        self._ngrams = [(places[columns_of(name)[0]], n) for name, n in NGRAMS.items() if columns_of(name)[0] in places]
         self._computed = [(places[name], compute) for name, compute in _COMPUTED.items() if name in places]
         self._clusters = clusters
         self._clustered = [(places[name], clusters.values[name]) for name in WIDTHS if name in places]
@@ -143,11 +156,16 @@ class LexemeTable:
             numbers = self._clusters.of(texts, values[:, 1], lowers)
             for column, of_cluster in self._clustered:
                 rows[:, column] = of_cluster[numbers]  # of unknown words, -1, the last
+        for first, size in self._ngrams:
+            words = [lexeme.lower_ for lexeme in lexemes]
+            hashes, begins = hash_ngrams(*_points(words), size, _MOST_NGRAMS)
+            rows[:, first : first + _MOST_NGRAMS] = hashes
+            if self.names is not None:
+                for word, of_word, firsts in zip(words, hashes.tolist(), begins.tolist()):
+                    self.names.update((value, f"^{word}$"[n : n + size]) for value, n in zip(of_word, firsts))
         if self._affixes:
             columns, lengths = zip(*self._affixes)
-            points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
-            ends = np.cumsum(list(map(len, texts)))
-            hashes = rows[:, columns] = hash_affixes(points, ends, np.array(lengths))
+            hashes = rows[:, columns] = hash_affixes(*_points(texts), np.array(lengths))
             if self.names is not None:
                 for length, of_length in zip(lengths, hashes.T.tolist()):
                     affix = slice(length) if length > 0 else slice(length, None)
@@ -171,6 +189,12 @@ class LexemeTable:
             self.columns = grown
         self.columns[self._size : size] = rows
         self._size = size
+
+
+def _points(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Characters of words, end to end, and where each word ends."""
+    ends = np.cumsum(list(map(len, texts)), dtype=np.int64)
+    return np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32), ends
 
 
 def padding_values(reach: int, padding: bool, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:

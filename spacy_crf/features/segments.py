@@ -40,6 +40,7 @@ from .extractor import CompiledTemplates, FeatureSet, check_attribute
 from .feature_index import FeatureCounter, FeatureIndex
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions, hash_item, named_numbers
+from .lexemes import NGRAMS
 from .phrases import PhraseIndex, Spans
 from .templates import OFFSETS, Part, combined, is_text, offsets_of
 
@@ -166,6 +167,8 @@ class SegmentFeatureSet:
             for kind, name, _ in template.parts:
                 if kind in _TOKEN_PARTS:
                     check_attribute(name, template, self.functions)
+                if kind == "contains" and name in NGRAMS:
+                    raise ValueError(Errors.CRF121.format(template=template))
                 known = {"matches": self.patterns, "fn": self.functions}.get(kind)
                 if known is not None and name not in known:
                     names = ", ".join(known) or "none"
@@ -180,7 +183,7 @@ class SegmentFeatureSet:
         self.span_items = [t for t in rest if t.kinds & _ITEMS]
         for template in rest:
             for kind, name, _ in template.parts:
-                if kind in _TOKEN_PARTS and name.startswith(("fn:", "ext:")):
+                if kind in _TOKEN_PARTS and (name.startswith(("fn:", "ext:")) or name in NGRAMS):
                     raise ValueError(Errors.CRF121.format(template=template))
         read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in _TOKEN_PARTS}
         read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in _WHOLE})

@@ -19,11 +19,12 @@ MOST_TEMPLATES = 10_000  # of one line
 
 
 class Part(NamedTuple):
-    attribute: str
+    attribute: str  # or, behind it and a space, which of its values
     offset: int
 
     def __str__(self) -> str:
-        return self.attribute if self.attribute == "bias" else f"{self.attribute}[{self.offset}]"
+        attribute = self.attribute.partition(" ")[0]
+        return attribute if attribute == "bias" else f"{attribute}[{self.offset}]"
 
 
 class Template(NamedTuple):

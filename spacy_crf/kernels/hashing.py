@@ -15,6 +15,8 @@ from .numerics import FIRST_HASH, NO_FEATURE, mix
 # strings, one in 2**64 has it for a hash. (-1 is the head of a token whose head stands before it.)
 ABSENT = np.uint64(1 << 63)
 
+WORD_END = np.uint64(0x110000)  # of no character
+
 
 @kernel
 def mix_all(hashes, values):
@@ -58,6 +60,37 @@ def hash_affixes(points, ends, sizes):
                 hashes[v, a] = hashed
         begin = ends[v]
     return hashes
+
+
+@kernel
+def hash_ngrams(points, ends, size, slots):
+    """Hashes of the runs of ``size`` characters of words, each once, with a mark before and behind the word.
+
+    points (uint32[N]): Code points of the words, end to end, ends (int64[V]): where each word ends, slots (int): The most runs of
+    a word; of a longer one, half of them are its first ones, half its last.
+    RETURNS (hashes uint64[V, slots], first int64[V, slots]): ABSENT where there are no more; and where each run begins, counted
+    from the mark.
+    """
+    hashes = np.full((len(ends), slots), ABSENT, dtype=np.uint64)
+    firsts = np.zeros(hashes.shape, dtype=np.int64)
+    begin = 0
+    for v in range(len(ends)):
+        length = ends[v] - begin
+        n_runs = length + 3 - size
+        found = 0
+        for slot in range(min(n_runs, slots)):
+            first = slot if slot < slots // 2 or n_runs <= slots else n_runs - slots + slot
+            hashed = FIRST_HASH
+            for n in range(first - 1, first - 1 + size):
+                hashed = mix(hashed, np.uint64(points[begin + n]) if 0 <= n < length else WORD_END)
+            is_new = True
+            for other in range(found):
+                is_new = is_new and hashes[v, other] != hashed
+            if is_new:
+                hashes[v, found], firsts[v, found] = hashed, first
+                found += 1
+        begin = ends[v]
+    return hashes, firsts
 
 
 @kernel
