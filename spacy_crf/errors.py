@@ -346,6 +346,11 @@ class Errors(metaclass=_Coded):
         "Its scores: {scores}."
     )
     CRF725 = "The config {path} can't be read: {reason}"
+    CRF930 = (
+        "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
+        'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '
+        "whole corpus in each step, such as spacy_crf.LBFGS.v1."
+    )
     CRF940 = (
         "The feature template '{template}' reads clusters, and there is no table of any. Name one as "
         '[initialize.components.NAME] clusters = "clusters.bin", which `spacy crf clusters` makes; or "spacy-lookups-data", or '

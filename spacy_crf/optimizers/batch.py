@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Optional, Protocol
+from typing import Any, ClassVar, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from .vectors import add_scaled, dot, norm
 logger = logging.getLogger("spacy.spacy_crf")
 # Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
 SILENCE = 10.0
+# What "auto" iterations in a step mean: so many that evaluating the model after it takes this share of the time, within bounds.
+# Before the first evaluation it is not known how long that takes.
+OVERHEAD = 0.15
+FEWEST_ITERATIONS, MOST_ITERATIONS = 10, 30
 PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
 
 
@@ -83,6 +87,10 @@ class Run:
         return np.array_equal(objective.weights().astype(np.float32), self.position.weights.astype(np.float32))
 
 
+def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
+    return value if value == "auto" else checks.count(owner, name, value)
+
+
 @with_settings
 class BatchOptimizer(CRFOptimizer):
     """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time."""
@@ -91,7 +99,7 @@ class BatchOptimizer(CRFOptimizer):
     identity: ClassVar[tuple[str, ...]] = ("l2",)
 
     l2: float = setting(1.0, checks.number)
-    iterations_per_step: int = setting(10, checks.count)
+    iterations_per_step: Union[int, str] = setting(10, _count_or_auto)
     tolerance: float = setting(1e-5, checks.number)
     period: int = setting(10, checks.count, most=1_000_000)
     delta: float = setting(1e-5, checks.number)
@@ -121,7 +129,7 @@ class BatchOptimizer(CRFOptimizer):
         if run.stop_reason is None:
             try:
                 self._last_said = time.monotonic()
-                for _ in range(self.iterations_per_step):
+                for _ in range(self._iterations(objective)):
                     self._iterate(objective, run, key)
                     if run.stop_reason is not None:
                         break
@@ -129,8 +137,14 @@ class BatchOptimizer(CRFOptimizer):
                 objective.assign(run.position.weights)
         return run.position.value
 
+    def _iterations(self, objective: Objective) -> int:
+        """How many to make in a step."""
+        if self.iterations_per_step != "auto":
+            return self.iterations_per_step
+        wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
+        return min(max(FEWEST_ITERATIONS, wanted), MOST_ITERATIONS)
+
     def stop_reason(self, key: str) -> Optional[str]:
-        """Why the minimization for this key has ended, None while it has not."""
         return self._runs[key].stop_reason if key in self._runs else None
 
     def _start(self, objective: Objective, key: str) -> Run:

@@ -8,7 +8,7 @@ optimizers minimize ``loss + l2·w²`` and know how far they are from the minimu
 
 import logging
 import time
-from typing import ClassVar
+from typing import ClassVar, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,10 @@ class DualOptimizer(OnlineOptimizer):
         values = (numbers["primal"], numbers["dual"], self.duality_gap(key))
         say(text, key, type(self).__name__, self._runs[key].epoch, *values)
         return numbers["primal"]
+
+    def stop_reason(self, key: str) -> Optional[str]:
+        is_done = key in self._runs and self._runs[key].numbers.get("done")
+        return f"the duality gap is within gap_tolerance = {self.gap_tolerance}" if is_done else None
 
 
 class FrankWolfe(DualOptimizer):

@@ -23,7 +23,8 @@ class LBFGS(BatchOptimizer):
     l1 (float): Weight of |w|. Above 0, OWL-QN sets the weights that do not earn it to exactly 0.
     l2 (float): Weight of w², without a factor 1/2.
     memory (int): How many past moves to infer the curvature from.
-    iterations_per_step (int): Iterations in one step, so that what spaCy does once a step does not dominate.
+    iterations_per_step (int or "auto"): Iterations in one step, so that what spaCy does once a step does not dominate. "auto"
+        for 10 to 30, by the sizes of the training data and of what was last scored.
     tolerance (float): Stop when |gradient| / max(1, |w|) is no larger. 0 for never.
     period (int): How many iterations `delta` looks back.
     delta (float): Stop when `period` iterations improved the objective by no more than this part of its value.

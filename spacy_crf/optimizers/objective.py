@@ -7,7 +7,7 @@ again at other weights, so a component hands CRF optimizers an ``Objective`` ins
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Optional, Protocol
 
 import numpy as np
 import srsly
@@ -26,6 +26,8 @@ class Objective(Protocol):
     # Equal as long as it is the same function: same data, same layout of the weights. It is saved with the optimizer,
     # so build it from str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
     signature: Hashable
+    # How many evaluations of the objective take as long as one of the model on what was last scored; 0 if nothing was
+    passes_per_evaluation: float
 
     def weights(self) -> Floats:
         """RETURNS (float64[n]): A copy of the model's current weights."""
@@ -125,6 +127,10 @@ class CRFOptimizer(Optimizer):
         RETURNS (float): The objective with its regularizer after the step.
         """
         raise NotImplementedError
+
+    def stop_reason(self, key: str) -> Optional[str]:
+        """Why there is nothing left to improve for this key, None as long as there may be."""
+        return None
 
     def __call__(self, key, weights, gradient, *, lr_scale=1.0):
         raise ValueError(Errors.CRF202.format(optimizer=type(self).__name__, key=key))

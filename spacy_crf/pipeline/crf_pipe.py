@@ -332,9 +332,7 @@ class CRFPipe(TrainablePipe):
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
         self._require_initialized()
-        if any(len(example.predicted) for example in examples):
-            batch = TrainingBatch(examples, losses, drop, has_gradient=True)
-            self.training.update(batch, None if sgd is False else sgd)
+        self.training.update(TrainingBatch(examples, losses, drop, has_gradient=True), None if sgd is False else sgd)
         return losses
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> tuple[float, Any]:
@@ -507,6 +505,7 @@ class CRFPipe(TrainablePipe):
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
         """What the scorer says; with confidence, how far the probabilities can be trusted too."""
         examples = list(examples)
+        self.training.hear_of_scoring(examples)
         scores = super().score(examples, **kwargs)
         if self.cfg["confidence"]:
             from .calibration import score_calibration

@@ -30,6 +30,7 @@ class PreparedCorpus:
         self._pipe = pipe
         self.kind = kind
         self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
+        self.n_tokens = 0
         self._knows = self._of_pipe()
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         self.objective = view_corpus(kind, pipe.model, pipe.loss, corpus)
@@ -43,6 +44,7 @@ class PreparedCorpus:
                 self.objective.anchor = anchor
 
     def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        self.n_tokens += sum(map(len, batch.docs))
         if self._pipe.training.going_on is not None:
             found = self._pipe.training.frame().evidence_of(batch.docs)
             self.evidence = found if self.evidence is None else self.evidence.plus(found)

@@ -19,6 +19,7 @@ from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from . import supervision
+from .batchers import Tick
 from .going_on import GoingOn
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
@@ -31,10 +32,14 @@ if TYPE_CHECKING:
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
+# Microseconds that it takes to evaluate the model, for a Doc and for each of its tokens, and the objective, by two threads, for a
+# token and for each tag it may have. Nothing is timed, so that the same data gives the same model.
+_PER_DOC, _PER_TOKEN = 100.0, 3.0
+_PASS_PER_TOKEN, _PASS_PER_TAG = 0.2, 0.02
 
 
 class TrainingBatch(NamedTuple):
-    examples: list[Example]
+    examples: list[Example]  # none where the clock says no more than that it is time for a step
     losses: dict[str, float]
     drop: float
     has_gradient: bool
@@ -54,6 +59,8 @@ class Training:
         self._batch: list[TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
         self._n_gradients = 0  # of sequences, that wait for their step
+        self._evaluation = 0.0  # microseconds that the last one took, as estimated
+        self._tick: Optional[Tick] = None  # by which the clock hears of the next step
         # Whether the optimizer asks for the objective; None until the first step tells
         is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False)
         self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
@@ -65,7 +72,7 @@ class Training:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies begin without what waits for a step."""
-        return {**self.__dict__, "corpus": None, "_batch": [], "_stepped": None, "_n_gradients": 0}
+        return {**self.__dict__, "corpus": None, "_batch": [], "_stepped": None, "_n_gradients": 0, "_tick": None}
 
     def begin(self) -> None:
         """The model has been initialized."""
@@ -228,12 +235,23 @@ class Training:
     # ---------------------------------------------------------------------------------------------------- steps
 
     def update(self, batch: TrainingBatch, sgd: Optional[Optimizer]) -> None:
-        """Takes up a batch, and a step if there is an optimizer."""
+        """Takes up a batch, and a step if there is an optimizer.
+
+        RAISES (ValueError): CRF930 if the clock has no more to say, but the component learns from batches.
+        """
+        tick = next(filter(None, map(Tick.of, batch.examples)), None)
+        if tick is not None:
+            self._tick = tick
+            batch = batch._replace(examples=[example for example in batch.examples if Tick.of(example) is None])
+        elif not any(len(example.predicted) for example in batch.examples):
+            return
         wants_objective = self._wants_objective
         if sgd is not None:
             wants_objective = takes_objective(self.optimizer_for(sgd))
         if self._pipe.sparse_features is None:
             wants_objective = False
+        if not batch.examples and not wants_objective:
+            raise ValueError(Errors.CRF930.format(name=self._pipe.name))
         batch = batch._replace(has_gradient=wants_objective is not True)
         if wants_objective is not False:
             self._batch.append(batch)
@@ -291,16 +309,25 @@ class Training:
         return float(losses.sum()), d_scores
 
     def _step(self, optimizer: Optimizer, examples: list[Example]) -> float:
-        """One of an optimizer that asks for the objective, whose value it gives."""
+        """One of an optimizer that asks for the objective, whose value it gives.
+
+        examples (list[Example]): What it is about; none where that is what the last one was about.
+        RAISES (ValueError): CRF411 if the component has got other labels, features or rules since.
+        """
         pipe, kind = self._pipe, view_for(optimizer)
         if self.has_read_corpus:
             add_labels(pipe, examples)
-        if self.corpus is None or self.corpus.kind != kind or not self.corpus.holds(examples):
+        if not examples:
+            if self.corpus is None or self.corpus.kind != kind or not self.corpus.fits_pipe:
+                raise ValueError(Errors.CRF411.format(name=pipe.name))
+        elif self.corpus is None or self.corpus.kind != kind or not self.corpus.holds(examples):
             if self.corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %d texts", pipe.name, len(examples))
             self.meet(examples)
             self._tell_going_on(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
+        per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * len(pipe.tags())
+        self.corpus.objective.passes_per_evaluation = self._evaluation / (per_token * max(1, self.corpus.n_tokens))
         try:
             value = optimizer.step(self.corpus.objective, key=pipe.name)
         except KeyboardInterrupt:
@@ -313,8 +340,15 @@ class Training:
         n_impossible = getattr(self.corpus.objective, "n_impossible", 0)
         if n_impossible:
             pipe.tell_once(Warnings.CRFW403, n=n_impossible)
+        tick, self._tick = self._tick, None
+        if tick is not None:
+            tick.goes_on[pipe.name] = optimizer.stop_reason(pipe.name) is None
         self.prunes = getattr(optimizer, "l1", 0.0) > 0.0
         return value
+
+    def hear_of_scoring(self, examples: list[Example]) -> None:
+        """The model was evaluated."""
+        self._evaluation = sum(_PER_DOC + _PER_TOKEN * len(example.predicted) for example in examples)
 
     # ------------------------------------------------------------------------------------------------- going on
 

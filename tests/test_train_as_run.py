@@ -1,0 +1,281 @@
+"""`spacy train` with a config of ours: what is read how often, when a step is evaluated, and when it ends."""
+
+import io
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import spacy
+from spacy import training
+from spacy.language import Language
+from spacy.tokens import DocBin
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import load_config, registry
+
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.batchers import Tick, clock
+from spacy_crf.pipeline.readers import Corpus
+
+from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+pytestmark = pytest.mark.issue(19)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """A .spacy file with entities and tags for each part."""
+    nlp, folder = spacy.blank("en"), tmp_path_factory.mktemp("corpus")
+    for name, texts in (("train", NER_TEXTS * 2), ("dev", NER_TEXTS)):
+        docs = [ner_doc(nlp, text) for text in texts]
+        for doc in docs:
+            for token in doc:
+                token.tag_ = "NNP" if token.ent_type else "X"
+        DocBin(docs=docs).to_disk(folder / f"{name}.spacy")
+    return {f"paths.{name}": str(folder / f"{name}.spacy") for name in ("train", "dev")}
+
+
+def run(config, output=None):
+    """RETURNS: The pipeline and the rows of the log."""
+    stdout = io.StringIO()
+    nlp, _ = train(init_nlp(config), output, stdout=stdout, stderr=io.StringIO())
+    return nlp, [line.split() for line in stdout.getvalue().splitlines() if line.strip()[:1].isdigit()]
+
+
+def config_of(paths, name="crf_ner", **overrides):
+    return load_config(CONFIGS / f"{name}.cfg", overrides={**paths, **overrides})
+
+
+# ---------------------------------------------------------------------------------------------------------- the loop
+
+
+@pytest.mark.parametrize("name", ["crf_ner", "crf_tagger", "semicrf_ner", "crf_ner_owlqn"])
+def test_each_corpus_is_read_once(name, paths, monkeypatch):
+    read, read_docbin = [], training.Corpus.read_docbin
+
+    def counted(self, vocab, locs):
+        read.append(str(self.path))
+        return read_docbin(self, vocab, locs)
+
+    monkeypatch.setattr(training.Corpus, "read_docbin", counted)
+    _, rows = run(config_of(paths, name))
+    assert len(rows) > 1
+    assert sorted(read) == sorted(paths.values())
+
+
+@pytest.mark.parametrize("name", ["crf_ner", "crf_tagger", "semicrf_ner"])
+def test_training_ends_with_the_step_that_converges(name, paths, caplog, monkeypatch):
+    evaluated, evaluate = [], Language.evaluate
+    monkeypatch.setattr(Language, "evaluate", lambda self, *a, **k: evaluated.append(1) or evaluate(self, *a, **k))
+    overrides = {"training.patience": 0, "training.optimizer.iterations_per_step": 3}
+    with caplog.at_level(logging.INFO, "spacy.spacy_crf"):
+        _, rows = run(config_of(paths, name, **overrides))
+    [said] = [record.getMessage() for record in caplog.records if "LBFGS stopped after" in record.getMessage()]
+    iterations = int(said.split("stopped after ")[1].split()[0])
+    assert len(rows) == len(evaluated) == -(-iterations // 3)
+
+
+def test_the_model_is_that_of_full_batches(paths):
+    steps = {"training.optimizer.iterations_per_step": 4, "training.max_steps": 3, "training.patience": 0}
+    nlp, _ = run(config_of(paths, **steps))
+    config = config_of(paths, **steps, **{"training.max_epochs": 0})
+    config["training"]["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
+    config["corpora"]["train"]["@readers"] = config["corpora"]["dev"]["@readers"] = "spacy.Corpus.v1"
+    other, _ = run(config)
+    ours, theirs = (pipe.training.frame().weights() for pipe in (nlp.get_pipe("crf_ner"), other.get_pipe("crf_ner")))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)  # but for the order of the texts
+
+
+@pytest.mark.parametrize("max_steps, patience, n_rows", [(2, 0, 3), (0, 1, 2)])
+def test_other_ends_are_as_everywhere(max_steps, patience, n_rows, paths, monkeypatch):
+    settings = {"training.max_steps": max_steps, "training.patience": patience}
+    config = config_of(paths, **settings, **{"training.optimizer.iterations_per_step": 1})
+    if patience:
+        monkeypatch.setattr(Language, "evaluate", lambda self, examples: {"ents_f": 0.5})
+    assert len(run(config)[1]) == n_rows
+
+
+def test_only_some_steps_are_evaluated(paths):
+    steps = {"training.optimizer.iterations_per_step": 2, "training.optimizer.max_iterations": 10}
+    _, rows = run(config_of(paths, **steps, **{"training.eval_frequency": 3}))
+    assert [row[1] for row in rows] == ["0", "3"]
+
+
+def test_parts_of_a_batch_are_one_step(paths):
+    nlp, _ = run(config_of(paths, **{"training.accumulate_gradient": 3}))
+    assert_knows_the_texts(nlp)
+
+
+def assert_knows_the_texts(nlp):
+    docs = [ner_doc(nlp, text) for text in NER_TEXTS]
+    assert [entities(doc) for doc in nlp.pipe(plain(doc) for doc in docs)] == [entities(doc) for doc in docs]
+
+
+# ---------------------------------------------------------------------------------------------------- several components
+
+
+def test_it_goes_on_until_all_components_have_converged(paths, caplog):
+    config = config_of(paths, **{"training.patience": 0, "training.optimizer.iterations_per_step": 2})
+    tagger = config_of(paths, "crf_tagger")["components"]["crf_tagger"]
+    config["nlp"]["pipeline"], config["components"]["crf_tagger"] = ["crf_ner", "crf_tagger"], tagger
+    with caplog.at_level(logging.INFO, "spacy.spacy_crf"):
+        nlp, rows = run(config)
+    said = [record.getMessage() for record in caplog.records if "LBFGS stopped after" in record.getMessage()]
+    iterations = [int(text.split("stopped after ")[1].split()[0]) for text in said]
+    assert len(said) == 2 and len(rows) == -(-max(iterations) // 2)
+    assert_knows_the_texts(nlp)
+
+
+def test_a_frozen_component_has_no_say(paths, tmp_path):
+    run(config_of(paths), tmp_path)
+    config = config_of(paths, "crf_tagger", **{"training.patience": 0, "training.frozen_components": ["crf_ner"]})
+    config["nlp"]["pipeline"] = ["crf_ner", "crf_tagger"]
+    config["components"]["crf_ner"] = {"source": str(tmp_path / "model-last")}
+    nlp, _ = run(config)
+    assert_knows_the_texts(nlp)
+
+
+def test_a_sourced_component_goes_on_with_all_texts(paths, tmp_path):
+    """It was not initialized in this run, and has read nothing before the first batch."""
+    run(config_of(paths, **{"training.optimizer.max_iterations": 1}), tmp_path)
+    config = config_of(paths, **{"training.optimizer.iterations_per_step": 1, "training.max_steps": 20})
+    config["components"]["crf_ner"] = {"source": str(tmp_path / "model-last")}
+    nlp, rows = run(config)
+    assert len(rows) > 2 and float(rows[-1][2]) < float(rows[0][2])
+    assert nlp.get_pipe("crf_ner").training.corpus.n_tokens == 2 * sum(len(ner_doc(nlp, text)) for text in NER_TEXTS)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam.v1", "spacy_crf.AveragedPerceptron.v1"])
+def test_components_that_learn_from_batches_want_another_batcher(optimizer, paths):
+    config = config_of(paths)
+    config["training"]["optimizer"] = {"@optimizers": optimizer}
+    if "Perceptron" in optimizer:
+        config["components"]["crf_ner"]["loss"] = {"@losses": "spacy_crf.Perceptron.v1"}
+        assert len(run(config)[1]) > 1  # they see the corpus, which is kept for them
+    else:
+        with pytest.raises(ValueError, match=r"CRF930.*'crf_ner'.*spacy\.batch_by_words"):
+            run(config)
+
+
+def test_the_dual_ends_at_its_gap(paths):
+    config = config_of(paths, "crf_ner_svm", **{"training.patience": 0, "training.max_epochs": 1})
+    config["training"]["batcher"] = {"@batchers": "spacy_crf.clock.v1"}
+    nlp, rows = run(config)
+    assert len(rows) > 1
+    assert_knows_the_texts(nlp)
+
+
+def test_what_changed_meanwhile_is_told():
+    nlp = spacy.blank("en")
+    pipe, sgd, examples = nlp.add_pipe("crf_ner"), LBFGS(iterations_per_step=1), ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    batches = clock()(examples)
+    nlp.update(next(batches), sgd=sgd)
+    pipe.add_label("DATE")
+    with pytest.raises(ValueError, match="CRF411"):
+        nlp.update(next(batches), sgd=sgd)
+
+
+def test_batches_of_the_clock():
+    examples = ner_examples(spacy.blank("en"))
+    batches = clock()(examples)
+    *texts, tick = next(batches)
+    assert texts == examples and not len(tick.reference)
+    assert next(batches) == [tick] and next(batches) == [tick]
+    Tick.of(tick).goes_on.update(a=False, b=True)
+    assert next(batches) == [tick]
+    Tick.of(tick).goes_on.update(b=False)
+    assert list(batches) == []
+    assert list(clock()([])) == []
+    assert {Tick.of(example) for example in examples} == {None}
+
+
+# ------------------------------------------------------------------------------------------------- iterations of a step
+
+
+@pytest.mark.parametrize("passes, expected", [(None, 10), (0.0, 10), (1.0, 10), (3.0, 17), (100.0, 30)])
+def test_iterations_between_evaluations(passes, expected):
+    class Objective:
+        signature = "x²"
+
+        def weights(self):
+            return np.zeros(50)
+
+        def evaluate(self, weights):  # ill-conditioned, so that it takes long
+            scale = 10.0 ** np.arange(50)
+            return float(scale @ (weights - 1) ** 2), 2 * scale * (weights - 1)
+
+        def assign(self, weights):
+            pass
+
+    objective, made = Objective(), []
+    if passes is not None:
+        objective.passes_per_evaluation = passes
+    optimizer = LBFGS(l2=0.0, iterations_per_step="auto", tolerance=0, delta=0)
+    optimizer.on_iteration = made.append
+    optimizer.step(objective, key="x")
+    assert len(made) == expected
+
+
+def test_a_larger_dev_set_is_scored_less_often(paths):
+    nlp = spacy.blank("en")
+    pipe, sgd, examples = nlp.add_pipe("crf_ner"), LBFGS(iterations_per_step="auto"), ner_examples(nlp)
+    nlp.initialize(lambda: examples, sgd=sgd)
+    found = []
+    for n in (0, 1, 5):
+        if n:
+            nlp.evaluate(examples * n)
+        nlp.update(examples, sgd=sgd)
+        found.append(pipe.training.corpus.objective.passes_per_evaluation)
+    assert found[0] == 0 < found[1] and found[2] == pytest.approx(5 * found[1])
+
+
+@pytest.mark.parametrize("value", ["often", 0, 1.5])
+def test_iterations_are_a_number_or_auto(value):
+    with pytest.raises(ValueError, match="iterations_per_step"):
+        LBFGS(iterations_per_step=value)
+
+
+# ------------------------------------------------------------------------------------------------------- the reader
+
+
+def test_what_is_read_is_kept(paths):
+    nlp, reader = spacy.blank("en"), Corpus(Path(paths["paths.dev"]))
+    first = list(reader(nlp))
+    assert [a is b for a, b in zip(first, reader(nlp), strict=True)] == [True] * len(NER_TEXTS)
+    again = list(Corpus(Path(paths["paths.dev"]))(nlp))  # as for the training after the initialization
+    assert all(a is b for a, b in zip(first, again, strict=True))
+    assert next(iter(reader(spacy.blank("en")))).reference.vocab is not nlp.vocab
+
+
+def test_a_part_is_not_taken_for_the_whole(paths):
+    nlp = spacy.blank("en")
+    reader = Corpus(Path(paths["paths.dev"]))
+    some = reader(nlp)
+    next(some)
+    some.close()
+    assert len(list(reader(nlp))) == len(NER_TEXTS)
+    assert len(list(Corpus(Path(paths["paths.dev"]), limit=2)(nlp))) == 2
+
+
+def test_augmenters_are_asked_by_each_reader(paths):
+    asked = []
+
+    def augment(nlp, example):
+        asked.append(example)
+        yield example
+
+    nlp = spacy.blank("en")
+    for _ in range(2):
+        reader = Corpus(Path(paths["paths.dev"]), augmenter=augment)
+        assert list(reader(nlp)) == list(reader(nlp))
+    assert len(asked) == 2 * len(NER_TEXTS)
+
+
+def test_it_takes_what_spacys_takes():
+    made = registry.resolve({"reader": {"@readers": "spacy_crf.Corpus.v1", "path": "a.spacy", "gold_preproc": False}})
+    assert made["reader"].path == Path("a.spacy")
+    with pytest.raises(ValueError, match="E913"):
+        Corpus(None)
