@@ -251,7 +251,7 @@ def test_label_in_dev_that_train_never_saw(trained):
 
 def test_bad_labels():
     ner = spacy.blank("en").add_pipe("crf_ner")
-    for label in ("", None, 3):
+    for label in ("", None, 3, "NE\ud800"):
         with pytest.raises(ValueError, match="CRF401"):
             ner.add_label(label)
     assert ner.add_label("X") == 1 and ner.add_label("X") == 0

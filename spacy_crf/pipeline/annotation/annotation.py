@@ -64,7 +64,8 @@ class Annotation:
 
     def check_label(self, label: Any) -> None:
         """RAISES (ValueError): CRF401 for what can't be a label."""
-        if not isinstance(label, str) or not label:
+        is_text = isinstance(label, str) and label == label.encode("utf8", "ignore").decode("utf8")
+        if not is_text or not label:
             raise ValueError(Errors.CRF401.format(name=self.name, label=label))
 
     @property
