@@ -167,7 +167,7 @@ class Errors(metaclass=_Coded):
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
         "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."
     )
-    CRF401 = "Component '{name}': a label is a string that is not empty, not {label!r}."
+    CRF401 = "Component '{name}': a label is a string that is not empty and can be saved as UTF-8, not {label!r}."
     CRF402 = (
         "Component '{name}' was not trained: it has labels but no weights. Call nlp.initialize() with examples, train it "
         "with `spacy train`, or load it from disk."
@@ -181,8 +181,8 @@ class Errors(metaclass=_Coded):
         "'in:NAME[0]', or leave them out of [initialize.components.{name}.gazetteers]."
     )
     CRF405 = (
-        "Component '{name}' has neural emissions, which the optimizer {optimizer} can't train. Use Adam.v1 there, or give "
-        "the component spacy_crf.SparseEmissions.v1."
+        "Component '{name}' has a neural encoder, which the optimizer {optimizer} can't train. Use Adam.v1 there, or give "
+        "the component spacy_crf.SparseEmissions.v1 alone."
     )
     CRF406 = (
         "Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or the name of a Token "
@@ -296,6 +296,20 @@ class Errors(metaclass=_Coded):
     CRF619 = (
         "Component '{name}' has rules that hold in training, which the loss {loss} does not ask for. Use LogLikelihood, "
         "SoftmaxMargin, MaxMargin or Perceptron, or set in_training = false in the constraints."
+    )
+    CRF960 = (
+        "Component '{name}' listens to an encoder before it ([components.{name}.model.tok2vec] upstream = '{upstream}'), but "
+        "there is none of this name. Before it are: {before}. Put it there, such as factory = 'tok2vec', or give the component "
+        "an encoder of its own in place of the listener."
+    )
+    CRF961 = (
+        "Component '{name}' listens to an encoder before it (upstream = '{upstream}'), which says nothing about the text "
+        "'{text}...'. Where it is one of [training] frozen_components, {advice}."
+    )
+    CRF962 = (
+        "Component '{name}' listens to an encoder before it (upstream = '{upstream}'), but {where} of the text '{text}...' is "
+        "empty. Run the encoder's component before it, neither disabled nor excluded, or give the component an encoder of its "
+        "own: nlp.replace_listeners(ENCODER, '{name}', ['model.tok2vec'])."
     )
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."

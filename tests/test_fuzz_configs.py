@@ -24,7 +24,11 @@ from spacy_crf.pipeline.crf_tagger import CRFTagger
 from .util import TAG_TEXTS, ner_examples, plain, tag_examples
 
 RUNS, CASES = 15, 20
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))
+CONFIGS = [
+    path
+    for path in sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))
+    if len(load_config(path)["components"]) == 1
+]
 TEXTS = [
     "[Ann Lee](PER) lives in [New York](GPE) .",
     "[Bob](PER) left [Acme Corp](ORG) on Monday .",
@@ -142,6 +146,12 @@ def _composed(rng):
             f"spacy_crf.{'SemiMarkov' if factory == 'semicrf_ner' else 'LinearChain'}.v1"
         )
         optimizer = {"@optimizers": "Adam.v1"}
+    elif rng.random() < 0.1 and factory != "semicrf_ner":
+        emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", **component["model"]["emissions"]}
+        component["model"] = {"@architectures": "spacy_crf.LinearChain.v2", "tok2vec": dict(_ENCODER)}
+        component["model"] |= {"hidden_width": rng.choice([0, 4]), "joint": rng.choice([None, {"sparse_rate": 5.0}])}
+        component["model"] |= rng.choice([{}, {"emissions": emissions, "dropout": 0.3}])
+        optimizer = {"@optimizers": "Adam.v1"}
     if rng.random() < 0.5 and factory != "crf_tagger":
         component["constraints"] = {
             "@misc": "spacy_crf.constraints.v1",
@@ -197,7 +207,13 @@ _NAMED = {
             f"spacy_crf.{name}.v1"
             for name in ("SparseEmissions", "HashedEmissions", "Tok2VecEmissions", "SparseSegments")
         ),
-        *("spacy_crf.LinearChain.v1", "spacy_crf.SemiMarkov.v1", "spacy.HashEmbedCNN.v2", "no.v1"),
+        *(
+            "spacy_crf.LinearChain.v1",
+            "spacy_crf.LinearChain.v2",
+            "spacy_crf.SemiMarkov.v1",
+            "spacy.HashEmbedCNN.v2",
+            "no.v1",
+        ),
     ],
     "@misc": [
         *(f"spacy_crf.{name}.v1" for name in ("features", "ner_features", "tagger_features", "segment_features")),

@@ -200,7 +200,7 @@ def _component(nlp: Language, name: Optional[str]) -> str:
     from ..pipeline.crf_pipe import CRFPipe
 
     pipes = [pipe for pipe_name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and name in (None, pipe_name)]
-    if len(pipes) != 1 or pipes[0].sparse_features is None:
+    if len(pipes) != 1 or not pipes[0].is_linear:
         raise ValueError(Errors.CRF721.format(components=", ".join(nlp.pipe_names) or "none"))
     return pipes[0].name
 

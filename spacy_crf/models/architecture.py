@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, NumpyOps
 from thinc.util import data_validation
 
 from ..arrays import per_position, states_of
@@ -48,7 +48,8 @@ class Architecture(Role):
     learned = ("observed", "met")
     structure: Structure  # answers questions about the scores
 
-    def __init__(self) -> None:
+    def __init__(self, n_emissions: int = 1) -> None:
+        self.n_emissions = n_emissions  # layers whose scores of tokens are summed up, before all others
         self._latest: Optional[tuple] = None  # of `latest_potentials`, replaced as a whole: threads may be reading
 
     # --------------------------------------------------------------------------------------- what a structure adds
@@ -160,9 +161,14 @@ def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any)
         dict.fromkeys(node.params),
         {"role": node, "met": [0, 0], "observed": None, "allowed": None, **attrs},
     )
-    return StructureModel(
-        name, forward, init=init, layers=list(layers.values()), refs=layers, params=params, attrs=attrs
+    parts = list(layers.values())
+    model = StructureModel(
+        name, forward, init=init, layers=parts, refs=layers, params=params, attrs=attrs, ops=NumpyOps()
     )
+    for part in parts:
+        if part.has_ref("tok2vec"):
+            model.set_ref("tok2vec", part.get_ref("tok2vec"))  # where spaCy's commands look for an encoder
+    return model
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:

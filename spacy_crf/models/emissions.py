@@ -1,28 +1,26 @@
 """Emissions: from Docs to the scores of states at tokens.
 
-``SparseEmissions`` sums weights of features that were counted, ``HashedEmissions`` of features that share a fixed number of rows,
-``Tok2VecEmissions`` puts a linear layer on a neural encoder. All are thinc models whose output is ``Emissions``.
+``SparseEmissions`` sums weights of features that were counted, ``HashedEmissions`` of features that share a fixed number of rows;
+those of a neural encoder are in ``neural.py``. All are thinc models whose output is ``Emissions``.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Linear, Model, zero_init
-from thinc.types import Floats2d
+from thinc.api import Model, NumpyOps
 
 from .. import checks
 from ..arrays import states_of
 from ..errors import announcements
 from ..features.columns import ColumnReader, TokenColumns
-from ..features.doc_batch import DocBatch, sequence_starts
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
 from ..types import Clamp, Floats, SpanList
 from . import sparse
-from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
+from .role import AnnotatedDocs, Corpus, Sizes, check_equal, gives
 from .sparse import Kind, SparseFeatures, SparseRole
 from .table import PairCounter, Table
 
@@ -33,6 +31,14 @@ class Emissions(NamedTuple):
     scores: Floats  # [T, S]
     transitions: Optional[Floats]  # [T, S, S] from transition templates, None without
     starts: NDArray[np.int64]  # [B + 1]
+
+
+def total(parts: Sequence[Emissions]) -> Emissions:
+    """The sum of what several layers say of the same Docs, of which the first one only may have transitions."""
+    first, *others = parts
+    for other in others:
+        first = first._replace(scores=first.scores + other.scores)
+    return first
 
 
 class CompiledFeatures(NamedTuple):
@@ -119,6 +125,7 @@ def SparseEmissions(
             "possible_states": checks.flag("SparseEmissions", "possible_states", possible_states),
             "role": EmissionRole("features"),
         },
+        ops=NumpyOps(),
     )
 
 
@@ -147,6 +154,7 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
             "rows": rows,
             "role": EmissionRole("features", meaning=("rows",)),
         },
+        ops=NumpyOps(),
     )
 
 
@@ -221,84 +229,6 @@ def pairs_allowed(
     [at] = np.nonzero(known)
     pairs = tags[at - 1] * allowed.shape[1] + tags[at]
     return pairs.astype(np.int32), np.append(0, np.cumsum(known)).astype(np.int64)
-
-
-class LinearRole(Role):
-    gives = Emissions
-
-    def resize(self, model: Model, n_states: int) -> None:
-        output = model.get_ref("output")
-        names = ("W", "b") if output.has_param("W") else ()
-        before = {
-            name: (output.get_param(name), output.get_grad(name) if output.has_grad(name) else None) for name in names
-        }
-        for name in names:
-            output.set_param(name, None)  # thinc changes no dimension of a layer that has parameters
-        output.set_dim("nO", n_states, force=True)
-        for name, (values, gradient) in before.items():
-            shape = (n_states, *values.shape[1:])
-            output.set_param(name, output.ops.asarray(enlarged(values, shape)))
-            if gradient is not None:
-                output.set_grad(name, output.ops.asarray(enlarged(gradient, shape)))
-
-    def forget(self, model: Model) -> None:
-        unset(model.get_ref("output"))
-
-    def check(self, model: Model, n_states: int) -> None:
-        output = model.get_ref("output")
-        check_equal("nO", output.maybe_get_dim("nO"), n_states)
-        check_weights(output, {"W": (n_states, output.maybe_get_dim("nI")), "b": (n_states,)})
-
-
-def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Doc], Emissions]:
-    """A linear layer on the token vectors of a neural encoder, such as spaCy's tok2vec.
-
-    tok2vec (Model[List[Doc], List[Floats2d]]): The encoder, whose width is its dimension ``nO``.
-    """
-    is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
-    checks.expect(is_encoder, "Tok2VecEmissions", "tok2vec", tok2vec, "an encoder with the dimension nO")
-    output = Linear(init_W=zero_init)  # knows nothing before it has learned, as spaCy's tagger
-    return Model(
-        "tok2vec_emissions",
-        _tok2vec_forward,
-        init=_tok2vec_init,
-        layers=[tok2vec, output],
-        refs={"tok2vec": tok2vec, "output": output},
-        attrs={"role": LinearRole()},
-    )
-
-
-def _tok2vec_forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
-    encoder, output = model.layers
-    vectors, backprop_vectors = encoder(docs, is_train)
-    lengths = [len(vector) for vector in vectors]
-    flat, backprop_output = output(model.ops.flatten(vectors), is_train)
-    batch = DocBatch.of(docs)
-    emissions = Emissions(
-        np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64),
-        None,
-        sequence_starts(batch.sent_start, batch.bounds),
-    )
-
-    def backprop(d_emissions: Emissions) -> list[Doc]:
-        d_flat = backprop_output(model.ops.asarray2f(d_emissions.scores.astype(np.float32)))
-        return backprop_vectors(model.ops.unflatten(d_flat, lengths))
-
-    return emissions, backprop
-
-
-def _tok2vec_init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
-    encoder, output = model.layers
-    if X is not None and Y is not None:
-        sample = next(iter(X())).docs[:10]
-        encoder.initialize(X=sample)
-        output.set_dim("nO", Sizes(*Y).n_states, force=True)
-    else:
-        encoder.initialize()
-    if output.has_dim("nI") is None:
-        output.set_dim("nI", encoder.get_dim("nO"))
-    if output.has_dim("nO"):
-        output.initialize()
 
 
 def check_emissions(owner: str, emissions: Any) -> None:

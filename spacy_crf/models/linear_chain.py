@@ -3,40 +3,65 @@
 The model's output is ``ChainScores``: the potentials of a batch, with -inf where the tag scheme forbids a transition.
 """
 
+from typing import Any, Optional
+
 from spacy.tokens import Doc
 from thinc.api import Model
+from thinc.types import Floats2d
 
 from .. import checks
 from ..arrays import per_position
 from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..types import ChainScores
 from .architecture import Architecture, Shared, build
-from .emissions import Emissions, check_emissions
+from .emissions import Emissions, check_emissions, total
+from .neural import scored_tokens
 
 
 class ChainRole(Architecture):
     gives = ChainScores
     structure = LinearChainInference()
 
-    def join(self, outputs: tuple[Emissions], shared: Shared) -> ChainScores:
-        [(scores, transitions, starts)] = outputs
+    def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> ChainScores:
+        scores, transitions, starts = total(outputs)
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 
-    def part(self, d_scores: ChainScores) -> tuple[Emissions]:
+    def part(self, d_scores: ChainScores) -> tuple[Emissions, ...]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
-        return (Emissions(d_scores.emissions, of_tokens, d_scores.starts),)
+        return (Emissions(d_scores.emissions, of_tokens, d_scores.starts),) * self.n_emissions
 
 
 def LinearChain(
-    emissions: Model[list[Doc], Emissions], possible_transitions: bool = False
+    emissions: Optional[Model[list[Doc], Emissions]] = None,
+    tok2vec: Optional[Model[list[Doc], list[Floats2d]]] = None,
+    hidden_width: int = 0,
+    dropout: float = 0.0,
+    possible_transitions: bool = False,
+    joint: Optional[dict[str, Any]] = None,
 ) -> Model[list[Doc], ChainScores]:
-    """A first-order linear chain (Lafferty, McCallum & Pereira 2001).
+    """A first-order linear chain (Lafferty, McCallum & Pereira 2001) on the sum of the scores that its parts give to tags at
+    tokens.
 
-    emissions (Model): Scores of tags at tokens, from SparseEmissions or Tok2VecEmissions.
+    emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
+    tok2vec (Model): An encoder, or a listener to one before the component.
+    hidden_width (int): Of a hidden layer between the encoder and the scores, 0 for none.
+    dropout (float): Beside an encoder, the share of the features that training leaves out, so that these don't take away all
+        there is to learn. The encoder's own dropout is that of [training].
     possible_transitions (bool): Give every pair of tags that the scheme allows a weight, not only those seen in training.
         The others stay possible, with a weight of zero.
+    joint (dict): How both parts learn together, see `neural.Joint`.
     """
+    owner = "LinearChain"
+    layers, settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
+    possible = checks.flag(owner, "possible_transitions", possible_transitions)
+    return build("linear_chain", ChainRole(len(layers)), layers, possible_transitions=possible, **settings)
+
+
+def LinearChain_v1(
+    emissions: Model[list[Doc], Emissions], possible_transitions: bool = False
+) -> Model[list[Doc], ChainScores]:
+    """The chain on emissions alone, sparse or neural, all of which learn at one rate."""
     check_emissions("LinearChain", emissions)
     possible = checks.flag("LinearChain", "possible_transitions", possible_transitions)
     return build("linear_chain", ChainRole(), {"emissions": emissions}, possible_transitions=possible)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, NumpyOps
 
 from .. import checks
 from ..arrays import ranges
@@ -150,6 +150,7 @@ def SparseSegments(
             "possible_states": checks.flag(owner, "possible_states", possible_states),
             "role": SegmentRole("segment_features"),
         },
+        ops=NumpyOps(),
     )
 
 

@@ -342,7 +342,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
     if not is_train:
         return features.scorer(weights)(docs), _no_backprop
     features.forget_scores()
-    found = features.look_up(docs)
+    found = _dropped(features.look_up(docs), model)
 
     def backprop(d_scores: Any) -> list[Doc]:
         names = {features.kinds[kind].table for kind in found.features}
@@ -353,6 +353,20 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
         return []
 
     return features.score(found, features.slots(weights)), backprop
+
+
+def _dropped(found: Found, model: Model) -> Found:
+    """Less a share of the features, those that stay count more (Srivastava et al. 2014)."""
+    rate = model.attrs.get("dropout", 0.0)
+    if not rate:
+        return found
+    features = {}
+    for kind, (rows, values, starts) in found.features.items():
+        mask = model.ops.get_dropout_mask((len(rows),), rate).astype(np.float32)
+        [kept] = mask.nonzero()
+        values = mask[kept] if values is None else values[kept] * mask[kept]
+        features[kind] = TokenFeatures(rows[kept], values, np.searchsorted(kept, starts).astype(np.int64))
+    return found._replace(features=features)
 
 
 def _no_backprop(d_scores: Any) -> list[Doc]:

@@ -29,6 +29,7 @@ from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.pruning import prune
 from ..models.role import gives
+from ..models.sparse import SparseRole
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from . import saving
@@ -37,6 +38,7 @@ from .arguments import check_doc, labelling
 from .decoding import Decoding
 from .gradient_step import parameters
 from .initialization import initialize
+from .listening import require_vectors
 from .novelty import NewFeatures
 from .prediction import DECODERS, Prediction, batches, predict, register_extension, write_probabilities
 from .training import Training, TrainingBatch
@@ -113,6 +115,8 @@ class CRFPipe(TrainablePipe):
             register_extension()
         if constraints is not None and not hasattr(constraints, "rules"):
             raise ValueError(Errors.CRF620.format(name=name, value=constraints))
+        # Whether all scores are sums of weights of features, of which an optimizer can be given the objective
+        self.is_linear = all(isinstance(layer.attrs["role"], SparseRole) for layer in model.layers)
         self.annotation = annotation
         self.loss = loss
         self.optimizer = optimizer
@@ -199,8 +203,8 @@ class CRFPipe(TrainablePipe):
 
     @property
     def sparse_features(self) -> Optional[EmissionFeatures]:
-        """The features of tokens, None of a neural model."""
-        return self.model.get_ref("emissions").attrs.get("features")
+        """The features of tokens, None where there are none."""
+        return self.model.get_ref("emissions").attrs.get("features") if self.model.has_ref("emissions") else None
 
     @property
     def feature_stores(self) -> list[Any]:
@@ -245,6 +249,9 @@ class CRFPipe(TrainablePipe):
         RAISES (ValueError): If the component has no labels, or was not initialized.
         """
         self._require_initialized()
+        if not self.is_linear:
+            docs = list(docs)
+            require_vectors(self, docs)
         return predict(self, docs)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
@@ -489,6 +496,8 @@ class CRFPipe(TrainablePipe):
         check_doc(self.name, doc)
         self._require_initialized()
         docs = DocBatch([doc])
+        if not self.is_linear:
+            require_vectors(self, docs)
         scores = self.model.predict(docs)
         question = restrict(self, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
         if question is None:

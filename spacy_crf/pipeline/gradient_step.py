@@ -39,7 +39,7 @@ def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, st
         _forget_other_shapes(optimizer, params)
     going_on = pipe.training.going_on
     draw_back = _drawing_back(pipe, optimizer, before) if going_on is not None and going_on.since is not None else None
-    pipe.model.finish_update(optimizer)
+    _finish_update(pipe.model, optimizer)
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
             node.set_param(name, before[node.id, name])
@@ -47,6 +47,17 @@ def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, st
         raise ValueError(Errors.CRF315.format(name=pipe.name, text=text, optimizer=type(optimizer).__name__))
     if draw_back is not None:
         draw_back(n_sequences)
+
+
+def _finish_update(model: Model, optimizer: Optimizer) -> None:
+    """What `thinc.Model.finish_update` does, with the learning rate of each node."""
+    for node in model.walk():
+        for shim in node.shims:
+            shim.finish_update(optimizer)
+    for node, name in parameters(model):
+        if node.has_grad(name):
+            key, scale = (node.id, name), node.attrs.get("lr_scale", 1.0)
+            node.set_param(name, optimizer(key, node.get_param(name), node.get_grad(name), lr_scale=scale)[0])
 
 
 def _drawing_back(pipe: "CRFPipe", optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:

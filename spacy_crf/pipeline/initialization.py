@@ -20,6 +20,7 @@ from . import saving
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
 from .gradient_step import forget_gradients
+from .listening import require_upstream
 from .novelty import NewFeatures, labels_of
 from .prepared_corpus import InitialCorpus
 from .supervision import Keys
@@ -47,6 +48,8 @@ def initialize(
     possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
     checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
     checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
+    if nlp is not None and not pipe.is_linear:
+        require_upstream(pipe, nlp)
     saved = _saved(pipe, start_from)
     optimizer = pipe.training.foresee(nlp)
     is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
@@ -57,7 +60,7 @@ def initialize(
         pipe.warn(Warnings.CRFW401)
         if wants_stream:
             pipe.warn(Warnings.CRFW404, optimizer=type(optimizer).__name__)
-    prepares = wants_stream and corpus is not None and pipe.sparse_features is not None
+    prepares = wants_stream and corpus is not None and pipe.is_linear
     if prepares:
         _check_annotators(pipe, nlp, type(optimizer).__name__)
     validate_get_examples(get_examples, f"{type(pipe).__name__}.initialize")
@@ -152,7 +155,7 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something
         # Without labels there is nothing to count, but neural layers want to see a text
-        for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.sparse_features is None else ()):
+        for examples in pipe.training.blocks(get_examples() if pipe.labels or not pipe.is_linear else ()):
             batch = pipe.training.to_count([annotate(example) for example in examples], examples, report)
             if pipe.labels:
                 says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0

@@ -23,6 +23,7 @@ from .batchers import Tick
 from .going_on import GoingOn
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
+from .listening import require_vectors
 from .novelty import NewFeatures, add_labels
 from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
 from .supervision import Keys, Supervision
@@ -83,12 +84,12 @@ class Training:
 
     def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
         """What the component learns by where the pipeline is given an optimizer: its own, if it has one. One that steps aside
-        (`Minibatch`) does so for optimizers that ask for the objective, and where the emissions are neural."""
+        (`Minibatch`) does so for optimizers that ask for the objective, and where there is an encoder."""
         own = self._pipe.optimizer
         if own is None:
             return given
         if getattr(own, "steps_aside", False) and given is not None:
-            return given if self._pipe.sparse_features is None or takes_objective(given) else own
+            return own if self._pipe.is_linear and not takes_objective(given) else given
         return own
 
     def foresee(self, nlp: Optional[Language]) -> Optional[Optimizer]:
@@ -248,7 +249,7 @@ class Training:
         wants_objective = self._wants_objective
         if sgd is not None:
             wants_objective = takes_objective(self.optimizer_for(sgd))
-        if self._pipe.sparse_features is None:
+        if not self._pipe.is_linear:
             wants_objective = False
         if not batch.examples and not wants_objective:
             raise ValueError(Errors.CRF930.format(name=self._pipe.name))
@@ -277,7 +278,7 @@ class Training:
             self._tell_going_on(n_sequences)
             step_by_gradient(pipe, optimizer, n_sequences, self._stepped)
             pipe.forget_scores()
-        elif pipe.sparse_features is None:
+        elif not pipe.is_linear:
             raise ValueError(Errors.CRF405.format(name=pipe.name, optimizer=type(optimizer).__name__))
         elif batch:
             forget_gradients(pipe.model)  # the first step does not know yet that nobody wants them
@@ -290,6 +291,8 @@ class Training:
         self.meet(batch.examples)
         set_dropout_rate(pipe.model, batch.drop)
         docs = [example.predicted for example in batch.examples]
+        if not pipe.is_linear:
+            require_vectors(pipe, docs, is_train=True)
         scores, backprop = pipe.model.begin_update(docs)
         loss, d_scores = pipe.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
         if not math.isfinite(loss):
@@ -362,8 +365,8 @@ class Training:
             self.corpus = None
         self.new_features = NewFeatures()
         self._pipe.told.discard(_GOES_ON)
-        sparse = self._pipe.is_initialized and self._pipe.sparse_features is not None
-        self.going_on = GoingOn(self.frame().evidence()) if sparse else None
+        counts = self._pipe.is_initialized and self._pipe.is_linear
+        self.going_on = GoingOn(self.frame().evidence()) if counts else None
 
     def _tell_going_on(self, n_texts: int) -> None:
         if self.going_on is not None:

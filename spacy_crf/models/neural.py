@@ -1,0 +1,179 @@
+"""Emissions of a neural encoder: dense layers from the vectors of tokens to the scores of states.
+
+The encoder may be on another device, where the dense layers are too. Its scores come to the host in one transfer a batch, and
+their derivatives go back in one.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Linear, Maxout, Model, zero_init
+from thinc.types import Floats2d
+
+from .. import checks
+from ..features.doc_batch import DocBatch, sequence_starts
+from .emissions import Emissions
+from .role import Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
+from .sparse import SparseRole
+
+_MODES = ("adam",)
+_PIECES = 3  # of the hidden layer, as many as spaCy's encoders have
+
+
+class LinearRole(Role):
+    """The layers behind the encoder, of which the last one gives the scores."""
+
+    gives = Emissions
+
+    def resize(self, model: Model, n_states: int) -> None:
+        output = model.get_ref("output")
+        names = ("W", "b") if output.has_param("W") else ()
+        before = {
+            name: (output.get_param(name), output.get_grad(name) if output.has_grad(name) else None) for name in names
+        }
+        for name in names:
+            output.set_param(name, None)  # thinc changes no dimension of a layer that has parameters
+        output.set_dim("nO", n_states, force=True)
+        for name, (values, gradient) in before.items():
+            shape = (n_states, *values.shape[1:])
+            output.set_param(name, _resized(output, values, shape))
+            if gradient is not None:
+                output.set_grad(name, _resized(output, gradient, shape))
+
+    def forget(self, model: Model) -> None:
+        unset(model.get_ref("output"))
+
+    def check(self, model: Model, n_states: int) -> None:
+        output = model.get_ref("output")
+        check_equal("nO", output.maybe_get_dim("nO"), n_states)
+        check_weights(output, {"W": (n_states, output.maybe_get_dim("nI")), "b": (n_states,)})
+
+
+def _resized(node: Model, values: Any, shape: tuple[int, ...]) -> Any:
+    return node.ops.asarray(enlarged(node.ops.to_numpy(values), shape))
+
+
+def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Doc], Emissions]:
+    """A linear layer on the token vectors of a neural encoder, such as spaCy's tok2vec. With `spacy_crf.LinearChain.v2` the
+    encoder stands directly under the component's model, where listeners and spaCy's commands look for it.
+
+    tok2vec (Model[List[Doc], List[Floats2d]]): The encoder, whose width is its dimension ``nO``.
+    """
+    return encoder_emissions("Tok2VecEmissions", tok2vec)
+
+
+def encoder_emissions(owner: str, tok2vec: Any, hidden_width: int = 0) -> Model[list[Doc], Emissions]:
+    """What an encoder says of tokens.
+
+    owner (str): The architecture it is given to, for messages.
+    hidden_width (int): Of a hidden layer between encoder and scores, 0 for none.
+    """
+    is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
+    checks.expect(is_encoder, owner, "tok2vec", tok2vec, "an encoder with the dimension nO")
+    width = checks.count(owner, "hidden_width", hidden_width, least=0, most=1 << 16)
+    hidden = [Maxout(width, nP=_PIECES, dropout=0.0)] if width else []
+    output = Linear(init_W=zero_init)  # knows nothing before it has learned, as spaCy's tagger
+    return Model(
+        "tok2vec_emissions",
+        _forward,
+        init=_init,
+        layers=[tok2vec, *hidden, output],
+        refs={"tok2vec": tok2vec, "output": output},
+        attrs={"role": LinearRole()},
+    )
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
+    encoder, *dense = model.layers
+    vectors, backprop_vectors = encoder(docs, is_train)
+    lengths, backprops = [len(vector) for vector in vectors], []
+    flat = model.ops.flatten(vectors)
+    for layer in dense:
+        flat, backprop_layer = layer(flat, is_train)
+        backprops.append(backprop_layer)
+    batch = DocBatch.of(docs)
+    scores = np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64)
+
+    def backprop(d_emissions: Emissions) -> list[Doc]:
+        d_flat = model.ops.asarray2f(d_emissions.scores.astype(np.float32))
+        for backprop_layer in reversed(backprops):
+            d_flat = backprop_layer(d_flat)
+        return backprop_vectors(model.ops.unflatten(d_flat, lengths))
+
+    return Emissions(scores, None, sequence_starts(batch.sent_start, batch.bounds)), backprop
+
+
+def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
+    """Layers that are there stay, and get room for more states."""
+    output = model.get_ref("output")
+    if X is None or Y is None:
+        return
+    model.attrs["role"].resize(model, Sizes(*Y).n_states)
+    if output.has_param("W"):
+        return
+    encoder, *dense = model.layers
+    sample = next(iter(X())).docs[:10]
+    encoder.initialize(X=sample)
+    # Transformers that are listened to know their width from here on, not all of their listeners do
+    known = encoder.has_dim("nO")
+    flat = model.ops.alloc2f(1, encoder.get_dim("nO")) if known else model.ops.flatten(encoder.predict(sample))
+    for layer in dense:
+        flat = layer.initialize(X=flat).predict(flat)
+
+
+def scored_tokens(
+    owner: str, emissions: Any, tok2vec: Any, hidden_width: int, dropout: float, joint: Any
+) -> tuple[dict[str, Model], dict[str, float]]:
+    """What gives scores to tokens, as an architecture's settings say.
+
+    owner (str): The architecture, for messages.
+    RETURNS (tuple[dict, dict]): Layers by their names, and the attributes of the model that has them.
+    RAISES (ValueError): CRF020.
+    """
+    joint = Joint.read(owner, joint)
+    rate = checks.number(owner, "dropout", dropout, most=0.99)
+    layers, attrs = {}, {}
+    if emissions is not None or tok2vec is None:
+        must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
+        is_sparse = gives(emissions) is Emissions and isinstance(emissions.attrs["role"], SparseRole)
+        checks.expect(is_sparse, owner, "emissions", emissions, must)
+        layers["emissions"] = emissions
+    if tok2vec is not None:
+        layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width)
+        attrs["lr_scale"] = joint.chain_rate
+    both = len(layers) == 2
+    if both:
+        emissions.attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
+    checks.expect(both or not rate, owner, "dropout", dropout, "0 unless there are both emissions and tok2vec")
+    alone = tok2vec is not None or not hidden_width
+    checks.expect(alone, owner, "hidden_width", hidden_width, "0 without tok2vec: it is that of a layer on the encoder")
+    return layers, attrs
+
+
+class Joint(NamedTuple):
+    """How the parts of a model learn together whose scores are a sum.
+
+    mode (str): "adam", all of them from the beginning, by gradients.
+    chain_rate (float): How much faster than the encoder what all tokens share learns, such as transitions.
+    sparse_rate (float): How much faster the weights of sparse features do.
+    """
+
+    mode: str = "adam"
+    chain_rate: float = 10.0
+    sparse_rate: float = 20.0
+
+    @classmethod
+    def read(cls, owner: str, given: Any) -> "Joint":
+        """What a config says; None for the defaults.
+
+        RAISES (ValueError): CRF020.
+        """
+        given = checks.table(owner, "joint", given, "settings")
+        for key in given:
+            checks.one_of(owner, "joint: setting", key, cls._fields)
+        joint = cls(**given)
+        checks.one_of(owner, "joint.mode", joint.mode, _MODES)
+        rates = (checks.positive(owner, f"joint.{name}", getattr(joint, name)) for name in cls._fields[1:])
+        return cls(joint.mode, *rates)

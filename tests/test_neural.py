@@ -1,0 +1,377 @@
+"""Encoders: their scores beside those of sparse features, those that other components share, and spaCy's commands about them."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import spacy
+from spacy import registry
+from spacy.cli import app
+from spacy.tokens import DocBin
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import load_config, load_model_from_config
+from typer.testing import CliRunner
+
+from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+ENCODER = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "pretrained_vectors": None,
+    "width": 16,
+    "depth": 1,
+    "embed_size": 100,
+    "window_size": 1,
+    "maxout_pieces": 2,
+    "subword_features": True,
+}
+LISTENER = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+SPARSE = {
+    "@architectures": "spacy_crf.SparseEmissions.v1",
+    "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[-1..1]", "shape[0]", "bias"]},
+}
+
+
+def _chain(**settings):
+    return {"model": {"@architectures": "spacy_crf.LinearChain.v2", **settings}}
+
+
+HYBRID = _chain(emissions=SPARSE, tok2vec=ENCODER)
+MODELS = {
+    "encoder": _chain(tok2vec=ENCODER),
+    "hidden layer": _chain(tok2vec=ENCODER, hidden_width=8),
+    "sum": HYBRID,
+    "sum with dropout": _chain(emissions=SPARSE, tok2vec=ENCODER, dropout=0.3),
+    "sparse": _chain(emissions=SPARSE),
+}
+
+
+def _trained(config, steps=40, factory="crf_ner"):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config=config)
+    examples = ner_examples(nlp)
+    sgd = nlp.initialize(lambda: examples)
+    sgd.learn_rate = 0.01
+    for _ in range(steps):
+        nlp.update(examples, sgd=sgd)
+    return nlp, pipe, examples
+
+
+def _listening(*others):
+    """A pipeline with an encoder that crf_ner listens to, beside others."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": ENCODER})
+    for name in others:
+        nlp.add_pipe(name, config={"model": {"tok2vec": LISTENER}})
+    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER))
+    return nlp
+
+
+def _says(nlp, examples):
+    return [entities(doc) for doc in nlp.pipe([plain(example.reference) for example in examples])]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    nlp = spacy.blank("en")
+    docs = [ner_doc(nlp, text) for text in NER_TEXTS]
+    for doc in docs:
+        for token in doc:
+            token.tag_ = "NNP" if token.ent_type else "X"
+    DocBin(docs=docs).to_disk(tmp_path / "corpus.spacy")
+    return tmp_path / "corpus.spacy"
+
+
+def _config(name, corpus, **overrides):
+    paths = {"paths.train": str(corpus), "paths.dev": str(corpus)}
+    short = {"training.max_steps": 2, "training.eval_frequency": 1, "training.max_epochs": 0}
+    return load_config(CONFIGS / f"{name}.cfg", overrides={**paths, **short, **overrides})
+
+
+def _run(*args):
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+# ------------------------------------------------------------------------------------------------------------ scores
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_overfits_and_is_saved(name, tmp_path):
+    nlp, _, examples = _trained(MODELS[name])
+    assert nlp.evaluate(examples)["ents_f"] == 1.0
+    nlp.to_disk(tmp_path)
+    again = load_model_from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert _says(spacy.load(tmp_path), examples) == _says(again, examples) == _says(nlp, examples)
+
+
+def test_scores_are_the_sum_of_the_parts():
+    _, pipe, examples = _trained(HYBRID, steps=3)
+    docs = [example.reference for example in examples]
+    parts = [layer.predict(docs).scores for layer in pipe.model.layers]
+    assert all(part.any() for part in parts)
+    np.testing.assert_array_equal(pipe.model.predict(docs).emissions, parts[0] + parts[1])
+
+
+@pytest.mark.parametrize("where", ["emissions", "output", "transitions"])
+def test_gradient_is_that_of_the_loss(where):
+    """Against finite differences."""
+    _, pipe, examples = _trained(_chain(emissions=SPARSE, tok2vec=ENCODER, hidden_width=8), steps=3)
+    model, docs = pipe.model, [example.predicted for example in examples]
+    node, name = {
+        "emissions": (model.get_ref("emissions"), "states"),
+        "output": (model.get_ref("encoder").get_ref("output"), "W"),
+        "transitions": (model, "transitions"),
+    }[where]
+    scores, backprop = model.begin_update(docs)
+    backprop(pipe.get_loss(examples, scores)[1])
+    gradient, weights = node.get_grad(name).copy(), node.get_param(name)
+    chosen = np.argsort(-abs(gradient), axis=None)[:5]
+    for place in chosen:
+        values = []
+        for step in (0.01, -0.01):
+            weights.flat[place] += step
+            values.append(pipe.get_loss(examples, model.begin_update(docs)[0])[0])
+            weights.flat[place] -= step
+        assert (values[0] - values[1]) / 0.02 == pytest.approx(gradient.flat[place], rel=2e-3, abs=1e-3)
+
+
+def test_dropout_of_features_leaves_the_expected_score():
+    """And nothing out where the pipeline predicts."""
+    _, pipe, examples = _trained(_chain(emissions=SPARSE, tok2vec=ENCODER, dropout=0.5), steps=5)
+    sparse, docs = pipe.model.get_ref("emissions"), [example.reference for example in examples]
+    expected = sparse.predict(docs).scores
+    drawn = np.array([sparse.begin_update(docs)[0].scores for _ in range(400)])
+    assert len(np.unique(drawn[:, 0, 0])) > 1
+    np.testing.assert_allclose(drawn.mean(axis=0), expected, atol=5 * drawn.std(axis=0).max() / 20)
+
+
+def test_parts_learn_at_their_own_rates():
+    """A step of SGD is the rate times the gradient."""
+    rates = {"chain_rate": 7.0, "sparse_rate": 3.0}
+    _, pipe, examples = _trained(_chain(emissions=SPARSE, tok2vec=ENCODER, joint=rates), steps=2)
+    model, docs = pipe.model, [example.predicted for example in examples]
+    nodes = {(model, "first"): 7.0, (model.get_ref("emissions"), "states"): 3.0}
+    nodes[model.get_ref("encoder").get_ref("output"), "b"] = 1.0
+    scores, backprop = model.begin_update(docs)
+    backprop(pipe.get_loss(examples, scores)[1])
+    before = [(node.get_param(name).copy(), node.get_grad(name).copy()) for node, name in nodes]
+    pipe.finish_update(registry.get("optimizers", "SGD.v1")(0.01, grad_clip=0.0, L2=0.0))
+    for (weights, gradient), (node, name), rate in zip(before, nodes, nodes.values()):
+        assert gradient.any()
+        np.testing.assert_allclose(node.get_param(name), weights - 0.01 * rate * gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_new_labels_and_features_keep_what_a_sum_has_learned():
+    nlp, pipe, examples = _trained(HYBRID)
+    nlp.resume_training()
+    tok2vec = pipe.model.get_ref("tok2vec")
+    before = tok2vec.to_bytes()
+    nlp.update(ner_examples(nlp, ["[Dee](NEW) sings ."]), sgd=registry.get("optimizers", "Adam.v1")(1e-9))
+    assert "NEW" in pipe.labels and len(tok2vec.to_bytes()) == len(before)
+    assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+
+
+@pytest.mark.parametrize("loss", ["LogLikelihood", "Perceptron", "MaxMargin", "SoftmaxMargin", "PseudoLikelihood"])
+def test_losses_of_a_sum(loss):
+    nlp, _, examples = _trained({**HYBRID, "loss": {"@losses": f"spacy_crf.{loss}.v1"}})
+    assert nlp.evaluate(examples)["ents_f"] == 1.0
+
+
+def test_partial_annotation_rules_and_confidence_of_a_sum():
+    rules = {"@misc": "spacy_crf.constraints.v1", "in_training": True}
+    rules["rules"] = [{"rule": "at_most", "label": "ORG", "n": 1, "per": "sentence"}]
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={**HYBRID, "confidence": True, "constraints": rules})
+    examples = ner_examples(nlp)
+    free = examples[1].reference
+    free.set_ents([free.ents[0]], missing=[free[3:]])
+    sgd = nlp.initialize(lambda: examples)
+    sgd.learn_rate = 0.01
+    for _ in range(40):
+        losses = nlp.update(examples, sgd=sgd)
+    assert losses["crf_ner"] < 1.0
+    for example in examples[:1] + examples[2:]:
+        doc = nlp(plain(example.reference))
+        assert entities(doc) == entities(example.reference)
+        assert all(ent._.crf_prob > 0.5 for ent in doc.ents)
+
+
+# --------------------------------------------------------------------------------------------------------- listeners
+
+
+def test_components_learn_one_encoder_together():
+    nlp = _listening("ner")
+    examples = ner_examples(nlp)
+    sgd = nlp.initialize(lambda: examples)
+    sgd.learn_rate = 0.01
+    encoder = nlp.get_pipe("tok2vec").model
+    before = encoder.to_bytes()
+    for _ in range(40):
+        nlp.update(examples, sgd=sgd)
+    assert encoder.to_bytes() != before
+    assert nlp.evaluate(examples)["ents_f"] == 1.0
+
+
+@pytest.mark.parametrize("others", [[], ["ner"]])
+def test_listeners_are_replaced(others, tmp_path):
+    nlp = _listening(*others)
+    examples = ner_examples(nlp)
+    sgd = nlp.initialize(lambda: examples)
+    for _ in range(5):
+        nlp.update(examples, sgd=sgd)
+    nlp.to_disk(tmp_path / "listening")
+    before = _says(nlp, examples)
+    nlp.replace_listeners("tok2vec", "crf_ner", ["model.tok2vec"])
+    nlp.remove_pipe("tok2vec")
+    for name in others:
+        nlp.remove_pipe(name)
+    assert nlp.get_pipe_config("crf_ner")["model"]["tok2vec"]["@architectures"] == ENCODER["@architectures"]
+    nlp.to_disk(tmp_path / "alone")
+    sourced = spacy.blank("en")
+    sourced.add_pipe("crf_ner", source=spacy.load(tmp_path / "alone"))
+    config = {
+        "nlp": {"lang": "en", "pipeline": ["crf_ner"]},
+    }
+    config["components"] = {"crf_ner": {"source": str(tmp_path / "listening"), "replace_listeners": ["model.tok2vec"]}}
+    from_config = load_model_from_config(config, auto_fill=True)
+    for each in (spacy.load(tmp_path / "alone"), sourced, from_config):
+        np.testing.assert_array_equal(*(_emissions(pipeline, examples) for pipeline in (nlp, each)))
+    assert others or _says(nlp, examples) == before
+    nlp.update(examples, sgd=nlp.resume_training())  # the encoder learns on
+
+
+def _emissions(nlp, examples):
+    return nlp.get_pipe("crf_ner").model.predict([example.reference for example in examples]).emissions
+
+
+@pytest.fixture
+def trained(corpus, tmp_path):
+    """A pipeline of configs/crf_ner_listener.cfg on disk."""
+    nlp = init_nlp(_config("crf_ner_listener", corpus))
+    train(nlp, tmp_path, stdout=io.StringIO())
+    return tmp_path / "model-last"
+
+
+def _going_on(corpus, trained, frozen, **overrides):
+    config = _config("crf_ner_listener", corpus, **overrides)
+    config["training"]["frozen_components"] = frozen
+    for name in frozen:
+        config["components"][name] = {"source": str(trained)}
+    if "crf_ner" not in frozen:
+        config["components"]["crf_ner"]["model"]["tok2vec"]["width"] = 96
+    return init_nlp(config)
+
+
+def test_a_frozen_encoder_annotates(corpus, trained):
+    frozen = ["tok2vec", "tagger"]
+    with pytest.raises(ValueError, match=r"CRF961.*'crf_ner'.*upstream = 'tok2vec'.*annotating_components"):
+        train(_going_on(corpus, trained, frozen), stdout=io.StringIO())
+    nlp = _going_on(corpus, trained, frozen, **{"training.annotating_components": ["tok2vec"]})
+    before = nlp.get_pipe("tok2vec").to_bytes()
+    output = nlp.get_pipe("crf_ner").model.get_ref("encoder").get_ref("output")
+    assert not output.get_param("W").any()
+    train(nlp, stdout=io.StringIO())
+    assert nlp.get_pipe("tok2vec").to_bytes() == before and output.get_param("W").any()
+
+
+def test_a_frozen_component_stays(corpus, trained):
+    nlp = _going_on(corpus, trained, ["crf_ner"])
+    before = nlp.get_pipe("crf_ner").to_bytes()
+    train(nlp, stdout=io.StringIO())
+    assert nlp.get_pipe("crf_ner").to_bytes() == before
+
+
+def test_without_an_upstream():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER))
+    nlp.add_pipe("tok2vec", config={"model": ENCODER})
+    with pytest.raises(
+        ValueError, match=r"CRF960.*\[components.crf_ner.model.tok2vec\].*'tok2vec'.*Before it are: none"
+    ):
+        nlp.initialize(lambda: ner_examples(nlp))
+
+
+@pytest.mark.parametrize("ask", ["predict", "marginals"])
+def test_without_vectors(ask):
+    nlp = _listening()
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    doc, pipe = nlp.make_doc("Ann Lee lives there"), nlp.get_pipe("crf_ner")
+    with pytest.raises(ValueError, match=r"CRF962.*'crf_ner'.*doc.tensor of the text 'Ann Lee lives there...'"):
+        pipe.predict([doc]) if ask == "predict" else pipe.marginals(doc)
+    assert not nlp("").ents and not nlp("Ann").ents
+
+
+# --------------------------------------------------------------------------------------------------- spaCy's commands
+
+
+@pytest.mark.parametrize("name", ["crf_ner_tok2vec", "crf_ner_hybrid", "crf_ner_listener"])
+def test_debug_model(name, corpus):
+    options = ["--paths.train", corpus, "--paths.dev", corpus]
+    assert "model looks good" in _run("debug", "model", CONFIGS / f"{name}.cfg", "crf_ner", *options)
+
+
+@pytest.mark.parametrize("name", ["crf_ner_tok2vec", "crf_ner_hybrid"])
+def test_pretraining(name, corpus, tmp_path):
+    """The vectors to be learned are of the words' characters."""
+    (tmp_path / "raw.jsonl").write_text('{"text": "Ann Lee lives in New York."}\n' * 20)
+    pretraining = {
+        "component": "crf_ner",
+        "layer": "tok2vec",
+        "corpus": "corpora.raw",
+        "objective": {
+            "@architectures": "spacy.PretrainCharacters.v1",
+            "maxout_pieces": 2,
+            "hidden_size": 8,
+            "n_characters": 2,
+        },
+        "max_epochs": 1,
+        "batcher": {"@batchers": "spacy.batch_by_words.v1", "size": 50, "discard_oversize": False, "tolerance": 0.2},
+        "optimizer": {"@optimizers": "Adam.v1", "learn_rate": 0.001},
+        "n_save_every": None,
+        "n_save_epoch": None,
+        "dropout": 0.2,
+    }
+    config, lengths = load_config(CONFIGS / f"{name}.cfg"), {"min_length": 0, "max_length": 0, "limit": 0}
+    config["pretraining"] = pretraining
+    config["corpora"]["raw"] = {"@readers": "spacy.JsonlCorpus.v1", "path": str(tmp_path / "raw.jsonl"), **lengths}
+    config.to_disk(tmp_path / "config.cfg")
+    _run("pretrain", tmp_path / "config.cfg", tmp_path / "pretrained")
+    weights = tmp_path / "pretrained" / "model-last.bin"
+    nlp = init_nlp(
+        load_config(tmp_path / "config.cfg", overrides=dict(_paths(corpus), **{"paths.init_tok2vec": str(weights)}))
+    )
+    assert nlp.get_pipe("crf_ner").model.get_ref("tok2vec").to_bytes() == weights.read_bytes()
+
+
+def _paths(corpus):
+    return {"paths.train": str(corpus), "paths.dev": str(corpus)}
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({}, "emissions = None.*SparseEmissions.v1.*tok2vec"),
+        (
+            {"emissions": {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": ENCODER}},
+            "emissions = .*sparse",
+        ),
+        ({"emissions": SPARSE, "dropout": 0.5}, "dropout = 0.5.*both"),
+        ({"emissions": SPARSE, "hidden_width": 8}, "hidden_width = 8.*tok2vec"),
+        ({"tok2vec": ENCODER, "dropout": 1.0}, "dropout = 1.0"),
+        ({"tok2vec": ENCODER, "hidden_width": -1}, "hidden_width = -1"),
+        ({"tok2vec": ENCODER, "joint": {"mode": "sgd"}}, "joint.mode = 'sgd'.*'adam'"),
+        ({"tok2vec": ENCODER, "joint": {"rate": 1.0}}, "joint: setting = 'rate'.*'chain_rate'"),
+        ({"tok2vec": ENCODER, "joint": {"chain_rate": 0.0}}, "joint.chain_rate = 0.0"),
+    ],
+)
+def test_settings_that_are_not_possible(settings, says):
+    with pytest.raises(ValueError, match=f"CRF020: LinearChain.*{says}"):
+        spacy.blank("en").add_pipe("crf_ner", config=_chain(**settings))
