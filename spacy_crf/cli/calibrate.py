@@ -8,7 +8,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, sought, told_briefly
+from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
 from .reading import read_examples
 
 
@@ -34,13 +34,10 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     component (str): Only this one.
     RAISES (ValueError): If no component gives probabilities.
     """
-    from ..pipeline.crf_pipe import CRFPipe
     from ..pipeline.prediction import register_extension
 
     register_extension()
-    pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
-    if not pipes:
-        raise ValueError(Errors.CRF710.format(**sought(nlp, component)))
+    pipes = our_pipes(nlp, component, Errors.CRF710)
     for pipe in pipes:
         pipe.cfg["confidence"] = True
     scores = nlp.evaluate(read_examples(data, nlp))
@@ -54,17 +51,12 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
 
 
 def _show(name: str, scores: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     if scores["brier"] is None:
         msg.warn(f"{name} finds nothing where the texts are annotated")
         return
-    table = Table(title=name, title_justify="left")
-    for column in ("probability", "spans", "mean probability", "right"):
-        table.add_column(column, justify="right")
+    rows = []
     for row in scores["calibration"]:
         cells = (f"{100 * row[key]:.1f} %" if row[key] is not None else "" for key in ("probability", "right"))
-        table.add_row(f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells)
-    Console().print(table)
+        rows.append((f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells))
+    print_table(name, ("probability", "spans", "mean probability", "right"), rows)
     msg.info(f"expected calibration error {scores['calibration_error']:.4f}, Brier score {scores['brier']:.4f}")

@@ -5,10 +5,10 @@ Every ``python -m spacy …`` imports it with all commands: what a command needs
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import spacy
 import typer
@@ -18,6 +18,9 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
+
+if TYPE_CHECKING:
+    from ..pipeline.crf_pipe import CRFPipe
 
 app = typer.Typer(name="crf", help="Commands of spacy-crf: conditional random fields for spaCy.", no_args_is_help=True)
 spacy_app.add_typer(app)
@@ -63,6 +66,35 @@ def check_writable(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def sought(nlp: Language, component: Optional[str]) -> dict[str, str]:
-    """For errors: which component was asked for, and which there are."""
-    return {"named": f" named '{component}'" if component else "", "components": ", ".join(nlp.pipe_names) or "none"}
+def our_pipes(
+    nlp: Language, component: Optional[str], none: str, is_wanted: Callable[["CRFPipe"], bool] = lambda pipe: True
+) -> list["CRFPipe"]:
+    """The components of ours in a pipeline, or the one of a name.
+
+    none (str): The error where there are none.
+    is_wanted (Callable): Which of them will do.
+    RAISES (ValueError): If there are none.
+    """
+    from ..pipeline.crf_pipe import CRFPipe
+
+    ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
+    found = [pipe for pipe in ours if is_wanted(pipe)]
+    if not found:
+        named, components = f" named '{component}'" if component else "", ", ".join(nlp.pipe_names) or "none"
+        raise ValueError(none.format(named=named, components=components))
+    return found
+
+
+def print_table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, n_texts: int = 0, bold: Any = None
+) -> None:
+    """n_texts (int): The first columns hold texts, the others numbers. bold: The row that is shown so."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for n, column in enumerate(columns):
+        table.add_column(column, justify="left" if n < n_texts else "right")
+    for row in rows:
+        table.add_row(*row, style="bold" if row is bold else None)
+    Console().print(table)

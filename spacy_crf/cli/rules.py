@@ -8,7 +8,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, sought, told_briefly
+from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
 
 
 @app.command("rules")
@@ -21,34 +21,19 @@ def rules_cli(
     """Print the rules of a pipeline's components."""
     with told_briefly():
         nlp = load_pipeline(model, code)
-        pipes = _pipes_with_rules(nlp, component)
-        if not pipes:
-            raise ValueError(Errors.CRF711.format(**sought(nlp, component)))
-        for pipe in pipes:
+        for pipe in our_pipes(nlp, component, Errors.CRF711, lambda pipe: pipe.rules() is not None):
             _show_rules(pipe)
             if text is not None:
                 _show_effects(nlp, pipe, text)
 
 
-def _pipes_with_rules(nlp: Language, component: Optional[str]) -> list:
-    from ..pipeline.crf_pipe import CRFPipe
-
-    found = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
-    return [pipe for pipe in found if pipe.rules() is not None]
-
-
 def _show_rules(pipe) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=pipe.name, title_justify="left")
-    for column in ("rule", "name", "weight", "arguments", "enforced by", "in probabilities"):
-        table.add_column(column)
+    columns, rows = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities"), []
     for rule, how, known in pipe.rules().all.enforcement():
         arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
         written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        table.add_row(rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known)
-    Console().print(table)
+        rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
+    print_table(pipe.name, columns, rows, n_texts=len(columns))
 
 
 def _show_effects(nlp: Language, pipe, text: str) -> None:

@@ -15,7 +15,7 @@ from spacy.util import Config, load_config, load_model_from_config, registry, re
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, app, check_writable, told_briefly
+from .main import CodeOption, app, check_writable, print_table, told_briefly
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -53,7 +53,6 @@ def tune_cli(
     """Try values of l1 and l2 with L-BFGS: features are counted and looked up once for each fold, and each training goes on
     from the last one's weights."""
     import_code(code)
-    from rich.console import Console
     from rich.progress import Progress
 
     with told_briefly(), Progress(transient=True) as progress:
@@ -72,7 +71,7 @@ def tune_cli(
             on_training=lambda: progress.advance(task),
         )
     best = max(tuned.trials, key=lambda trial: trial.score)
-    Console().print(_table(tuned.trials, best, folds))
+    _show(tuned.trials, best, folds)
     if output is not None:
         _set_optimizer(settings, tuned.component, best)
         settings.to_disk(output)
@@ -237,14 +236,10 @@ def _numbers(name: str, text: str) -> list[float]:
     return list(dict.fromkeys(values))
 
 
-def _table(trials: list[Trial], best: Trial, folds: int):
-    from rich.table import Table
-
-    table = Table(title=f"{folds} folds" if folds > 1 else "held out: the dev corpus", title_justify="left")
-    for column in ("l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"):
-        table.add_column(column, justify="right")
+def _show(trials: list[Trial], best: Trial, folds: int) -> None:
+    columns, rows = ("l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"), {}
     for trial in trials:
         deviation = [f"{trial.deviation:.4f}"] if folds > 1 else []
-        cells = (f"{trial.l1:g}", f"{trial.l2:g}", f"{trial.score:.4f}", *deviation, f"{trial.n_weights:,}")
-        table.add_row(*cells, style="bold" if trial is best else None)
-    return table
+        rows[trial] = f"{trial.l1:g}", f"{trial.l2:g}", f"{trial.score:.4f}", *deviation, f"{trial.n_weights:,}"
+    title = f"{folds} folds" if folds > 1 else "held out: the dev corpus"
+    print_table(title, columns, rows.values(), bold=rows[best])

@@ -9,7 +9,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, sought, told_briefly
+from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, our_pipes, print_table, told_briefly
 from .reading import read_examples
 
 Scores = dict[str, Optional[float]]
@@ -33,7 +33,8 @@ def update_cli(
         changes = update(nlp, data, dev=dev, component=component, l2=l2)
         nlp.to_disk(output)
     for title, (before, after) in changes.items():
-        _show(title, before, after)
+        rows = [(name, _percent(before.get(name)), _percent(after.get(name))) for name in {**after, **before}]
+        print_table(title, ("", "before", "after"), rows, n_texts=1)
     msg.good(f"Updated pipeline in {output}")
 
 
@@ -49,11 +50,8 @@ def update(
     RETURNS (dict[str, tuple[Scores, Scores]]): Scores before and after, of the dev texts and of the new ones.
     """
     from ..optimizers.lbfgs import LBFGS
-    from ..pipeline.crf_pipe import CRFPipe
 
-    names = [name for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
-    if not names:
-        raise ValueError(Errors.CRF414.format(**sought(nlp, component)))
+    names = [pipe.name for pipe in our_pipes(nlp, component, Errors.CRF414)]
     sets = {"dev": dev, "new texts": data} if dev is not None else {"new texts": data}
     before = {title: _scores(nlp, names, path) for title, path in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
@@ -75,18 +73,6 @@ def _scores(nlp: Language, names: Iterable[str], data: Path) -> Scores:
     for label, of_label in sorted((found.get("ents_per_type") or {}).items()):
         scores[label] = of_label["f"]
     return scores
-
-
-def _show(title: str, before: Scores, after: Scores) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="right" if column else "left")
-    for name in dict.fromkeys((*after, *before)):
-        table.add_row(name, *(_percent(scores.get(name)) for scores in (before, after)))
-    Console().print(table)
 
 
 def _percent(value: Any) -> str:
