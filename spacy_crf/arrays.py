@@ -212,6 +212,13 @@ def ends(starts: Optional[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np
     return opens, closes
 
 
+def spread(rows: NDArray, places: NDArray[np.int64], size: int, fill: float = 0.0) -> NDArray:
+    """Rows at their places among so many, where the others have one value."""
+    every = np.full((size, *rows.shape[1:]), fill, dtype=rows.dtype)
+    every[places] = rows
+    return every
+
+
 def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers from each begin up to its end, one range behind the other."""
     lengths = end - begin

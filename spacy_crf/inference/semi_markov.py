@@ -24,15 +24,7 @@ class StateSegments(NamedTuple):
 
     begin: NDArray[np.int64]  # [N]
     end: NDArray[np.int64]  # [N]
-    state: NDArray[np.int32]  # [N]
-
-
-def segments_of(states: States) -> StateSegments:
-    """The segments of a path (int32[T]). Where there is no path (-1) there is none."""
-    [begin] = np.nonzero(states != GOES_ON)
-    end = np.append(begin[1:], len(states))
-    real = states[begin] >= 0
-    return StateSegments(begin[real], end[real], states[begin][real])
+    state: NDArray[np.integer]  # [N]
 
 
 def add_spans(

@@ -94,13 +94,6 @@ def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> No
     model.set_param(name, move(model.get_param(name)))
 
 
-def spread(values: NDArray, places: NDArray[np.int64], size: int) -> NDArray[np.float32]:
-    """Values at their places in an array of zeros."""
-    moved = np.zeros(size, dtype=np.float32)
-    moved[places] = values
-    return moved
-
-
 def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Values in the first corner of an array of zeros; what has no room there is left out."""
     moved = np.zeros(shape, dtype=np.float32)

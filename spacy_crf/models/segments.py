@@ -20,6 +20,7 @@ from ..features.extractor import IndexBuilder
 from ..features.gazetteers import Gazetteer
 from ..features.segment_presets import segment_features
 from ..features.segments import CompiledSegments, SegmentFeatureSet, SpanIndexBuilder
+from ..inference.semi_markov import StateSegments
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from . import sparse
 from .role import AnnotatedDocs, Sizes
@@ -37,14 +38,6 @@ class SpanScores(NamedTuple):
     tokens: Floats  # [T, S]
     spans: Floats  # [N, S]
     listed: SpanList
-
-
-class CertainSegments(NamedTuple):
-    """Segments of which an annotation leaves no doubt, labelled ones only."""
-
-    begin: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    state: NDArray[np.int64]  # [N]
 
 
 class SegmentFeatures(SparseFeatures):
@@ -154,8 +147,8 @@ def SparseSegments(
     )
 
 
-def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> CertainSegments:
-    """The segments that are in every path a clamp allows, but for ``O``."""
+def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSegments:
+    """The segments of which an annotation leaves no doubt: that are in every path a clamp allows, but for ``O``."""
     n_tokens = len(clamp.states)
     opens = clamp.must_begin.copy()
     opens[starts[:-1][starts[:-1] < n_tokens]] = True
@@ -167,4 +160,4 @@ def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> CertainS
     stops = np.append(np.flatnonzero(~joined), n_tokens)
     end = stops[np.searchsorted(stops, begin, side="right")]
     closed = np.append(opens, True)[end]
-    return CertainSegments(begin[closed], end[closed], state[begin][closed].astype(np.int64))
+    return StateSegments(begin[closed], end[closed], state[begin][closed].astype(np.int64))

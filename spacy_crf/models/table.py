@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spacy.vocab import Vocab
 from thinc.api import Model
 
-from ..arrays import ranges
+from ..arrays import ranges, spread
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, Uses, index_from_dict, pack_numbers, unpack_numbers
 from ..features.segments import SpanIndexBuilder
@@ -24,7 +24,7 @@ from ..kernels.sparse_rows import (
     scatter_references,
 )
 from ..types import Floats, TemplateRows, TokenFeatures
-from .role import check_equal, set_moved, spread
+from .role import check_equal, set_moved
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens

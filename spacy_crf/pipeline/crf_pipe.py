@@ -502,7 +502,8 @@ class CRFPipe(TrainablePipe):
         question = restrict(self, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
         if question is None:
             return distribution(self, docs, scores, None, self.rules())
-        return question.distribution(distribution(self, *question[:3], self.rules()))
+        found = distribution(self, *question[:3], self.rules())
+        return found if question.kept is None else found._replace(kept=question.kept, starts=question.starts)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
         """Spans of a Doc, with their labels."""

@@ -13,7 +13,7 @@ from spacy.training import Example
 from thinc.api import Model
 
 from .. import arrays
-from ..arrays import Joined, Scores
+from ..arrays import Joined, Scores, spread
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import ClampedLoss
@@ -90,10 +90,6 @@ class Decoding:
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
         return self.annotation.spell(clamp, starts)
-
-    def allowed_states(self, clamp: Any) -> NDArray[np.bool_]:
-        """The part of a clamp that says which states each token may have, to be changed in place: bool[T, S]."""
-        return clamp
 
     def without_steps(self, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
         """Scores of the labellings that do not take certain steps."""
@@ -188,11 +184,12 @@ class Distribution(NamedTuple):
     joined: Joined
     size: int  # S, of the model
     starts: NDArray[np.int64]  # of the sequences
+    kept: Optional[NDArray[np.int64]] = None  # tokens of a Doc that it is about; the others have no label. None for all
 
     def marginals(self) -> Floats:
         """Probability of each state at each token: float64[T, S]."""
         marginals = self.structure.marginals(self.joined.scores, clamp=self.joined.clamp)
-        return np.ascontiguousarray(marginals[self.joined.tokens, : self.size])
+        return self._of_all(np.ascontiguousarray(marginals[self.joined.tokens, : self.size]), 0.0)
 
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are given by their first token: float64[N]."""
@@ -205,7 +202,7 @@ class Distribution(NamedTuple):
         scores, clamp = self.joined.scores, self.joined.clamp
         (begin, end, label), probabilities = self.structure.likely_spans(scores, self._spans, min_prob, clamp=clamp)
         token_at = np.full(len(scores[0]), -1)
-        token_at[self.joined.tokens] = np.arange(len(self.joined.tokens))
+        token_at[self.joined.tokens] = np.arange(len(self.joined.tokens)) if self.kept is None else self.kept
         real = token_at[begin] >= 0  # a break is no span
         return Segments(token_at[begin[real]], token_at[end[real] - 1] + 1, label[real]), probabilities[real]
 
@@ -222,8 +219,12 @@ class Distribution(NamedTuple):
 
     def log_probability(self, tags: States) -> float:
         """Log probability of a labelling of one Doc."""
-        path = np.full(len(self.joined.scores[0]), self.size, dtype=np.int32)
-        path[self.joined.tokens] = self.decoding.path(tags, self.starts)
+        labelled = self.decoding.path(tags, self.starts)
+        if self.kept is not None:
+            if (np.delete(labelled, self.kept) >= 0).any():
+                return -np.inf
+            labelled = labelled[self.kept]
+        path = spread(labelled, self.joined.tokens, len(self.joined.scores[0]), self.size)
         work = self.structure.prepare(self.joined.scores)
         only = self.structure.only(work, path)
         if self.joined.clamp is not None:
@@ -234,7 +235,7 @@ class Distribution(NamedTuple):
     def sample(self, n: int, seed: int) -> States:
         """Tags of labellings drawn: int32[n, T]."""
         drawn = self.structure.sample(self.joined.scores, n, seed=seed, clamp=self.joined.clamp)
-        return np.array([self._tags(path) for path in drawn], dtype=np.int32).reshape(n, len(self.joined.tokens))
+        return np.array([self._tags(path) for path in drawn], dtype=np.int32).reshape(n, int(self.starts[-1]))
 
     @property
     def _spans(self) -> SpanStates:
@@ -248,4 +249,8 @@ class Distribution(NamedTuple):
         return self.structure.log_partition(self.joined.scores, clamp=self.joined.clamp)
 
     def _tags(self, path: States) -> States:
-        return self.decoding.tags(path[self.joined.tokens])
+        return self._of_all(self.decoding.tags(path[self.joined.tokens]), -1)
+
+    def _of_all(self, rows: NDArray, fill: float) -> NDArray:
+        """What is said of tokens, said of all tokens of the Doc."""
+        return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable, Iterator
 
+from spacy.tokens import Span
+
 from ..models.role import AnnotatedDocs
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -20,9 +22,18 @@ class GoldReport:
         if self._counts[problem] <= 3:
             self._places.setdefault(problem, []).append(place)
 
+    def add_span(self, span: Span, key: str, problem: str) -> None:
+        """About one in ``doc.spans[key]``."""
+        self.add(f"spans in doc.spans['{key}'] {problem}", place_of(span))
+
     def log(self, name: str) -> None:
         for problem, count in self._counts.items():
             logger.warning("%s: %d %s. First: %s", name, count, problem, "; ".join(self._places[problem]))
+
+
+def place_of(span: Span) -> str:
+    """Names a span in a report."""
+    return f"'{span.text}' ({span.label_}) in '{span.doc.text[:40]}'"
 
 
 def reported_once(corpus: Callable, report: GoldReport, name: str) -> Callable:

@@ -18,9 +18,19 @@ from ..schemes import Segments
 from ..types import SegmentClamp
 from .annotation.annotation import Gold
 from .gold_report import GoldReport
-from .supervision import aligned_spans, place_of
+from .supervision import aligned_spans
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
+
+
+class Texts(NamedTuple):
+    """What is read of some examples."""
+
+    examples: list[Example]
+    starts: NDArray[np.int64]  # [B + 1] of their sequences
+    labels: tuple[str, ...]
+    longest: NDArray[np.int32]  # [S] tokens of the longest segment of each state: longer spans are cut up
+    report: GoldReport
 
 
 class Alternatives(NamedTuple):
@@ -31,31 +41,22 @@ class Alternatives(NamedTuple):
     named: Segments  # the alternatives that have a label
 
 
-def allow_alternatives(
-    gold: Gold,
-    starts: NDArray[np.int64],
-    labels: tuple[str, ...],
-    longest: NDArray[np.int32],
-    examples: list[Example],
-    key: str,
-    report: GoldReport,
-) -> Alternatives:
+def allow_alternatives(gold: Gold, texts: Texts, key: str) -> Alternatives:
     """Where the annotation is missing the spans in ``reference.spans[key]`` are all that is allowed, elsewhere they are allowed
     beside it. Tokens are labelled by alternatives, and annotated segments, one after the other.
 
-    gold (Gold): What the annotation says, starts (int64[B + 1]): of these sequences.
-    longest (int32[S]): Tokens of the longest segment of each state; longer alternatives are cut up, as annotated ones are.
+    gold (Gold): What the annotation says.
     """
     clamp, missing = gold.clamp, gold.unset.copy()
     n_tokens = len(missing)
-    named = set(_named(starts, labels, longest, examples, key, report))
+    named = set(_named(texts, key))
     touched = np.zeros(n_tokens, dtype=bool)
     for begin, end, _ in named:
         touched[begin:end] = True
     gold.unset[touched] = False
     outside = ~missing & clamp.states[:, 0]
     allowed = named | {(int(t), int(t) + 1, 0) for t in np.flatnonzero(touched & outside)}
-    for begin, end, state in zip(*(column.tolist() for column in certain_segments(clamp, starts))):
+    for begin, end, state in zip(*(column.tolist() for column in certain_segments(clamp, texts.starts))):
         if touched[begin:end].any():
             allowed.add((begin, end, state))
     states = clamp.states.copy()
@@ -72,35 +73,26 @@ def allow_alternatives(
         np.where(told, edges[:-1], clamp.may_begin),
         np.where(told, ~crossed[:-1], clamp.must_begin),
     )
-    excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, starts, longest)) - allowed
+    excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, texts)) - allowed
     return Alternatives(clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0))
 
 
-def find_incorrect(
-    clamp: SegmentClamp,
-    starts: NDArray[np.int64],
-    labels: tuple[str, ...],
-    longest: NDArray[np.int32],
-    examples: list[Example],
-    key: str,
-    report: GoldReport,
-) -> Segments:
+def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
     """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
     this label."""
-    annotated = set(zip(*(column.tolist() for column in certain_segments(clamp, starts))))
-    found = set()
-    for first, span in aligned_spans(examples, key):
+    annotated = set(zip(*(column.tolist() for column in certain_segments(clamp, texts.starts))))
+    found, labels, report = set(), texts.labels, texts.report
+    for first, span in aligned_spans(texts.examples, key):
         if not span.label:
-            report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", place_of(span))
+            report.add_span(span, key, "have no label, and say nothing")
         if span.label_ == "O":
             _forbid_outside(clamp.states, first, span, key, report)
         if span.label_ not in labels:
             continue
         segment = (first + span.start, first + span.end, 1 + labels.index(span.label_))
         if segment in annotated:
-            problem = f"spans in doc.spans['{key}'] are all that is left of their tokens, and stay"
-            report.add(problem, place_of(span))
-        elif segment in _segments_at([segment[0]], clamp, starts, longest):
+            report.add_span(span, key, "are all that is left of their tokens, and stay")
+        elif segment in _segments_at([segment[0]], clamp, texts):
             found.add(segment)
     return _columns(found)
 
@@ -111,45 +103,41 @@ def _forbid_outside(states: NDArray[np.bool_], first: int, span: Span, key: str,
     known = states[tokens].sum(axis=1) == 1
     states[tokens[~known], 0] = False
     if (known & states[tokens, 0]).any():
-        report.add(f"spans in doc.spans['{key}'] are all that is left of their tokens, and stay", place_of(span))
+        report.add_span(span, key, "are all that is left of their tokens, and stay")
 
 
 def join_segments(*parts: Segments) -> Segments:
     return _columns({(b, e, 1 + label) for part in parts for b, e, label in zip(*(c.tolist() for c in part))})
 
 
-def _named(starts, labels, longest, examples, key, report) -> Iterator[_Segment]:
+def _named(texts: Texts, key: str) -> Iterator[_Segment]:
     """The alternatives, as segments."""
+    examples, starts, labels, longest, report = texts
     for first, span in aligned_spans(examples, key):
         begin, end = first + span.start, first + span.end
         if span.label_ in ("", "O"):
             yield from ((t, t + 1, 0) for t in range(begin, end))
         elif span.label_ not in labels:
-            report.add(f"spans in doc.spans['{key}'] have a label the component does not know", place_of(span))
+            report.add_span(span, key, "have a label the component does not know")
         elif np.searchsorted(starts, begin, side="right") != np.searchsorted(starts, end - 1, side="right"):
-            report.add(f"spans in doc.spans['{key}'] cross the start of a sentence, and say nothing", place_of(span))
+            report.add_span(span, key, "cross the start of a sentence, and say nothing")
         else:
             state = 1 + labels.index(span.label_)
             step = int(longest[state])
             if end - begin > step:
-                problem = (
-                    f"spans in doc.spans['{key}'] are longer than the longest segment of their label, and were cut up"
-                )
-                report.add(problem, place_of(span))
+                report.add_span(span, key, "are longer than the longest segment of their label, and were cut up")
             yield from ((t, min(t + step, end), state) for t in range(begin, end, step))
 
 
-def _segments_at(
-    tokens: Iterable[int], clamp: SegmentClamp, starts: NDArray[np.int64], longest: NDArray[np.int32]
-) -> Iterator[_Segment]:
+def _segments_at(tokens: Iterable[int], clamp: SegmentClamp, texts: Texts) -> Iterator[_Segment]:
     """The segments that begin with some of the tokens, as far as the clamp allows."""
     n_tokens = len(clamp.states)
     closes = np.append(clamp.must_begin, True)  # every segment ends in front of this token
-    closes[starts] = True
+    closes[texts.starts] = True
     may_close = closes | np.append(clamp.may_begin, True)
     for begin in map(int, tokens):
         for state in np.flatnonzero(clamp.states[begin]) if may_close[begin] else ():
-            for end in range(begin + 1, min(begin + int(longest[state]), n_tokens) + 1):
+            for end in range(begin + 1, min(begin + int(texts.longest[state]), n_tokens) + 1):
                 if may_close[end]:
                     yield begin, end, int(state)
                 if closes[end] or not clamp.states[end, state]:

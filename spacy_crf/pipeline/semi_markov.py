@@ -19,6 +19,7 @@ from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
 from . import segment_supervision, supervision
 from .decoding import Decoding, States
 from .gold_report import GoldReport
+from .segment_supervision import Texts
 from .supervision import Gold, Supervision
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ class SegmentDecoding(Decoding):
     def spell(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> tuple[SegmentClamp, NDArray[np.int64]]:
         self._split(clamp, starts)
         return clamp, NO_STEPS
-
-    def allowed_states(self, clamp: SegmentClamp) -> NDArray[np.bool_]:
-        return clamp.states
 
     def refused(self, span: Span) -> Optional[str]:
         if span.label_ in self.annotation.labels:
@@ -107,12 +105,11 @@ class SegmentDecoding(Decoding):
     ) -> Supervision:
         self._report_long(self._split(gold.clamp, starts), examples, report)
         clamp, wrong, named = gold.clamp, NO_SEGMENTS, NO_SEGMENTS
-        known = (starts, self.annotation.labels, self.longest, examples)
+        texts = Texts(examples, starts, self.annotation.labels, self.longest, report)
         if keys.alternatives:
-            found = segment_supervision.allow_alternatives(gold, *known, keys.alternatives, report)
-            clamp, wrong, named = found
+            clamp, wrong, named = segment_supervision.allow_alternatives(gold, texts, keys.alternatives)
         if keys.incorrect:
-            incorrect = segment_supervision.find_incorrect(clamp, *known, keys.incorrect, report)
+            incorrect = segment_supervision.find_incorrect(clamp, texts, keys.incorrect)
             wrong = segment_supervision.join_segments(wrong, incorrect)
         return Supervision(clamp, gold.unset, wrong, alternatives=named)
 

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
+from ..arrays import spread, states_of
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch, DocPart
-from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Segments
-from ..types import ChainScores, Floats
+from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
+from ..types import ChainScores
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
-    from .decoding import Decoding, Distribution
+    from .decoding import Decoding
 
 BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
 
@@ -51,16 +52,8 @@ class Question(NamedTuple):
     starts: NDArray[np.int64]  # of the sequences, as they were before tokens were left out
 
     def tags(self, tags: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tags (int32[..., T]) of all tokens: -1 for those that were left out."""
-        if self.kept is None:
-            return tags
-        every = np.full((*tags.shape[:-1], int(self.starts[-1])), -1, dtype=np.int32)
-        every[..., self.kept] = tags
-        return every
-
-    def distribution(self, found: "Distribution") -> "Distribution":
-        """The distribution over the labellings of all tokens."""
-        return found if self.kept is None else _Widened(self, found)
+        """Tags (int32[T]) of all tokens: -1 for those that were left out."""
+        return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
 
 
 def restrict(pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Question]:
@@ -81,7 +74,7 @@ def restrict(pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: Optional[NDAr
             pipe.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
     scores, clamp = _leave_settled(pipe.decoding, scores, settled)
     known = settled.iob != MISSING
-    empty = ~pipe.decoding.allowed_states(clamp).any(axis=1)
+    empty = ~states_of(clamp).any(axis=1)
     if not empty.any():
         return Question(docs, scores, clamp, known, None, scores.starts)
     _tell_unlabelled(pipe, docs, empty)
@@ -94,7 +87,7 @@ def _leave_settled(decoding: "Decoding", scores: Any, settled: Settled) -> tuple
     """The scores and the clamp of the labellings that have all that is settled."""
     clamp, steps = decoding.spell(decoding.annotation.clamp(settled, scores.starts), scores.starts)
     label = decoding.label_of_states
-    decoding.allowed_states(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
+    states_of(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
     return (decoding.without_steps(scores, steps) if len(steps) else scores), clamp
 
 
@@ -164,35 +157,3 @@ def _leave_out(scores: ChainScores, kept: NDArray[np.int64], empty: NDArray[np.b
         transitions=scores.transitions[kept] if np.ndim(scores.transitions) == 3 else scores.transitions,
         starts=np.unique(np.searchsorted(kept, starts)),
     )
-
-
-class _Widened(NamedTuple):
-    """See `Distribution`: of some tokens of a Doc, said of all. The others have no label, with certainty."""
-
-    question: Question
-    found: "Distribution"
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        return self.question.starts
-
-    def marginals(self) -> Floats:
-        some = self.found.marginals()
-        every = np.zeros((int(self.starts[-1]), some.shape[1]))
-        every[self.question.kept] = some
-        return every
-
-    def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
-        kept = self.question.kept
-        (begin, end, label), probabilities = self.found.likely_spans(min_prob)
-        return Segments(kept[begin], kept[end - 1] + 1, label), probabilities
-
-    def n_best(self, n: int) -> list[tuple[float, NDArray[np.int32]]]:
-        return [(probability, self.question.tags(tags)) for probability, tags in self.found.n_best(n)]
-
-    def log_probability(self, tags: NDArray[np.int32]) -> float:
-        has_others = (np.delete(tags, self.question.kept) >= 0).any()
-        return -np.inf if has_others else self.found.log_probability(tags[self.question.kept])
-
-    def sample(self, n: int, seed: int) -> NDArray[np.int32]:
-        return self.question.tags(self.found.sample(n, seed))

@@ -17,7 +17,7 @@ from ..features.doc_batch import doc_bounds, read_attributes
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
 from ..types import Clamp, Floats
 from .annotation.annotation import Annotation, Gold, same_words
-from .gold_report import GoldReport
+from .gold_report import GoldReport, place_of
 
 WEIGHT = "crf_weight"  # the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
@@ -53,7 +53,7 @@ def allow_alternatives(
     for begin, span in aligned_spans(examples, key):
         tags = annotation.span_tags(span.label_, len(span))
         if tags is None:
-            report.add(f"spans in doc.spans['{key}'] have a label the component does not know", place_of(span))
+            report.add_span(span, key, "have a label the component does not know")
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
         fresh = tokens[gold.unset[tokens]]
@@ -86,7 +86,7 @@ def forbid_incorrect(
         tags = annotation.span_tags(span.label_, len(span)) if span.label else None
         if tags is None:
             if not span.label:
-                report.add(f"spans in doc.spans['{key}'] have no label, and say nothing", place_of(span))
+                report.add_span(span, key, "have no label, and say nothing")
             continue
         tokens = np.arange(begin + span.start, begin + span.end)
         known = allowed[tokens].sum(axis=1) == 1
@@ -102,7 +102,7 @@ def forbid_incorrect(
             if not is_annotated:
                 found.add((int(tokens[0]), after, annotation.labels.index(span.label_)))
         if is_annotated:
-            report.add(f"spans in doc.spans['{key}'] are all that is left of their tokens, and stay", place_of(span))
+            report.add_span(span, key, "are all that is left of their tokens, and stay")
     columns = zip(*sorted(found)) if found else np.zeros((3, 0))
     return Segments(*(np.array(column, dtype=np.int64) for column in columns))
 
@@ -176,8 +176,3 @@ def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span
                 if len(span):
                     yield begin, span
         begin += len(predicted)
-
-
-def place_of(span: Span) -> str:
-    """Names a span in a report."""
-    return f"'{span.text}' ({span.label_}) in '{span.doc.text[:40]}'"
