@@ -338,7 +338,7 @@ class Structure(Generic[Scores]):
         return Path(self.labels(work, path.states), path.scores)
 
     def _best(self, work: Work[Scores]) -> Path:
-        if work.n_tokens <= self.chunk_tokens:
+        if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # there is nothing to sum up
             return self.best(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
 
