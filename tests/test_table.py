@@ -91,7 +91,7 @@ def corpus(request):
 
 def test_scores_and_gradient_token_by_token(corpus):
     scores = np.zeros_like(corpus.d_scores)
-    corpus.rows.add_scores(corpus.features, corpus.rows.slots(corpus.weights), scores, threads=2)
+    corpus.rows.add_scores(corpus.features, corpus.rows.slots(corpus.weights), scores)
     assert scores == pytest.approx(corpus.scores)
     assert corpus.rows.scatter(corpus.features, corpus.d_scores) == pytest.approx(corpus.gradient)
 
@@ -117,7 +117,7 @@ def by_kinds(corpus, threads):
                 kinds.scatter(of_tokens, batch.starts, corpus.d_scores[tokens], d_table, part=part)
         rest = rows.first_slots(batch.rest)
         rows.add_references(rest, slots, scores[tokens], threads=threads)
-        rows.add_scores(batch.items, slots, scores[tokens], threads=threads)
+        rows.add_scores(batch.items, slots, scores[tokens])
         for part in parts_for(threads):
             rows.scatter_references(rest, corpus.d_scores[tokens], d_slots, part=part)
             rows.scatter(batch.items, corpus.d_scores[tokens], gradient, part=part)

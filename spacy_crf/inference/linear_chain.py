@@ -57,10 +57,8 @@ class LinearChain(Structure[ChainScores]):
         kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
         return path
 
-    def rank(self, work: ChainWork, n: int) -> list[tuple[float, States]]:
-        states, scores = np.empty((n, work.n_tokens), dtype=np.int32), np.empty(n)
-        found = kernels.n_best(work.potentials, n, states, scores)
-        return [(float(scores[rank]), states[rank]) for rank in range(found)]
+    def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
+        return kernels.n_best(work.potentials, len(scores), states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         alpha, drawn = np.empty_like(work.emissions), np.empty(uniforms.shape, dtype=np.int32)

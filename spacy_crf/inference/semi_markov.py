@@ -149,10 +149,8 @@ class SemiMarkov(Structure[SegmentScores]):
         kernels.viterbi(work.folded, *path)
         return path
 
-    def rank(self, work: SegmentWork, n: int) -> list[tuple[float, States]]:
-        states, scores = np.empty((n, work.n_tokens), dtype=np.int32), np.empty(n)
-        found = kernels.n_best(work.folded, n, states, scores)
-        return [(float(scores[rank]), states[rank]) for rank in range(found)]
+    def rank(self, work: SegmentWork, states: States, scores: Floats) -> int:
+        return kernels.n_best(work.folded, len(scores), states, scores)
 
     def draw(self, work: SegmentWork, uniforms: Floats) -> States:
         prefixes = _log_prefixes(work, np.empty(work.n_sequences))

@@ -27,7 +27,6 @@ class GraphChain(Structure[GraphScores]):
     ``GraphScores`` it answers them for those of arcs and of the graph's states too.
 
     graph (StateGraph): Which state may follow which.
-    threads (int): How many chunks of sequences may be done at a time; the results don't depend on it.
     """
 
     ambiguous = True
@@ -35,8 +34,8 @@ class GraphChain(Structure[GraphScores]):
     work = ChainWork
     only, only_path = LinearChain.only, LinearChain.only_path
 
-    def __init__(self, graph: StateGraph, *, threads: int = 1):
-        super().__init__(threads=threads)
+    def __init__(self, graph: StateGraph):
+        super().__init__()
         self.graph = graph
         states = np.arange(len(graph.tag_of) + 1)
         by_target = np.argsort(graph.target, kind="stable")
@@ -72,10 +71,8 @@ class GraphChain(Structure[GraphScores]):
         kernels.viterbi(work.potentials, self._of(work), *path)
         return path
 
-    def rank(self, work: ChainWork, n: int) -> list[tuple[float, States]]:
-        states, scores = np.empty((n, work.n_tokens), dtype=np.int32), np.empty(n)
-        found = kernels.n_best(work.potentials, self._of(work), n, states, scores)
-        return [(float(scores[rank]), states[rank]) for rank in range(found)]
+    def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
+        return kernels.n_best(work.potentials, self._of(work), len(scores), states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         drawn = np.empty(uniforms.shape, dtype=np.int32)
@@ -147,15 +144,14 @@ class GraphSegments(SemiMarkov):
     of segments over the graph's states is one like any other, and what it says of states is added up by tag.
 
     graph (StateGraph): Which state may follow which.
-    threads (int): How many chunks of sequences may be done at a time; the results don't depend on it.
     """
 
     ambiguous = True
     work = _ExpandedWork
     score_path, add_path = Structure.score_path, Structure.add_path
 
-    def __init__(self, graph: StateGraph, *, threads: int = 1):
-        super().__init__(threads=threads)
+    def __init__(self, graph: StateGraph):
+        super().__init__()
         self.graph = graph
 
     def prepare(self, scores: Any, clamp: Any = None) -> _ExpandedWork:

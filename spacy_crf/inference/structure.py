@@ -193,8 +193,9 @@ class Structure(Generic[Scores]):
         the state before it, and so on.)"""
         raise NotImplementedError
 
-    def rank(self, work: Work[Scores], n: int) -> list[tuple[float, States]]:
-        """The n best paths of a single sequence that has tokens, ties as in `best`."""
+    def rank(self, work: Work[Scores], states: States, scores: Floats) -> int:
+        """The n best paths of a single sequence that has tokens (int32[n, T], float64[n]), ties as in `best`. RETURNS (int): How
+        many there are."""
         raise NotImplementedError
 
     def draw(self, work: Work[Scores], uniforms: Floats) -> States:
@@ -395,8 +396,9 @@ class Structure(Generic[Scores]):
 
         def search(b: int) -> list[tuple[float, States]]:
             sequence = work.cut(work.chunk(b, b + 1))
-            found = self.rank(sequence, n) if sequence.n_tokens else [(0.0, np.empty(0, dtype=np.int32))]
-            return [(score, self.labels(work, path)) for score, path in found]
+            states, scores = np.empty((n, sequence.n_tokens), dtype=np.int32), np.zeros(n)
+            found = self.rank(sequence, states, scores) if sequence.n_tokens else 1
+            return [(score, self.labels(work, path)) for score, path in zip(scores[:found].tolist(), states)]
 
         return run_chunks(search, range(work.n_sequences), self.threads)
 

@@ -24,22 +24,14 @@ _LARGEST_TABLE = 1 << 22
 
 
 class LocalLoss(LabelledLoss):
-    """Base of the losses in this file: called like a `ClampedLoss`."""
+    """Base of the losses in this file."""
 
     terms: ClassVar[Callable]  # what a class adds, see `losses.terms`
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
-        """Loss of each sequence and the derivative of their sum.
-
-        structure (Structure): Answers the questions about the scores.
-        scores (Scores): Potentials of B sequences.
-        clamp (bool[T, S] or SegmentClamp): What the annotation allows.
-        weights (float64[B]): Factor of each sequence, 1 by default.
-        RETURNS (float64[B], Scores, bool[B]): Weighted losses; the derivative with respect to every score; which sequences have
-            a term that no labelling satisfies: their loss and derivative are 0.
-        """
+        """As `ClampedLoss`. Impossible are sequences with a term that no labelling satisfies."""
         free = structure.without_rules
         work = free.prepare(scores)
         weights = work.check_weights(weights)

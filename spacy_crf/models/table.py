@@ -155,18 +155,14 @@ class Table:
         slots[self._slot_of_pair] = weights
         return slots
 
-    def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats, *, threads: int = 1) -> None:
+    def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C], or with C = S · S float64[T, S, S]) the weights of each token's features."""
         values = _NO_VALUES if features.values is None else features.values
-        n_tokens, scores = len(scores), scores.reshape(len(scores), self.n_columns)
-
-        def add(begin: int) -> None:
-            end = min(begin + _CHUNK, n_tokens)
-            add_scores(
-                features.rows, values, features.starts, begin, end, self._slot_starts, self._slot_columns, slots, scores
-            )
-
-        run_chunks(add, range(0, n_tokens, _CHUNK), threads)
+        tokens, columns = (
+            (features.rows, values, features.starts, 0, len(scores)),
+            (self._slot_starts, self._slot_columns),
+        )
+        add_scores(*tokens, *columns, slots, scores.reshape(len(scores), self.n_columns))
 
     def add_uses(self, uses: Uses, slots: Floats, scores: Floats) -> None:
         """`add_scores` for features that come as pairs with a token."""
