@@ -478,7 +478,7 @@ def test_every_attribute_can_be_read(docs):
     from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 
     attributes = [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES]
-    templates = [f"{name}[0]" for name in attributes if name != "bias" and not name.startswith("ngrams")]
+    templates = [f"{name}[0]" for name in attributes if name != "bias" and not name.startswith(("ngrams", "if:"))]
     clusters = Clusters(WordClusters.of_words((token.text, "01") for doc in docs for token in doc))
     index, _, names = freeze(FeatureSet(templates), docs, clusters=clusters)
     words = [token.text for doc in docs for token in doc]
@@ -637,6 +637,20 @@ def test_ngrams_join_with_what_has_one_value(nlp, padding):
     assert names == [outside, [f"ngrams3[-1]|lower[0]={run}|is" for run in ("^pa", "apa", "pa$", "pap")]]
     with pytest.raises(ValueError, match="CRF108"):
         FeatureSet(["ngrams2[0]|ngrams3[0]"])
+
+
+@pytest.mark.issue(14)
+def test_flags_that_say_nothing_where_they_are_false(nlp):
+    """By themselves, joined, and beside the same flag that says both."""
+    templates = ["if:is_title[0]", "if:has_hyphen[-1]|lower[0]", "is_title[0]", "if:has_digit[0]"]
+    _, _, names = freeze(FeatureSet(templates, padding=False), [Doc(nlp.vocab, words=["Twenty-1", "is", "Big"])])
+    assert names == [
+        ["if:has_digit[0]=1", "if:is_title[0]=1", "is_title[0]=1"],
+        ["if:has_hyphen[-1]|lower[0]=1|is", "is_title[0]=0"],
+        ["if:is_title[0]=1", "is_title[0]=1"],
+    ]
+    with pytest.raises(ValueError, match=r"CRF103.*'if:lower'"):
+        FeatureSet(["if:lower[0]"])
 
 
 @pytest.mark.issue(14)

@@ -128,7 +128,7 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
     if kind == "fn" and name not in functions:
         known = ", ".join(sorted(functions)) or "none"
         raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
-    if not kind and attribute not in LEXEME_ATTRIBUTES and attribute not in TOKEN_ATTRIBUTES:
+    if kind in ("", "if") and attribute not in LEXEME_ATTRIBUTES and attribute not in TOKEN_ATTRIBUTES:
         raise ValueError(Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes()))
 
 

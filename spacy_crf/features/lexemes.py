@@ -70,9 +70,12 @@ _COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
     "short_shape": lambda text, lexeme: _short_shape(lexeme.shape_),
 }
 
+# Those that are 1 or 0, by the name of what is 1 or else absent, so that templates say nothing of words that are otherwise
+_IF = {f"if:{name}": name for name in (*_FLAGS, "has_hyphen", "has_digit")}
+
 _vocab = attrgetter("vocab")
 
-LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *WIDTHS]
+LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *WIDTHS, *_IF]
 
 
 class LexemeTable:
@@ -104,10 +107,12 @@ class LexemeTable:
         self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
         places = {name: column for column, name in enumerate(attributes)}
         self._fields = [(places[name], name) for name in _FIELDS if name in places]
-        self._flags = [(places[name], np.uint64(IDS[name.upper()])) for name in _FLAGS if name in places]
+        named = [*places.items(), *((_IF[name], column) for name, column in places.items() if name in _IF)]
+        self._only_if = [column for name, column in places.items() if name in _IF]
+        self._flags = [(column, np.uint64(IDS[name.upper()])) for name, column in named if name in _FLAGS]
         self._affixes = [(places[name], length) for name, length in _AFFIXES.items() if name in places]
         self._ngrams = [(places[columns_of(name)[0]], n) for name, n in NGRAMS.items() if columns_of(name)[0] in places]
-        self._computed = [(places[name], compute) for name, compute in _COMPUTED.items() if name in places]
+        self._computed = [(column, _COMPUTED[name]) for name, column in named if name in _COMPUTED]
         self._clusters = clusters
         self._clustered = [(places[name], clusters.values[name]) for name in WIDTHS if name in places]
 
@@ -151,6 +156,8 @@ class LexemeTable:
             rows[:, column] = values[:, 0] >> bit & np.uint64(1)
         for column, compute in self._computed:
             rows[:, column] = list(map(self._hash, map(compute, texts, lexemes)))
+        for column in self._only_if:
+            rows[rows[:, column] == 0, column] = ABSENT
         if self._clustered:
             lowers = np.array([lexeme.lower for lexeme in lexemes], dtype=np.uint64)
             numbers = self._clusters.of(texts, values[:, 1], lowers)

@@ -1,4 +1,4 @@
-"""The template language: ``lower[-2..2]``, ``orth[-1]|orth[0]``, ``in:cities[0]``.
+"""The template language: ``lower[-2..2]``, ``orth[-1]|orth[0]``, ``in:cities[0]``, ``if:is_title[0]``.
 
 A template is one or more parts joined by ``|``; a part is an attribute and the offset of the token it is read from.
 ``[a..b]`` stands for one template per offset.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import Errors, shown
 
 OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
-_PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
+_PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn|if):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
 WIDEST_OFFSET = 20
 MOST_TEMPLATES = 10_000  # of one line
 
