@@ -275,3 +275,19 @@ def test_the_clock_reads_one_example_and_lets_go():
     assert [next(batches) for _ in range(3)] == [[0]] * 3
     assert closed
     assert list(clock()(iter([]))) == []
+
+
+@pytest.mark.issue(19)
+def test_frequencies_are_those_of_the_texts():
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
+    emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features, "possible_states": True}
+    nlp, _ = make(model={"emissions": emissions})
+    ner = initialize(nlp, lambda nlp: iter(ner_examples(nlp)))
+    objective, texts = ner.training.corpus.objective, [example.predicted for example in ner_examples(nlp)]
+    words = [token.lower_ for doc in texts for token in doc]
+    names = ner.sparse_features.states.index.names()
+    of_words = [words.count(name.removeprefix("lower[0]=")) for name in names]
+    frequencies = objective.frequencies
+    n_states = objective.n_states
+    assert frequencies[: len(names) * n_states].tolist() == np.repeat(of_words, n_states).tolist()
+    assert set(frequencies[len(names) * n_states :]) == {len(words), len(texts)}  # transitions; first and last tags

@@ -4,6 +4,7 @@ import itertools
 import logging
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -193,10 +194,15 @@ def test_owl_qn_leaves_all_weights_at_zero_under_a_heavy_l1():
     assert "gradient" in optimizer.stop_reason("crf")
 
 
-def test_two_loop_recursion_is_the_bfgs_matrix():
+@pytest.mark.parametrize("frequencies", [None, np.arange(8.0)])
+def test_two_loop_recursion_is_the_bfgs_matrix(frequencies):
     # Nocedal & Wright, eq. 7.16 and 7.20: H <- V' H V + rho s s' with V = I - rho y s'
     rng = np.random.default_rng(3)
-    memory = CurvaturePairs(4)
+    memory, reach = CurvaturePairs(4), np.eye(8)
+    if frequencies is not None:
+        memory.prepare(SimpleNamespace(frequencies=frequencies))
+        reach = np.diag((1 + frequencies) ** -0.3)
+        assert_allclose(memory.propose(np.ones(8))[0], -np.diag(reach))
     matrix = np.diag(rng.uniform(1.0, 9.0, size=8))
     before = Position(np.zeros(8), 0.0, np.zeros(8))
     pairs = []
@@ -207,7 +213,7 @@ def test_two_loop_recursion_is_the_bfgs_matrix():
         pairs.append((after.weights - before.weights, after.gradient - before.gradient))
         before = after
     s, y = pairs[-1]
-    inverse = np.eye(8) * (s @ y) / (y @ y)
+    inverse = reach * (s @ y) / (y @ reach @ y)
     for s, y in pairs[-4:]:
         v = np.eye(8) - np.outer(y, s) / (s @ y)
         inverse = v.T @ inverse @ v + np.outer(s, s) / (s @ y)
@@ -215,6 +221,33 @@ def test_two_loop_recursion_is_the_bfgs_matrix():
     direction, step = memory.propose(gradient)
     assert_allclose(direction, -inverse @ gradient)
     assert step == 1.0
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("l1", [0.0, 0.01])
+def test_frequencies_save_iterations(l1):
+    """Features of very different frequency, as words are."""
+    rng = np.random.default_rng(0)
+    chances = np.geomspace(0.9, 0.005, 60)
+    data, truth = (rng.random((600, 60)) < chances).astype(float), rng.normal(size=60)
+    answers = np.sign(data @ truth + rng.normal(size=600))
+
+    def logistic(weights):
+        margins = answers * (data @ weights)
+        return np.logaddexp(0, -margins).sum(), -data.T @ (answers / (1 + np.exp(margins)))
+
+    def iterations(frequencies, goal):
+        objective, values = Function(logistic, np.zeros(60)), []
+        objective.frequencies = frequencies
+        optimizer = LBFGS(l1=l1, l2=0.01, iterations_per_step=200, tolerance=0, delta=0)
+        optimizer.on_iteration = lambda progress: values.append(progress.objective)
+        optimum = optimizer.step(objective, key="x")
+        return next((n for n, value in enumerate(values) if value <= goal * 1.001), None), optimum
+
+    _, goal = iterations(None, 0.0)
+    with_frequencies, optimum = iterations(data.sum(axis=0), goal)
+    assert optimum == pytest.approx(goal, rel=1e-9)
+    assert with_frequencies < iterations(None, goal)[0]
 
 
 # What they cost

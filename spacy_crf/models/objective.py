@@ -52,6 +52,11 @@ class CorpusObjective(Weights):
     def n_batches(self) -> int:
         return len(self._annotation)
 
+    @property
+    def frequencies(self) -> Floats:
+        """How often the data has what each weight belongs to (float64[n])."""
+        return self.met(self.evidence())
+
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""
         check = checksum([np.frombuffer(repr(self._loss).encode("utf8"), dtype=np.uint8)])

@@ -55,6 +55,10 @@ class Memory(Protocol):
 
     def __bool__(self) -> bool: ...
 
+    def prepare(self, objective: Objective) -> None:
+        """Called at the beginning of each step."""
+        ...
+
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
         """RETURNS (tuple[float64[n], float]): A direction, and the first step to try along it."""
         ...
@@ -127,6 +131,7 @@ class BatchOptimizer(CRFOptimizer):
                 logger.warning(Warnings.CRFW201.format(key=key, optimizer=type(self).__name__))
             run = self._runs[key] = self._start(objective, key)
         if run.stop_reason is None:
+            run.memory.prepare(objective)
             try:
                 self._last_said = time.monotonic()
                 for _ in range(self._iterations(objective)):

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..types import Floats
 from .batch import BatchOptimizer, Position
+from .objective import Objective
 from .vectors import add_scaled, dot, norm
 
 
@@ -43,6 +44,9 @@ class LastDirection:
 
     def __bool__(self) -> bool:
         return self.direction is not None
+
+    def prepare(self, objective: Objective) -> None:
+        """Knows no more than its moves tell."""
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
         direction = np.negative(gradient)

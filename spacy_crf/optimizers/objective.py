@@ -26,7 +26,9 @@ class Objective(Protocol):
     # Equal as long as it is the same function: same data, same layout of the weights. It is saved with the optimizer,
     # so build it from str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
     signature: Hashable
-    # How many evaluations of the objective take as long as one of the model on what was last scored; 0 if nothing was
+    # Two that may be missing: how often the data has what each weight belongs to (float64[n]), and how many evaluations of the
+    # objective take as long as one of the model on what was last scored
+    frequencies: Floats
     passes_per_evaluation: float
 
     def weights(self) -> Floats:
