@@ -1,0 +1,106 @@
+"""What clusters of words gain, and what they cost: ``python -m tests.benchmarks.clusters``
+
+The preset of `crf_ner` without clusters, with those of spacy-lookups-data where it is installed, and with Brown clusters of files
+under ``plain/``.
+"""
+
+import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Optional
+
+import typer
+from spacy.language import Language
+from spacy.util import registry
+
+from spacy_crf.cli.clusters import clusters_of_texts
+from spacy_crf.features.clusters import write_clusters
+
+from .accuracy import SETTINGS
+from .data import data_folder, iob2_tags, make_doc, make_examples, read_sentences
+from .measure import entity_f1, show, side_by_side
+from .ours import make_pipeline, train
+
+ATTRIBUTES = ["cluster", "cluster4", "cluster6", "cluster10", "cluster20"]
+EXTRA = [f"{attribute}[-1..1]" for attribute in ATTRIBUTES]
+LEAST_SHARE = 0.9  # of the speed without
+
+
+def main(
+    sets: Annotated[str, typer.Option(help="Sets of entities, between commas.")] = "wnut17",
+    texts: Annotated[str, typer.Option(help="Files under plain/, between commas; none for no Brown clusters.")] = (
+        "tweets.txt,novels.txt,news_reuters.txt,news_wikinews.txt,wikipedia.txt"
+    ),
+    n: Annotated[int, typer.Option(help="How many Brown clusters.")] = 1000,
+    min_count: Annotated[int, typer.Option(help="Words that are rarer are in none.")] = 3,
+    lower: Annotated[bool, typer.Option(help="Leave case out of account.")] = False,
+    max_iterations: Annotated[Optional[int], typer.Option(help="Of L-BFGS, until it converges by default.")] = None,
+) -> None:
+    """F1 of entities on dev and test, and the speed of prediction, one beside the other."""
+    header, rows = ["set", "clusters", "words", "dev F1", "test F1", "gain", "tokens/s", "share", ""], []
+    with TemporaryDirectory() as folder:
+        sources = {"none": None}
+        if "en" in registry.lookups:
+            sources["spacy-lookups-data"] = "spacy-lookups-data"
+        if texts:
+            sources[f"Brown, {n}"] = _brown(texts.split(","), Path(folder) / "clusters.bin", n, min_count, lower)
+        for name in sets.split(","):
+            rows += _compare(name, sources, max_iterations)
+    show("Clusters of words", header, rows, note=f"L-BFGS with {SETTINGS}; templates {', '.join(EXTRA)}.")
+
+
+def _brown(texts: list[str], path: Path, n: int, min_count: int, lower: bool) -> str:
+    files = [data_folder() / "plain" / name for name in texts]
+    start, cpu = time.perf_counter(), time.process_time()
+    made = clusters_of_texts(files, n, path, min_count=min_count, lower=lower)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    print(f"{len(made.words)} words in {n} Brown clusters after {seconds:.0f} s ({cpu:.0f} s of a core)")
+    write_clusters(path, made)
+    return str(path)
+
+
+def _compare(name: str, sources: dict[str, Optional[str]], max_iterations: Optional[int]) -> list[list[object]]:
+    """Rows of the table."""
+    pipelines = {source: _train(name, given, max_iterations) for source, given in sources.items()}
+    docs = {source: [make_doc(nlp.vocab, s) for s in read_sentences(name, "test")] for source, nlp in pipelines.items()}
+    tasks = [partial(_predict, nlp, docs[source]) for source, nlp in pipelines.items()]
+    seconds = dict(zip(pipelines, side_by_side(*tasks, repeats=9)))
+    rows, without = [], None
+    for source, nlp in pipelines.items():
+        dev, test = (_f1(nlp, name, part) for part in ("dev", "test"))
+        without = test if without is None else without
+        share = seconds["none"] / seconds[source]
+        clusters = nlp.get_pipe("crf_ner").sparse_features.clusters
+        speed = round(sum(map(len, docs[source])) / seconds[source])
+        met = "met" if share >= LEAST_SHARE else "MISSED"
+        rows.append(
+            [name, source, len(clusters or ()), dev, test, f"{test - without:+.2f}", speed, f"{share:.2f}", met]
+        )
+    return rows
+
+
+def _train(name: str, clusters: Optional[str], max_iterations: Optional[int]) -> Language:
+    features = {"@misc": "spacy_crf.ner_features.v1", "extra": EXTRA if clusters else []}
+    nlp = make_pipeline("crf_ner", {"model": {"emissions": {"features": features}}})
+    if clusters:
+        nlp.config["initialize"]["components"]["crf_ner"] = {"clusters": clusters}
+    stop = {} if max_iterations is None else {"max_iterations": max_iterations}
+    train(nlp, make_examples(nlp.vocab, read_sentences(name, "train")), **SETTINGS, **stop)
+    return nlp
+
+
+def _predict(nlp: Language, docs: list) -> None:
+    pipe = nlp.get_pipe("crf_ner")
+    for begin in range(0, len(docs), 128):
+        pipe.predict(docs[begin : begin + 128])
+
+
+def _f1(nlp: Language, name: str, part: str) -> float:
+    sentences = read_sentences(name, part)
+    docs = nlp.pipe([make_doc(nlp.vocab, sentence) for sentence in sentences])
+    return entity_f1([s.tags for s in sentences], [iob2_tags(doc) for doc in docs])
+
+
+if __name__ == "__main__":
+    typer.run(main)
