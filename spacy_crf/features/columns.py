@@ -15,6 +15,7 @@ from spacy.vocab import Vocab
 from ..kernels.hashing import place
 from .clusters import Clusters
 from .doc_batch import DocBatch, sequence_starts
+from .document import DOCUMENT_ATTRIBUTES, READS, read_document
 from .gazetteers import Gazetteer
 from .items import Items, Source, read_items
 from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, padding_values
@@ -29,7 +30,7 @@ ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 def known_attributes() -> str:
     """For error messages: everything a template may name."""
-    names = sorted([*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES])
+    names = sorted([*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES])
     return ", ".join([*names, "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"])
 
 
@@ -49,7 +50,7 @@ class TokenColumns(NamedTuple):
 class ColumnReader:
     """Reads Docs into columns.
 
-    lexeme_attributes, token_attributes: Names of plain attributes, in the order of their columns.
+    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns.
     gazetteers: By the name of their attribute; their columns follow.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
     clusters: Those that attributes of the lexeme read.
@@ -61,6 +62,7 @@ class ColumnReader:
         self,
         lexeme_attributes: list[str],
         token_attributes: list[str],
+        document_attributes: list[str],
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
@@ -71,6 +73,7 @@ class ColumnReader:
     ):
         self.lexeme_attributes = lexeme_attributes
         self.token_attributes = token_attributes
+        self.document_attributes = document_attributes
         self.gazetteers = gazetteers
         self.item_sources = item_sources
         self.clusters = clusters
@@ -79,6 +82,7 @@ class ColumnReader:
         self.max_lexemes = max_lexemes
         self.names: Optional[dict[int, str]] = None
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
+        self._forms = [lexeme_attributes.index(name) for name in READS] if document_attributes else []
         self._table = self._new_table()
 
     @property
@@ -113,14 +117,20 @@ class ColumnReader:
         if len(table) > self.max_lexemes:
             table = self._table = self._new_table()
         starts, reach = sequence_starts(docs.sent_start, doc_starts), self.reach
-        lexemes, positions = place(table.numbers(docs.words, docs), starts, reach)
+        numbers = table.numbers(docs.words, docs)
+        lexemes, positions = place(numbers, starts, reach)
         n_plain = len(self.token_attributes)
-        values = np.empty((len(lexemes), n_plain + len(self.gazetteers)), dtype=np.uint64)
-        if values.shape[1]:
+        n_columns = n_plain + len(self.document_attributes) + len(self.gazetteers)
+        values = np.empty((len(lexemes), n_columns), dtype=np.uint64)
+        if n_columns:
             tokens = np.empty((2 * reach + len(attributes), values.shape[1]), dtype=np.uint64)
             tokens[: 2 * reach] = padding_values(reach, self.padding, self.names)[:, None]
             tokens[2 * reach :, :n_plain] = attributes
-            for column, read in enumerate(self.gazetteers.values(), start=n_plain):
+            if self.document_attributes:
+                forms = table.columns[numbers[:, np.newaxis], self._forms]
+                found = read_document(self.document_attributes, forms, doc_starts, starts)
+                tokens[2 * reach :, n_plain : n_plain + found.shape[1]] = found
+            for column, read in enumerate(self.gazetteers.values(), start=n_columns - len(self.gazetteers)):
                 for doc, begin, end in zip(docs, doc_starts, doc_starts[1:]):
                     tokens[2 * reach + begin : 2 * reach + end, column] = read(doc)
             rows, _ = place(np.arange(2 * reach, len(tokens), dtype=np.int32), starts, reach)

@@ -16,6 +16,7 @@ from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
 from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
+from .document import DOCUMENT_ATTRIBUTES, READS
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
@@ -108,9 +109,12 @@ class FeatureSet:
         sources = {a: self.functions[a[3:]] for a in attributes if a.startswith("fn:")}
         sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
         offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
+        of_document = [a for a in attributes if a in DOCUMENT_ATTRIBUTES]
+        of_lexeme = [*attributes, *READS] if of_document else attributes
         return ColumnReader(
-            [column for a in attributes if a in LEXEME_ATTRIBUTES for column in columns_of(a)],
+            [column for a in dict.fromkeys(of_lexeme) if a in LEXEME_ATTRIBUTES for column in columns_of(a)],
             self.token_attributes,
+            of_document,
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
             clusters=clusters if self.reads_clusters else None,
@@ -128,7 +132,7 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
     if kind == "fn" and name not in functions:
         known = ", ".join(sorted(functions)) or "none"
         raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
-    if kind in ("", "if") and attribute not in LEXEME_ATTRIBUTES and attribute not in TOKEN_ATTRIBUTES:
+    if kind in ("", "if", "doc") and attribute not in {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES}:
         raise ValueError(Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes()))
 
 
@@ -161,7 +165,12 @@ class CompiledTemplates:
         self.templates = [one for template in plain for one in _one_valued(template)]
         self.item_templates = [t for t in templates if any(_is_item(part.attribute) for part in t.parts)]
         self.reader = reader
-        attributes = [*reader.lexeme_attributes, *reader.token_attributes, *reader.gazetteers]
+        attributes = [
+            *reader.lexeme_attributes,
+            *reader.token_attributes,
+            *reader.document_attributes,
+            *reader.gazetteers,
+        ]
         self._column = {attribute: column for column, attribute in enumerate(attributes)}
         self.seeds = np.array([template_seed(template) for template in self.templates], dtype=np.uint64)
         widths = [len(template.parts) for template in self.templates]

@@ -64,6 +64,7 @@ def _short_shape(shape: str) -> str:
 # From a word and its lexeme to a string or a number
 _COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
     "length": lambda text, lexeme: len(text),
+    "capitals": lambda text, lexeme: sum(map(str.isupper, text)),
     "has_hyphen": lambda text, lexeme: int("-" in text),
     "has_digit": lambda text, lexeme: int(any(map(str.isdigit, text))),
     "folded": lambda text, lexeme: with_zeros(lexeme.lower_),
