@@ -17,7 +17,7 @@ from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
-from spacy_crf.features.presets import features, ner_features, tagger_features
+from spacy_crf.features.presets import features, ner_features, ner_features_v2, tagger_features, tagger_features_v2
 from spacy_crf.features.segment_presets import segment_features
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
@@ -434,6 +434,10 @@ MISTAKES = {
     "functions": (lambda given: features(["lower[0]"], functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}, {"a": None}]),
     "extra": (ner_features, [*NOTHING_OF_THE_KIND, {}]),
     "extra of taggers": (tagger_features, NOTHING_OF_THE_KIND),
+    "extra of v2": (ner_features_v2, [*NOTHING_OF_THE_KIND, {}]),
+    "without": (lambda given: tagger_features_v2(without=given), [*NOTHING_OF_THE_KIND, ["tag[0]"], ["lower[-3..3]"]]),
+    "window": (lambda given: ner_features_v2(window=given), [None, True, -1, 21, 1.5, "2", [2]]),
+    "transitions of v2": (lambda given: ner_features_v2(transitions=given), [*NOTHING_OF_THE_KIND, ["lower"]]),
     "seg templates": (segment_features, [*NOTHING_OF_THE_KIND, [MANY.replace("lower", "seg.first:lower")]]),
     "seg extra": (lambda given: segment_features(extra=given), [*NOTHING_OF_THE_KIND, ["seg.in:\ud800"]]),
     "seg functions": (lambda given: segment_features(functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}]),
@@ -510,9 +514,27 @@ def test_features_have_the_hashes_of_saved_models(nlp):
 
 
 def test_presets_make_indices(docs):
-    for preset in (ner_features, tagger_features):
+    for preset in (ner_features, tagger_features, ner_features_v2, tagger_features_v2):
         index, _, _ = freeze(preset(extra=["tag[0]"]), docs)
         assert "tag[0]=NNP" in index.names()
+
+
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("preset", [ner_features_v2, tagger_features_v2])
+def test_presets_change_without_being_copied(preset):
+    whole = preset().spelled()
+    changed = preset(extra=["tag[0]"], without=["lower[-2..-1]", "bias"]).spelled()
+    assert changed == [name for name in whole if name not in ("lower[-2]", "lower[-1]", "bias")] + ["tag[0]"]
+    assert {"lower[-3]", "lower[3]"} == {*preset(window=3, without=["lower[3]"], extra=["lower[3]"]).spelled()} - {
+        *whole,
+        *(
+            f"{name}[{n}]"
+            for name in ("shape", "if:is_title", "if:is_upper", "if:is_digit", "if:has_hyphen")
+            for n in (-3, 3)
+        ),
+    }
+    assert preset(transitions=["lower[0]"]).spelled()[-1] == "transition lower[0]"
+    assert {preset(padding=padding).spelled()[0] for padding in (True, False)} == {"padding", "no padding"}
 
 
 def test_index_survives_saving_and_merging(docs):
@@ -685,11 +707,13 @@ def make_lengths():
     return lambda doc: [[float(len(token))] for token in doc]
 
 
-@pytest.mark.parametrize("name", ["features", "ner_features", "tagger_features"])
+@pytest.mark.parametrize(
+    "name", ["features.v1", *(f"{kind}_features.v{n}" for kind in ("ner", "tagger") for n in (1, 2))]
+)
 def test_functions_are_named_in_the_config(name):
     """confection refused them where the type said that they are functions."""
-    block = {"@misc": f"spacy_crf.{name}.v1", "functions": {"lengths": {"@misc": "test_features.lengths"}}}
-    block["templates" if name == "features" else "extra"] = ["fn:lengths[0]"]
+    block = {"@misc": f"spacy_crf.{name}", "functions": {"lengths": {"@misc": "test_features.lengths"}}}
+    block["templates" if name == "features.v1" else "extra"] = ["fn:lengths[0]"]
     feature_set = registry.resolve({"features": block})["features"]
     doc = Doc(spacy.blank("en").vocab, words=["a", "bcd"])
     assert feature_set.functions["lengths"](doc) == [[1.0], [3.0]]

@@ -217,7 +217,14 @@ _NAMED = {
     ],
     "@misc": [
         *(f"spacy_crf.{name}.v1" for name in ("features", "ner_features", "tagger_features", "segment_features")),
-        *("spacy_crf.constraints.v1", "test_fuzz.letters.v1", "test_fuzz.words.v1", "no.v1"),
+        *(
+            "spacy_crf.ner_features.v2",
+            "spacy_crf.tagger_features.v2",
+            "spacy_crf.constraints.v1",
+            "test_fuzz.letters.v1",
+            "test_fuzz.words.v1",
+            "no.v1",
+        ),
     ],
     "@scorers": ["spacy.ner_scorer.v1", "spacy_crf.tagger_scorer.v1", "spacy.textcat_scorer.v2"],
 }
