@@ -15,11 +15,11 @@ from thinc.api import Adam
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.models.views import view_corpus
 from spacy_crf.models.weights import Evidence
 from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchored
 from spacy_crf.optimizers.dual import FrankWolfe
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.prepared_corpus import VIEWS
 
 from .test_growing import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, found, make, texts_of, wanted
 from .util import NER_TEXTS, ner_examples
@@ -44,7 +44,7 @@ def anchored(nlp, component, texts):
     anchor = pipe.training.going_on.anchor(
         pipe, pipe.training.frame().evidence_of([example.predicted for example in texts])
     )
-    return Anchored(view_corpus("objective", pipe.model, pipe.loss, [pipe.training.data(texts)]), anchor), anchor
+    return Anchored(VIEWS["objective"](pipe.model, pipe.loss, [pipe.training.data(texts)]), anchor), anchor
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -53,7 +53,7 @@ def test_the_anchored_objective_and_its_gradient(component):
     texts = texts_of(nlp, component, new=True)
     objective, anchor = anchored(nlp, component, texts)
     pipe = nlp.get_pipe(component)
-    plain = view_corpus("objective", pipe.model, pipe.loss, [pipe.training.data(texts)])
+    plain = VIEWS["objective"](pipe.model, pipe.loss, [pipe.training.data(texts)])
     rng = np.random.default_rng(0)
     distance = rng.normal(size=len(anchor.begin))
     value, gradient = objective.evaluate(distance)

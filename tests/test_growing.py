@@ -9,7 +9,7 @@ from spacy.training import Example
 from spacy.util import registry
 from thinc.util import data_validation
 
-from spacy_crf.models.views import view_corpus
+from spacy_crf.pipeline.prepared_corpus import VIEWS
 
 from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, tag_examples
 
@@ -179,7 +179,7 @@ def test_online_rules_remember_what_they_knew_of_each_weight(component, optimize
     before = sgd._runs[component]
     remembered = {name: array[before.slot_of_weight] for name, array in before.arrays.items()}
     pipe.add_label("NEW")
-    view = view_corpus("sequences", pipe.model, pipe.loss, [pipe.training.data(examples)])
+    view = VIEWS["sequences"](pipe.model, pipe.loss, [pipe.training.data(examples)])
     after = sgd._run_of(view, component)
     places = view.places(before.frame)
     assert after is not before and after.count == before.count

@@ -15,7 +15,6 @@ from spacy.util import registry
 from spacy_crf.features.segments import SegmentFeatureSet
 from spacy_crf.kernels import walk as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.models.views import view_corpus
 from spacy_crf.optimizers.arow import AROW
 from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -23,6 +22,7 @@ from spacy_crf.optimizers.online import EMPTY
 from spacy_crf.optimizers.passive_aggressive import PassiveAggressive
 from spacy_crf.optimizers.perceptron import AveragedPerceptron, BatchPerceptron, VotedPerceptron
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
+from spacy_crf.pipeline.prepared_corpus import VIEWS
 
 SENTENCES = [
     ("Ada Lovelace visited London in May", ["B-PER", "I-PER", "O", "B-LOC", "O", "O"]),
@@ -110,14 +110,12 @@ def make_pipe(loss, component="crf_ner", *, partial=False, pairs=False, weights=
 
 
 def objectives(pipe, examples):
-    return [
-        view_corpus(kind, pipe.model, pipe.loss, [pipe.training.data(examples)]) for kind in ("objective", "sequences")
-    ]
+    return [VIEWS[kind](pipe.model, pipe.loss, [pipe.training.data(examples)]) for kind in ("objective", "sequences")]
 
 
 def loss_of(pipe, example):
     """The loss of one example as a function of the weights."""
-    return view_corpus("objective", pipe.model, pipe.loss, [pipe.training.data([example])]).evaluate
+    return VIEWS["objective"](pipe.model, pipe.loss, [pipe.training.data([example])]).evaluate
 
 
 def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory=EMPTY):

@@ -235,9 +235,9 @@ def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floa
     ends = np.zeros((2, _padded(size)))
     if not layout.is_whole:
         transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
-    shift, spread = _exp(transitions, matrices[:, :size, :size])
-    first_shift, first_spread = _exp(first[layout.order], ends[0, :size])
-    last_shift, last_spread = _exp(last[layout.order], ends[1, :size])
+    shift, spread = exp_less(transitions, matrices[:, :size, :size])
+    first_shift, first_spread = exp_less(first[layout.order], ends[0, :size])
+    last_shift, last_spread = exp_less(last[layout.order], ends[1, :size])
     block = np.ascontiguousarray(matrices[layout.block])
     return Exponentials(
         layout=layout,
@@ -252,7 +252,7 @@ def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floa
     )
 
 
-def _exp(scores: Floats, out: Floats):
+def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
     """exp of a vector or of each matrix, less its maximum. RETURNS: The maxima, and how far from them scores lie."""
     axes = tuple(range(scores.ndim))[-2:]
     largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)

@@ -15,7 +15,7 @@ from ..kernels import semi_markov as kernels
 from ..kernels.numerics import SPREAD
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
-from .scaling import Shared
+from .scaling import Shared, exp_less
 from .structure import Chunk, LikelySpans, SpanStates, States, Structure, Work
 
 
@@ -272,36 +272,26 @@ class _Exponentials(NamedTuple):
 
 
 def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Floats) -> _Exponentials:
-    exp_transitions, shift, spread = _exp(transitions)
-    exp_first, first_shift, first_spread = _exp(first[np.newaxis])
-    exp_last, last_shift, last_spread = _exp(last[np.newaxis])
+    exp_transitions, ends = np.empty_like(transitions), np.empty((2, len(first)))
+    shift, spread = exp_less(transitions, exp_transitions)
+    first_shift, first_spread = exp_less(first, ends[0])
+    last_shift, last_spread = exp_less(last, ends[1])
     exp_lengths = np.exp(np.minimum(lengths, kernels.EXTRA))
     allowed = exp_lengths > 0
     return _Exponentials(
         exp_transitions,
         np.ascontiguousarray(exp_transitions.transpose(0, 2, 1)),
         exp_lengths,
-        exp_first[0],
-        exp_last[0],
+        *ends,
         shift,
         float(first_shift[0] + last_shift[0]),
         (allowed[1:] <= allowed[:-1]).all(axis=0),
-        max(spread, first_spread, last_spread),
+        float(max(spread.max(initial=0.0), first_spread[0], last_spread[0])),
         _largest(lengths),
     )
 
 
 _shared = Shared(_exponentials, most=4)
-
-
-def _exp(scores: Floats) -> tuple[Floats, Floats, float]:
-    """exp of vectors or matrices, less the maximum of each. RETURNS: They, the maxima, and the largest distance from them."""
-    axes = tuple(range(1, scores.ndim))
-    largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
-    largest = np.where(largest > -np.inf, largest, 0.0)
-    less = scores - largest
-    spread = -np.where(less > -np.inf, less, 0.0).min(initial=0.0)
-    return np.exp(less), largest.reshape(-1)[...], float(spread)
 
 
 def _largest(scores: Floats) -> float:

@@ -20,20 +20,29 @@ from ..losses.clamped import ClampedLoss
 from ..types import ChainCorpus, Floats
 
 
-class Objective(Protocol):
-    """A component's training loss, without regularizer, as a function of all its weights as one vector."""
+class Weighed(Protocol):
+    """What has weights, as one vector."""
 
     # Equal as long as it is the same function: same data, same layout of the weights. It is saved with the optimizer,
     # so build it from str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
     signature: Hashable
-    # Two that may be missing: how often the data has what each weight belongs to (float64[n]), and how many evaluations of the
-    # objective take as long as one of the model on what was last scored
-    frequencies: Floats
-    passes_per_evaluation: float
 
     def weights(self) -> Floats:
         """RETURNS (float64[n]): A copy of the model's current weights."""
         ...
+
+    def assign(self, weights: Floats) -> None:
+        """Write the weights to the model, which may round them to float32. Called at the end of each step."""
+        ...
+
+
+class Objective(Weighed, Protocol):
+    """A component's training loss, without regularizer, as a function of all its weights."""
+
+    # Two that may be missing: how often the data has what each weight belongs to (float64[n]), and how many evaluations of the
+    # objective take as long as one of the model on what was last scored
+    frequencies: Floats
+    passes_per_evaluation: float
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         """Leave the model as it is and answer for other weights.
@@ -41,10 +50,6 @@ class Objective(Protocol):
         weights (float64[n]): Belong to the optimizer: neither change nor keep them.
         RETURNS (tuple[float, float64[n]]): The loss and its gradient, an array the optimizer may overwrite and keep.
         """
-        ...
-
-    def assign(self, weights: Floats) -> None:
-        """Write the weights to the model, which may round them to float32. Called at the end of each step."""
         ...
 
 
@@ -56,25 +61,16 @@ class WeightFrame(Protocol):
         ...
 
 
-class SequenceObjective(WeightFrame, Protocol):
+class SequenceObjective(WeightFrame, Weighed, Protocol):
     """What optimizers ask for that learn from one sequence after the other: the corpus itself."""
 
-    signature: Hashable  # as in Objective
     layout: tuple[int, ...]  # equal for vectors that mean the same weights, whatever the data
     loss: ClampedLoss
     corpus: ChainCorpus
     anchor: Any  # an `Anchor` where a model goes on from what it has learned, or None
 
-    def weights(self) -> Floats:
-        """RETURNS (float64[n]): A copy of the model's current weights."""
-        ...
-
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
         """The weights (float64[n]) as thinc knows them: by the id of their model and their name."""
-        ...
-
-    def assign(self, weights: Floats) -> None:
-        """Write the weights to the model, which may round them to float32."""
         ...
 
     def frame(self) -> WeightFrame:
@@ -102,9 +98,7 @@ class CRFOptimizer(Optimizer):
     """An optimizer that asks for the objective; thinc's, because ``[training.optimizer]`` takes no other."""
 
     wants_sequences: ClassVar[bool] = False  # a SequenceObjective instead of an Objective
-    wants_whole_corpus: ClassVar[bool] = (
-        True  # in every step; False for those that can learn from one batch after the other
-    )
+    wants_whole_corpus: ClassVar[bool] = True  # in every step; False for those that learn from batch after batch
     identity: ClassVar[tuple[str, ...]]  # settings that saved state depends on
 
     def __post_init__(self) -> None:

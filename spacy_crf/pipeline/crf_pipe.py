@@ -27,10 +27,10 @@ from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..models.emissions import EmissionFeatures
-from ..models.pruning import prune
 from ..models.role import gives
-from ..models.sparse import SparseRole
+from ..models.sparse import SparseRole, prune
 from ..schemes import NO_SEGMENTS, Segments
+from ..sealed import write_whole
 from ..types import Floats
 from . import saving
 from .annotation.annotation import Annotation
@@ -569,7 +569,7 @@ class CRFPipe(TrainablePipe):
 
     def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
         """Save to a folder. A model that is there already stays until the new one is complete."""
-        saving.write(Path(path), self.to_bytes())
+        write_whole(Path(path) / saving.FILE_NAME, self.to_bytes())
 
     def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "CRFPipe":
         """Load what `to_disk` wrote. After an error the component is as it was before.

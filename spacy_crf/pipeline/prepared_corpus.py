@@ -9,14 +9,19 @@ from spacy.training import Example
 from ..errors import Errors
 from ..features.columns import ANNOTATION
 from ..features.doc_batch import doc_bounds
+from ..models.objective import CorpusObjective
 from ..models.role import AnnotatedDocs
-from ..models.views import view_corpus
+from ..models.sequences import SequencesObjective
 from ..models.weights import Evidence
 from . import supervision
 from .supervision import Keys
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
+
+
+# How optimizers ask for a corpus: to evaluate all of it, or to learn from one sequence after the other
+VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
 
 
 class PreparedCorpus:
@@ -33,7 +38,7 @@ class PreparedCorpus:
         self.n_tokens = 0
         self._knows = self._of_pipe()
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
-        self.objective = view_corpus(kind, pipe.model, pipe.loss, corpus)
+        self.objective = VIEWS[kind](pipe.model, pipe.loss, corpus)
         if pipe.training.going_on is not None:
             from ..optimizers.anchor import Anchored  # prediction does without
 

@@ -10,7 +10,7 @@ import srsly
 from thinc.api import Model
 
 from ..errors import Errors
-from ..sealed import Format, seal, unseal, write_whole
+from ..sealed import Format, seal, unseal
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -113,10 +113,6 @@ def unchanged_by_errors(pipe: "CRFPipe") -> Iterator[None]:
             current.clear()
             current.update(before)
         raise
-
-
-def write(folder: Path, data: bytes) -> None:
-    write_whole(folder / FILE_NAME, data)
 
 
 def read(folder: Path) -> tuple[Path, bytes]:
