@@ -283,8 +283,8 @@ def test_spans_end_with_their_sentence():
     doc[2].is_sent_start = True
     compiled = CompiledSegments(SegmentFeatureSet(["seg.text"]), {})
     builder = SpanIndexBuilder(compiled, FeatureIndex.empty())
-    columns = compiled.reader.read([doc])
     compiled.reader.keep_names(True)
+    columns = compiled.reader.read([doc])
     builder.add([doc], columns, *all_spans(np.array([2, 2, 4, 4]), 0, 4, 4))
     index = builder.freeze(np.ones(len(builder), dtype=bool), doc.vocab)
     known = compiled.known_spans([doc], columns, 4, index, FeatureIndex.empty())

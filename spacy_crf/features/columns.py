@@ -101,13 +101,11 @@ class ColumnReader:
     def _new_table(self) -> LexemeTable:
         return LexemeTable(self.lexeme_attributes, self.reach, self.padding, self.names, self.clusters)
 
-    def spell(self, attribute: str, value: np.uint64, vocab: Vocab) -> str:
-        """The value of an attribute for humans; for values read since names are kept."""
-        if int(value) in (self.names or ()):
-            return self.names[int(value)]
-        if attribute in STRING_ATTRIBUTES:
-            return vocab.strings[int(value)]
-        return str(np.int64(value))
+    def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
+        """Values of an attribute for humans; for values read since names are kept."""
+        names = self.names or {}
+        other = vocab.strings.__getitem__ if attribute in STRING_ATTRIBUTES else _signed
+        return [names[value] if value in names else other(value) for value in values.tolist()]
 
     def read(self, docs: list[Doc]) -> TokenColumns:
         docs = DocBatch.of(docs)
@@ -137,3 +135,7 @@ class ColumnReader:
             values[:] = tokens[rows]
         items = {name: read_items(name, source, docs, self.names) for name, source in self.item_sources.items()}
         return TokenColumns(starts, doc_starts, positions, lexemes, table, values, items)
+
+
+def _signed(value: int) -> str:
+    return str(value - (1 << 64) if value >> 63 else value)

@@ -379,7 +379,7 @@ class IndexBuilder(FeatureCounter):
             widths[rows] = len(parts)
             for n, part in enumerate(parts):
                 distinct, inverse = np.unique(values[rows, n], return_inverse=True)
-                texts = [self._compiled.reader.spell(part.attribute, value, vocab) for value in distinct]
+                texts = self._compiled.reader.spell(part.attribute, distinct, vocab)
                 spelled[rows, n] = np.array([place.setdefault(text, len(place)) for text in texts])[inverse]
         parts = spelled[np.arange(self._most_parts) < widths[:, None]]
         return self._index(keep, self._name_of[template_of], widths, parts, list(place))

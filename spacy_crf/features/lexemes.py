@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Optional
 
 import numpy as np
@@ -152,7 +152,8 @@ class LexemeTable:
         for place, (column, _) in enumerate(self._fields, start=2):
             rows[:, column] = values[:, place]
             if self.names is not None:
-                self.names.update((value, vocab.strings[value]) for value in values[:, place].tolist())
+                found = values[:, place].tolist()
+                self.names.update(zip(found, map(vocab.strings.__getitem__, found)))
         for column, bit in self._flags:
             rows[:, column] = values[:, 0] >> bit & np.uint64(1)
         for column, compute in self._computed:
@@ -177,7 +178,7 @@ class LexemeTable:
             if self.names is not None:
                 for length, of_length in zip(lengths, hashes.T.tolist()):
                     affix = slice(length) if length > 0 else slice(length, None)
-                    self.names.update((value, text[affix]) for value, text in zip(of_length, texts))
+                    self.names.update(zip(of_length, map(itemgetter(affix), texts)))
         self._append(rows)
         self._index.insert(np.array(orths, dtype=np.uint64))
 

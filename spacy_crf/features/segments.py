@@ -597,7 +597,7 @@ class SpanIndexBuilder(FeatureCounter):
         self._templates = compiled.feature_set.spans + compiled.feature_set.span_items
         super().__init__([*map(str, self._templates)], known)
         self._template_of: list[int] = []
-        self._spelled: list[list[str]] = []
+        self._spelled: list[tuple[str, ...]] = []
 
     def add(self, docs: list[Doc], columns: TokenColumns, begin: NDArray, length: NDArray) -> TokenFeatures:
         """Counts the features of some spans.
@@ -606,21 +606,24 @@ class SpanIndexBuilder(FeatureCounter):
         """
         hashes, items = self._compiled.hash(docs, columns, begin, length)
         width, n_plain = max(1, hashes.shape[1]), len(self._compiled.feature_set.spans)
-        tokens = [token for doc in docs for token in doc] if len(begin) else []
-        new = [(*divmod(at, width), "") for at in self._table.add(hashes.ravel()).tolist()]
-        names = items.names()
-        new += [
-            (int(items.span[at]), n_plain + int(items.template[at]), names[at])
-            for at in self._table.add(items.hash).tolist()
-        ]
-        for n, number, name in new:
-            words = tokens[int(begin[n]) : int(begin[n]) + int(length[n])]
-            parts = self._templates[number].parts
-            self._template_of.append(number)
-            self._spelled.append(
-                [name if part.kind in _ITEMS else _spell(part, words, self._compiled, columns, int(begin[n]))
-                 for part in parts]
-            )  # fmt: skip
+        at, at_item, names = self._table.add(hashes.ravel()), self._table.add(items.hash), items.names()
+        of_items = [names[n] for n in at_item.tolist()]
+        span = np.concatenate([at // width, items.span[at_item]])
+        template_of = np.concatenate([at % width, n_plain + items.template[at_item]])
+        texts: list[tuple[str, ...]] = [()] * len(span)
+        for number in np.unique(template_of):
+            [new] = np.nonzero(template_of == number)
+            spans = begin[span[new]], length[span[new]]
+            parts = [
+                [of_items[n] for n in (new - len(at)).tolist()]
+                if part.kind in _ITEMS
+                else _spell(part, *spans, self._compiled, columns, docs[0].vocab)
+                for part in self._templates[number].parts
+            ]
+            for n, text in zip(new.tolist(), zip(*parts)):
+                texts[n] = text
+        self._template_of += template_of.tolist()
+        self._spelled += texts
         rows = self._table.rows(hashes.ravel())
         [known] = np.nonzero(rows >= 0)
         span = np.concatenate([known // width, items.span])
@@ -638,17 +641,17 @@ class SpanIndexBuilder(FeatureCounter):
         return self._index(keep, template_of, [*map(len, texts)], np.array(parts, dtype=np.int32), list(place))
 
 
-def _spell(part: SegmentPart, words, compiled: CompiledSegments, columns: TokenColumns, begin: int) -> str:
-    """What a plain part finds in a span, for humans."""
+def _spell(
+    part: SegmentPart, begin, length, compiled: CompiledSegments, columns: TokenColumns, vocab: Vocab
+) -> list[str]:
+    """What a plain part finds in spans, for humans."""
+    tokens, spell = compiled.tokens, compiled.reader.spell
     if part.kind == "length":
-        return str(len(words))
+        return [*map(str, length.tolist())]
     if part.kind in _WHOLE:
-        return " ".join(getattr(word, f"{_WHOLE[part.kind]}_") for word in words)
-    name, offset = part.of_token
-    token = begin + offset + (0 if part.kind in _OPENING else len(words) - 1)
-    sequence = np.searchsorted(columns.starts, begin, side="right") - 1
-    before, behind = columns.starts[sequence] - token, token - columns.starts[sequence + 1] + 1
-    if before > 0 or behind > 0:
-        return f"<BOS{before}>" if before > 0 else f"<EOS{behind}>"
-    value = compiled.tokens.part_values(columns, Part(name, 0), np.array([token]))[0]
-    return compiled.reader.spell(name, value, words[0].vocab)
+        attribute = _WHOLE[part.kind]
+        everywhere = np.arange(len(columns.positions))
+        words = spell(attribute, tokens.part_values(columns, Part(attribute, 0), everywhere), vocab)
+        return [" ".join(words[b:e]) for b, e in zip(begin.tolist(), (begin + length).tolist())]
+    at = begin if part.kind in _OPENING else begin + length - 1
+    return spell(part.name, tokens.part_values(columns, part.of_token, at), vocab)
