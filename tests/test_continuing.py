@@ -325,7 +325,7 @@ NEURAL = {
 @pytest.mark.parametrize(
     ("component", "emissions"), [*zip(COMPONENTS, [None] * 3), ("crf_tagger", NEURAL)], ids=[*COMPONENTS, "neural"]
 )
-def test_initialize_that_fails_changes_nothing(component, emissions, starts_from, tmp_path):
+def test_initialize_that_fails_changes_nothing(component, emissions, starts_from, tmp_path, caplog):
     """A trained component was left without features and weights, and what it went on from was forgotten."""
     config = {} if emissions is None else {"model": {"emissions": emissions}}
     nlp, examples, _ = make(component, "Adam.v1", 3, **config)
@@ -356,12 +356,13 @@ def test_initialize_that_fails_changes_nothing(component, emissions, starts_from
             assert found(nlp, component, [*examples, *new]) == found(other, component, [*examples, *new])
         else:
             break
-    assert n_readings > 3 and len(pipe.labels) > len(other.get_pipe(component).labels)
+    assert "CRFW412" not in caplog.text  # layers that were there already have no need to see the texts
+    assert n_readings > 2 and len(pipe.labels) > len(other.get_pipe(component).labels)
     again = spacy.load(tmp_path)
     again.resume_training()
     pipe = again.get_pipe(component)
     with pytest.raises(OSError, match="the disk is full"):
-        pipe.initialize(reader(3), nlp=again, start_from=start_from)
+        pipe.initialize(reader(n_readings - 1), nlp=again, start_from=start_from)
     for model in (again, other):  # which go on in the same way
         for _ in range(2):
             model.update(new, sgd=Adam(0.01))

@@ -149,11 +149,12 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
 
     RAISES (ValueError): CRF431 if nothing is annotated, and nobody named labels.
     """
-    report, left_out, says_something = GoldReport(), set(pipe.cfg["left_out"]), False
+    report, left_out, was_read, says_something = GoldReport(), set(pipe.cfg["left_out"]), False, False
     annotate = earlier_annotation(pipe, nlp)
 
     def annotated() -> Iterator[AnnotatedDocs]:
-        nonlocal says_something
+        nonlocal says_something, was_read
+        was_read = True
         # Without labels there is nothing to count, but neural layers want to see a text
         for examples in pipe.training.blocks(get_examples() if pipe.labels or not pipe.is_linear else ()):
             batch = pipe.training.to_count([annotate(example) for example in examples], examples, report)
@@ -168,7 +169,7 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
     pipe.model.initialize(X=reported_once(annotated, report, pipe.name), Y=(pipe.vocab, len(pipe.tags())))
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
-    if not says_something:  # at most labels, as `nlp.initialize()` without examples has them
+    if was_read and not says_something:  # at most labels, as `nlp.initialize()` without examples has them
         pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
         pipe.training.new_features = NewFeatures()
     if pipe.sparse_features is not None:
