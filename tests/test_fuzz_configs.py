@@ -146,9 +146,10 @@ def _composed(rng):
             f"spacy_crf.{'SemiMarkov' if factory == 'semicrf_ner' else 'LinearChain'}.v1"
         )
         optimizer = {"@optimizers": "Adam.v1"}
-    elif rng.random() < 0.1 and factory != "semicrf_ner":
+    elif rng.random() < 0.1:
         emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", **component["model"]["emissions"]}
-        component["model"] = {"@architectures": "spacy_crf.LinearChain.v2", "tok2vec": dict(_ENCODER)}
+        architecture = f"spacy_crf.{'SemiMarkov' if factory == 'semicrf_ner' else 'LinearChain'}.v2"
+        component["model"] = {"@architectures": architecture, "tok2vec": dict(_ENCODER)}
         component["model"] |= {"hidden_width": rng.choice([0, 4]), "joint": rng.choice([None, {"sparse_rate": 5.0}])}
         component["model"] |= rng.choice([{}, {"emissions": emissions, "dropout": 0.3}])
         optimizer = {"@optimizers": "Adam.v1"}
@@ -211,6 +212,7 @@ _NAMED = {
             "spacy_crf.LinearChain.v1",
             "spacy_crf.LinearChain.v2",
             "spacy_crf.SemiMarkov.v1",
+            "spacy_crf.SemiMarkov.v2",
             "spacy.HashEmbedCNN.v2",
             "no.v1",
         ),

@@ -48,8 +48,7 @@ class Architecture(Role):
     learned = ("observed", "met")
     structure: Structure  # answers questions about the scores
 
-    def __init__(self, n_emissions: int = 1) -> None:
-        self.n_emissions = n_emissions  # layers whose scores of tokens are summed up, before all others
+    def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # of `latest_potentials`, replaced as a whole: threads may be reading
 
     # --------------------------------------------------------------------------------------- what a structure adds
@@ -58,8 +57,8 @@ class Architecture(Role):
         """The potentials, from what the layers give and what tokens share."""
         raise NotImplementedError
 
-    def part(self, d_scores: Any) -> tuple:
-        """The way back: derivatives with respect to what each layer gives."""
+    def part(self, d_scores: Any, outputs: tuple) -> tuple:
+        """The way back: derivatives with respect to what each layer gave."""
         raise NotImplementedError
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
@@ -181,7 +180,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
         weighed = node.weighed(model)
         for name, gradient in node.derivatives(d_scores).items():
             model.inc_grad(name, np.where(weighed[name], gradient, 0.0).astype(np.float32))
-        d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, node.part(d_scores))]
+        d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, node.part(d_scores, outputs))]
         return d_docs[0]
 
     return node.join(outputs, shared), backprop

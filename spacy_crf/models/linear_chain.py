@@ -27,9 +27,9 @@ class ChainRole(Architecture):
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 
-    def part(self, d_scores: ChainScores) -> tuple[Emissions, ...]:
+    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
-        return (Emissions(d_scores.emissions, of_tokens, d_scores.starts),) * self.n_emissions
+        return (Emissions(d_scores.emissions, of_tokens, d_scores.starts),) * len(outputs)
 
 
 def LinearChain(
@@ -55,7 +55,7 @@ def LinearChain(
     owner = "LinearChain"
     layers, settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
     possible = checks.flag(owner, "possible_transitions", possible_transitions)
-    return build("linear_chain", ChainRole(len(layers)), layers, possible_transitions=possible, **settings)
+    return build("linear_chain", ChainRole(), layers, possible_transitions=possible, **settings)
 
 
 def LinearChain_v1(

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Linear, Maxout, Model, zero_init
 from thinc.types import Floats2d
 
 from .. import checks
 from ..features.doc_batch import DocBatch, sequence_starts
+from ..types import Floats
 from .emissions import Emissions
 from .role import Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
 from .sparse import SparseRole
@@ -22,37 +24,53 @@ _MODES = ("adam",)
 _PIECES = 3  # of the hidden layer, as many as spaCy's encoders have
 
 
-class LinearRole(Role):
+class EncoderRole(Role):
     """The layers behind the encoder, of which the last one gives the scores."""
 
-    gives = Emissions
+    gives: type = Emissions
+    kinds = 1  # of scores, each of which every state has at each token
+
+    def split(self, model: Model, scores: Floats, starts: NDArray[np.int64]) -> Any:
+        """The output, from what the last layer says.
+
+        scores (float64[T, kinds · S]), starts (int64[B + 1])
+        """
+        return Emissions(scores, None, starts)
+
+    def join(self, d_output: Any) -> Floats:
+        """The way back."""
+        return d_output.scores
+
+    def measure(self, model: Model, sizes: Sizes) -> None:
+        """What else the corpus says."""
 
     def resize(self, model: Model, n_states: int) -> None:
-        output = model.get_ref("output")
+        output, size = model.get_ref("output"), self.kinds * n_states
         names = ("W", "b") if output.has_param("W") else ()
         before = {
             name: (output.get_param(name), output.get_grad(name) if output.has_grad(name) else None) for name in names
         }
         for name in names:
             output.set_param(name, None)  # thinc changes no dimension of a layer that has parameters
-        output.set_dim("nO", n_states, force=True)
+        output.set_dim("nO", size, force=True)
         for name, (values, gradient) in before.items():
-            shape = (n_states, *values.shape[1:])
-            output.set_param(name, _resized(output, values, shape))
+            output.set_param(name, self._resized(output, values, n_states))
             if gradient is not None:
-                output.set_grad(name, _resized(output, gradient, shape))
+                output.set_grad(name, self._resized(output, gradient, n_states))
+
+    def _resized(self, node: Model, values: Any, n_states: int) -> Any:
+        by_kind = node.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *values.shape[1:])
+        moved = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
+        return node.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
 
     def forget(self, model: Model) -> None:
+        super().forget(model)
         unset(model.get_ref("output"))
 
     def check(self, model: Model, n_states: int) -> None:
-        output = model.get_ref("output")
-        check_equal("nO", output.maybe_get_dim("nO"), n_states)
-        check_weights(output, {"W": (n_states, output.maybe_get_dim("nI")), "b": (n_states,)})
-
-
-def _resized(node: Model, values: Any, shape: tuple[int, ...]) -> Any:
-    return node.ops.asarray(enlarged(node.ops.to_numpy(values), shape))
+        output, size = model.get_ref("output"), self.kinds * n_states
+        check_equal("nO", output.maybe_get_dim("nO"), size)
+        check_weights(output, {"W": (size, output.maybe_get_dim("nI")), "b": (size,)})
 
 
 def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Doc], Emissions]:
@@ -64,12 +82,15 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
     return encoder_emissions("Tok2VecEmissions", tok2vec)
 
 
-def encoder_emissions(owner: str, tok2vec: Any, hidden_width: int = 0) -> Model[list[Doc], Emissions]:
-    """What an encoder says of tokens.
+def encoder_emissions(
+    owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderRole] = None
+) -> Model[list[Doc], Any]:
+    """What an encoder says of tokens, or what else a role makes of it.
 
     owner (str): The architecture it is given to, for messages.
     hidden_width (int): Of a hidden layer between encoder and scores, 0 for none.
     """
+    role = role or EncoderRole()
     is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
     checks.expect(is_encoder, owner, "tok2vec", tok2vec, "an encoder with the dimension nO")
     width = checks.count(owner, "hidden_width", hidden_width, least=0, most=1 << 16)
@@ -81,11 +102,12 @@ def encoder_emissions(owner: str, tok2vec: Any, hidden_width: int = 0) -> Model[
         init=_init,
         layers=[tok2vec, *hidden, output],
         refs={"tok2vec": tok2vec, "output": output},
-        attrs={"role": LinearRole()},
+        attrs={"role": role, **dict.fromkeys(role.learned)},
     )
 
 
-def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    role: EncoderRole = model.attrs["role"]
     encoder, *dense = model.layers
     vectors, backprop_vectors = encoder(docs, is_train)
     lengths, backprops = [len(vector) for vector in vectors], []
@@ -96,13 +118,13 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, 
     batch = DocBatch.of(docs)
     scores = np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64)
 
-    def backprop(d_emissions: Emissions) -> list[Doc]:
-        d_flat = model.ops.asarray2f(d_emissions.scores.astype(np.float32))
+    def backprop(d_output: Any) -> list[Doc]:
+        d_flat = model.ops.asarray2f(role.join(d_output).astype(np.float32))
         for backprop_layer in reversed(backprops):
             d_flat = backprop_layer(d_flat)
         return backprop_vectors(model.ops.unflatten(d_flat, lengths))
 
-    return Emissions(scores, None, sequence_starts(batch.sent_start, batch.bounds)), backprop
+    return role.split(model, scores, sequence_starts(batch.sent_start, batch.bounds)), backprop
 
 
 def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
@@ -110,7 +132,9 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -
     output = model.get_ref("output")
     if X is None or Y is None:
         return
-    model.attrs["role"].resize(model, Sizes(*Y).n_states)
+    role, sizes = model.attrs["role"], Sizes(*Y)
+    role.measure(model, sizes)
+    role.resize(model, sizes.n_states)
     if output.has_param("W"):
         return
     encoder, *dense = model.layers
@@ -124,11 +148,18 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -
 
 
 def scored_tokens(
-    owner: str, emissions: Any, tok2vec: Any, hidden_width: int, dropout: float, joint: Any
+    owner: str,
+    emissions: Any,
+    tok2vec: Any,
+    hidden_width: int,
+    dropout: float,
+    joint: Any,
+    role: Optional[EncoderRole] = None,
 ) -> tuple[dict[str, Model], dict[str, float]]:
     """What gives scores to tokens, as an architecture's settings say.
 
     owner (str): The architecture, for messages.
+    role (EncoderRole): What the encoder's scores are of, tokens if None.
     RETURNS (tuple[dict, dict]): Layers by their names, and the attributes of the model that has them.
     RAISES (ValueError): CRF020.
     """
@@ -141,7 +172,7 @@ def scored_tokens(
         checks.expect(is_sparse, owner, "emissions", emissions, must)
         layers["emissions"] = emissions
     if tok2vec is not None:
-        layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width)
+        layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, role)
         attrs["lr_scale"] = joint.chain_rate
     both = len(layers) == 2
     if both:

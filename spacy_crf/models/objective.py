@@ -78,17 +78,19 @@ class CorpusObjective(Weights):
 
         def differentiate(number: int):
             clamp, sequence_weights, structure = self._annotation[number]
-            scores = architecture.join([of_layer.score(number) for of_layer in passes], shared)
-            return self._loss(structure or self._structure, scores, clamp.unpacked(), weights=sequence_weights)
+            outputs = tuple(of_layer.score(number) for of_layer in passes)
+            scores, structure = architecture.join(outputs, shared), structure or self._structure
+            losses, d_scores, impossible = self._loss(structure, scores, clamp.unpacked(), weights=sequence_weights)
+            return losses, impossible, architecture.derivatives(d_scores), architecture.part(d_scores, outputs)
 
         for first in range(0, self.n_batches, _GROUP):
             numbers, derivatives = range(first, min(first + _GROUP, self.n_batches)), []
-            for losses, d_scores, impossible in run_chunks(differentiate, numbers, threads):
+            for losses, impossible, d_own, d_outputs in run_chunks(differentiate, numbers, threads):
                 value += float(losses.sum())
                 n_impossible += int(impossible.sum())
-                for name, derivative in architecture.derivatives(d_scores).items():
+                for name, derivative in d_own.items():
                     d_shared[name] += derivative
-                derivatives.append(architecture.part(d_scores))
+                derivatives.append(d_outputs)
             for of_layer, of_batches in zip(passes, zip(*derivatives)):
                 of_layer.collect(numbers, of_batches)
         self.n_impossible = n_impossible

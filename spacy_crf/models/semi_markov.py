@@ -3,12 +3,13 @@
 The model's output is ``SegmentScores``. State 0 is ``O``, whose segments have one token; state 1 + l is label l.
 """
 
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
+from thinc.types import Floats2d
 
 from .. import checks
 from ..arrays import per_position
@@ -16,7 +17,9 @@ from ..errors import Errors
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..types import SegmentClamp, SegmentScores
 from .architecture import Architecture, Shared, build
-from .emissions import Emissions, check_emissions
+from .emissions import Emissions, check_emissions, total
+from .neural import Joint, scored_tokens
+from .neural_segments import EncodedSegments, SegmentEncoderRole, part_of_spans, total_of_spans
 from .role import check_array, check_equal, gives
 from .segments import SpanScores, SparseSegments
 
@@ -33,18 +36,28 @@ class SegmentsRole(Architecture):
     meaning = ("longest_segment",)
     structure = SemiMarkovInference()
 
-    def join(self, outputs: tuple[Emissions, SpanScores], shared: Shared) -> SegmentScores:
-        (scores, of_tokens, starts), spans = outputs
+    def join(self, outputs: tuple, shared: Shared) -> SegmentScores:
+        scores, of_tokens, starts = total(_each(outputs, Emissions))
+        spans = total_of_spans(_each(outputs, SpanScores), scores)
         transitions, first, last, lengths = (shared[name] for name in self.params)
         transitions = transitions if of_tokens is None else of_tokens + transitions
         tokens = scores + spans.tokens
         ends = (transitions, first, last, spans.listed, starts)
         return SegmentScores(tokens, spans.begins, spans.ends, lengths, spans.spans, *ends)
 
-    def part(self, d_scores: SegmentScores) -> tuple[Emissions, SpanScores]:
+    def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
+        emissions = Emissions(d_scores.tokens, of_tokens, d_scores.starts)
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)
-        return Emissions(d_scores.tokens, of_tokens, d_scores.starts), spans
+
+        def part(output: Any) -> Any:
+            if isinstance(output, Emissions):
+                return emissions
+            if isinstance(output, SpanScores):
+                return part_of_spans(spans, output.listed)
+            return EncodedSegments(*map(part, output))
+
+        return tuple(map(part, outputs))
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         return {**super().shapes(model, n_states), "lengths": (self.longest(model), n_states)}
@@ -59,8 +72,9 @@ class SegmentsRole(Architecture):
 
     def weighed(self, model: Model) -> Shared:
         """All lengths that are possible, but for ``O``, have a weight if a template asks for them."""
-        features = model.get_ref("segments").attrs["segment_features"]
-        lengths = self.possible(model)["lengths"] & features.feature_set.has_length
+        lengths = self.possible(model)["lengths"].copy()
+        if model.has_ref("segments"):
+            lengths &= model.get_ref("segments").attrs["segment_features"].feature_set.has_length
         lengths[:, 0] = False
         return {**super().weighed(model), "lengths": lengths}
 
@@ -82,26 +96,63 @@ class SegmentsRole(Architecture):
         longest = model.attrs["longest"]
         check_array("longest", longest, (n_states,), np.int32)
         check_equal("longest", bool((longest >= 1).all() and (longest <= _MOST_TOKENS).all()), True)
-        check_equal("longest segment", model.get_ref("segments").attrs["segment_features"].longest, int(longest.max()))
+        if model.has_ref("segments"):
+            found = model.get_ref("segments").attrs["segment_features"].longest
+            check_equal("longest segment", found, int(longest.max()))
         super().check(model, n_states)
 
 
+def _each(outputs: tuple, kind: type) -> list:
+    """What layers say of one kind."""
+    parts = (part for output in outputs for part in (output if isinstance(output, EncodedSegments) else (output,)))
+    return [part for part in parts if isinstance(part, kind)]
+
+
 def SemiMarkov(
-    emissions: Model[list[Doc], Emissions],
+    emissions: Optional[Model[list[Doc], Emissions]] = None,
     segments: Optional[Model[list[Doc], SpanScores]] = None,
+    tok2vec: Optional[Model[list[Doc], list[Floats2d]]] = None,
+    hidden_width: int = 0,
+    dropout: float = 0.0,
     longest_segment: LongestSegment = None,
     possible_transitions: bool = False,
+    joint: Optional[dict[str, Any]] = None,
 ) -> Model[list[Doc], SegmentScores]:
-    """A first-order semi-Markov chain (Sarawagi & Cohen 2004).
+    """A first-order semi-Markov chain (Sarawagi & Cohen 2004) on the sum of the scores that its parts give to segments.
 
-    emissions (Model): Scores of labels at tokens, summed over each segment: SparseEmissions or Tok2VecEmissions.
-    segments (Model): Scores of segments; SparseSegments with the preset's templates if None.
+    emissions (Model): Sums of weights of features of tokens, from SparseEmissions or HashedEmissions.
+    segments (Model): Sums of weights of features of segments, from SparseSegments.
+    tok2vec (Model): An encoder, or a listener to one before the component: scores of the tokens of a segment, of its first and
+        its last, and the mean of all.
+    hidden_width (int), dropout (float), joint (dict): See `LinearChain`.
     longest_segment (Union[int, float, dict]): Tokens of the longest segment: one number for all labels, or one for each;
         a fraction is a quantile of the lengths in the training data, and None their largest.
     possible_transitions (bool): Give every pair of labels a weight, not only those seen in training. The others stay
         possible, with a weight of zero.
     RAISES (ValueError): CRF125 for a longest segment that can't be.
     """
+    owner = "SemiMarkov"
+    role = SegmentEncoderRole()
+    layers, settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, role)
+    if segments is not None:
+        must = "a model of segments, such as spacy_crf.SparseSegments.v1; or nothing"
+        checks.expect(gives(segments) is SpanScores, owner, "segments", segments, must)
+        layers["segments"] = segments
+        if tok2vec is not None:
+            segments.attrs["lr_scale"] = Joint.read(owner, joint).sparse_rate
+    settings |= {"possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions)}
+    settings |= {"longest_segment": _check_longest(longest_segment), "longest": None}
+    return build("semi_markov", SegmentsRole(), layers, **settings)
+
+
+def SemiMarkov_v1(
+    emissions: Model[list[Doc], Emissions],
+    segments: Optional[Model[list[Doc], SpanScores]] = None,
+    longest_segment: LongestSegment = None,
+    possible_transitions: bool = False,
+) -> Model[list[Doc], SegmentScores]:
+    """The chain on emissions, sparse or neural, and on sparse features of segments: those of the preset if ``segments`` is None.
+    All of them learn at one rate."""
     check_emissions("SemiMarkov", emissions)
     segments = SparseSegments() if segments is None else segments
     must = "a model of segments, such as spacy_crf.SparseSegments.v1"

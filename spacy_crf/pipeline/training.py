@@ -223,7 +223,7 @@ class Training:
         if self.going_on is not None:
             self.going_on.begin(self._pipe)
         add_labels(self._pipe, examples)
-        if self.new_features is not None and self._pipe.sparse_features is not None:
+        if self.new_features is not None and self._pipe.feature_stores:
             self.new_features.add(self._pipe, examples)
         if self.going_on is not None:
             self.going_on.meet(self._pipe, examples)
