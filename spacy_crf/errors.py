@@ -468,3 +468,7 @@ class Warnings(metaclass=_Coded):
         "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
         "in place of that with the most right tokens (time_limit in the constraints)."
     )
+    CRFW940 = (
+        "{name}: none of the {n} words of the training data is in a cluster: templates that read clusters find nothing. Are they "
+        "of another language, or spelled otherwise?"
+    )

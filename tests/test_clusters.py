@@ -247,10 +247,13 @@ SEGMENTS = ["seg.lower", "seg.first:cluster4|seg.last:cluster4", "seg.contains:c
 FACTORIES = ["crf_ner", "crf_tagger", "semicrf_ner"]
 
 
-def blank(factory, templates=TEMPLATES):
+def blank(factory, templates=TEMPLATES, hashed=False):
     nlp = spacy.blank("en")
     features = {"@misc": "spacy_crf.features.v1", "templates": [*templates, "lower[0]"]}
     model = {"emissions": {"features": features}}
+    if hashed:
+        model["@architectures"] = "spacy_crf.LinearChain.v1"
+        model["emissions"] |= {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 256}
     if factory == "semicrf_ner":
         model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v1", "templates": SEGMENTS}}
     nlp.add_pipe(factory, config={"model": model})
@@ -331,6 +334,20 @@ def test_clusters_that_nobody_reads(people):
     nlp = blank("crf_ner", ["lower[-1]"])
     with pytest.raises(ValueError, match=r"CRF944: Component 'crf_ner' .*cluster6"):
         train(nlp, str(people))
+
+
+def test_how_many_words_are_in_clusters_is_told(tmp_path, people, caplog):
+    with caplog.at_level(logging.INFO):
+        train(blank("crf_ner"), str(people))
+    words = {word for example in ner_examples(spacy.blank("en")) for word in example.reference.text.split()}
+    assert f"4 of {len(words)} words of the training data are in a cluster" in caplog.text
+    other = tmp_path / "other.txt"
+    other.write_text("0\tnirgends\t1\n", encoding="utf8")
+    train(blank("crf_ner"), str(other))
+    assert f"CRFW940: crf_ner: none of the {len(words)} words" in caplog.text
+    hashed = blank("crf_ner", hashed=True)
+    train(hashed, str(other))
+    assert caplog.text.count("CRFW940") == 2
 
 
 def test_segments_alone_read_clusters(people):

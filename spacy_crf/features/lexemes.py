@@ -103,7 +103,7 @@ class LexemeTable:
         self.columns[: 2 * reach] = padding_values(reach, padding, names)[:, None]
         further = [column for column, name in enumerate(attributes) if " " in name and not name.endswith(" 0")]
         self.columns[: 2 * reach, further] = ABSENT  # such a position has one value
-        self._size = 2 * reach
+        self._size = self._n_padding = 2 * reach
         # Keys that no word has take the numbers of the padding positions.
         self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
         places = {name: column for column, name in enumerate(attributes)}
@@ -119,6 +119,13 @@ class LexemeTable:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def in_clusters(self) -> tuple[int, int]:
+        """How many of the words that were met are in a cluster, and how many there are."""
+        words = self.columns[self._n_padding : self._size]
+        of_words = words[:, [column for column, _ in self._clustered[:1]]]
+        return int((of_words != ABSENT).sum()), len(words)
 
     def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
         """Numbers of lexemes, reading the attributes of those not met before.

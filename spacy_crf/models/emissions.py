@@ -187,6 +187,7 @@ def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = 
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
     features.states.counts = features.states.counts + counts.astype(np.int64)
+    features.in_clusters = features.reader.table.in_clusters
     if is_new:
         _report_collisions(np.bincount(rows[known], minlength=model.attrs["rows"]), len(met))
 

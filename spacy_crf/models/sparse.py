@@ -48,6 +48,7 @@ class SparseFeatures:
 
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
+    in_clusters = (0, 0)  # words of the corpus that are in one, and all of them
 
     def __init__(
         self,
@@ -396,7 +397,8 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)
-    model.attrs[node.attr] = old.with_tables(tables, **old.measured(sizes))
+    in_clusters = old.reader.table.in_clusters
+    model.attrs[node.attr] = old.with_tables(tables, in_clusters=in_clusters, **old.measured(sizes))
 
 
 # ----------------------------------------------------------------------------------------------------------- pruning

@@ -176,6 +176,19 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
         known = pipe.sparse_features.states
         text = "%s: %d labels, %d features of tokens with %d weights"
         announcements.info(text, pipe.name, len(pipe.labels), len(known.index), known.n_weights)
+    _tell_clusters(pipe)
+
+
+def _tell_clusters(pipe: "CRFPipe") -> None:
+    """How many words of the training data have clusters: those of another language, or of words spelled otherwise, have few."""
+    for features in pipe.feature_stores:
+        if features.feature_set.reads_clusters:
+            found, n = features.in_clusters
+            if n and not found:
+                pipe.warn(Warnings.CRFW940, n=n)
+            else:
+                announcements.info("%s: %d of %d words of the training data are in a cluster", pipe.name, found, n)
+            return
 
 
 def earlier_annotation(pipe: "CRFPipe", nlp: Optional[Language]) -> Callable[[Example], Doc]:
