@@ -365,6 +365,10 @@ class Errors(metaclass=_Coded):
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '
         "whole corpus in each step, such as spacy_crf.LBFGS.v1."
     )
+    CRF931 = (
+        "Component '{name}' can't be trained with the tag scheme '{scheme}': --schemes is for crf_ner, and takes some of "
+        "{known}, between commas."
+    )
     CRF940 = (
         "The feature template '{template}' reads clusters, and there is no table of any. Name one as "
         '[initialize.components.NAME] clusters = "clusters.bin", which `spacy crf clusters` makes; or "spacy-lookups-data", or '

@@ -60,6 +60,66 @@ def test_the_command_writes_the_best_config(paths, tmp_path):
     assert load_config(best)["training"]["optimizer"]["l2"] == 0.05
 
 
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("folds", [1, 2])
+def test_schemes_are_tried(paths, folds, monkeypatch):
+    found = []
+    walk = tune_command._walk
+
+    def observed(pipe, *args):
+        found.append(pipe.annotation.scheme.name)
+        yield from walk(pipe, *args)
+
+    monkeypatch.setattr(tune_command, "_walk", observed)
+    tuned = tune(
+        load_config(CONFIG, overrides=paths), [0.0], [0.1, 1.0], schemes=["IO", "BIO"], folds=folds, iterations=20
+    )
+    assert found == ["IO"] * folds + ["BIO"] * folds
+    assert [(trial.scheme, trial.l2) for trial in tuned.trials] == [
+        ("IO", 0.1),
+        ("IO", 1.0),
+        ("BIO", 0.1),
+        ("BIO", 1.0),
+    ]
+    assert tuned.trials[0].n_weights < tuned.trials[2].n_weights
+
+
+@pytest.mark.issue(19)
+def test_the_best_scheme_is_written(paths, tmp_path, monkeypatch):
+    scores = {"BIO": 0.9, "BILUO": 0.8}
+    walk = tune_command._walk
+
+    def scored(pipe, *args):
+        for setting, _, n_weights in walk(pipe, *args):
+            yield setting, scores[pipe.annotation.scheme.name], n_weights
+
+    monkeypatch.setattr(tune_command, "_walk", scored)
+    overrides = [part for name, path in paths.items() for part in (f"--{name}", path)]
+    arguments = [
+        "crf",
+        "tune",
+        str(CONFIG),
+        "--schemes",
+        "BILUO, BIO",
+        "--l2",
+        "0.1",
+        "--output",
+        str(tmp_path / "b.cfg"),
+    ]
+    result = CliRunner().invoke(app, [*arguments, *overrides])
+    assert result.exit_code == 0, result.output
+    assert "BILUO" in result.output
+    assert load_config(tmp_path / "b.cfg")["components"]["crf_ner"]["scheme"] == "BIO"
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("config, scheme", [("crf_ner", "BIOO"), ("crf_tagger", "BIO"), ("semicrf_ner", "BIO")])
+def test_schemes_that_there_are_not(paths, config, scheme):
+    config = load_config(CONFIG.parent / f"{config}.cfg", overrides=paths)
+    with pytest.raises(ValueError, match=f"CRF931.*{scheme}.*BILUO"):
+        tune(config, [0.0], [0.1], schemes=[scheme])
+
+
 def test_folds_know_nothing_of_what_they_hold_out(paths, monkeypatch):
     walk, folds = tune_command._walk, []
 

@@ -1,4 +1,4 @@
-"""Which l1 and l2 do best on texts that training did not see."""
+"""Which l1 and l2, and which tag scheme, do best on texts that training did not see."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
@@ -15,6 +15,7 @@ from spacy.util import Config, load_config, load_model_from_config, registry, re
 from wasabi import msg
 
 from ..errors import Errors
+from ..schemes import SCHEMES
 from .main import CodeOption, app, check_writable, print_table, told_briefly
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
@@ -29,6 +30,7 @@ class Trial(NamedTuple):
     score: float  # mean over the folds
     deviation: float  # between the folds
     n_weights: int  # that are not zero, mean over the folds
+    scheme: Optional[str] = None  # None for that of the config
 
 
 class Tuned(NamedTuple):
@@ -46,12 +48,15 @@ def tune_cli(
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="Needed if there are several.")] = None,
     l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0",
     l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.01,0.03,0.1,0.3,1,3",
+    schemes: Annotated[
+        Optional[str], typer.Option("--schemes", help="Of crf_ner to try, between commas, such as BIO,BILUO.")
+    ] = None,
     folds: Annotated[int, typer.Option("--folds", "-n", help="Cross-validation; 1 holds out the dev corpus.")] = 1,
     iterations: Annotated[int, typer.Option("--iterations", help="At most so many of each training.")] = 200,
     code: CodeOption = None,
 ) -> None:
-    """Try values of l1 and l2 with L-BFGS: features are counted and looked up once for each fold, and each training goes on
-    from the last one's weights."""
+    """Try values of l1 and l2 with L-BFGS, and tag schemes: features are counted and looked up once for each fold and scheme, and
+    each training goes on from the last one's weights."""
     import_code(code)
     from rich.progress import Progress
 
@@ -61,10 +66,13 @@ def tune_cli(
         overrides = parse_config_overrides(ctx.args)
         settings = _load(config, overrides, interpolate=False)
         grid = _numbers("l1", l1), _numbers("l2", l2)
-        task = progress.add_task("training", total=len(grid[0]) * len(grid[1]) * folds)
+        tried = [] if schemes is None else list(dict.fromkeys(map(str.strip, schemes.split(","))))
+        total = len(grid[0]) * len(grid[1]) * max(1, len(tried)) * folds
+        task = progress.add_task("training", total=total)
         tuned = tune(
             _load(config, overrides, interpolate=True),
             *grid,
+            schemes=tried,
             component=component,
             folds=folds,
             iterations=iterations,
@@ -74,6 +82,8 @@ def tune_cli(
     _show(tuned.trials, best, folds)
     if output is not None:
         _set_optimizer(settings, tuned.component, best)
+        if best.scheme is not None:
+            settings["components"][tuned.component]["scheme"] = best.scheme
         settings.to_disk(output)
         msg.good(f"Best config in {output}")
 
@@ -83,6 +93,7 @@ def tune(
     l1: Sequence[float],
     l2: Sequence[float],
     *,
+    schemes: Sequence[str] = (),
     component: Optional[str] = None,
     folds: int = 1,
     iterations: int = 200,
@@ -94,9 +105,10 @@ def tune(
     stands in.
 
     config (Config): As for `spacy train`. Its corpora are used; of its optimizer, nothing.
+    schemes (Sequence[str]): Tag schemes to try; that of the config if there are none.
     folds (int): Parts of the training corpus that are held out in turn; 1 to hold out the dev corpus.
     on_training (Callable[[], None]): Called after each training.
-    RETURNS (Tuned): Trials in the order of the values.
+    RETURNS (Tuned): Trials in the order of the schemes and the values.
     """
     if folds < 1 or iterations < 1:
         raise ValueError(
@@ -104,6 +116,7 @@ def tune(
         )
     nlp = load_model_from_config(config, auto_fill=True)
     name = _component(nlp, component)
+    _check_schemes(nlp, name, schemes)
     interpolated = nlp.config.interpolate()
     training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
     train_corpus, dev_corpus = resolve_dot_names(interpolated, [training["train_corpus"], training["dev_corpus"]])
@@ -114,26 +127,27 @@ def tune(
     # Only what a fold learns from is counted in it.
     (nlp.config["initialize"]["components"].get(name) or {}).pop("corpus", None)
     others = [other for other, pipe in nlp.pipeline if other != name and getattr(pipe, "is_trainable", False)]
-    runs: dict[tuple[float, float], list[tuple[float, int]]] = {}
+    tried: Sequence[Optional[str]] = schemes or [None]
+    runs: dict[tuple[Optional[str], float, float], list[tuple[float, int]]] = {}
     with nlp.select_pipes(disable=[*others, *training["frozen_components"]]):
-        for fold in range(folds):
+        for scheme, fold in product(tried, range(folds)):
             if folds == 1:
                 learned, held_out = examples, dev_examples
             else:
                 learned = [example for n, example in enumerate(examples) if n % folds != fold]
                 held_out = examples[fold::folds]
-            pipe = _fresh(nlp, name)
+            pipe = _fresh(nlp, name, scheme)
             nlp.initialize(lambda learned=learned: learned)
             learned, held_out = _annotated(nlp, pipe, learned), _annotated(nlp, pipe, held_out)
             for setting, score, n_weights in _walk(
                 pipe, learned, held_out, l1, l2, iterations, training["score_weights"]
             ):
-                runs.setdefault(setting, []).append((score, n_weights))
+                runs.setdefault((scheme, *setting), []).append((score, n_weights))
                 on_training()
     trials = []
-    for setting in product(l1, l2):
+    for setting in product(tried, l1, l2):
         scores, sizes = np.array(runs[setting]).T
-        trials.append(Trial(*setting, float(scores.mean()), float(scores.std()), round(sizes.mean())))
+        trials.append(Trial(*setting[1:], float(scores.mean()), float(scores.std()), round(sizes.mean()), setting[0]))
     return Tuned(name, trials)
 
 
@@ -153,10 +167,20 @@ def _read(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: 
     return examples
 
 
-def _fresh(nlp: Language, name: str):
-    """The component as the config makes it, without anything learned."""
+def _check_schemes(nlp: Language, name: str, schemes: Sequence[str]) -> None:
+    """RAISES (ValueError): CRF931 if the component has none, or there is no such scheme."""
+    settings = nlp.config["components"][name]
+    for scheme in schemes:
+        if "scheme" not in settings or scheme not in SCHEMES:
+            raise ValueError(Errors.CRF931.format(name=name, scheme=scheme, known=", ".join(SCHEMES)))
+
+
+def _fresh(nlp: Language, name: str, scheme: Optional[str]):
+    """The component as the config makes it, without anything learned, or with another scheme."""
     settings = nlp.config.interpolate()["components"][name]
     factory = settings.pop("factory")
+    if scheme is not None:
+        settings["scheme"] = scheme
     of_initialize = nlp.config["initialize"]["components"]
     kept = of_initialize.get(name)
     nlp.replace_pipe(name, factory, config=settings)
@@ -237,9 +261,10 @@ def _numbers(name: str, text: str) -> list[float]:
 
 
 def _show(trials: list[Trial], best: Trial, folds: int) -> None:
-    columns, rows = ("l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"), {}
+    columns, rows = ("scheme", "l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"), {}
     for trial in trials:
         deviation = [f"{trial.deviation:.4f}"] if folds > 1 else []
-        rows[trial] = f"{trial.l1:g}", f"{trial.l2:g}", f"{trial.score:.4f}", *deviation, f"{trial.n_weights:,}"
+        settings = trial.scheme or "", f"{trial.l1:g}", f"{trial.l2:g}"
+        rows[trial] = *settings, f"{trial.score:.4f}", *deviation, f"{trial.n_weights:,}"
     title = f"{folds} folds" if folds > 1 else "held out: the dev corpus"
-    print_table(title, columns, rows.values(), bold=rows[best])
+    print_table(title, columns, rows.values(), n_texts=1, bold=rows[best])
