@@ -6,15 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
+import thinc.backends.ops
+import thinc.optimizers
 from spacy import registry
 from spacy.cli import app
 from spacy.tokens import DocBin
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, load_model_from_config
+from thinc.api import Model, NumpyOps, Ops, get_current_ops, set_current_ops
 from typer.testing import CliRunner
 
-from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
+from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 ENCODER = {
@@ -457,3 +460,170 @@ def _paths(corpus):
 def test_settings_that_are_not_possible(settings, says):
     with pytest.raises(ValueError, match=f"CRF020: LinearChain.*{says}"):
         spacy.blank("en").add_pipe("crf_ner", config=_chain(**settings))
+
+
+# --------------------------------------------------------------------------------------------------- another device
+
+
+class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array that, like one on a GPU, becomes none of numpy's by itself, and is joined with none."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("an implicit transfer to the host")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+        if out is not None:
+            kwargs["out"] = tuple(map(_on_device, out))
+        result = getattr(ufunc, method)(*map(_on_device, inputs), **kwargs)
+        return self if out is not None else _to_device(result)
+
+    def __getattr__(self, name):
+        found = getattr(self.data, name)
+        return _calling(found) if callable(found) else _to_device(found)
+
+    def __getitem__(self, key):
+        return _to_device(self.data[_on_device(key)])
+
+    def __setitem__(self, key, value):
+        self.data[_on_device(key)] = _on_device(value)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __bool__(self):
+        return bool(self.data)
+
+
+def _on_device(value):
+    """What the device calculates with."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_on_device, value))
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise TypeError("an implicit transfer to the device")
+    return value.data if isinstance(value, DeviceArray) else value
+
+
+def _to_device(value):
+    return DeviceArray(value) if isinstance(value, np.ndarray) else value
+
+
+def _calling(function):
+    def call(*args, **kwargs):
+        return _to_device(function(*map(_on_device, args), **{key: _on_device(each) for key, each in kwargs.items()}))
+
+    return call
+
+
+class DeviceModule:
+    def split(self, array, places):  # which are on the host, as cupy has it
+        return [*map(_to_device, np.split(array.data, places))]
+
+    def __getattr__(self, name):
+        found = getattr(np, name)
+        return _calling(found) if callable(found) and not isinstance(found, type) else found
+
+
+class DeviceOps(Ops):
+    name, xp = "device", DeviceModule()
+
+    def __init__(self):
+        super().__init__()
+        self.transfers = []
+
+    def to_numpy(self, data, *, byte_order=None):
+        if isinstance(data, DeviceArray):
+            self.transfers.append(("to the host", data.shape))
+            return data.data.copy()
+        return data
+
+    def asarray(self, data, dtype=None):
+        if isinstance(data, DeviceArray):
+            return data
+        self.transfers.append(("to the device", np.shape(data)))
+        return DeviceArray(np.array(data, dtype=dtype))
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """The device that spaCy prefers."""
+    ops, before = DeviceOps(), get_current_ops()
+    for module, name, ours in (
+        (thinc.optimizers, "get_array_ops", ops),
+        (thinc.backends.ops, "get_array_module", ops.xp),
+    ):
+        theirs = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda array, *, o=ours, t=theirs: o if isinstance(array, DeviceArray) else t(array)
+        )
+    set_current_ops(ops)
+    yield ops
+    set_current_ops(before)
+
+
+@registry.architectures("test_neural.device_encoder.v1")
+def make_device_encoder(rows: int, width: int):
+    """A vector for each word."""
+
+    def forward(model, docs, is_train):
+        table, places = model.get_param("E"), [[token.orth % rows for token in doc] for doc in docs]
+
+        def backprop(d_vectors):
+            gradient = model.ops.alloc(table.shape)
+            for of_doc, d_doc in zip(places, d_vectors):
+                for place, d_vector in zip(of_doc, d_doc):
+                    gradient[place] += d_vector
+            model.inc_grad("E", gradient)
+            return []
+
+        return [table[of_doc] for of_doc in places], backprop
+
+    def init(model, X=None, Y=None):
+        values = np.random.default_rng(0).normal(size=(rows, width)).astype("f")
+        model.set_param("E", model.ops.asarray(values))
+
+    return Model("device_encoder", forward, init=init, params={"E": None}, dims={"nO": width})
+
+
+DEVICE_ENCODER = {"@architectures": "test_neural.device_encoder.v1", "rows": 50, "width": 8}
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+@pytest.mark.parametrize("hidden_width", [0, 8])
+def test_an_encoder_on_a_device_sends_its_scores_to_the_host_once(factory, hidden_width, device):
+    parts = {"emissions": SPARSE, "tok2vec": DEVICE_ENCODER, "hidden_width": hidden_width}
+    nlp, pipe, examples = _trained(_chain(**parts) if factory == "crf_ner" else _segments(**parts), 40, factory)
+    encoder = pipe.model.get_ref("encoder")
+    assert isinstance(encoder.get_ref("output").get_param("W"), DeviceArray)
+    assert all(isinstance(pipe.model.get_param(name), np.ndarray) for name in pipe.model.param_names)
+    docs = [example.predicted for example in examples]
+    shape = (sum(map(len, docs)), encoder.get_ref("output").get_dim("nO"))
+    device.transfers.clear()
+    scores, backprop = pipe.model.begin_update(docs)
+    assert device.transfers == [("to the host", shape)]
+    backprop(pipe.get_loss(examples, scores)[1])
+    assert device.transfers == [("to the host", shape), ("to the device", shape)]
+    pipe.finish_update(registry.get("optimizers", "Adam.v1")(0.001))
+    device.transfers.clear()
+    assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+    assert device.transfers == [("to the host", shape)]
+    pipe.add_label("NEW")
+    assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+
+
+@pytest.mark.parametrize("name", ["crf_ner", "crf_tagger", "semicrf_ner"])
+@pytest.mark.parametrize("optimizer", ["Adam.v1", "spacy_crf.LBFGS.v1"])
+def test_sparse_models_stay_on_the_host(name, optimizer, device):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(name)
+    examples = tag_examples(nlp) if name == "crf_tagger" else ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    for _ in range(3):
+        nlp.update(examples, sgd=registry.get("optimizers", optimizer)())
+    again = spacy.blank("en")
+    again.add_pipe(name).from_bytes(pipe.to_bytes())  # spaCy's vectors are on the device
+    assert all(isinstance(node.ops, NumpyOps) for node in pipe.model.walk())
+    assert _says(again, examples) == _says(nlp, examples)
+    assert device.transfers == []
