@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from ..types import GOES_ON, Floats
 from . import helper, kernel
-from .numerics import LINEAR, SPREAD, TINY, draw, log_sum
+from .numerics import LANES, LINEAR, SPREAD, TINY, draw, log_sum
 
 LEAD = 200.0
 EXTRA = 100.0
@@ -670,12 +670,15 @@ def viterbi(folded, states, totals):
 
     Backpointers are not kept: along the best path, and only there, the way back asks once more what was best.
     """
-    opening, closing, lengths, _, transitions, first, last, _, _, starts = folded
+    opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
-    entered = np.empty(opening.shape)
-    left = np.empty(opening.shape)
-    terms = np.empty((longest, size))
+    entered, left = np.empty(opening.shape), np.empty(opening.shape)
+    # Rows of their own, which the compiler knows to be apart from all others; four states at a time
+    now, before = np.empty(size), np.full((size + LANES - 1) // LANES * LANES, -np.inf)
+    steps = np.full((len(before), size), -np.inf)
+    if transitions.shape[0] == 1:
+        steps[:size] = transitions[0]
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
@@ -686,24 +689,34 @@ def viterbi(folded, states, totals):
         for t in range(begin, end):
             if t == begin:
                 for j in range(size):
-                    entered[t, j] = first[j] + opening[t, j]
+                    now[j] = first[j]
             else:
+                if step == 1:
+                    steps[:size] = transitions[t]
                 for j in range(size):
-                    entered[t, j] = -np.inf
-                for i in range(size):
-                    score = left[t - 1, i]
+                    now[j] = -np.inf
+                for i in range(0, len(before), LANES):
+                    a, c, d, e = before[i], before[i + 1], before[i + 2], before[i + 3]
                     for j in range(size):
-                        entered[t, j] = max(entered[t, j], score + transitions[t * step, i, j])
-                for j in range(size):
-                    entered[t, j] += opening[t, j]
-            n_lengths = _gather(folded, t, begin, entered, terms)
+                        upper = max(a + steps[i, j], c + steps[i + 1, j])
+                        lower = max(d + steps[i + 2, j], e + steps[i + 3, j])
+                        now[j] = max(now[j], max(upper, lower))
             for j in range(size):
-                left[t, j] = -np.inf
-            for k in range(n_lengths):
-                for j in range(size):
-                    left[t, j] = max(left[t, j], terms[k, j])
+                entered[t, j] = now[j] + opening[t, j]
+                now[j] = -np.inf
+            for k in range(min(longest, t - begin + 1)):
+                span = span_of[t - k, k]
+                if span >= 0:
+                    for j in range(size):
+                        score = entered[t - k, j] + lengths[k, j] + spans[span, j]
+                        now[j] = max(now[j], score if t - k >= reach[t, j] else -np.inf)
+                else:
+                    for j in range(size):
+                        score = entered[t - k, j] + lengths[k, j]
+                        now[j] = max(now[j], score if t - k >= reach[t, j] else -np.inf)
             for j in range(size):
-                left[t, j] += closing[t, j]
+                before[j] = now[j] + closing[t, j]
+                left[t, j] = before[j]
         state = -1
         best = -np.inf
         for j in range(size):
@@ -716,11 +729,12 @@ def viterbi(folded, states, totals):
             continue
         t = end - 1
         while True:
-            n_lengths = _gather(folded, t, begin, entered, terms)
-            longer = 0
-            for k in range(1, n_lengths):
-                if terms[k, state] > terms[longer, state]:
-                    longer = k
+            best, longer = -np.inf, 0
+            for k in range(min(longest, t - begin + 1)):
+                span = span_of[t - k, k]
+                score = entered[t - k, state] + lengths[k, state] + (spans[span, state] if span >= 0 else 0.0)
+                if score > best and t - k >= reach[t, state]:
+                    best, longer = score, k
             states[t - longer + 1 : t + 1] = GOES_ON
             t -= longer
             states[t] = state
