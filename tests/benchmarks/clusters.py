@@ -81,7 +81,7 @@ def _compare(name: str, sources: dict[str, Optional[str]], max_iterations: Optio
 
 
 def _train(name: str, clusters: Optional[str], max_iterations: Optional[int]) -> Language:
-    features = {"@misc": "spacy_crf.ner_features.v1", "extra": EXTRA if clusters else []}
+    features = {"@misc": "spacy_crf.ner_features.v2", "extra": EXTRA if clusters else []}
     nlp = make_pipeline("crf_ner", {"model": {"emissions": {"features": features}}})
     if clusters:
         nlp.config["initialize"]["components"]["crf_ner"] = {"clusters": clusters}
