@@ -57,6 +57,11 @@ class Documents(NamedTuple):
     facts: Facts
     words: Optional[NDArray[np.uint64]]  # [T] for rules about texts
 
+    def at(self, tokens: slice) -> "Documents":
+        """A single document, or a sentence."""
+        words = None if self.words is None else self.words[tokens]
+        return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
+
 
 def decode(rules: RuleSet, documents: Documents, doc_starts: NDArray[np.int64], kept: Optional[Kept] = None) -> Decoded:
     """Best labellings of D documents.
@@ -88,9 +93,7 @@ def decode(rules: RuleSet, documents: Documents, doc_starts: NDArray[np.int64], 
         rules.warm_up(scores)
     for d in np.flatnonzero(broken & (np.diff(doc_starts) > 0)).tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        of_words = None if words is None else words[tokens]
-        document = Documents(*arrays.cut_document(scores, clamp, tokens), facts.at(tokens), of_words)
-        search = Search(rules, document, Clock(rules.constraints.time_limit))
+        search = Search(rules, documents.at(tokens), Clock(rules.constraints.time_limit))
         if kept is None or d not in kept.instead:
             search.begin_with(tags[tokens].copy(), rules.places if places is None else places)
         answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
@@ -229,7 +232,6 @@ class Search:
     def _with_sentences(self, kept: frozenset[int], tags: Tags, clock: Clock) -> tuple[Optional[Tags], bool]:
         """A labelling whose sentences, one by one, keep the rules about sentences; and whether it is the best one, or, for None,
         there is none."""
-        scores, clamp, facts, words = self._document
         starts, tags = self._starts, tags.copy()
         totals = self._rules.totals(tags, starts, starts)
         inner = frozenset(rule.place for rule in self._rules.rules if rule.in_sentence)
@@ -241,9 +243,7 @@ class Search:
         for n, b in enumerate(numbers):
             tokens = slice(int(starts[b]), int(starts[b + 1]))
             part = clock.part(2.0 / (1 + len(numbers) - n))
-            of_words = None if words is None else words[tokens]
-            sentence = Documents(*arrays.cut_document(scores, clamp, tokens), facts.at(tokens), of_words)
-            search = Search(self._rules, sentence, part, of_sentence=True)
+            search = Search(self._rules, self._document.at(tokens), part, of_sentence=True)
             search.begin_with(tags[tokens].copy(), kept)
             found = search._solve(kept, part)
             self._added += [name for name in search._added if name not in self._added]

@@ -36,16 +36,8 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
     number = np.cumsum(useful) - 1
     kept = useful[source] & useful[target]
     source, target, scores = number[source[kept]], number[target[kept]], scores[kept]
-    order = np.lexsort((target, source))
     tag_of = np.repeat(np.arange(n_tags), len(q))[useful]
-    return StateGraph(
-        source[order].astype(np.int32),
-        target[order].astype(np.int32),
-        np.ascontiguousarray(scores[order]),
-        first[useful],
-        last[useful],
-        tag_of.astype(np.int32),
-    )
+    return _in_order(source, target, scores, first[useful], last[useful], tag_of)
 
 
 def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
@@ -63,15 +55,14 @@ def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
     width = counts[graph.target[arc]]
     source = before[graph.source[arc]] + pair // width
     target = before[graph.target[arc]] + pair % width
+    return _in_order(source, target, graph.scores[arc], graph.first[of_state], graph.last[of_state], copy)
+
+
+def _in_order(source, target, scores, first, last, tag_of) -> StateGraph:
+    """A graph whose arcs are in the order of their sources, and then of their targets."""
     order = np.lexsort((target, source))
-    return StateGraph(
-        source[order].astype(np.int32),
-        target[order].astype(np.int32),
-        np.ascontiguousarray(graph.scores[arc[order]]),
-        graph.first[of_state],
-        graph.last[of_state],
-        copy.astype(np.int32),
-    )
+    source, target, tag_of = (array.astype(np.int32) for array in (source[order], target[order], tag_of))
+    return StateGraph(source, target, np.ascontiguousarray(scores[order]), first, last, tag_of)
 
 
 def _reachable(source, target, start):
