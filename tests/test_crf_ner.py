@@ -71,6 +71,47 @@ def test_memory_zones_free_words_that_the_component_still_knows(trained):
         assert [entities(nlp(text)) for text in texts] == expected
 
 
+@pytest.mark.issue(14)
+def test_the_scheme_can_be_left_to_the_training_data(tmp_path, caplog):
+    """Few and short entities are spelt as BIO, many or long ones as BILUO; a saved model says what it was trained with."""
+    nlp, examples = make({"scheme": "auto"})
+    ner = nlp.get_pipe("crf_ner")
+    assert {tag.partition("-")[0] for tag in ner.tags()} == {"O", "B", "I"} and "are spelt as BIO" in caplog.text
+    expected = [entities(doc) for doc in nlp.pipe(plain(example.reference) for example in examples)]
+    assert expected == [entities(example.reference) for example in examples]
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    assert loaded.get_pipe("crf_ner").tags() == ner.tags()
+    assert [entities(doc) for doc in loaded.pipe(plain(example.reference) for example in examples)] == expected
+    sourced = spacy.blank("en")
+    sourced.add_pipe("crf_ner", source=loaded)
+    assert sourced.get_pipe("crf_ner").tags() == ner.tags()
+    long = Doc(nlp.vocab, words=["a"] * 4, ents=["B-X", "I-X", "I-X", "I-X"])
+    nlp.initialize(lambda: [Example(plain(long), long)] * 20)
+    assert "L-X" in ner.tags()
+    ner.from_disk(tmp_path / "crf_ner")
+    assert [entities(doc) for doc in nlp.pipe(plain(example.reference) for example in examples)] == expected
+    nlp.initialize(lambda: [Example(plain(long), long)] * 20)
+    ner.initialize(lambda: examples, start_from=tmp_path)
+    assert {tag.partition("-")[0] for tag in ner.tags()} == {"O", "B", "I"}
+    other = spacy.blank("en").add_pipe("crf_ner", config={"scheme": "BILUO"})
+    with pytest.raises(ValueError, match="CRF510"):
+        other.from_disk(tmp_path / "crf_ner")
+
+
+def test_a_component_that_was_initialized_before_it_was_loaded_gets_labels(trained, tmp_path):
+    """Gradients of the weights that it had before were left."""
+    nlp, examples = trained
+    nlp.to_disk(tmp_path)
+    other = spacy.blank("en")
+    ner = other.add_pipe("crf_ner")
+    ner.initialize(lambda: ner_examples(other, NER_TEXTS[:1]))
+    ner.from_disk(tmp_path / "crf_ner")
+    ner.add_label("NEW")
+    for example in examples:
+        assert entities(ner(plain(example.reference))) == entities(example.reference)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_learns_its_training_data(scheme):
     nlp, examples = make({"scheme": scheme})

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from spacy_crf.schemes import BEGIN, INSIDE, MISSING, OUTSIDE, SCHEMES, get_scheme
+from spacy_crf.schemes import BEGIN, INSIDE, MISSING, OUTSIDE, SCHEMES, choose_scheme, get_scheme
 
 LABELS = ["PER", "a-b c"]
 LENGTH = 4
@@ -144,3 +144,17 @@ def test_no_tokens():
 def test_unknown_scheme_names_the_known():
     with pytest.raises(ValueError, match=r"CRF001.*'BILOU'.*IO, BIO, IOB1, BILUO"):
         get_scheme("BILOU")
+
+
+@pytest.mark.parametrize(
+    "n_labels, lengths, scheme",
+    [
+        (2, [1, 2] * 999, "BIO"),
+        (2, [1, 2] * 1000, "BILUO"),
+        (2, [3] * 10, "BILUO"),
+        (2, [2, 3], "BIO"),
+        (2, [], "BILUO"),
+    ],
+)
+def test_few_short_spans_of_a_label_are_spelt_as_bio(n_labels, lengths, scheme):
+    assert choose_scheme(n_labels, lengths) == scheme

@@ -36,7 +36,7 @@ from . import saving
 from .annotation.annotation import Annotation
 from .arguments import check_doc, labelling
 from .decoding import Decoding
-from .gradient_step import parameters
+from .gradient_step import forget_gradients, parameters
 from .initialization import initialize
 from .listening import require_vectors
 from .novelty import NewFeatures
@@ -183,6 +183,9 @@ class CRFPipe(TrainablePipe):
         if hasattr(self.loss, "bind"):
             self.loss = self.loss.bind(self.annotation.tag_labels())
         self._compiled: Optional[Rules] = None
+
+    def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """Settings that are left to the training data, whose labels are known."""
 
     def check_settings(self) -> None:
         """RAISES (ValueError): If settings don't fit the labels, which are known now."""
@@ -587,6 +590,7 @@ class CRFPipe(TrainablePipe):
                 self._take_settings(saved.settings)
                 self._labels_changed()
                 saving.load_model(self.model, saved.model, len(self.tags()))
+                forget_gradients(self.model)  # they were of other weights
         except Exception as error:  # it may be anything, for anything may be in a file
             reason = saving.reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error

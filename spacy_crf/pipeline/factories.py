@@ -150,7 +150,8 @@ def make_crf_ner(
         (`spacy_crf.ner_features.v1` by default) or neural.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     scheme (str): How entities are spelt as tags: "BILUO", the default, "BIO", "IOB1", or "IO", which can't tell neighbours of
-        one label apart. A saved model is loaded with the scheme it was trained with.
+        one label apart; "auto" for BIO where the training data has few and short entities of a label, else BILUO. A saved model
+        is loaded with the scheme it was trained with.
     """
     settings = dict(locals())
     from .crf_ner import CRFEntityRecognizer

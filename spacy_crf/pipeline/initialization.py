@@ -73,6 +73,8 @@ def initialize(
         pipe.add_label(label)
     if not pipe.labels and not (pipe.annotation.may_have_no_labels and are_made_up(get_examples())):
         raise ValueError(Errors.CRF403.format(name=pipe.name))
+    if saved is None:
+        pipe.choose_settings(get_examples)
     pipe.check_settings()
     if saved is None:
         pipe.training.going_on = None
