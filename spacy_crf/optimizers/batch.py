@@ -24,10 +24,10 @@ from .vectors import add_scaled, dot, norm
 logger = logging.getLogger("spacy.spacy_crf")
 # Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
 SILENCE = 10.0
-# What "auto" iterations in a step mean: so many that evaluating the model after it takes this share of the time, within bounds.
-# Before the first evaluation it is not known how long that takes.
+# What "auto" iterations in a step mean: so many that evaluating the model after it takes this share of the time, from 10 to 30.
+# At the beginning, where each iteration changes the model much, they are 5, and then half of those that were made before.
 OVERHEAD = 0.15
-FEWEST_ITERATIONS, MOST_ITERATIONS = 10, 30
+FIRST, FEWEST, MOST = 5, 10, 30
 PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
 
 
@@ -134,7 +134,7 @@ class BatchOptimizer(CRFOptimizer):
             run.memory.prepare(objective)
             try:
                 self._last_said = time.monotonic()
-                for _ in range(self._iterations(objective)):
+                for _ in range(self._iterations(objective, run)):
                     self._iterate(objective, run, key)
                     if run.stop_reason is not None:
                         break
@@ -142,12 +142,12 @@ class BatchOptimizer(CRFOptimizer):
                 objective.assign(run.position.weights)
         return run.position.value
 
-    def _iterations(self, objective: Objective) -> int:
+    def _iterations(self, objective: Objective, run: Run) -> int:
         """How many to make in a step."""
         if self.iterations_per_step != "auto":
             return self.iterations_per_step
         wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
-        return min(max(FEWEST_ITERATIONS, wanted), MOST_ITERATIONS)
+        return min(max(FEWEST, wanted), MOST, max(FIRST, run.iteration // 2))
 
     def stop_reason(self, key: str) -> Optional[str]:
         return self._runs[key].stop_reason if key in self._runs else None
