@@ -131,11 +131,8 @@ def tune(
     runs: dict[tuple[Optional[str], float, float], list[tuple[float, int]]] = {}
     with nlp.select_pipes(disable=[*others, *training["frozen_components"]]):
         for scheme, fold in product(tried, range(folds)):
-            if folds == 1:
-                learned, held_out = examples, dev_examples
-            else:
-                learned = [example for n, example in enumerate(examples) if n % folds != fold]
-                held_out = examples[fold::folds]
+            learned = [example for n, example in enumerate(examples) if folds == 1 or n % folds != fold]
+            held_out = dev_examples if folds == 1 else examples[fold::folds]
             pipe = _fresh(nlp, name, scheme)
             nlp.initialize(lambda learned=learned: learned)
             learned, held_out = _annotated(nlp, pipe, learned), _annotated(nlp, pipe, held_out)

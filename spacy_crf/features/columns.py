@@ -55,7 +55,6 @@ class ColumnReader:
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
     clusters: Those that attributes of the lexeme read.
     reach: Largest offset of any template.
-    max_lexemes: Words kept in the table of lexemes before it is started anew.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class ColumnReader:
         clusters: Optional[Clusters] = None,
         reach: int,
         padding: bool,
-        max_lexemes: int = 500_000,
     ):
         self.lexeme_attributes = lexeme_attributes
         self.token_attributes = token_attributes
@@ -79,7 +77,7 @@ class ColumnReader:
         self.clusters = clusters
         self.reach = reach
         self.padding = padding
-        self.max_lexemes = max_lexemes
+        self.max_lexemes = 500_000  # words kept in the table before it is started anew
         self.names: Optional[dict[int, str]] = None
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
         self._forms = [lexeme_attributes.index(name) for name in READS] if document_attributes else []
