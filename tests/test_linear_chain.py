@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spacy_crf.inference import scaling
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.kernels import linear_chain as kernels
+from spacy_crf.kernels import pieces
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import ChainScores
 
@@ -210,7 +211,7 @@ def refuse_everything(scale):
 
 
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
-    monkeypatch.setattr(kernels, "log_forward", None)
+    monkeypatch.setattr(pieces, "log_forward", None)
     for scores in (random_scores([50, 3, 1], 9, spread=10.0, forbidden=0.3), scheme_scores([50, 3, 1], 9, spread=10.0)):
         assert np.isfinite(chain.expectations(scores)[0]).all()
 
@@ -228,7 +229,7 @@ def test_second_call_compiles_nothing():
         chain.only_path(clamp)
 
     def compiled():
-        return signatures(kernels)
+        return {**signatures(kernels), **signatures(pieces)}
 
     first = random_scores([3, 1], 2, spread=500.0)
     ask_everything(first, np.ones((4, 2), dtype=bool))

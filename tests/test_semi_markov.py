@@ -10,6 +10,7 @@ from spacy_crf.inference import semi_markov as inference
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import SpanStates
+from spacy_crf.kernels import pieces
 from spacy_crf.kernels import semi_markov as kernels
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores, SpanList
@@ -122,7 +123,7 @@ def test_both_domains_agree(scores, monkeypatch):
 
 
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
-    monkeypatch.setattr(kernels, "log_forward", None)
+    monkeypatch.setattr(pieces, "log_forward", None)
     assert np.isfinite(semi.expectations(random_scores([50, 3, 1], 9, 8, spread=6.0, forbidden=0.3))[0]).all()
     assert np.isfinite(semi.expectations(drifting(10.0))[0]).all()
 
@@ -171,7 +172,7 @@ def test_second_call_compiles_nothing():
         semi.only_path(clamp)
 
     def compiled():
-        return signatures(kernels)
+        return {**signatures(kernels), **signatures(pieces)}
 
     ask_everything(random_scores([3, 1], 2))
     before = compiled()

@@ -1,6 +1,6 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from .scaling import ChainWork
 from .spans import BestPath, LikelySpans, SpanStates
 from .structure import Asked, States, Structure
 
+if TYPE_CHECKING:
+    from .pieces import LogPass
+
 
 class LinearChain(Structure[ChainScores]):
     """Answers the questions of `Structure` for `ChainScores`; clamps are bool[T, S]."""
@@ -24,8 +27,8 @@ class LinearChain(Structure[ChainScores]):
     def forward(self, work: ChainWork) -> tuple[Floats, "_Kept"]:
         linear = scaling.forward(work)
         log_z = linear.log_z.copy()
-        alphas = {b: _log_forward(work, b, log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
-        return log_z, _Kept(linear, log_z, alphas)
+        logs = {b: _log_forward(work, b, log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
+        return log_z, _Kept(linear, log_z, logs)
 
     def backward(self, work: ChainWork, kept: "_Kept", weights: Floats, out: ChainScores) -> None:
         exponentials = work.exponentials
@@ -43,14 +46,13 @@ class LinearChain(Structure[ChainScores]):
         d_transitions = out.transitions.reshape(work.transitions.shape)
         d_transitions[:] = layout.restore(d_block, d_arcs)
         for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
-            if b not in kept.alphas:  # the pass backward gave up first
-                kept.alphas[b] = _log_forward(work, b, kept.log_z)
-            chunk = work.chunk(b, b + 1)
-            potentials = work.cut(chunk).potentials
-            d_steps = d_transitions[chunk.tokens] if work.per_position else d_transitions
-            of_sequence = kernels.Scores(out.emissions[chunk.tokens], d_steps, out.first, out.last, potentials.starts)
-            sequence = slice(b, b + 1)
-            kernels.log_expectations(potentials, weights[sequence], kept.alphas[b], kept.log_z[sequence], of_sequence)
+            from . import pieces  # for few
+
+            if b not in kept.logs:  # the pass backward gave up first
+                kept.logs[b] = _log_forward(work, b, kept.log_z)
+            pieces.backward(kept.logs[b], kept.log_z, weights, out)
+            out.first[:] += out.emissions[work.starts[b]]
+            out.last[:] += out.emissions[work.starts[b + 1] - 1]
 
     def best(self, work: ChainWork) -> Path:
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
@@ -58,13 +60,14 @@ class LinearChain(Structure[ChainScores]):
         return path
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
-        return kernels.n_best(work.potentials, len(scores), states, scores)
+        from . import pieces
+
+        return pieces.rank(work, states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
-        alpha, drawn = np.empty_like(work.emissions), np.empty(uniforms.shape, dtype=np.int32)
-        kernels.log_forward(work.potentials, alpha, np.empty(work.n_sequences))
-        kernels.sample(work.potentials, alpha, uniforms, drawn)
-        return drawn
+        from . import pieces
+
+        return pieces.draw(work, np.stack((uniforms, uniforms), axis=-1))  # there is nothing to draw of lengths
 
     def only(self, work: ChainWork, states: States) -> Clamp:
         return states[:, np.newaxis] == np.arange(work.n_tags)
@@ -124,11 +127,10 @@ class LinearChain(Structure[ChainScores]):
 class _Kept(NamedTuple):
     linear: scaling.Pass
     log_z: Floats  # [B]
-    alphas: dict[int, Floats]  # of the sequences that were done in log space
+    logs: dict[int, "LogPass"]  # the sequences that were done in log space
 
 
-def _log_forward(work: ChainWork, b: int, log_z: Floats) -> Floats:
-    sequence = work.cut(work.chunk(b, b + 1))
-    alpha = np.empty_like(sequence.emissions)
-    kernels.log_forward(sequence.potentials, alpha, log_z[b : b + 1])
-    return alpha
+def _log_forward(work: ChainWork, b: int, log_z: Floats) -> "LogPass":
+    from . import pieces
+
+    return pieces.forward(work, work.chunk(b, b + 1), log_z)

@@ -17,7 +17,7 @@ from ..types import ChainScores, Floats
 from .structure import Work
 
 if TYPE_CHECKING:
-    from ..kernels.semi_markov import Folded
+    from ..kernels.pieces import Folded, Scores
 
 # What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
 # is faster than the whole matrix from about this share of its entries on.
@@ -42,18 +42,34 @@ class ChainWork(Work[ChainScores]):
         scores = self.scores
         return kernels.Scores(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
 
-    @property
+    @cached_property
     def folded(self) -> "Folded":
         """As segments of one token each."""
-        from ..kernels.semi_markov import Folded  # for few, and large
+        from ..kernels.pieces import Folded  # for few
 
-        emissions, scores = np.ascontiguousarray(self.emissions, dtype=np.float64), self.scores
-        n_tokens, size = emissions.shape
-        nothing, none = np.zeros((n_tokens + 1, size)), np.full((n_tokens, 1), -1, dtype=np.int32)
-        reach = np.zeros(emissions.shape, dtype=np.int32)
+        opening = np.ascontiguousarray(self.emissions, dtype=np.float64)
+        _, _, closing, *rows = self.rows(self.scores)
+        reach = np.zeros(opening.shape, dtype=np.int32)
+        return Folded(opening, closing, *rows[:-1], reach, self.starts)
+
+    def rows(self, scores: ChainScores) -> "Scores":
+        """Scores, or derivatives, as those of segments of one token each."""
+        from ..kernels.pieces import Scores
+
+        nothing = np.zeros((self.n_tokens + 1, self.n_states))
+        transitions = scores.transitions.reshape(self.transitions.shape)
+        of_spans = np.full((self.n_tokens, 1), -1, dtype=np.int32)
         ends = scores.first, scores.last
-        return Folded(
-            emissions, nothing[1:], nothing[:1], nothing[:0], self.transitions, *ends, none, reach, scores.starts
+        return Scores(
+            nothing[1:],
+            scores.emissions,
+            nothing[1:],
+            nothing[:1],
+            nothing[:0],
+            transitions,
+            *ends,
+            of_spans,
+            self.starts,
         )
 
     @cached_property

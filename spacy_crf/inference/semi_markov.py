@@ -13,10 +13,13 @@ from .. import arrays
 from ..kernels import checks
 from ..kernels import semi_markov as kernels
 from ..kernels.numerics import SPREAD
+from ..kernels.pieces import Folded
+from ..kernels.pieces import Scores as Rows
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
+from . import pieces
 from .scaling import Shared, exp_less
-from .structure import Chunk, LikelySpans, SpanStates, States, Structure, Work
+from .structure import LikelySpans, SpanStates, States, Structure, Work
 
 
 class StateSegments(NamedTuple):
@@ -73,13 +76,13 @@ class SegmentWork(Work[SegmentScores]):
         """[T, K] number of the listed span that begins here and has this length, -1 for none."""
         return kernels.number_spans(*self.listed, len(self.scores.lengths))
 
-    def rows(self, scores: SegmentScores) -> kernels.Scores:
+    def rows(self, scores: SegmentScores) -> Rows:
         """Scores, or derivatives, as the kernels want them."""
         transitions = scores.transitions if self.per_position else scores.transitions[np.newaxis]
-        return kernels.Scores(*scores[:5], transitions, scores.first, scores.last, self.span_of, self.starts)
+        return Rows(*scores[:5], transitions, scores.first, scores.last, self.span_of, self.starts)
 
     @cached_property
-    def folded(self) -> kernels.Folded:
+    def folded(self) -> Folded:
         scores, clamp, tokens = self.rows(self.scores), self.clamp, self.scores.tokens
         opening, closing = np.empty((2, *tokens.shape))
         reach = np.empty(tokens.shape, dtype=np.int32)
@@ -91,7 +94,7 @@ class SegmentWork(Work[SegmentScores]):
                 never = np.zeros(len(tokens), dtype=bool)
                 clamp = SegmentClamp(np.ones(tokens.shape, dtype=bool), ~never, never)
             kernels.mask(tokens, *clamp, self.starts, opening, closing, reach)
-        return kernels.Folded(opening, closing, *scores[3:9], reach, self.starts)
+        return Folded(opening, closing, *scores[3:9], reach, self.starts)
 
     @cached_property
     def exponentials(self) -> "_Exponentials":
@@ -125,11 +128,11 @@ class SemiMarkov(Structure[SegmentScores]):
         linear, whole = _linear_forward(work), work.chunk(0, work.n_sequences)
         if linear is None:
             log_z = np.empty(work.n_sequences)
-            return log_z, _Kept(None, log_z, {0: _log_forward(work, whole, log_z)})
+            return log_z, _Kept(None, log_z, {0: pieces.forward(work, whole, log_z)})
         log_z = linear.log_z.copy()
         log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
         chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
-        logs = {chunk.sequences.start: _log_forward(work, chunk, log_z) for chunk in chunks}
+        logs = {chunk.sequences.start: pieces.forward(work, chunk, log_z) for chunk in chunks}
         return log_z, _Kept(linear, log_z, logs)
 
     def backward(self, work: SegmentWork, kept: "_Kept", weights: Floats, out: SegmentScores) -> None:
@@ -139,9 +142,9 @@ class SemiMarkov(Structure[SegmentScores]):
             rows.transitions[:] *= work.exponentials.transitions
             for b in np.flatnonzero(np.isnan(kept.linear.log_z)).tolist():
                 if b not in kept.logs:  # the pass backward gave up first
-                    kept.logs[b] = _log_forward(work, work.chunk(b, b + 1), kept.log_z)
+                    kept.logs[b] = pieces.forward(work, work.chunk(b, b + 1), kept.log_z)
         for done in kept.logs.values():
-            _log_backward(done, kept.log_z, weights, out)
+            pieces.backward(done, kept.log_z, weights, out)
         _sum_up(work, out)
 
     def best(self, work: SegmentWork) -> Path:
@@ -150,13 +153,10 @@ class SemiMarkov(Structure[SegmentScores]):
         return path
 
     def rank(self, work: SegmentWork, states: States, scores: Floats) -> int:
-        return kernels.n_best(work.folded, len(scores), states, scores)
+        return pieces.rank(work, states, scores)
 
     def draw(self, work: SegmentWork, uniforms: Floats) -> States:
-        prefixes = _log_prefixes(work, np.empty(work.n_sequences))
-        drawn = np.empty(uniforms.shape[:2], dtype=np.int32)
-        kernels.sample(work.folded, *prefixes, uniforms, drawn)
-        return drawn
+        return pieces.draw(work, uniforms)
 
     def only(self, work: SegmentWork, states: States) -> SegmentClamp:
         begins = states != GOES_ON
@@ -233,8 +233,8 @@ class SemiMarkov(Structure[SegmentScores]):
         # one part in a million more, so that a bound such as 1.0 is not missed by rounding
         min_log_prob = np.log(min_prob) - 1e-6 if min_prob > 0 else -np.inf
         log_z = np.empty(work.n_sequences)
-        entered, _ = _log_prefixes(work, log_z)
-        leaving, _ = _log_suffixes(work)
+        entered, _ = pieces.prefixes(work, log_z)
+        leaving, _ = pieces.suffixes(work)
         room = 0
         while True:
             found = *np.empty((2, room), dtype=np.int64), np.empty(room, dtype=np.int32), np.empty(room)
@@ -306,19 +306,10 @@ class _LinearPass(NamedTuple):
     log_z: Floats  # [B] less the shift of the ends; NaN where log space has to be asked
 
 
-class _LogPass(NamedTuple):
-    """Some sequences of work that were done in log space."""
-
-    chunk: Chunk
-    work: SegmentWork
-    entered: Floats  # [n, S]
-    left: Floats  # [n, S]
-
-
 class _Kept(NamedTuple):
     linear: Optional[_LinearPass]  # None if all was done in log space
     log_z: Floats  # [B]
-    logs: dict[int, _LogPass]  # by their first sequence
+    logs: dict[int, pieces.LogPass]  # by their first sequence
 
 
 def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
@@ -346,34 +337,3 @@ def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
     done = _LinearPass(potentials, kernels.Prefixes(rows[0], scales[0], rows[1], scales[1]), np.empty(work.n_sequences))
     kernels.forward(*done)
     return done
-
-
-# ------------------------------------------------------------------------------------------------------------ log space
-
-
-def _log_forward(work: SegmentWork, chunk: Chunk, log_z: Floats) -> _LogPass:
-    part = work.cut(chunk)
-    return _LogPass(chunk, part, *_log_prefixes(part, log_z[chunk.sequences]))
-
-
-def _log_prefixes(work: SegmentWork, log_z: Floats) -> tuple[Floats, Floats]:
-    entered, left = np.empty((2, *work.scores.tokens.shape))
-    kernels.log_forward(work.folded, entered, left, log_z)
-    return entered, left
-
-
-def _log_suffixes(work: SegmentWork) -> tuple[Floats, Floats]:
-    leaving, out = np.empty((2, *work.scores.tokens.shape))
-    kernels.log_backward(work.folded, leaving, out)
-    return leaving, out
-
-
-def _log_backward(done: _LogPass, log_z: Floats, weights: Floats, out: SegmentScores) -> None:
-    """Adds the derivative of some sequences to that of a chunk."""
-    chunk, work, entered, left = done
-    part = arrays.part_of(out, chunk.tokens)
-    shared = {} if work.per_position else {"transitions": out.transitions}
-    rows = work.rows(part._replace(lengths=out.lengths, **shared))
-    suffixes = _log_suffixes(work)
-    sequences = chunk.sequences
-    kernels.log_expectations(work.folded, weights[sequences], entered, left, *suffixes, log_z[sequences], rows)

@@ -9,6 +9,7 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import arrays
 from ..kernels import linear_chain as chain_kernels
 from ..kernels import spans as kernels
 from ..kernels.spans import Posterior, SpanStates
@@ -110,19 +111,17 @@ def _find_neighbours(matrices: Floats, continues: NDArray[np.bool_]) -> NDArray[
 
 
 def _log_posterior(sequence: ChainWork) -> Posterior:
-    """Of one sequence, by the textbook recursions: its steps are not factored, the factors are 1."""
+    """Of one sequence, in logarithms: its steps are not factored, the factors are 1."""
+    from . import pieces  # for few
+
     tokens, size = sequence.emissions.shape
-    potentials = sequence.potentials
-    transitions = np.array(np.broadcast_to(potentials.transitions, (tokens, size, size)), order="C")  # writable
-    potentials = potentials._replace(transitions=transitions)
-    alpha, marginals = np.empty((2, tokens, size))
-    log_z, steps = np.empty(1), np.zeros((tokens, size, size))
-    expected = chain_kernels.Scores(marginals, steps, *np.zeros((2, size)), potentials.starts)
-    chain_kernels.log_forward(potentials, alpha, log_z)
-    chain_kernels.log_expectations(potentials, np.ones(1), alpha, log_z, expected)
+    steps = np.array(np.broadcast_to(sequence.transitions, (tokens, size, size)), order="C")  # writable
+    work, log_z = ChainWork(sequence.scores._replace(transitions=steps), sequence.clamp), np.empty(1)
+    expected = arrays.zeros(work.scores)
+    pieces.backward(pieces.forward(work, work.chunk(0, 1), log_z), log_z, np.ones(1), expected)
     ones = np.ones((tokens, size))
-    number, neighbours = np.arange(size), np.ones((4, size), dtype=bool)
-    return Posterior(ones, steps, ones, number, neighbours, marginals, np.arange(tokens) == 0)
+    number, neighbours, opening = np.arange(size), np.ones((4, size), dtype=bool), np.arange(tokens) == 0
+    return Posterior(ones, expected.transitions, ones, number, neighbours, expected.emissions, opening)
 
 
 def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[np.bool_]) -> Segments:

@@ -1,9 +1,8 @@
 """Linear chains: forward, backward and their relatives over a chunk of sequences laid end to end.
 
-Two families. The scaled ones (``scale forward expectations transition_expectations``) run in the linear domain: every
-row of exp(emissions) is divided by its maximum, every row of alpha and beta by its sum, and the logarithms of the
-divisors are added up. The log-space ones (``log_forward log_expectations``) are the textbook recursions, slower by an
-order of magnitude and never wrong; sequences that the scaled ones refuse go there.
+The recursions (``scale forward expectations transition_expectations``) run in the linear domain: every row of exp(emissions) is
+divided by its maximum, every row of alpha and beta by its sum, and the logarithms of the divisors are added up. Sequences that
+they refuse go to the textbook recursions of `pieces`, slower by an order of magnitude and never wrong.
 
 When the scaled recursions refuse, and why nothing is lost when they don't. Numbers vanish below 1e-308. Let every score
 that is not -inf lie within SPREAD = 300 of the largest one of its array (the spread of a row of emissions plus that of
@@ -42,7 +41,7 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
-from .numerics import LANES, LINEAR, SPREAD, TINY, draw, log_sum
+from .numerics import LANES, LINEAR, SPREAD, TINY, best_end
 
 FEW = 16  # states among which a path is searched
 ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
@@ -338,79 +337,6 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
             d_arcs[n] += alpha[t - 1, source[n]] * emissions[t, target[n]]
 
 
-# ---------------------------------------------------------------------------------------------------------- log space
-
-
-@kernel
-def log_forward(scores, alpha, log_z):
-    """Textbook forward pass.
-
-    scores (Scores)
-    alpha (float64[n, S]): Receives the log score of all prefixes that end in each state.
-    log_z (float64[B]): Receives the log partition.
-    """
-    emissions, transitions, first, last, starts = scores
-    states = emissions.shape[1]
-    step = 1 if transitions.shape[0] > 1 else 0
-    terms = np.empty(states)
-    for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
-        if begin == end:
-            log_z[b] = 0.0
-            continue
-        for j in range(states):
-            alpha[begin, j] = first[j] + emissions[begin, j]
-        # alpha[t, j] = emissions[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
-        for t in range(begin + 1, end):
-            for j in range(states):
-                for i in range(states):
-                    terms[i] = alpha[t - 1, i] + transitions[t * step, i, j]
-                alpha[t, j] = emissions[t, j] + log_sum(terms)
-        for j in range(states):
-            terms[j] = alpha[end - 1, j] + last[j]
-        log_z[b] = log_sum(terms)
-
-
-@kernel
-def log_expectations(scores, weights, alpha, log_z, out):
-    """Textbook backward pass over what `log_forward` left: the derivative of sum_b weights[b] · log_z[b].
-
-    out (Scores): Receives it; what sequences share is added to.
-    """
-    emissions, transitions, _, last, starts = scores
-    d_emissions, d_transitions, d_first, d_last, _ = out
-    states = emissions.shape[1]
-    step = 1 if transitions.shape[0] > 1 else 0
-    beta = np.empty(states)
-    arriving = np.empty(states)
-    terms = np.empty(states)
-    for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
-        for t in range(begin, end):
-            for j in range(states):
-                d_emissions[t, j] = 0.0
-        if begin == end or log_z[b] == -np.inf:
-            continue
-        for j in range(states):
-            beta[j] = last[j]
-        # beta[t-1, i] = logsum_j(transitions[i, j] + emissions[t, j] + beta[t, j])
-        for t in range(end - 1, begin - 1, -1):
-            for j in range(states):
-                d_emissions[t, j] = weights[b] * np.exp(alpha[t, j] + beta[j] - log_z[b])
-                arriving[j] = emissions[t, j] + beta[j]
-            if t == begin:
-                break
-            for i in range(states):
-                for j in range(states):
-                    terms[j] = transitions[t * step, i, j] + arriving[j]
-                    edge = np.exp(alpha[t - 1, i] + terms[j] - log_z[b])
-                    d_transitions[t * step, i, j] += weights[b] * edge
-                beta[i] = log_sum(terms)
-        for j in range(states):
-            d_first[j] += d_emissions[begin, j]
-            d_last[j] += d_emissions[end - 1, j]
-
-
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
@@ -473,20 +399,13 @@ def viterbi(scores, layout, block, arcs, states, totals):
             for j in range(size):
                 ordered[now, j] += emissions[t, order[j]]
                 delta[t, order[j]] = ordered[now, j]
-        best = -1
-        score = -np.inf
-        for j in range(size):
-            if delta[end - 1, j] + last[j] > score:
-                score = delta[end - 1, j] + last[j]
-                best = j
-        totals[b] = score
+        best, totals[b] = best_end(delta, end - 1, last)
         if best == -1:
             states[begin:end] = -1
             continue
         states[end - 1] = best
-        for t in range(end - 1, begin, -1):
-            j = best
-            score = -np.inf
+        for t in range(end - 1, begin, -1):  # as `best_before`, which would take a tenth of all the time more
+            j, score = best, -np.inf
             for i in range(size):
                 score = max(score, delta[t - 1, i] + transitions[t * step, i, j])
             best = 0
@@ -580,84 +499,6 @@ def viterbi_among_likely(scores, order, marginals, log_z, states, found):
         for t in range(end - begin - 1, -1, -1):
             states[begin + t] = among[t, best]
             best = origin[t, best]
-
-
-@kernel
-def n_best(scores, n, states, totals):
-    """The n best paths of one sequence of at least one token, best first.
-
-    states (int32[n, T]), totals (float64[n]): Receive the paths.
-    RETURNS (int): How many paths there are, at most n.
-
-    Among equal scores the lower last state comes first, then the lower state before it, and so on to the front.
-    """
-    emissions, transitions, first, last, _ = scores
-    tokens, size = emissions.shape
-    step = 1 if transitions.shape[0] > 1 else 0
-    delta = np.full((tokens, size, n), -np.inf)  # scores of the n best prefixes that end here, best first
-    from_state = np.full((tokens + 1, size, n), -1, dtype=np.int32)
-    from_rank = np.full((tokens + 1, size, n), -1, dtype=np.int32)
-    taken = np.empty(size, dtype=np.int64)
-    for j in range(size):
-        delta[0, j, 0] = first[j] + emissions[0, j]
-    for t in range(1, tokens + 1):
-        # Row `tokens` is a single state after the last token, reached through `last`.
-        for j in range(size if t < tokens else 1):
-            taken[:] = 0
-            for rank in range(n):
-                best = -1
-                score = -np.inf
-                for i in range(size):
-                    if taken[i] < n:
-                        arc = transitions[t * step, i, j] if t < tokens else last[i]
-                        if delta[t - 1, i, taken[i]] + arc > score:
-                            score = delta[t - 1, i, taken[i]] + arc
-                            best = i
-                if best == -1:
-                    break
-                from_state[t, j, rank] = best
-                from_rank[t, j, rank] = taken[best]
-                taken[best] += 1
-                if t < tokens:
-                    delta[t, j, rank] = score + emissions[t, j]
-                else:
-                    totals[rank] = score
-    found = 0
-    while found < n and from_state[tokens, 0, found] >= 0:
-        state, rank = 0, found
-        for t in range(tokens, 0, -1):
-            before = from_state[t, state, rank]
-            rank = from_rank[t, state, rank]
-            state = before
-            states[found, t - 1] = state
-        found += 1
-    return found
-
-
-@kernel
-def sample(scores, alpha, uniforms, states):
-    """Draw paths from the posterior: forward filtering has been done, this is backward sampling.
-
-    alpha (float64[n, S]): From `log_forward`.
-    uniforms (float64[N, n]): Random numbers in [0, 1), one per path and token.
-    states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
-    """
-    _, transitions, _, last, starts = scores
-    size = alpha.shape[1]
-    step = 1 if transitions.shape[0] > 1 else 0
-    terms = np.empty(size)
-    for n in range(uniforms.shape[0]):
-        for b in range(starts.shape[0] - 1):
-            state = -1
-            for t in range(starts[b + 1] - 1, starts[b] - 1, -1):
-                for i in range(size):
-                    arc = last[i] if t == starts[b + 1] - 1 else transitions[(t + 1) * step, i, state]
-                    terms[i] = alpha[t, i] + arc
-                state = draw(terms, uniforms[n, t])
-                if state == -1:  # only possible at the last token: no path at all
-                    states[n, starts[b] : t + 1] = -1
-                    break
-                states[n, t] = state
 
 
 # --------------------------------------------------------------------------------------------------------- given paths

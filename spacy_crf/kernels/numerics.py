@@ -35,8 +35,8 @@ def log_sum(terms):
 
 
 @helper(fastmath=LINEAR)
-def exp_row(source, row, largest, target):
-    """target[row] = exp(source[row] - largest), for differences between -SPREAD and 0, and 0 where they are smaller.
+def exp_row(source, row, largest, target, to):
+    """target[to] = exp(source[row] - largest), for differences between -SPREAD and 0, and 0 where they are smaller.
 
     exp(x) = exp(x / 1024)^1024: additions and products of whole vectors, where math.exp would be called for every number.
     It is right to twelve digits.
@@ -56,7 +56,7 @@ def exp_row(source, row, largest, target):
         y = 1.0 + x * y
         for _ in range(10):
             y *= y
-        target[row, j] = 0.0 if x < -SPREAD / 1024.0 else y  # NaN stays NaN
+        target[to, j] = 0.0 if x < -SPREAD / 1024.0 else y  # NaN stays NaN
 
 
 @helper
@@ -80,6 +80,53 @@ def draw(terms, uniform):
             if remaining < 0.0:
                 break
     return drawn
+
+
+@helper(inline="always")
+def best_end(rows, t, last):
+    """The state of the best path, the lowest of equals, and its score; if there is none -1, and -inf or the NaN of row t.
+
+    rows (float64[n, S]): Scores of the best prefixes. last (float64[S]): Is added to row t.
+    """
+    best, score = -1, -np.inf
+    for j in range(len(last)):
+        if rows[t, j] + last[j] > score:
+            best, score = j, rows[t, j] + last[j]
+    return best, score if best >= 0 else rows[t, 0] + last[0]
+
+
+@helper(inline="always")
+def best_before(rows, t, transitions, k, j):
+    """Of the states at t the one from which state j is best reached, the lowest of equals."""
+    score = -np.inf
+    for i in range(rows.shape[1]):
+        score = max(score, rows[t, i] + transitions[k, i, j])
+    best = 0
+    while rows[t, best] + transitions[k, best, j] < score:
+        best += 1
+    return best
+
+
+@helper
+def merge(lists, rows, extra, scores, chosen, ranks):
+    """The n best sums of a number in one of M lists and what that list adds; among equals that of the earlier list.
+
+    lists (float64[R, n]): Falling, and rows (int64[M]): which of them.
+    extra (float64[M]): What each adds.
+    scores (float64[n]), chosen, ranks (int32[n]): Receive the sums, which of the M lists they come from, and the place there.
+    RETURNS (int): How many there are.
+    """
+    taken = np.zeros(len(extra), dtype=np.int64)
+    for n in range(len(scores)):
+        best, score = -1, -np.inf
+        for m in range(len(extra)):
+            if taken[m] < len(scores) and lists[rows[m], taken[m]] + extra[m] > score:
+                best, score = m, lists[rows[m], taken[m]] + extra[m]
+        if best == -1:
+            return n
+        scores[n], chosen[n], ranks[n] = score, best, taken[best]
+        taken[best] += 1
+    return len(scores)
 
 
 @helper

@@ -1,22 +1,16 @@
-"""Semi-Markov chains: forward, backward and their relatives over a chunk of sequences laid end to end.
+"""Semi-Markov chains, for chunks of sequences laid end to end: sums in the linear domain, best segmentations, given ones.
 
-A segment of state j over the tokens b to t has the score (`fold` brings scores into this form)
-
-    opening[b, j] + closing[t, j] + lengths[t - b, j] + spans[n, j]      the last where the span is listed, as number n
-
-and two neighbouring segments that of their transition. Between segments stands one sum over states, so all is
-O(T·(K·S + S²)) time and O(T·S + K·S) memory beyond the scores (Sarawagi & Cohen 2004, with the transitions factored out).
+`fold` brings scores into the form of `pieces`, whose recursions are the textbook ones: slower, never wrong, and they know masks
+(``reach``), which those of this file don't.
 
     enter[b, j]  prefixes before b, with the step into a segment of state j that begins at b
     left[t, j]   prefixes whose last segment has state j and ends with t
     leave[t, j]  suffixes behind t, with the step out of a segment of state j that ends with t
 
-Two families, as for linear chains. The scaled ones (``forward expectations``) sum in the linear domain. Rows of enter,
-left and leave have sum 1, and the logarithms of the divisors are kept per row. A window over the last K rows holds
-exp(enter + opening - reference), or exp(leave + closing - reference), with a reference per state that follows them; the
-inner loop is a multiplication and an addition. The log-space ones (``log_forward log_backward log_expectations``) keep
-logarithms, and sum steps between segments as products less the maxima where none of these can vanish. They also know masks
-(``reach``), which the scaled ones don't.
+The scaled recursions (``forward expectations``) sum in the linear domain. Rows of enter, left and leave have sum 1, and the
+logarithms of the divisors are kept per row. A window over the last K rows holds exp(enter + opening - reference), or
+exp(leave + closing - reference), with a reference per state that follows them; the inner loop is a multiplication and an
+addition.
 
 When the scaled recursions refuse, and why nothing is lost when they don't. Let the finite transitions (and firsts, and
 lasts) lie within SPREAD = 300 of each other and the sum of a length's and a span's score within EXTRA = 100 of 0, and let
@@ -30,7 +24,6 @@ Shapes: n tokens of the chunk, S states, K longest segment, N listed spans. Matr
 positions share them, else [n, ...]: token t reads matrix ``t * step`` with step 0 or 1.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -38,42 +31,12 @@ from numpy.typing import NDArray
 
 from ..types import GOES_ON, Floats
 from . import helper, kernel
-from .numerics import LANES, LINEAR, SPREAD, TINY, draw, log_sum
+from .numerics import LANES, LINEAR, TINY, best_before, best_end
 
 LEAD = 200.0
 EXTRA = 100.0
 LARGEST_EXPONENT = 600.0
 SMALLEST, LARGEST = 1e-250, 1e100
-
-
-class Scores(NamedTuple):
-    """Of a chunk, see `types.SegmentScores`. The same tuple holds the derivative of something with respect to each score."""
-
-    tokens: Floats  # [n, S]
-    begins: Floats  # [n, S]
-    ends: Floats  # [n, S]
-    lengths: Floats  # [K, S]
-    spans: Floats  # [N, S]
-    transitions: Floats  # [1 or n, S, S]
-    first: Floats  # [S]
-    last: Floats  # [S]
-    span_of: NDArray[np.int32]  # [n, K] number of the listed span that begins here and has length k + 1, -1 for none
-    starts: NDArray[np.int64]  # [B + 1] where the sequences start
-
-
-class Folded(NamedTuple):
-    """Scores as the recursions want them, and what a clamp leaves of them."""
-
-    opening: Floats  # [n, S] from `fold`
-    closing: Floats  # [n, S]
-    lengths: Floats  # [K, S]
-    spans: Floats  # [N, S]
-    transitions: Floats  # [1 or n, S, S]
-    first: Floats  # [S]
-    last: Floats  # [S]
-    span_of: NDArray[np.int32]  # [n, K]
-    reach: NDArray[np.int32]  # [n, S] first token that a segment ending here may begin with, t + 1 for none
-    starts: NDArray[np.int64]  # [B + 1]
 
 
 class Potentials(NamedTuple):
@@ -116,7 +79,7 @@ def number_spans(span_starts, span_lengths, longest):
 def fold(scores, opening, closing):
     """Spread the scores of tokens over the ends of the segments: running sums, added behind and taken off in front.
 
-    scores (Scores)
+    scores (pieces.Scores)
     opening, closing (float64[n, S]): Receive them. A token that forbids a state counts as 0 here: see `mask`.
     RETURNS (bool): Whether a token forbids a state.
     """
@@ -129,10 +92,10 @@ def fold(scores, opening, closing):
         for t in range(starts[b], starts[b + 1]):
             for j in range(size):
                 opening[t, j] = begins[t, j] - total[j]
-                if tokens[t, j] > -np.inf:
-                    total[j] += tokens[t, j]
-                else:
+                if tokens[t, j] == -np.inf:
                     forbids = True
+                else:
+                    total[j] += tokens[t, j]
                 closing[t, j] = ends[t, j] + total[j]
     return forbids
 
@@ -320,8 +283,8 @@ def expectations(potentials, prefixes, weights, log_z, out):
 
     weights (float64[B]): Factor of each sequence.
     prefixes, log_z: From `forward`. log_z receives NaN if the sequence has to be done in log space.
-    out (Scores): Its begins, ends and spans receive the expectations; 0 for sequences without a path or refused. Its lengths and
-        transitions are added to; these are still to be multiplied by the exp of the transitions.
+    out (pieces.Scores): Its begins, ends and spans receive the expectations; 0 for sequences without a path or refused. Its
+        lengths and transitions are added to; these are still to be multiplied by the exp of the transitions.
     """
     opening, closing, lengths, spans, _, transitions, _, last, shift, unbroken, span_of, starts = potentials
     enter, enter_scale, left, left_scale = prefixes
@@ -443,219 +406,6 @@ def expectations(potentials, prefixes, weights, log_z, out):
                 d_transitions[begin:end] = 0.0
 
 
-# ---------------------------------------------------------------------------------------------------------- log space
-
-
-@helper
-def _gather(folded, t, begin, entered, terms):
-    """Scores of the segments that end with t: terms[k, j] = entered[t-k, j] + lengths[k, j] + spans[.., j], all but closing.
-
-    entered (float64[n, S]): Scores of what is in front of a segment, with its opening.
-    terms (float64[K, S]): Receives them; -inf where a segment is forbidden.
-    RETURNS (int): How many lengths there are.
-    """
-    lengths, spans, span_of, reach = folded.lengths, folded.spans, folded.span_of, folded.reach
-    size = lengths.shape[1]
-    n_lengths = min(lengths.shape[0], t - begin + 1)
-    for k in range(n_lengths):
-        for j in range(size):
-            terms[k, j] = entered[t - k, j] + lengths[k, j] if t - k >= reach[t, j] else -np.inf
-        span = span_of[t - k, k]
-        if span >= 0:
-            for j in range(size):
-                terms[k, j] += spans[span, j]
-    return n_lengths
-
-
-@helper
-def _exponentials(row, out):
-    """exp of a row less its maximum, 0 if that is -inf. RETURNS (float64): The maximum."""
-    largest = -np.inf
-    for score in row:
-        largest = max(largest, score)
-    for i in range(len(row)):
-        out[i] = math.exp(row[i] - largest) if largest > -np.inf else 0.0
-    return largest
-
-
-@helper
-def _shared_exponentials(transitions):
-    """exp of a matrix that all tokens share, less the maximum. RETURNS (float64[S, S], float64): -inf if there is none."""
-    size = transitions.shape[1]
-    exps, top = np.zeros((size, size)), -np.inf
-    if transitions.shape[0] == 1:
-        top = _exponentials(transitions.reshape(-1), exps.reshape(-1))
-    return exps, top
-
-
-@helper
-def _log_step(before, matrix, exps, top, column, after):
-    """after[j] = logsum_i(before[i] + matrix[i, j]), by the exponentials where they are known and the sum is not too small."""
-    size = len(before)
-    for j in range(size):
-        after[j] = 0.0
-    largest = -np.inf
-    if top > -np.inf:
-        largest = _exponentials(before, column)
-        for i in range(size):
-            for j in range(size):
-                after[j] += column[i] * exps[i, j]
-    for j in range(size):
-        if after[j] > TINY:
-            after[j] = largest + top + math.log(after[j])
-        else:
-            for i in range(size):
-                column[i] = before[i] + matrix[i, j]
-            after[j] = log_sum(column[:size])
-
-
-@kernel
-def log_forward(folded, entered, left, log_z):
-    """Forward pass in logarithms.
-
-    folded (Folded)
-    entered (float64[n, S]): Receives enter + opening.
-    left (float64[n, S]): Receives the log score of all prefixes whose last segment ends here.
-    log_z (float64[B]): Receives the log partition.
-    """
-    opening, closing, lengths, _, transitions, first, last, _, _, starts = folded
-    size, longest = lengths.shape[1], lengths.shape[0]
-    step = 1 if transitions.shape[0] > 1 else 0
-    exps, top = _shared_exponentials(transitions)
-    terms = np.empty((longest, size))
-    column = np.empty(max(longest, size))
-    for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
-        if begin == end:
-            log_z[b] = 0.0
-            continue
-        for t in range(begin, end):
-            # entered[t, j] = opening[t, j] + logsum_i(left[t-1, i] + transitions[i, j])
-            if t == begin:
-                entered[t] = first
-            else:
-                _log_step(left[t - 1], transitions[t * step], exps, top, column, entered[t])
-            for j in range(size):
-                entered[t, j] += opening[t, j]
-            # left[t, j] = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
-            n_lengths = _gather(folded, t, begin, entered, terms)
-            for j in range(size):
-                for k in range(n_lengths):
-                    column[k] = terms[k, j]
-                left[t, j] = closing[t, j] + log_sum(column[:n_lengths])
-        for j in range(size):
-            column[j] = left[end - 1, j] + last[j]
-        log_z[b] = log_sum(column[:size])
-
-
-@kernel
-def log_backward(folded, leaving, out):
-    """Backward pass in logarithms.
-
-    leaving (float64[n, S]): Receives leave + closing.
-    out (float64[n, S]): Receives the log score of all suffixes whose first segment begins here. The rest as in `log_forward`.
-    """
-    opening, closing, lengths, spans, transitions, _, last, span_of, reach, starts = folded
-    size, longest = lengths.shape[1], lengths.shape[0]
-    step = 1 if transitions.shape[0] > 1 else 0
-    exps, top = _shared_exponentials(transitions)
-    column = np.empty(max(longest, size))
-    for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
-        for t in range(end - 1, begin - 1, -1):
-            # leaving[t, i] = closing[t, i] + logsum_j(transitions[i, j] + out[t+1, j])
-            if t == end - 1:
-                leaving[t] = last
-            else:
-                _log_step(out[t + 1], transitions[(t + 1) * step].T, exps.T, top, column, leaving[t])
-            for i in range(size):
-                leaving[t, i] += closing[t, i]
-            # out[t, j] = opening[t, j] + logsum_k(leaving[t+k, j] + lengths[k, j] + spans[.., j])
-            n_lengths = min(longest, end - t)
-            for j in range(size):
-                for k in range(n_lengths):
-                    column[k] = leaving[t + k, j] + lengths[k, j] if reach[t + k, j] <= t else -np.inf
-                    if span_of[t, k] >= 0:
-                        column[k] += spans[span_of[t, k], j]
-                out[t, j] = log_sum(column[:n_lengths]) + opening[t, j]
-
-
-@kernel
-def log_expectations(folded, weights, entered, left, leaving, suffixes, log_z, out):
-    """Expectations from what `log_forward` and `log_backward` left: the derivative of sum_b weights[b] · log_z[b].
-
-    out (Scores): Its begins, ends and spans are overwritten, its lengths and transitions are added to.
-    """
-    _, _, lengths, spans, transitions, _, _, span_of, reach, starts = folded
-    size, longest = lengths.shape[1], lengths.shape[0]
-    step = 1 if transitions.shape[0] > 1 else 0
-    exps, top = _shared_exponentials(transitions)
-    before, after = np.empty(size), np.empty(size)
-    for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
-        _clear(out, begin, end)
-        if begin == end or log_z[b] == -np.inf:
-            continue
-        for t in range(begin, end):
-            for k in range(min(longest, end - t)):
-                span = span_of[t, k]
-                for j in range(size):
-                    score = entered[t, j] + lengths[k, j] + leaving[t + k, j]
-                    if span >= 0:
-                        score += spans[span, j]
-                    if reach[t + k, j] <= t and score > -np.inf:
-                        expected = weights[b] * math.exp(score - log_z[b])
-                        out.begins[t, j] += expected
-                        out.ends[t + k, j] += expected
-                        out.lengths[k, j] += expected
-                        if span >= 0:
-                            out.spans[span, j] = expected
-            if t == begin:
-                continue
-            exponent = _exponentials(left[t - 1], before) + _exponentials(suffixes[t], after) + top - log_z[b]
-            # What vanishes in the products is less than 1e-308 · e^exponent
-            if exponent < SPREAD / 3.0 and top > -np.inf:
-                share = weights[b] * math.exp(exponent)
-                for i in range(size):
-                    for j in range(size):
-                        out.transitions[0, i, j] += share * before[i] * exps[i, j] * after[j]
-                continue
-            for i in range(size):
-                for j in range(size):
-                    score = left[t - 1, i] + transitions[t * step, i, j] + suffixes[t, j]
-                    if score > -np.inf:
-                        out.transitions[t * step, i, j] += weights[b] * math.exp(score - log_z[b])
-
-
-@kernel
-def list_probable(folded, entered, leaving, log_z, min_log_prob, found):
-    """Segments with at least a certain probability, from what `log_forward` and `log_backward` left.
-
-    found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive the first M.
-    RETURNS (int): How many there are.
-    """
-    _, _, lengths, spans, _, _, _, span_of, reach, starts = folded
-    size, longest = lengths.shape[1], lengths.shape[0]
-    count = 0
-    for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
-        if begin == end or log_z[b] == -np.inf:
-            continue
-        for t in range(begin, end):
-            for k in range(min(longest, end - t)):
-                span = span_of[t, k]
-                for j in range(size):
-                    score = entered[t, j] + lengths[k, j] + leaving[t + k, j] + (spans[span, j] if span >= 0 else 0.0)
-                    if reach[t + k, j] <= t and score > -np.inf and score - log_z[b] >= min_log_prob:
-                        if count < found[0].shape[0]:
-                            found[0][count] = t
-                            found[1][count] = k + 1
-                            found[2][count] = j
-                            found[3][count] = score - log_z[b]
-                        count += 1
-    return count
-
-
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
@@ -664,7 +414,7 @@ def viterbi(folded, states, totals):
     """Best segmentation of each sequence. Among equals: the lower state of the last segment, the shorter last segment,
     then the same of the one before, and so on to the front.
 
-    folded (Folded)
+    folded (pieces.Folded)
     states (int32[n]): Receives the path, -1 where the sequence has none.
     totals (float64[B]): Receives the score of the path.
 
@@ -717,13 +467,7 @@ def viterbi(folded, states, totals):
             for j in range(size):
                 before[j] = now[j] + closing[t, j]
                 left[t, j] = before[j]
-        state = -1
-        best = -np.inf
-        for j in range(size):
-            if left[end - 1, j] + last[j] > best:
-                best = left[end - 1, j] + last[j]
-                state = j
-        totals[b] = best
+        state, totals[b] = best_end(left, end - 1, last)
         if state == -1:
             states[begin:end] = -1
             continue
@@ -740,130 +484,37 @@ def viterbi(folded, states, totals):
             states[t] = state
             if t == begin:
                 break
-            best = -np.inf
-            after = state
-            for i in range(size):
-                if left[t - 1, i] + transitions[t * step, i, after] > best:
-                    best = left[t - 1, i] + transitions[t * step, i, after]
-                    state = i
+            state = best_before(left, t - 1, transitions, t * step, state)
             t -= 1
 
 
 @kernel
-def n_best(folded, n, states, totals):
-    """The n best segmentations of one sequence of at least one token, best first; ties as in `viterbi`.
+def list_probable(folded, entered, leaving, log_z, min_log_prob, found):
+    """Segments with at least a certain probability, from what `pieces.log_forward` and `pieces.log_backward` left.
 
-    states (int32[n, T]), totals (float64[n]): Receive the paths.
-    RETURNS (int): How many paths there are, at most n.
+    found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive the first M.
+    RETURNS (int): How many there are.
     """
-    opening, closing, lengths, spans, transitions, first, last, span_of, reach, _ = folded
-    tokens, size = opening.shape
-    longest = lengths.shape[0]
-    step = 1 if transitions.shape[0] > 1 else 0
-    entered = np.full((tokens, size, n), -np.inf)
-    from_state = np.full((tokens + 1, size, n), -1, dtype=np.int32)
-    from_rank = np.full((tokens + 1, size, n), -1, dtype=np.int32)
-    left = np.full((tokens, size, n), -np.inf)
-    length_of = np.full((tokens, size, n), -1, dtype=np.int32)
-    enter_rank = np.full((tokens, size, n), -1, dtype=np.int32)
-    taken = np.empty(max(size, longest), dtype=np.int64)
-    arcs = np.empty(size)
-    extra = np.empty(longest)
-    for t in range(tokens + 1):
-        # Row `tokens` is a single state after the last token, reached through `last`.
-        for j in range(size if t < tokens else 1):
-            if t == 0:
-                entered[0, j, 0] = first[j] + opening[0, j]
-                continue
-            for i in range(size):
-                arcs[i] = transitions[t * step, i, j] if t < tokens else last[i]
-            taken[:size] = 0
-            for rank in range(n):
-                best = -1
-                score = -np.inf
-                for i in range(size):
-                    if taken[i] < n and left[t - 1, i, taken[i]] + arcs[i] > score:
-                        score = left[t - 1, i, taken[i]] + arcs[i]
-                        best = i
-                if best == -1:
-                    break
-                from_state[t, j, rank] = best
-                from_rank[t, j, rank] = taken[best]
-                taken[best] += 1
-                if t < tokens:
-                    entered[t, j, rank] = score + opening[t, j]
-                else:
-                    totals[rank] = score
-        if t == tokens:
-            break
-        n_lengths = min(longest, t + 1)
-        for j in range(size):
-            for k in range(n_lengths):
-                extra[k] = lengths[k, j] if t - k >= reach[t, j] else -np.inf
-                if span_of[t - k, k] >= 0:
-                    extra[k] += spans[span_of[t - k, k], j]
-            taken[:n_lengths] = 0
-            for rank in range(n):
-                best = -1
-                score = -np.inf
-                for k in range(n_lengths):
-                    if taken[k] < n and entered[t - k, j, taken[k]] + extra[k] > score:
-                        score = entered[t - k, j, taken[k]] + extra[k]
-                        best = k
-                if best == -1:
-                    break
-                left[t, j, rank] = score + closing[t, j]
-                length_of[t, j, rank] = best + 1
-                enter_rank[t, j, rank] = taken[best]
-                taken[best] += 1
-    found = 0
-    while found < n and from_state[tokens, 0, found] >= 0:
-        t, state, rank = tokens, 0, found
-        while t > 0:
-            before = from_state[t, state, rank]
-            rank = from_rank[t, state, rank]
-            state = before
-            begin = t - length_of[t - 1, state, rank]
-            rank = enter_rank[t - 1, state, rank]
-            states[found, begin + 1 : t] = GOES_ON
-            states[found, begin] = state
-            t = begin
-        found += 1
-    return found
-
-
-@kernel
-def sample(folded, entered, left, uniforms, states):
-    """Draw segmentations from the posterior: forward filtering has been done, this is backward sampling.
-
-    entered, left (float64[n, S]): From `log_forward`.
-    uniforms (float64[N, n, 2]): Random numbers in [0, 1): at the last token of a segment for its state and its length.
-    states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
-    """
-    _, _, lengths, _, transitions, _, last, _, _, starts = folded
+    _, _, lengths, spans, _, _, _, span_of, reach, starts = folded
     size, longest = lengths.shape[1], lengths.shape[0]
-    step = 1 if transitions.shape[0] > 1 else 0
-    terms = np.empty((longest, size))
-    column = np.empty(max(size, longest))
-    for n in range(uniforms.shape[0]):
-        for b in range(starts.shape[0] - 1):
-            begin, t = starts[b], starts[b + 1] - 1
-            state = -1
-            while t >= begin:
-                for i in range(size):
-                    arc = last[i] if state == -1 else transitions[(t + 1) * step, i, state]
-                    column[i] = left[t, i] + arc
-                state = draw(column[:size], uniforms[n, t, 0])
-                if state == -1:  # only possible at the last token: no path at all
-                    states[n, begin : t + 1] = -1
-                    break
-                n_lengths = _gather(folded, t, begin, entered, terms)
-                for k in range(n_lengths):
-                    column[k] = terms[k, state]
-                longer = draw(column[:n_lengths], uniforms[n, t, 1])
-                states[n, t - longer + 1 : t + 1] = GOES_ON
-                states[n, t - longer] = state
-                t -= longer + 1
+    count = 0
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end or log_z[b] == -np.inf:
+            continue
+        for t in range(begin, end):
+            for k in range(min(longest, end - t)):
+                span = span_of[t, k]
+                for j in range(size):
+                    score = entered[t, j] + lengths[k, j] + leaving[t + k, j] + (spans[span, j] if span >= 0 else 0.0)
+                    if reach[t + k, j] <= t and score > -np.inf and score - log_z[b] >= min_log_prob:
+                        if count < found[0].shape[0]:
+                            found[0][count] = t
+                            found[1][count] = k + 1
+                            found[2][count] = j
+                            found[3][count] = score - log_z[b]
+                        count += 1
+    return count
 
 
 # --------------------------------------------------------------------------------------------------------- given paths

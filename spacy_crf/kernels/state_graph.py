@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
-from .numerics import SPREAD, draw, log_sum
+from .numerics import SPREAD, best_end, draw, log_sum, merge
 
 
 class Graph(NamedTuple):
@@ -247,7 +247,8 @@ def viterbi(scores, graph, path, totals):
     source_starts, _, target, arc_scores, graph_first, graph_last, tag_of, _, _ = graph
     tokens, states = emissions.shape[0], tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
-    delta, following = np.empty(states), np.empty(states)  # score of the best prefix that ends here
+    delta, following = np.empty((1, states)), np.empty(states)  # score of the best prefix that ends here
+    ends = last[tag_of] + graph_last
     back = np.empty((tokens, states), dtype=np.int32)
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
@@ -255,29 +256,23 @@ def viterbi(scores, graph, path, totals):
             totals[b] = 0.0
             continue
         for j in range(states):
-            delta[j] = first[tag_of[j]] + graph_first[j] + emissions[begin, tag_of[j]]
+            delta[0, j] = first[tag_of[j]] + graph_first[j] + emissions[begin, tag_of[j]]
         # delta[t, j] = emissions[t, j] + max_i(delta[t-1, i] + arc[i, j])
         for t in range(begin + 1, end):
             following[:] = -np.inf
             for i in range(states):
-                if delta[i] == -np.inf:
+                if delta[0, i] == -np.inf:
                     continue
                 row = transitions[t * step, tag_of[i]]
                 for a in range(source_starts[i], source_starts[i + 1]):
                     j = target[a]
-                    score = delta[i] + row[tag_of[j]] + arc_scores[a]
+                    score = delta[0, i] + row[tag_of[j]] + arc_scores[a]
                     if score > following[j]:
                         following[j] = score
                         back[t, j] = i
             for j in range(states):
-                delta[j] = following[j] + emissions[t, tag_of[j]]
-        best = -1
-        score = -np.inf
-        for j in range(states):
-            if delta[j] + last[tag_of[j]] + graph_last[j] > score:
-                score = delta[j] + last[tag_of[j]] + graph_last[j]
-                best = j
-        totals[b] = score
+                delta[0, j] = following[j] + emissions[t, tag_of[j]]
+        best, totals[b] = best_end(delta, 0, ends)
         if best == -1:
             path[begin:end] = -1
             continue
@@ -300,47 +295,33 @@ def n_best(scores, graph, n, paths, totals):
     tokens, states = emissions.shape[0], tag_of.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     delta = np.full((tokens, states, n), -np.inf)  # scores of the n best prefixes that end here, best first
-    from_state = np.full((tokens + 1, states, n), -1, dtype=np.int32)
-    from_rank = np.full((tokens + 1, states, n), -1, dtype=np.int32)
-    taken = np.empty(states, dtype=np.int64)
+    from_state, from_rank = np.full((tokens + 1, states, n), np.int32(-1)), np.empty((tokens + 1, states, n), np.int32)
+    rows, arcs, sums = np.empty(states, dtype=np.int64), np.empty(states), np.empty(n)
     for j in range(states):
         delta[0, j, 0] = first[tag_of[j]] + graph_first[j] + emissions[0, tag_of[j]]
     for t in range(1, tokens + 1):
         # Row `tokens` is a single state after the last token, reached through `last`.
         for j in range(states if t < tokens else 1):
-            arcs = target_starts[j + 1] - target_starts[j] if t < tokens else states
-            for m in range(arcs):
-                taken[source[by_target[target_starts[j] + m]] if t < tokens else m] = 0
-            for rank in range(n):
-                best = -1
-                score = -np.inf
-                for m in range(arcs):
-                    if t < tokens:
-                        a = by_target[target_starts[j] + m]
-                        i = source[a]
-                        arc = transitions[t * step, tag_of[i], tag_of[j]] + arc_scores[a]
-                    else:
-                        i = m
-                        arc = last[tag_of[i]] + graph_last[i]
-                    if taken[i] < n and delta[t - 1, i, taken[i]] + arc > score:
-                        score = delta[t - 1, i, taken[i]] + arc
-                        best = i
-                if best == -1:
-                    break
-                from_state[t, j, rank] = best
-                from_rank[t, j, rank] = taken[best]
-                taken[best] += 1
+            n_arcs = target_starts[j + 1] - target_starts[j] if t < tokens else states
+            for m in range(n_arcs):
                 if t < tokens:
-                    delta[t, j, rank] = score + emissions[t, tag_of[j]]
+                    a = by_target[target_starts[j] + m]
+                    i, arcs[m] = source[a], transitions[t * step, tag_of[source[a]], tag_of[j]] + arc_scores[a]
                 else:
-                    totals[rank] = score
+                    i, arcs[m] = m, last[tag_of[m]] + graph_last[m]
+                rows[m] = (t - 1) * states + i
+            found = merge(delta.reshape(-1, n), rows, arcs[:n_arcs], sums, from_state[t, j], from_rank[t, j])
+            for rank in range(found):
+                from_state[t, j, rank] = rows[from_state[t, j, rank]] - (t - 1) * states
+                if t < tokens:
+                    delta[t, j, rank] = sums[rank] + emissions[t, tag_of[j]]
+                else:
+                    totals[rank] = sums[rank]
     found = 0
     while found < n and from_state[tokens, 0, found] >= 0:
         state, rank = 0, found
         for t in range(tokens, 0, -1):
-            before = from_state[t, state, rank]
-            rank = from_rank[t, state, rank]
-            state = before
+            state, rank = from_state[t, state, rank], from_rank[t, state, rank]
             paths[found, t - 1] = state
         found += 1
     return found

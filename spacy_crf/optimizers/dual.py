@@ -104,7 +104,16 @@ class DualOptimizer(OnlineOptimizer):
 
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
-        raise NotImplementedError
+        corpus, work, _, chains, segments, bests, _ = pass_.room
+        room = corpus, work, chains, segments, bests, self.sums(corpus), kernels.make_table(corpus, pass_.room)
+        uses, dual, strength = (run.arrays[name] for name in ("uses", "dual", "strength"))
+        theta, rates = run.arrays.get("theta", uses[:0]), run.arrays.get("rates", dual[:0])
+        given = pass_.order, learns, pass_.costs, run.slots, strength
+        return kernels.ascend(*room, kernels.Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
+
+    def sums(self, corpus: ChainCorpus) -> Optional[kernels.SumWork]:
+        """Room for the sums of distributions, if there are any."""
+        return None
 
     def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
         """The anchor is part of the objective."""
@@ -139,12 +148,6 @@ class FrankWolfe(DualOptimizer):
     seed (int): For the order of the sequences.
     """
 
-    def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
-        corpus, work, _, chains, segments, bests, _ = pass_.room
-        room = (corpus, work, chains, segments, bests, kernels.make_table(corpus, pass_.room))
-        arrays = [run.arrays[name] for name in ("uses", "dual", "strength")]
-        return kernels.frank_wolfe(*room, pass_.order, learns, pass_.costs, run.slots, *arrays)
-
 
 @with_settings
 class ExponentiatedGradient(DualOptimizer):
@@ -174,13 +177,5 @@ class ExponentiatedGradient(DualOptimizer):
         run.arrays["theta"] = theta
         run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))
 
-    def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
-        corpus, work, _, chains, segments, bests, _ = pass_.room
-        sums, table = kernels.make_sums(corpus), kernels.make_table(corpus, pass_.room)
-        room = (corpus, work, chains, segments, bests, sums, table)
-        arrays = [run.arrays[name] for name in ("uses", "dual", "theta", "rates")]
-        strength = run.arrays["strength"]
-        first = bool(run.numbers["first"])
-        return kernels.exponentiated_gradient(
-            *room, pass_.order, learns, pass_.costs, run.slots, *arrays, first, strength
-        )
+    def sums(self, corpus: ChainCorpus) -> kernels.SumWork:
+        return kernels.make_sums(corpus)

@@ -110,8 +110,8 @@ class OnlineOptimizer(CRFOptimizer):
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
         padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
-        given = (*pass_.room, pass_.order, pass_.costs, run.slots)
-        found = kernels.walk(*given, rule, padded, float(run.count), scaling, memory, squares)
+        given = pass_.order, pass_.costs, run.slots, rule, padded, float(run.count)
+        found = kernels.walk(*pass_.room, kernels.Lesson(*given, scaling, memory, squares))
         if "scale" in numbers:
             numbers["scale"], numbers["due"] = scaling.tolist()
         return found

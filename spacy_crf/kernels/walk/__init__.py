@@ -12,9 +12,10 @@ longest segment.
 then not compiled. (What is done where one is None is compiled always.)
 """
 
+from .driver import Lesson as Lesson
 from .driver import walk as walk
-from .dual import exponentiated_gradient as exponentiated_gradient
-from .dual import frank_wolfe as frank_wolfe
+from .dual import Ascent as Ascent
+from .dual import ascend as ascend
 from .rules import ADAGRAD as ADAGRAD
 from .rules import AROW as AROW
 from .rules import BATCH_PERCEPTRON as BATCH_PERCEPTRON
@@ -26,6 +27,7 @@ from .rules import SGD_L1 as SGD_L1
 from .rules.adagrad import catch_up_all as catch_up_all
 from .rules.sgd import charge_all as charge_all
 from .work import Room as Room
+from .work import SumWork as SumWork
 from .work import make_room as make_room
 from .work import make_sums as make_sums
 from .work import make_table as make_table

@@ -40,16 +40,17 @@ def collect(corpus, work, pairs, segments, b):
     learned, d_chain = corpus.learned, work.d_chain
     size = corpus.n_states
     gradient, slots, amounts = work.gradient, work.slots, work.amounts
+    sums = learned, gradient, slots
     begin, end = corpus.starts[b], corpus.starts[b + 1]
-    found = _collect(corpus.states, begin, end, size, work.d_nodes, learned, gradient, slots, 0)
+    found = _collect(corpus.states, begin, end, size, work.d_nodes, sums, 0)
     if pairs is not None:
-        found = _collect(pairs.uses, begin, end, size * size, pairs.d_scores, learned, gradient, slots, found)
+        found = _collect(pairs.uses, begin, end, size * size, pairs.d_scores, sums, found)
     if segments is not None:
         uses = segments.uses
         derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
         for kind in range(5):
             a, c = rows_of_kind(uses.listed_starts, kind, begin, end)
-            found = _collect(uses.features, a, c, size, derivatives[kind], learned, gradient, slots, found)
+            found = _collect(uses.features, a, c, size, derivatives[kind], sums, found)
         slot = uses.length_start
         for k in range(uses.longest):
             for j in range(size):
@@ -78,8 +79,9 @@ def collect(corpus, work, pairs, segments, b):
 
 
 @helper
-def _collect(uses, begin, end, size, d_scores, learned, gradient, touched, found):
+def _collect(uses, begin, end, size, d_scores, sums, found):
     slots, columns, values, bounds = uses
+    learned, gradient, touched = sums
     for t in range(begin, end):
         d_token = d_scores[t - begin]
         moves = False
@@ -155,30 +157,32 @@ def _descend(uses, begin, end, size, d_scores, rate, learned, weights):
 
 
 @helper
-def catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen, regularized, squares):
+def catch_up_sequence(corpus, pairs, segments, b, given):
+    """given (tuple): What `catch_up` is told beside the slots."""
+    _, settings, _, _, _ = given
     if settings[2] == 0.0 and settings[3] == 0.0:
         return
     size = corpus.n_states
     begin, end = corpus.starts[b], corpus.starts[b + 1]
-    _catch_up_features(corpus.states, begin, end, size, weights, settings, seen, regularized, squares)
+    _catch_up_features(corpus.states, begin, end, size, given)
     if pairs is not None:
-        _catch_up_features(pairs.uses, begin, end, size * size, weights, settings, seen, regularized, squares)
+        _catch_up_features(pairs.uses, begin, end, size * size, given)
     if segments is not None:
         uses = segments.uses
         for kind in range(5):
             a, c = rows_of_kind(uses.listed_starts, kind, begin, end)
-            _catch_up_features(uses.features, a, c, size, weights, settings, seen, regularized, squares)
-    for slot in range(corpus.chain_start, len(weights)):
+            _catch_up_features(uses.features, a, c, size, given)
+    for slot in range(corpus.chain_start, len(corpus.learned)):
         if corpus.learned[slot]:
-            catch_up(slot, 1, weights, settings, seen, regularized, squares)
+            catch_up(slot, 1, *given)
 
 
 @helper
-def _catch_up_features(uses, begin, end, size, weights, settings, seen, regularized, squares):
+def _catch_up_features(uses, begin, end, size, given):
     slots, _, _, bounds = uses
     for side in range(2 * begin, 2 * end):
         for n in range(bounds[side], bounds[side + 1]):
-            catch_up(slots[n], size if side % 2 == 0 else 1, weights, settings, seen, regularized, squares)
+            catch_up(slots[n], size if side % 2 == 0 else 1, *given)
 
 
 @helper

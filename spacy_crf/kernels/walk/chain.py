@@ -1,4 +1,4 @@
-"""Linear chains: the best labelling, the log partition and its derivative, and given labellings, of a single sequence.
+"""Linear chains: the best labelling, and the log partition and its derivative, of a single sequence.
 
 The recursions are those of ``kernels/linear_chain.py``. Here each sequence has exponentials of its own, in rows of whole vectors,
 and no layout of the transitions. With the kernels of batches in their place `walk` took half as long again to compile, and a pass
@@ -10,8 +10,22 @@ import math
 import numpy as np
 
 from .. import helper
-from ..numerics import LANES, LINEAR, SPREAD, TINY, exp_row, log_sum
+from ..linear_chain import Scores
+from ..numerics import LANES, LINEAR, SPREAD, TINY, best_before, best_end, exp_row, log_sum
 from .blocks import clear
+from .steps import step_derivatives, step_scores
+
+
+@helper(inline="always")
+def scores_of_chain(work, pairs, n, size):
+    chain = work.chain
+    return Scores(work.nodes, step_scores(work, pairs, n, size), chain[size], chain[size + 1], work.bounds)
+
+
+@helper(inline="always")
+def derivatives_of_chain(work, pairs, n, size):
+    d_chain = work.d_chain
+    return Scores(work.d_nodes, step_derivatives(work, pairs, n, size), d_chain[size], d_chain[size + 1], work.bounds)
 
 
 @helper
@@ -25,7 +39,7 @@ def best_path(work, chains, pairs, path, n, size):
     # delta[t, j] = nodes[t, j] + max_i(delta[t-1, i] + transitions[i, j])
     for t in range(1, n):
         if pairs is not None:
-            set_transitions(chain, pairs.scores, t, size, transitions)
+            _set_transitions(pairs.scores, t, size, transitions)
         for j in range(width):
             delta[t, j] = -np.inf
         for i in range(0, width, LANES):
@@ -36,31 +50,25 @@ def best_path(work, chains, pairs, path, n, size):
                 delta[t, j] = max(delta[t, j], max(upper, lower))
         for j in range(width):
             delta[t, j] += nodes[t, j]
-    best, score = -1, -np.inf
-    for j in range(size):
-        if delta[n - 1, j] + chain[size + 1, j] > score:
-            best, score = j, delta[n - 1, j] + chain[size + 1, j]
+    best, total = best_end(delta, n - 1, chain[size + 1])
     if best == -1:
-        return np.nan if math.isnan(delta[n - 1, 0]) else -np.inf
-    total = score
+        return total
     path[n - 1] = best
+    steps = transitions[:width].reshape(1, width, width)
     for t in range(n - 1, 0, -1):
-        j, score = best, -np.inf
         if pairs is not None:
-            set_transitions(chain, pairs.scores, t, size, transitions)
-        for i in range(size):
-            if delta[t - 1, i] + transitions[i, j] > score:
-                best, score = i, delta[t - 1, i] + transitions[i, j]
+            _set_transitions(pairs.scores, t, size, transitions)
+        best = best_before(delta, t - 1, steps, 0, best)
         path[t - 1] = best
     return total
 
 
 @helper
-def set_transitions(chain, pairs, t, size, matrix):
+def _set_transitions(pairs, t, size, matrix):
     """The scores of the step to token t, in matrix [P, P]."""
     for i in range(matrix.shape[0]):
         for j in range(matrix.shape[1]):
-            matrix[i, j] = chain[i, j] + pairs[t, i * size + j] if i < size and j < size else -np.inf
+            matrix[i, j] = pairs[t, i * size + j] if i < size and j < size else -np.inf
 
 
 @helper(fastmath=LINEAR)
@@ -85,7 +93,7 @@ def expect_scaled(work, chains, sum_work, n, size, amount):
     if not spread < SPREAD:
         return np.nan
     for i in range(width):
-        exp_row(chain, i, largest, matrix)
+        exp_row(chain, i, largest, matrix, i)
         if i >= size:  # there may be the firsts and lasts
             for j in range(width):
                 matrix[i, j] = 0.0
@@ -106,7 +114,7 @@ def expect_scaled(work, chains, sum_work, n, size, amount):
             n_small += (nodes[t, j] <= top + spread - SPREAD) & (nodes[t, j] > -np.inf)
         if n_small > 0:
             return np.nan
-        exp_row(nodes, t, top, exp_nodes)
+        exp_row(nodes, t, top, exp_nodes, t)
         if t == 0:
             for j in range(width):
                 alpha[t, j] = math.exp(chain[size, j])
@@ -188,21 +196,20 @@ def expect_scaled(work, chains, sum_work, n, size, amount):
 
 @helper
 def expect_in_logs(work, chains, pairs, n, size, amount):
-    """Textbook forward and backward, where the scaled ones give up or transitions depend on the token."""
-    nodes, chain, d_nodes, d_chain, alpha = work.nodes, work.chain, work.d_nodes, work.d_chain, chains.forward
+    """As `expect_scaled`, by the textbook, where that gives up or transitions depend on the token. (`pieces` does the same, but
+    takes longer to compile than all the rest.)"""
+    nodes, steps, first, last, _ = scores_of_chain(work, pairs, n, size)
+    alpha = chains.forward
+    d_nodes, d_steps, d_first, d_last, _ = derivatives_of_chain(work, pairs, n, size)
+    step = 1 if steps.shape[0] > 1 else 0
     terms, arriving, beta = np.empty(size), np.empty(size), np.empty(size)
     for t in range(n):
         for j in range(size):
-            if t == 0:
-                alpha[t, j] = nodes[t, j] + chain[size, j]
-                continue
-            for i in range(size):
-                terms[i] = alpha[t - 1, i] + chain[i, j]
-                if pairs is not None:
-                    terms[i] += pairs.scores[t, i * size + j]
-            alpha[t, j] = nodes[t, j] + log_sum(terms)
+            for i in range(size if t > 0 else 0):
+                terms[i] = alpha[t - 1, i] + steps[t * step, i, j]
+            alpha[t, j] = nodes[t, j] + (log_sum(terms) if t > 0 else first[j])
     for j in range(size):
-        beta[j] = chain[size + 1, j]
+        beta[j] = last[j]
         terms[j] = alpha[n - 1, j] + beta[j]
     log_z = log_sum(terms)
     if not math.isfinite(log_z):
@@ -212,50 +219,16 @@ def expect_in_logs(work, chains, pairs, n, size, amount):
             expected = amount * math.exp(alpha[t, j] + beta[j] - log_z)
             d_nodes[t, j] += expected
             if t == 0:
-                d_chain[size, j] += expected
+                d_first[j] += expected
             if t == n - 1:
-                d_chain[size + 1, j] += expected
+                d_last[j] += expected
             arriving[j] = nodes[t, j] + beta[j]
-        if t == 0:
-            break
-        for i in range(size):
+        for i in range(size if t > 0 else 0):
             for j in range(size):
-                terms[j] = chain[i, j] + arriving[j]
-                if pairs is not None:
-                    terms[j] += pairs.scores[t, i * size + j]
-                expected = amount * math.exp(alpha[t - 1, i] + terms[j] - log_z)
-                d_chain[i, j] += expected
-                if pairs is not None:
-                    pairs.d_scores[t, i * size + j] += expected
+                terms[j] = steps[t * step, i, j] + arriving[j]
+                d_steps[t * step, i, j] += amount * math.exp(alpha[t - 1, i] + terms[j] - log_z)
             beta[i] = log_sum(terms)
     return log_z
-
-
-@helper
-def path_score(work, pairs, path, size):
-    nodes, chain = work.nodes, work.chain
-    score = chain[size, path[0]] + chain[size + 1, path[-1]]
-    for t in range(len(path)):
-        score += nodes[t, path[t]]
-        if t > 0:
-            score += chain[path[t - 1], path[t]]
-            if pairs is not None:
-                score += pairs.scores[t, path[t - 1] * size + path[t]]
-    return score
-
-
-@helper
-def use_path(work, pairs, path, size, amount):
-    """Adds an amount for each score that a path uses."""
-    d_nodes, d_chain = work.d_nodes, work.d_chain
-    d_chain[size, path[0]] += amount
-    d_chain[size + 1, path[-1]] += amount
-    for t in range(len(path)):
-        d_nodes[t, path[t]] += amount
-        if t > 0:
-            d_chain[path[t - 1], path[t]] += amount
-            if pairs is not None:
-                pairs.d_scores[t, path[t - 1] * size + path[t]] += amount
 
 
 @helper

@@ -1,10 +1,12 @@
 """The way of the rules through a corpus."""
 
 import math
-from typing import Optional
+from typing import NamedTuple, Optional
 
-from ...types import ChainCorpus
-from .. import kernel
+from numpy.typing import NDArray
+
+from ...types import ChainCorpus, Floats
+from .. import helper, kernel
 from .blocks import catch_up_sequence, collect, descend_sequence
 from .chain import count_wrong
 from .rules import ADAGRAD, AROW, BATCH_PERCEPTRON, NOTHING, PERCEPTRON, SGD, SGD_L1
@@ -14,8 +16,23 @@ from .rules.passive_aggressive import passive_aggressive
 from .rules.perceptron import perceptron
 from .rules.sgd import sgd_l1
 from .segments import count_wrong_segments
-from .sequence import differentiate
+from .sequence import Turn, differentiate
 from .work import BestWork, ChainWork, PairWork, SegmentWork, SumWork, Workspace
+
+
+class Lesson(NamedTuple):
+    """A rule and what it goes through."""
+
+    order: NDArray  # [n] of the sequences
+    costs: Floats  # [S, S], or [0, 0]: added to the score of each state where the annotation says another one
+    weights: Floats  # [M]
+    rule: int
+    settings: tuple[float, float, float, float]  # of the rule
+    seen: float  # how many sequences came before
+    # [2] the scale of the weights, w = scale · weights, and what any weight could have been charged; 1 and 0 but for SGD
+    scaling: Floats
+    memory: Floats  # [M] or [0] what the rule remembers of each slot, if anything
+    squares: Floats  # [M] or [0] of AdaGrad
 
 
 @kernel(seconds=15)
@@ -27,33 +44,22 @@ def walk(
     segments: Optional[SegmentWork],
     bests: Optional[BestWork],
     sums: Optional[SumWork],
-    order,
-    costs,
-    weights,
-    rule,
-    settings,
-    seen,
-    scaling,
-    memory,
-    squares,
+    lesson: Lesson,
 ):
     """Applies a rule to the sequences in the order given. One kernel for all rules: nearly all that is compiled is the loss of a
     sequence and its derivative.
 
-    costs (float64[S, S] or [0, 0]): Added to the score of each state where the annotation says another one.
-    settings (four floats): Of the rule. seen (float): How many sequences came before.
-    scaling (float64[2]): The scale of the weights, w = scale · weights, and what any weight could have been charged so far; 1 and
-        0 but for SGD.
-    memory (float64[M] or [0]): What the rule remembers of each slot, if anything. squares (float64[M] or [0]): Of AdaGrad.
     RETURNS: The sum of losses, and -1; or a loss that is not a finite number, and its place in the order. It stops there.
     """
+    order, costs, weights, rule, settings, seen, scaling, memory, squares = lesson
     total = 0.0
     n_updates = 0
     for k in range(len(order)):
         b = order[k]
         if rule == ADAGRAD:
-            catch_up_sequence(corpus, pairs, segments, b, weights, settings, seen + k, memory, squares)
-        loss, moves = differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, weights, scaling[0])
+            catch_up_sequence(corpus, pairs, segments, b, (weights, settings, seen + k, memory, squares))
+        turn = Turn(b, costs, weights, scaling[0])
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, bests, sums, turn)
         if not math.isfinite(loss):
             return loss, k
         if rule == SGD:
@@ -74,22 +80,9 @@ def walk(
                 n_updates += n_slots > 0
                 for n in range(n_slots):
                     memory[slots[n]] -= amounts[n]
-            elif bests is not None and n_slots > 0:
-                factor = corpus.weights[b]
-                begin, end = corpus.starts[b], corpus.starts[b + 1]
-                wrong = 0
-                if chains is not None:
-                    wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, bests.path)
-                if segments is not None:
-                    wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, bests.path)
-                margin = 0.0 if len(costs) > 0 else float(wrong)
-                if rule == AROW:
-                    loss = arow(slots, amounts, loss / factor + margin, factor, weights, settings, memory)
-                else:
-                    if len(costs) == 0:
-                        margin = math.sqrt(wrong) if settings[2] > 0.0 else 1.0
-                    margin += loss / factor
-                    loss = passive_aggressive(slots, amounts, margin, factor, weights, settings, seen + k, memory)
+            elif n_slots > 0:
+                wrong = _count_wrong(corpus, chains, segments, bests, b)
+                loss = _beat(lesson, slots, amounts, loss, wrong, corpus.weights[b], seen + k)
         total += loss
         if scaling[0] < 1e-9:
             for slot in range(len(weights)):
@@ -98,3 +91,28 @@ def walk(
     for slot in range(len(memory) if n_updates > 0 else 0):
         memory[slot] /= n_updates
     return total, -1
+
+
+@helper
+def _count_wrong(corpus, chains, segments, bests, b):
+    """Tokens at which the best labelling contradicts the annotation."""
+    begin, end, wrong = corpus.starts[b], corpus.starts[b + 1], 0
+    if bests is not None:
+        if chains is not None:
+            wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, bests.path)
+        if segments is not None:
+            wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, bests.path)
+    return wrong
+
+
+@helper
+def _beat(lesson, slots, amounts, loss, wrong, factor, seen):
+    """AROW, or passive-aggressive learning. RETURNS: The loss with its margin."""
+    _, costs, weights, rule, settings, _, _, memory, _ = lesson
+    has_costs = len(costs) > 0
+    if rule == AROW:
+        return arow(slots, amounts, loss / factor + (0.0 if has_costs else wrong), factor, weights, settings, memory)
+    margin = 0.0
+    if not has_costs:
+        margin = math.sqrt(wrong) if settings[2] > 0.0 else 1.0
+    return passive_aggressive(slots, amounts, loss / factor + margin, factor, weights, settings, seen, memory)

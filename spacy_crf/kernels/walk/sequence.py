@@ -1,31 +1,92 @@
 """What a sequence asks for: the derivative of its loss."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from .. import helper
+from ...types import Floats
+from .. import helper, linear_chain, semi_markov
 from .blocks import add_scores, clear
-from .chain import best_path, expect_in_logs, expect_scaled, path_score, use_path
-from .segments import best_segments, cover, exclude, expect_segments, fold, score_segments, segments_score, use_segments
+from .chain import best_path, derivatives_of_chain, expect_in_logs, expect_scaled, scores_of_chain
+from .segments import (
+    cover,
+    derivatives_of_segments,
+    exclude,
+    expect_segments,
+    fold,
+    folded_of,
+    score_segments,
+    scores_of_segments,
+)
+from .steps import add_chain, share_derivatives
+
+
+class Turn(NamedTuple):
+    """Of a sequence."""
+
+    b: int  # its number
+    costs: Floats  # [S, S], or [0, 0] without costs
+    weights: Floats  # [M]
+    scale: float  # of the weights
 
 
 # A part of its callers before LLVM sees them, which then optimizes it once instead of twice
 @helper(inline="always")
-def differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, weights, scale):
+def differentiate(corpus, work, pairs, chains, segments, bests, sums, turn):
     """Leaves the derivative of a sequence's loss in the work spaces.
 
     RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
     """
-    gold = corpus.gold
-    clamp = corpus.clamp
-    size = corpus.n_states
-    nodes, chain = work.nodes, work.chain
+    b, costs, _, _ = turn
     begin, end = corpus.starts[b], corpus.starts[b + 1]
-    factor = corpus.weights[b]
+    n, size, factor = end - begin, corpus.n_states, corpus.weights[b]
+    _clear(corpus, work, pairs, segments, b)
+    if n == 0 or factor == 0.0:
+        return 0.0, False
+    _score(corpus, work, pairs, chains, segments, turn)
+    value = reached = 0.0
+    for step in range(2):  # what the annotation allows, then everything
+        is_free = step == 1
+        if not is_free and corpus.is_known[b]:
+            reached = _score_annotation(corpus, work, pairs, chains, segments, b)
+        else:
+            if is_free and len(costs) > 0:
+                _add_costs(work.nodes, corpus.gold, corpus.clamp, begin, end, costs)
+            if segments is not None:
+                fold(corpus, work, pairs, segments, b, not is_free)
+                if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
+                    exclude(segments, begin, end, costs, is_free)
+            if chains is not None and not is_free:
+                _forbid(work.nodes, chains.kept, corpus.clamp[begin:end])
+            amount = factor if is_free else -factor
+            if bests is not None:
+                value = _use_best(corpus, work, pairs, chains, segments, bests, b, amount)
+            if sums is not None:
+                value = expect(corpus, work, pairs, chains, segments, sums, b, amount)
+            if not is_free:
+                reached = value
+                if chains is not None:
+                    for t in range(n):
+                        for j in range(size):
+                            work.nodes[t, j] = chains.kept[t, j]
+        if reached == -np.inf:
+            return 0.0, False  # the annotation is forbidden: nothing to learn
+    if corpus.is_known[b]:
+        use_annotation(corpus, work, pairs, chains, segments, b, -factor)
+    if segments is not None:
+        cover(work, segments, n, size)
+    share_derivatives(work, pairs, n, size)
+    return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
+
+
+@helper
+def _clear(corpus, work, pairs, segments, b):
+    begin, end = corpus.starts[b], corpus.starts[b + 1]
     n = end - begin
+    work.bounds[1] = n
     clear(work.d_nodes, n)
-    clear(work.d_chain, size + 2)
+    clear(work.d_chain, corpus.n_states + 2)
     if pairs is not None:
         clear(pairs.d_scores, n)
     if segments is not None:
@@ -33,74 +94,32 @@ def differentiate(corpus, work, pairs, chains, segments, bests, sums, b, costs, 
         clear(segments.d_ends, n)
         clear(segments.d_lengths, len(segments.d_lengths))
         clear(segments.d_spans, segments.uses.listed_starts[end] - segments.uses.listed_starts[begin])
-    if n == 0 or factor == 0.0:
-        return 0.0, False
+
+
+@helper(inline="always")
+def _score(corpus, work, pairs, chains, segments, turn):
+    b, _, weights, scale = turn
+    begin, end, size, chain = corpus.starts[b], corpus.starts[b + 1], corpus.n_states, work.chain
     if chains is not None:
-        add_scores(corpus.states, begin, end, size, weights, scale, False, nodes)
+        add_scores(corpus.states, begin, end, size, weights, scale, False, work.nodes)
     if segments is not None:
-        score_segments(corpus.states, nodes, segments, begin, end, size, weights, scale)
-    if pairs is not None:
-        add_scores(pairs.uses, begin, end, size * size, weights, scale, False, pairs.scores)
+        score_segments(corpus.states, work.nodes, segments, begin, end, size, weights, scale)
     for i in range(size + 2):
         for j in range(size):
             chain[i, j] = scale * weights[corpus.chain_start + i * size + j]
-    value = reached = 0.0
-    for step in range(2):  # what the annotation allows, then everything
-        is_free = step == 1
-        if not is_free and corpus.is_known[b]:
-            if chains is not None:
-                reached = path_score(work, pairs, gold[begin:end], size)
-            if segments is not None:
-                reached = segments_score(work, pairs, segments, segments.uses.path[begin:end], size)
-        else:
-            if is_free and len(costs) > 0:
-                _add_costs(nodes, gold, clamp, begin, end, costs)
-            if segments is not None:
-                fold(nodes, segments, clamp, begin, end, size, not is_free)
-                if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
-                    first, last = segments.uses.listed_starts[begin], segments.uses.listed_starts[end]
-                    exclude(segments.uses.excluded[first:last], segments.spans, segments.kept, costs, is_free)
-            if chains is not None and not is_free:
-                for t in range(n):
-                    for j in range(size):
-                        chains.kept[t, j] = nodes[t, j]
-                        if not clamp[begin + t, j]:
-                            nodes[t, j] = -np.inf
-            amount = factor if is_free else -factor
-            if bests is not None:
-                if chains is not None:
-                    value = best_path(work, chains, pairs, bests.path, n, size)
-                    if math.isfinite(value):
-                        use_path(work, pairs, bests.path[:n], size, amount)
-                if segments is not None:
-                    value = best_segments(work, pairs, segments, bests.path, n, size)
-                    if math.isfinite(value):
-                        use_segments(work, pairs, segments, bests.path[:n], size, amount)
-            if sums is not None:
-                if chains is not None:
-                    value = np.nan
-                    if pairs is None:
-                        value = expect_scaled(work, chains, sums, n, size, amount)
-                    if math.isnan(value):
-                        value = expect_in_logs(work, chains, pairs, n, size, amount)
-                if segments is not None:
-                    value = expect_segments(work, pairs, segments, n, size, amount)
-            if not is_free:
-                reached = value
-                if chains is not None:
-                    for t in range(n):
-                        for j in range(size):
-                            nodes[t, j] = chains.kept[t, j]
-        if reached == -np.inf:
-            return 0.0, False  # the annotation is forbidden: nothing to learn
-    if corpus.is_known[b]:
-        if chains is not None:
-            use_path(work, pairs, gold[begin:end], size, -factor)
-        if segments is not None:
-            use_segments(work, pairs, segments, segments.uses.path[begin:end], size, -factor)
-    if segments is not None:
-        cover(segments.d_begins, segments.d_ends, n, size, work.d_nodes)
-    return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
+    if pairs is not None:
+        add_scores(pairs.uses, begin, end, size * size, weights, scale, False, pairs.scores)
+    add_chain(work, pairs, end - begin, size)
+
+
+@helper
+def _forbid(nodes, kept, clamp):
+    """Keeps the scores of tokens elsewhere, and leaves those that are allowed."""
+    for t in range(clamp.shape[0]):
+        for j in range(clamp.shape[1]):
+            kept[t, j] = nodes[t, j]
+            if not clamp[t, j]:
+                nodes[t, j] = -np.inf
 
 
 @helper
@@ -116,3 +135,60 @@ def _add_costs(nodes, gold, clamp, begin, end, costs):
                     if clamp[t, i]:
                         least = min(least, costs[i, j])
                 nodes[t - begin, j] += least
+
+
+@helper(inline="always")
+def _score_annotation(corpus, work, pairs, chains, segments, b):
+    begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
+    if chains is not None:
+        linear_chain.path_score(scores_of_chain(work, pairs, end - begin, size), corpus.gold[begin:end], work.total)
+    if segments is not None:
+        scores = scores_of_segments(work, pairs, segments, end - begin, size)
+        semi_markov.path_score(scores, segments.uses.path[begin:end], work.total)
+    return work.total[0]
+
+
+@helper
+def use_annotation(corpus, work, pairs, chains, segments, b, amount):
+    """Adds an amount for each score that the annotation uses; `cover` adds up those of segments."""
+    begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
+    work.amount[0] = amount
+    if chains is not None:
+        out = derivatives_of_chain(work, pairs, end - begin, size)
+        linear_chain.path_expectations(corpus.gold[begin:end], work.amount, out)
+    if segments is not None:
+        of_segments = derivatives_of_segments(work, pairs, segments, end - begin, size)
+        semi_markov.path_expectations(segments.uses.path[begin:end], work.amount, of_segments)
+
+
+@helper(inline="always")
+def _use_best(corpus, work, pairs, chains, segments, bests, b, amount):
+    """The score of the best labelling, which is left in ``bests.path``. Adds an amount for each score that it uses."""
+    n, size, value = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, 0.0
+    path = bests.path[:n]
+    work.amount[0] = amount
+    if chains is not None:
+        value = best_path(work, chains, pairs, path, n, size)
+        if math.isfinite(value):
+            linear_chain.path_expectations(path, work.amount, derivatives_of_chain(work, pairs, n, size))
+    if segments is not None:
+        semi_markov.viterbi(folded_of(work, pairs, segments, n, size), path, work.total)
+        value = work.total[0]
+        if math.isfinite(value):
+            of_segments = derivatives_of_segments(work, pairs, segments, n, size)
+            semi_markov.path_expectations(path, work.amount, of_segments)
+    return value
+
+
+@helper(inline="always")
+def expect(corpus, work, pairs, chains, segments, sums, b, amount):
+    """Log partition. Adds the expected uses of each score, times an amount; `cover` adds up those of segments."""
+    n, size, log_z = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, np.nan
+    if chains is not None:
+        if pairs is None:
+            log_z = expect_scaled(work, chains, sums, n, size, amount)
+        if math.isnan(log_z):
+            log_z = expect_in_logs(work, chains, pairs, n, size, amount)
+    if segments is not None:
+        log_z = expect_segments(folded_of(work, pairs, segments, n, size), work, pairs, segments, amount)
+    return log_z

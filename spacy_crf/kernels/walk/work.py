@@ -20,13 +20,16 @@ class Workspace(NamedTuple):
     gradient: Floats  # [M] sums while they are collected, otherwise 0
     slots: NDArray[np.int64]  # what was collected: the gradient at these slots
     amounts: Floats
+    bounds: NDArray[np.int64]  # [2] 0 and n: where the only sequence starts, as kernels of batches are told
+    total: Floats  # [1] its score or log partition
+    amount: Floats  # [1] its weight
 
 
 class PairWork(NamedTuple):
     """The features of pairs of states."""
 
     uses: SlotUses
-    scores: Floats  # [n, S * S] added to the transitions into each token
+    scores: Floats  # [n, S * S] of the transitions into each token
     d_scores: Floats
 
 
@@ -38,7 +41,7 @@ class ChainWork(NamedTuple):
 
 
 class SegmentWork(NamedTuple):
-    """For chains of segments. Scores and recursions are those of ``kernels/semi_markov.py``, in logarithms."""
+    """For chains of segments."""
 
     uses: SegmentUses
     begins: Floats  # [n, S] scores
@@ -54,14 +57,6 @@ class SegmentWork(NamedTuple):
     opening: Floats  # [n, S]
     closing: Floats  # [n, S]
     reach: NDArray[np.int32]  # [n, S] first token that a segment ending here may begin with
-    entered: Floats  # [n, S] prefixes
-    left: Floats  # [n, S]
-    leaving: Floats  # [n, S] suffixes
-    out: Floats  # [n, S]
-    mass: Floats  # [n, S]
-    terms: Floats  # [K, S]
-    shares: Floats  # [K, S]
-    column: Floats  # [S]
 
 
 class BestWork(NamedTuple):
@@ -85,9 +80,11 @@ class ScoreTable(NamedTuple):
     of segments also begins, ends, listed spans and lengths."""
 
     rows: NDArray[np.int64]  # [B, kinds + 1] first row of each kind, and the end
-    longest: int  # rows of a sequence
     scores: tuple[Floats, ...]  # the work space of each kind
     derivatives: tuple[Floats, ...]
+    direction: Floats  # [longest, S] room for a sequence's own, as are the others
+    ascent: Floats
+    room: Floats
 
 
 class Room(NamedTuple):
@@ -115,6 +112,9 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
         gradient=np.zeros(len(corpus.learned)),
         slots=np.zeros(corpus.most_slots, dtype=np.int64),
         amounts=np.zeros(corpus.most_slots),
+        bounds=np.zeros(2, dtype=np.int64),
+        total=np.zeros(1),
+        amount=np.zeros(1),
     )
     pairs = chains = segments = bests = sums = None
     if corpus.segments is None:
@@ -142,7 +142,8 @@ def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
         heights += [n_tokens, n_tokens, n_spans, np.full(len(n_tokens), segments.uses.longest)]
     ends = np.cumsum(np.transpose(heights)).reshape(len(n_tokens), len(heights))
     rows = np.column_stack([np.append(0, ends[:-1, -1]), ends])
-    return ScoreTable(rows, int((rows[:, -1] - rows[:, 0]).max(initial=0)), scores, derivatives)
+    longest = int((rows[:, -1] - rows[:, 0]).max(initial=0))
+    return ScoreTable(rows, scores, derivatives, *np.zeros((3, longest, corpus.n_states)))
 
 
 def make_sums(corpus: ChainCorpus) -> SumWork:
@@ -157,27 +158,27 @@ def make_sums(corpus: ChainCorpus) -> SumWork:
 
 
 def _node_shape(corpus: ChainCorpus) -> tuple[int, int]:
-    return int(np.diff(corpus.starts).max(initial=1)), -(-corpus.n_states // LANES) * LANES
+    width = corpus.n_states if corpus.segments is not None else -(-corpus.n_states // LANES) * LANES
+    return int(np.diff(corpus.starts).max(initial=1)), width
 
 
 def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentWork:
     n, longest = int(np.diff(starts).max(initial=1)), uses.longest
     n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
-    by_token = [np.zeros((n, size)) for _ in range(11)]
-    by_length = [np.zeros((longest, size)) for _ in range(4)]
+    tokens, lengths, spans = (n, size), (longest, size), (n_spans, size)
     return SegmentWork(
-        uses,
-        *by_token[:2],
-        by_length[0],
-        np.zeros((n_spans, size)),
-        np.zeros((n_spans if len(uses.excluded) else 0, size)),
-        *by_token[2:4],
-        by_length[1],
-        np.zeros((n_spans, size)),
-        np.full((n, longest), -1, dtype=np.int32),
-        *by_token[4:6],
-        np.zeros((n, size), dtype=np.int32),
-        *by_token[6:],
-        *by_length[2:],
-        np.zeros(size),
+        uses=uses,
+        begins=np.zeros(tokens),
+        ends=np.zeros(tokens),
+        lengths=np.zeros(lengths),
+        spans=np.zeros(spans),
+        kept=np.zeros(spans if len(uses.excluded) else (0, size)),
+        d_begins=np.zeros(tokens),
+        d_ends=np.zeros(tokens),
+        d_lengths=np.zeros(lengths),
+        d_spans=np.zeros(spans),
+        span_of=np.full((n, longest), -1, dtype=np.int32),
+        opening=np.zeros(tokens),
+        closing=np.zeros(tokens),
+        reach=np.zeros(tokens, dtype=np.int32),
     )
