@@ -13,12 +13,12 @@ from spacy.tokens import Doc, Token
 from spacy.util import registry
 
 from spacy_crf.features.clusters import Clusters, WordClusters
-from spacy_crf.features.doc_batch import sequence_starts
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
 from spacy_crf.features.presets import features, ner_features, ner_features_v2, tagger_features, tagger_features_v2
 from spacy_crf.features.segment_presets import segment_features
+from spacy_crf.kernels.hashing import sequence_starts
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
 

@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 
 from ..kernels.hashing import place
 from .clusters import Clusters
-from .doc_batch import DocBatch, sequence_starts
+from .doc_batch import DocBatch
 from .document import DOCUMENT_ATTRIBUTES, READS, read_document
 from .gazetteers import Gazetteer
 from .items import Items, Source, read_items
@@ -112,7 +112,7 @@ class ColumnReader:
         table = self._table
         if len(table) > self.max_lexemes:
             table = self._table = self._new_table()
-        starts, reach = sequence_starts(docs.sent_start, doc_starts), self.reach
+        starts, reach = docs.sequence_starts(), self.reach
         numbers = table.numbers(docs.words, docs)
         lexemes, positions = place(numbers, starts, reach)
         n_plain = len(self.token_attributes)

@@ -1,13 +1,15 @@
 """Docs that are processed together, laid end to end."""
 
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import accumulate
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import ENT_IOB, ORTH, SENT_START
 from spacy.tokens import Doc
+
+from ..kernels.hashing import sequence_starts
 
 # Read together, since most of what reading costs is the same for one attribute and for three
 _PLAIN = [ORTH, SENT_START, ENT_IOB]
@@ -19,15 +21,21 @@ class DocBatch(list[Doc]):
     It is for one prediction, in which nobody changes the Docs.
     """
 
+    # Not as cached properties: before Python 3.12 these take a lock, which for a short Doc takes as long as its features
+    _bounds: Optional[NDArray[np.int64]] = None
+    _rows: Optional[NDArray[np.uint64]] = None
+
     @classmethod
     def of(cls, docs: Iterable[Doc]) -> "DocBatch":
         """The same, if it is one already."""
         return docs if isinstance(docs, cls) else cls(docs)
 
-    @cached_property
+    @property
     def bounds(self) -> NDArray[np.int64]:
         """Where the tokens of each Doc begin and end: int64[D + 1]."""
-        return doc_bounds(self)
+        if self._bounds is None:
+            self._bounds = doc_bounds(self)
+        return self._bounds
 
     @property
     def words(self) -> NDArray[np.uint64]:
@@ -44,17 +52,23 @@ class DocBatch(list[Doc]):
         """uint64[T]"""
         return self._plain[2]
 
+    def sequence_starts(self) -> NDArray[np.int64]:
+        """Where the sequences begin and end, at the Docs' ends and at known sentence starts: int64[B + 1]."""
+        return sequence_starts(self.sent_start, self.bounds)
+
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
         """``Doc.to_array``, and along with it what all batches are asked for: uint64[T, C]."""
-        if not attributes and "_plain" in self.__dict__:  # as for the second reader of a batch
+        if not attributes and self._rows is not None:  # as for the second reader of a batch
             return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])
-        self._plain = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
+        self._rows = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
         return rows[:, len(_PLAIN) :]
 
-    @cached_property
+    @property
     def _plain(self) -> NDArray[np.uint64]:
-        return np.ascontiguousarray(read_attributes(self, _PLAIN).T)
+        if self._rows is None:
+            self.read([])
+        return self._rows
 
 
 class DocPart(DocBatch):
@@ -68,8 +82,8 @@ class DocPart(DocBatch):
         super().__init__(docs)
         self.whole = docs
         self.kept = kept
-        self.bounds = np.searchsorted(kept, docs.bounds)
-        self._plain = docs._plain[:, kept]
+        self._bounds = np.searchsorted(kept, docs.bounds)
+        self._rows = docs._plain[:, kept]
 
 
 def doc_bounds(docs: list[Doc]) -> NDArray[np.int64]:
@@ -82,15 +96,3 @@ def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64
     if not docs:
         return np.zeros((0, len(attributes)), dtype=np.uint64)
     return np.concatenate([doc.to_array(attributes) for doc in docs]).reshape(-1, len(attributes))
-
-
-def sequence_starts(sent_start: NDArray, doc_starts: NDArray) -> NDArray[np.int64]:
-    """Where the sequences of a batch begin and end: at the Docs' ends and at known sentence starts.
-
-    sent_start (uint64[T]): spaCy's SENT_START values: 1 where a sentence is known to start.
-    RETURNS (int64[B + 1])
-    """
-    opens = np.empty(len(sent_start) + 1, dtype=bool)
-    np.equal(sent_start, 1, out=opens[:-1])
-    opens[doc_starts] = True  # an empty Doc begins where the next one does, and the last ends behind all tokens
-    return opens.nonzero()[0]

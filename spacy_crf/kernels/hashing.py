@@ -94,6 +94,22 @@ def hash_ngrams(points, ends, size, slots):
 
 
 @kernel
+def sequence_starts(sent_start, doc_starts):
+    """Where the sequences of a batch begin and end: at the Docs' ends and at known sentence starts.
+
+    sent_start (uint64[T]): spaCy's SENT_START values: 1 where a sentence is known to start. doc_starts (int64[D + 1])
+    RETURNS (int64[B + 1])
+    """
+    n_tokens = len(sent_start)
+    opens = np.empty(n_tokens + 1, dtype=np.bool_)
+    for t in range(n_tokens):
+        opens[t] = sent_start[t] == 1
+    for start in doc_starts:
+        opens[start] = True  # an empty Doc begins where the next one does, and the last ends behind all tokens
+    return opens.nonzero()[0]
+
+
+@kernel
 def place(numbers, starts, reach):
     """What is at all positions of sequences: at their tokens, and at ``reach`` positions before and behind each.
 

@@ -14,7 +14,7 @@ from thinc.api import Linear, Maxout, Model, zero_init
 from thinc.types import Floats2d
 
 from .. import checks
-from ..features.doc_batch import DocBatch, sequence_starts
+from ..features.doc_batch import DocBatch
 from ..types import Floats
 from .emissions import Emissions
 from .role import Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
@@ -124,7 +124,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
             d_flat = backprop_layer(d_flat)
         return backprop_vectors(model.ops.unflatten(d_flat, lengths))
 
-    return role.split(model, scores, sequence_starts(batch.sent_start, batch.bounds)), backprop
+    return role.split(model, scores, batch.sequence_starts()), backprop
 
 
 def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:

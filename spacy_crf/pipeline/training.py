@@ -13,7 +13,7 @@ from spacy.util import registry
 from thinc.api import Optimizer, set_dropout_rate
 
 from ..errors import Errors, Warnings, announcements
-from ..features.doc_batch import DocBatch, doc_bounds, sequence_starts
+from ..features.doc_batch import DocBatch, doc_bounds
 from ..models.corpus import block_tokens
 from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
@@ -133,7 +133,7 @@ class Training:
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
-        starts = _sequence_starts(docs)
+        starts = DocBatch.of(docs).sequence_starts()
         known = self.supervise(examples, starts, report)
         told = {"alternatives": known.alternatives, "excluded": known.wrong}
         return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
@@ -144,7 +144,7 @@ class Training:
         kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
         """
         docs = [example.predicted for example in examples]
-        starts = _sequence_starts(docs)
+        starts = DocBatch.of(docs).sequence_starts()
         known = self._usable(self.supervise(examples, starts, GoldReport()), kind)
         weights = supervision.sequence_weights(examples, starts)
         structure = self._structure(docs, known, starts) if kind == "objective" else None
@@ -410,8 +410,3 @@ def _are_numbers(scores: Any) -> bool:
     """Whether no score is NaN or infinite, but for -inf, which forbids."""
     arrays = [getattr(scores, name) for name in scores._fields if name not in ("listed", "starts")]
     return all((array < np.inf).all() for array in arrays)
-
-
-def _sequence_starts(docs: list[Doc]) -> NDArray[np.int64]:
-    batch = DocBatch.of(docs)
-    return sequence_starts(batch.sent_start, batch.bounds)
