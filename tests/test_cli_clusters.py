@@ -84,7 +84,9 @@ def test_going_on_where_it_was_stopped(texts, tmp_path, monkeypatch):
         return run_brown(brown, on)
 
     monkeypatch.setattr(Brown, "run", stopped)
-    assert run(*args).exit_code != 0 and checkpoint.is_file() and not output.exists()
+    done = run(*args)
+    assert done.exit_code != 0 and "the same command goes on" in done.output
+    assert checkpoint.is_file() and not output.exists()
     done = run(*args)
     assert done.exit_code == 0 and f"Goes on from {checkpoint}: {steps[1]} of" in " ".join(done.output.split()), (
         done.output
@@ -141,6 +143,7 @@ def test_mistakes(texts, tmp_path):
     spacy.blank("en").to_disk(tmp_path / "blank")
     for args, message in (
         ([out], "CRF952"),
+        ([texts, texts], "CRF952"),
         ([texts, out, "--from-vectors", tmp_path / "blank"], "CRF952"),
         ([texts, out, "--method", "kmeans"], "CRF952"),
         ([texts, out, "--method", "random"], "CRF020: spacy crf clusters: --method"),

@@ -63,7 +63,7 @@ def clusters_cli(
             bars.update(tasks[what], completed=done, total=total)
 
         check_writable(output)
-        _check_method(method, texts, from_vectors)
+        _check_arguments(method, texts, output, from_vectors)
         if from_vectors is not None:
             made = clusters_of_vectors(from_vectors, n, progress=progress)
         else:
@@ -74,12 +74,12 @@ def clusters_cli(
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
 
 
-def _check_method(method: Optional[str], texts: list[Path], from_vectors: Optional[str]) -> None:
+def _check_arguments(method: Optional[str], texts: list[Path], output: Path, from_vectors: Optional[str]) -> None:
     """RAISES (ValueError): CRF020 or CRF952 for arguments that don't go together."""
     if method is not None:
         checks.one_of(OWNER, "--method", method, ("brown", "kmeans"))
     is_kmeans = from_vectors is not None
-    if is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
+    if output in texts or is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
         raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
 
 
@@ -164,6 +164,7 @@ def clusters_of_texts(
         return brown.run(save)
     except KeyboardInterrupt:
         write_whole(checkpoint, brown.to_bytes(what))
+        msg.info(f"Stopped: the same command goes on from {checkpoint}")
         raise
 
 
