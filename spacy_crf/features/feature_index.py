@@ -63,11 +63,14 @@ class HashTable:
         """The slots and their rows, as kernels look keys up."""
         return self._slots_and_rows
 
+    def look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int32], int]:
+        """Row of each key, -1 for unknown keys and for 0; and how many of these there are."""
+        found = np.empty(len(keys), dtype=np.int32)
+        return found, look_up(*self._slots_and_rows, keys, found)
+
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Row of each key, -1 for unknown keys and for 0."""
-        found = np.empty(len(keys), dtype=np.int32)
-        look_up(*self._slots_and_rows, keys, found)
-        return found
+        return self.look_up(keys)[0]
 
 
 def _free_slots(n: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:

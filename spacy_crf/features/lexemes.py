@@ -132,8 +132,8 @@ class LexemeTable:
 
         orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know their attributes.
         """
-        found = self._index.rows(orths)
-        if found.min(initial=0) < 0:
+        found, n_missing = self._index.look_up(orths)
+        if n_missing:
             with self._lock:
                 missing = orths[found < 0]
                 new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))  # as they are met
