@@ -214,9 +214,12 @@ class FeatureIndex:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for msgpack; names are compressed."""
+        """Plain values for msgpack; names are compressed, once for all checkpoints of a training."""
+        return {**self._packed, "keys": self.keys.tobytes()}
+
+    @cached_property
+    def _packed(self) -> dict[str, Any]:
         return {
-            "keys": self.keys.tobytes(),
             "templates": self.templates,
             "template_of": pack_numbers(self.template_of),
             "widths": pack_numbers(np.diff(self.part_starts).astype(np.int32)),
