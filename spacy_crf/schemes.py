@@ -291,7 +291,7 @@ SCHEMES = {
 # Where BIO does better than BILUO, by F1 on the training data of eight sets (`tests.benchmarks.feature_search`): wnut17
 # (330 spans a label, of 1.6 tokens) +1.3, snips (200, 1.8) +0.5, mit (750, 1.7) +0.6; but ingredients (1,760, 1.8) -0.1, jnlpba
 # (1,660, 2.0) -1.2, conll2000 (3,270, 1.7) -0.4, cora (150, 4.2) -0.2. usaddress (300, 1.2) does not tell.
-_FEW_SPANS, _SHORT_SPANS = 1000, 3.0
+MANY_SPANS, SHORT_SPANS = 1000, 3.0  # spans of a label, and tokens of a span
 
 
 def choose_scheme(n_labels: int, lengths: Sequence[int]) -> str:
@@ -302,8 +302,8 @@ def choose_scheme(n_labels: int, lengths: Sequence[int]) -> str:
     lengths (Sequence[int]): Tokens of each annotated span.
     RETURNS (str): "BIO" or "BILUO".
     """
-    is_short = len(lengths) > 0 and sum(lengths) < _SHORT_SPANS * len(lengths)
-    return "BIO" if is_short and len(lengths) < _FEW_SPANS * n_labels else "BILUO"
+    is_short = len(lengths) > 0 and sum(lengths) < SHORT_SPANS * len(lengths)
+    return "BIO" if is_short and len(lengths) < MANY_SPANS * n_labels else "BILUO"
 
 
 def get_scheme(name: str) -> Scheme:

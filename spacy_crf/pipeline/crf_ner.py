@@ -1,12 +1,13 @@
 """Named entities by a linear chain over the tags of a scheme."""
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from spacy.training import Example
 
 from ..errors import announcements
-from ..schemes import choose_scheme, get_scheme
+from ..schemes import MANY_SPANS, choose_scheme, get_scheme
 from .annotation.entities import Entities
 from .crf_pipe import CRFPipe
 
@@ -28,13 +29,11 @@ class CRFEntityRecognizer(CRFPipe):
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         if not self._chooses_scheme:
             return
-        lengths = [
-            len(ent) for example in get_examples() for ent in example.reference.ents if ent.label_ in self.labels
-        ]
+        found = (len(ent) for example in get_examples() for ent in example.reference.ents if ent.label_ in self.labels)
+        lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # more would say the same
         self.cfg["scheme"] = choose_scheme(len(self.labels), lengths)
         self._labels_changed()
-        text = "%s: %d entities of %d labels are spelt as %s"
-        announcements.info(text, self.name, len(lengths), len(self.labels), self.cfg["scheme"])
+        announcements.info("%s: entities are spelt as %s", self.name, self.cfg["scheme"])
 
     def _labels_changed(self) -> None:
         self.annotation = Entities(get_scheme(self.cfg["scheme"]))
