@@ -311,6 +311,15 @@ class Errors(metaclass=_Coded):
         "empty. Run the encoder's component before it, neither disabled nor excluded, or give the component an encoder of its "
         "own: nlp.replace_listeners(ENCODER, '{name}', ['model.tok2vec'])."
     )
+    CRF963 = (
+        "Component '{name}' has an encoder, and {optimizer}, which learns from one sequence after the other, can't train the "
+        "layer on it. Use LBFGS, ConjugateGradient or Adam.v1."
+    )
+    CRF964 = (
+        "Component '{name}' takes it that its encoder stays as it is (joint.mode = 'frozen'), but the one that it listens to "
+        "(upstream = '{upstream}') learns. Name that in [training] frozen_components and annotating_components, or let the mode "
+        "be 'adam'."
+    )
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."

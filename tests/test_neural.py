@@ -14,7 +14,7 @@ from spacy.tokens import DocBin
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, load_model_from_config
-from thinc.api import Model, NumpyOps, Ops, get_current_ops, set_current_ops
+from thinc.api import Model, NumpyOps, Ops, fix_random_seed, get_current_ops, set_current_ops
 from typer.testing import CliRunner
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
@@ -61,6 +61,12 @@ MODELS = {
     "segments, sum": ("semicrf_ner", _segments(emissions=SPARSE, tok2vec=ENCODER, segments=OF_SEGMENTS, dropout=0.3)),
     "segments, features of tokens": ("semicrf_ner", _segments(emissions=SPARSE)),
 }
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """Of the encoders."""
+    fix_random_seed(0)
 
 
 def _trained(config, steps=40, factory="crf_ner"):
@@ -244,6 +250,86 @@ def test_new_labels_and_features_keep_what_a_sum_has_learned():
     nlp.update(ner_examples(nlp, ["[Dee](NEW) sings ."]), sgd=registry.get("optimizers", "Adam.v1")(1e-9))
     assert "NEW" in pipe.labels and len(tok2vec.to_bytes()) == len(before)
     assert _says(nlp, examples) == [entities(example.reference) for example in examples]
+
+
+def _frozen(**settings):
+    return {**settings, "tok2vec": ENCODER, "joint": {"mode": "frozen"}}
+
+
+FROZEN = {
+    "encoder": ("crf_ner", _chain(**_frozen())),
+    "sum": ("crf_ner", _chain(**_frozen(emissions=SPARSE))),
+    "segments": ("semicrf_ner", _segments(**_frozen())),
+    "segments, sum": ("semicrf_ner", _segments(**_frozen(emissions=SPARSE, segments=OF_SEGMENTS))),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("optimizer", ["spacy_crf.LBFGS.v1", "spacy_crf.ConjugateGradient.v1", "Adam.v1"])
+def test_a_frozen_encoder_stays_and_the_rest_learns(name, optimizer, tmp_path):
+    factory, config = FROZEN[name]
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config=config)
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    before, sgd = pipe.model.get_ref("tok2vec").to_bytes(), registry.get("optimizers", optimizer)()
+    for _ in range(120 if optimizer == "Adam.v1" else 10):
+        nlp.update(examples, sgd=sgd)
+    assert nlp.evaluate(examples)["ents_f"] > 0.9  # random vectors need not tell all words apart
+    assert pipe.model.get_ref("tok2vec").to_bytes() == before
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    assert _says(again, examples) == _says(nlp, examples)
+    again.resume_training()
+    again.update(ner_examples(again, ["[Dee](NEW) sings ."]), sgd=registry.get("optimizers", optimizer)())
+    assert "NEW" in again.get_pipe(factory).labels
+    assert again.evaluate(ner_examples(again))["ents_f"] > 0.3  # one text has not made it forget all others
+
+
+def test_a_frozen_encoder_may_be_another_components():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": ENCODER})
+    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER, joint={"mode": "frozen"}))
+    examples, sgd = ner_examples(nlp), registry.get("optimizers", "spacy_crf.LBFGS.v1")()
+    nlp.initialize(lambda: examples)
+    with pytest.raises(ValueError, match=r"CRF962.*doc.tensor"):
+        nlp.update(examples, sgd=sgd, exclude=["tok2vec"])
+    for _ in range(10):
+        nlp.update(examples, sgd=sgd, exclude=["tok2vec"], annotates=["tok2vec"])
+    assert nlp.evaluate(examples)["ents_f"] > 0.9  # random vectors need not tell all words apart
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_the_objective_is_the_loss_and_its_gradient(name):
+    """Of all weights, against finite differences and the loss that thinc's optimizers see."""
+    factory, config = FROZEN[name]
+    _, pipe, examples = _trained(config, steps=3, factory=factory)
+    objective = pipe.training.objective(registry.get("optimizers", "spacy_crf.LBFGS.v1")(), examples)
+    weights = objective.weights()
+    value, gradient = objective.evaluate(weights)
+    scores, _ = pipe.model.begin_update([example.predicted for example in examples])
+    assert value == pytest.approx(pipe.get_loss(examples, scores)[0], rel=1e-5)
+    for place in np.random.default_rng(0).choice(len(weights), 30, replace=False):
+        step = 1e-4 * np.eye(1, len(weights), place)[0]
+        above, below = (objective.evaluate(weights + sign * step)[0] for sign in (1, -1))
+        assert (above - below) / 2e-4 == pytest.approx(gradient[place], rel=1e-4, abs=1e-5)
+    objective.assign(weights + 1.0)
+    np.testing.assert_allclose(objective.frame().weights(), weights + 1.0, rtol=1e-5)
+
+
+def test_what_does_not_go_with_a_frozen_encoder():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config=FROZEN["sum"][1])
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    with pytest.raises(ValueError, match=r"CRF963.*SGD.*LBFGS"):
+        nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.SGD.v1")())
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": ENCODER})
+    nlp.add_pipe("crf_ner", config=_chain(tok2vec=LISTENER, joint={"mode": "frozen"}))
+    sgd = nlp.initialize(lambda: examples)
+    with pytest.raises(ValueError, match=r"CRF964.*'tok2vec'.*annotating_components"):
+        nlp.update(examples, sgd=sgd)
 
 
 @pytest.mark.issue(14)
@@ -453,6 +539,7 @@ def _paths(corpus):
         ({"tok2vec": ENCODER, "dropout": 1.0}, "dropout = 1.0"),
         ({"tok2vec": ENCODER, "hidden_width": -1}, "hidden_width = -1"),
         ({"tok2vec": ENCODER, "joint": {"mode": "sgd"}}, "joint.mode = 'sgd'.*'adam'"),
+        ({"tok2vec": ENCODER, "hidden_width": 8, "joint": {"mode": "frozen"}}, "joint.mode = 'frozen'.*hidden_width"),
         ({"tok2vec": ENCODER, "joint": {"rate": 1.0}}, "joint: setting = 'rate'.*'chain_rate'"),
         ({"tok2vec": ENCODER, "joint": {"chain_rate": 0.0}}, "joint.chain_rate = 0.0"),
     ],

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..features.kinds import CorpusTokens, KindBuilder
 from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
 from .emissions import EmissionFeatures, Emissions
-from .sparse import Found, SparseFeatures
+from .frozen import DenseCorpus
+from .sparse import Found, SparseFeatures, SparseRole
 from .table import Part, parts_for
 from .windows import KindRows
 
@@ -56,6 +58,11 @@ class Corpus:
     def __init__(self, features: SparseFeatures):
         self.features = features
         self._found: list[Found] = []
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Of the weights of the layer."""
+        return self.features.tables
 
     def add(self, docs: DocBatch) -> None:
         """The next batch."""
@@ -182,6 +189,9 @@ class EmissionPass(Pass):
         return self._gradients
 
 
-def corpus_of(features: SparseFeatures) -> Corpus:
-    """What keeps the features of a corpus."""
+def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus]:
+    """What keeps of a corpus what a layer of a model looks at."""
+    if not isinstance(layer.attrs["role"], SparseRole):
+        return DenseCorpus(layer)
+    features = layer.attrs["role"].features(layer)
     return EmissionCorpus(features) if isinstance(features, EmissionFeatures) else Corpus(features)

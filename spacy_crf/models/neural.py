@@ -4,6 +4,7 @@ The encoder may be on another device, where the dense layers are too. Its scores
 their derivatives go back in one.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
@@ -20,15 +21,22 @@ from .emissions import Emissions
 from .role import Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
 from .sparse import SparseRole
 
-_MODES = ("adam",)
+_MODES = ("adam", "frozen")
 _PIECES = 3  # of the hidden layer, as many as spaCy's encoders have
 
 
 class EncoderRole(Role):
-    """The layers behind the encoder, of which the last one gives the scores."""
+    """The layers behind the encoder, of which the last one gives the scores.
+
+    learns (bool): Whether the encoder does.
+    """
 
     gives: type = Emissions
     kinds = 1  # of scores, each of which every state has at each token
+
+    def __init__(self, learns: bool = True):
+        self.learns = learns
+        self.is_linear = not learns
 
     def split(self, model: Model, scores: Floats, starts: NDArray[np.int64]) -> Any:
         """The output, from what the last layer says.
@@ -109,7 +117,7 @@ def encoder_emissions(
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
     role: EncoderRole = model.attrs["role"]
     encoder, *dense = model.layers
-    vectors, backprop_vectors = encoder(docs, is_train)
+    vectors, backprop_vectors = encoder(docs, is_train and role.learns)
     lengths, backprops = [len(vector) for vector in vectors], []
     flat = model.ops.flatten(vectors)
     for layer in dense:
@@ -122,7 +130,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
         d_flat = model.ops.asarray2f(role.join(d_output).astype(np.float32))
         for backprop_layer in reversed(backprops):
             d_flat = backprop_layer(d_flat)
-        return backprop_vectors(model.ops.unflatten(d_flat, lengths))
+        return backprop_vectors(model.ops.unflatten(d_flat, lengths)) if role.learns else []
 
     return role.split(model, scores, batch.sequence_starts()), backprop
 
@@ -138,7 +146,9 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -
     if output.has_param("W"):
         return
     encoder, *dense = model.layers
-    sample = next(iter(X())).docs[:10]
+    batches = iter(X())
+    sample = next(batches).docs[:10]
+    deque(batches, maxlen=0)  # for somebody counts what they bring
     encoder.initialize(X=sample)
     # Transformers that are listened to know their width from here on, not all of their listeners do
     known = encoder.has_dim("nO")
@@ -154,12 +164,12 @@ def scored_tokens(
     hidden_width: int,
     dropout: float,
     joint: Any,
-    role: Optional[EncoderRole] = None,
+    of: type[EncoderRole] = EncoderRole,
 ) -> tuple[dict[str, Model], dict[str, float]]:
     """What gives scores to tokens, as an architecture's settings say.
 
     owner (str): The architecture, for messages.
-    role (EncoderRole): What the encoder's scores are of, tokens if None.
+    of (type[EncoderRole]): What the encoder's scores are of.
     RETURNS (tuple[dict, dict]): Layers by their names, and the attributes of the model that has them.
     RAISES (ValueError): CRF020.
     """
@@ -172,11 +182,13 @@ def scored_tokens(
         checks.expect(is_sparse, owner, "emissions", emissions, must)
         layers["emissions"] = emissions
     if tok2vec is not None:
-        layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, role)
+        layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, of(joint.learns))
         attrs["lr_scale"] = joint.chain_rate
     both = len(layers) == 2
     if both:
         emissions.attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
+    convex = joint.learns or not (hidden_width or rate)
+    checks.expect(convex, owner, "joint.mode", joint.mode, "'adam' where there is a hidden_width or dropout")
     checks.expect(both or not rate, owner, "dropout", dropout, "0 unless there are both emissions and tok2vec")
     alone = tok2vec is not None or not hidden_width
     checks.expect(alone, owner, "hidden_width", hidden_width, "0 without tok2vec: it is that of a layer on the encoder")
@@ -186,7 +198,7 @@ def scored_tokens(
 class Joint(NamedTuple):
     """How the parts of a model learn together whose scores are a sum.
 
-    mode (str): "adam", all of them from the beginning, by gradients.
+    mode (str): "adam", all of them from the beginning, by gradients; or "frozen", all but the encoder, which stays as it is.
     chain_rate (float): How much faster than the encoder what all tokens share learns, such as transitions.
     sparse_rate (float): How much faster the weights of sparse features do.
     """
@@ -206,5 +218,10 @@ class Joint(NamedTuple):
             checks.one_of(owner, "joint: setting", key, cls._fields)
         joint = cls(**given)
         checks.one_of(owner, "joint.mode", joint.mode, _MODES)
-        rates = (checks.positive(owner, f"joint.{name}", getattr(joint, name)) for name in cls._fields[1:])
-        return cls(joint.mode, *rates)
+        rates = [checks.positive(owner, f"joint.{name}", getattr(joint, name)) for name in cls._fields[1:]]
+        return cls(joint.mode, *rates) if joint.learns else cls(joint.mode, 1.0, 1.0)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the encoder does."""
+        return self.mode != "frozen"

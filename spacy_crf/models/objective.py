@@ -1,7 +1,7 @@
 """The training objective of a model over a fixed corpus, for optimizers that evaluate it many times."""
 
 from collections.abc import Hashable, Iterable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from thinc.api import Model
@@ -11,6 +11,7 @@ from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .corpus import Corpus, PackedClamp, corpus_of
+from .frozen import DenseCorpus
 from .role import AnnotatedDocs
 from .weights import Weights, checksum
 
@@ -27,7 +28,7 @@ class _Annotation(NamedTuple):
 class CorpusObjective(Weights):
     """Loss of a corpus as a function of its weights.
 
-    model (Model): Of a structure, on SparseEmissions.
+    model (Model): See `Weights`.
     loss (ClampedLoss): What is minimised.
     corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
     """
@@ -37,7 +38,7 @@ class CorpusObjective(Weights):
         self._loss = loss
         self._structure = type(self.architecture.structure)(threads=default_threads())
         self._annotation: list[_Annotation] = []
-        self._layers: list[Corpus] = [corpus_of(features) for features in self.features]
+        self._layers: list[Union[Corpus, DenseCorpus]] = [*map(corpus_of, model.layers)]
         for batch in corpus:
             self._annotation.append(_Annotation(PackedClamp(batch.allowed), batch.weights, batch.structure))
             docs = DocBatch.of(batch.docs)
@@ -68,12 +69,10 @@ class CorpusObjective(Weights):
         return (*self.layout, check)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        tables, own = self.split(weights)
+        of_layers, own = self.split(weights)
         architecture, threads = self.architecture, self._structure.threads
         shared = architecture.potentials(self._model, own)
-        passes = [
-            layer.at({name: tables[name] for name in layer.features.tables}, threads=threads) for layer in self._layers
-        ]
+        passes = [layer.at({name: of_layers[name] for name in layer.names}, threads=threads) for layer in self._layers]
         value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(array.shape) for name, array in own.items()}
 
         def differentiate(number: int):

@@ -43,6 +43,7 @@ class Role:
 
     gives: type  # of its output
     learned: tuple[str, ...] = ()  # other attributes that training sets: they are saved
+    is_linear = True  # whether its output is a linear function of its weights, which may be part of an objective
     meaning: tuple[str, ...] = ()  # those of the config that say what the weights mean; the others say how to train
 
     def resize(self, model: Model, n_states: int) -> None:

@@ -132,8 +132,7 @@ def SemiMarkov(
     RAISES (ValueError): CRF125 for a longest segment that can't be.
     """
     owner = "SemiMarkov"
-    role = SegmentEncoderRole()
-    layers, settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, role)
+    layers, settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderRole)
     if segments is not None:
         must = "a model of segments, such as spacy_crf.SparseSegments.v1; or nothing"
         checks.expect(gives(segments) is SpanScores, owner, "segments", segments, must)

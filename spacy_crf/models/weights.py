@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
 
+from ..features.doc_batch import DocBatch
 from ..types import Floats
 from .architecture import Architecture
-from .sparse import SparseFeatures
+from .frozen import DenseBlock
+from .sparse import SparseFeatures, SparseRole
 from .table import Table
 
 
@@ -26,7 +28,7 @@ class Evidence(NamedTuple):
     @classmethod
     def known(cls, counts: dict[str, NDArray[np.int64]], met: list[int]) -> "Evidence":
         """met (list[int]): Tokens and sequences; zeros where a model was saved by a version that did not count."""
-        tokens = max(met[0], int(counts["states"].max(initial=0)))
+        tokens = max([met[0], *(int(of_table.max(initial=0)) for name, of_table in counts.items() if name == "states")])
         return cls(counts, tokens, met[1] or tokens // 15)
 
     def plus(self, other: "Evidence") -> "Evidence":
@@ -111,29 +113,32 @@ class SharedBlock(NamedTuple):
 class Weights:
     """Where each weight of a model is in the vector.
 
-    model (Model): Of a structure, on SparseEmissions.
+    model (Model): Of a structure, on sparse features or an encoder that stays as it is.
     """
 
     def __init__(self, model: Model):
         self._model = model
         self.architecture: Architecture = model.attrs["role"]
-        self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in model.layers]
+        sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseRole)]
+        self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
         self._tables = [
             TableBlock(layer, name, features)
-            for layer, features in zip(model.layers, self.features)
+            for layer, features in zip(sparse, self.features)
             for name in features.tables
         ]
+        dense = [block for layer in model.layers if layer not in sparse for block in DenseBlock.all_of(layer)]
+        self._of_layers = [*self._tables, *dense]
         axes = {name: self.architecture.gives.AXES[name] for name in self.architecture.params}
         self._shared = [
             SharedBlock(model, name, mask, axes[name] == ("state",))
             for name, mask in self.architecture.weighed(model).items()
         ]
-        self._blocks = [*self._tables, *self._shared]
+        self._blocks = [*self._of_layers, *self._shared]
         self._starts = np.append(0, np.cumsum([block.size for block in self._blocks]))
 
     @property
     def n_states(self) -> int:
-        return self.features[0].n_states
+        return self._model.get_dim("nO")
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -156,10 +161,10 @@ class Weights:
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
         """What there is to meet in texts."""
-        counts, sequences = {}, np.zeros(1, dtype=np.int64)
+        counts, docs = {}, DocBatch.of(docs)
+        sequences = docs.sequence_starts()
         for features in self.features:
             found = features.look_up(docs)
-            sequences = found.starts
             for name, table in features.tables.items():
                 rows = found.features[name].rows if name in found.features else np.zeros(0, dtype=np.int32)
                 counts[name] = np.bincount(rows, minlength=len(table.index))
@@ -174,24 +179,25 @@ class Weights:
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray[np.float32]]:
         """The weights as thinc knows them: by the id of their model and their name."""
-        return {(block.model.id, block.name): array for block, array in self._laid_out(weights.astype(np.float32))}
+        laid_out = self._laid_out(weights.astype(np.float32))
+        return {(block.model.id, block.name): block.model.ops.asarray(array) for block, array in laid_out}
 
     def assign(self, weights: Floats) -> None:
         for block, array in self._laid_out(weights.astype(np.float32)):
-            block.model.set_param(block.name, array)
+            block.model.set_param(block.name, block.model.ops.asarray(array))
 
     def _laid_out(self, weights: NDArray) -> Iterable[tuple[Any, NDArray]]:
         parts = np.split(weights, self._starts[1:-1])
         return ((block, block.laid_out(part)) for block, part in zip(self._blocks, parts))
 
     def split(self, weights: Floats) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Those of each table, and what tokens share by parameter, with 0 where there is no weight."""
+        """Those of each layer, by their names, and what tokens share by parameter, with 0 where there is no weight."""
         parts = [(block.name, array) for block, array in self._laid_out(weights)]
-        return dict(parts[: len(self._tables)]), dict(parts[len(self._tables) :])
+        return dict(parts[: len(self._of_layers)]), dict(parts[len(self._of_layers) :])
 
-    def join(self, tables: dict[str, Floats], shared: dict[str, Floats]) -> Floats:
+    def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats]) -> Floats:
         """The way back."""
-        parts = [tables[block.name] for block in self._tables]
+        parts = [of_layers[block.name] for block in self._of_layers]
         return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)])
 
 

@@ -28,7 +28,7 @@ from ..features.gazetteers import GazetteerFile
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.role import gives
-from ..models.sparse import SparseRole, prune
+from ..models.sparse import prune
 from ..schemes import NO_SEGMENTS, Segments
 from ..sealed import write_whole
 from ..types import Floats
@@ -115,8 +115,9 @@ class CRFPipe(TrainablePipe):
             register_extension()
         if constraints is not None and not hasattr(constraints, "rules"):
             raise ValueError(Errors.CRF620.format(name=name, value=constraints))
-        # Whether all scores are sums of weights of features, of which an optimizer can be given the objective
-        self.is_linear = all(isinstance(layer.attrs["role"], SparseRole) for layer in model.layers)
+        # Whether optimizers can be given the objective: all scores are sums of weights
+        self.is_linear = all(layer.attrs["role"].is_linear for layer in model.layers)
+        self.has_encoder = model.has_ref("tok2vec")
         self.annotation = annotation
         self.loss = loss
         self.optimizer = optimizer
@@ -252,7 +253,7 @@ class CRFPipe(TrainablePipe):
         RAISES (ValueError): If the component has no labels, or was not initialized.
         """
         self._require_initialized()
-        if not self.is_linear:
+        if self.has_encoder:
             docs = list(docs)
             require_vectors(self, docs)
         return predict(self, docs)
@@ -499,7 +500,7 @@ class CRFPipe(TrainablePipe):
         check_doc(self.name, doc)
         self._require_initialized()
         docs = DocBatch([doc])
-        if not self.is_linear:
+        if self.has_encoder:
             require_vectors(self, docs)
         scores = self.model.predict(docs)
         question = restrict(self, docs, scores, self.annotation.preset(docs) if keep_annotation else None)

@@ -48,7 +48,7 @@ def initialize(
     possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
     checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
     checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
-    if nlp is not None and not pipe.is_linear:
+    if nlp is not None and pipe.has_encoder:
         require_upstream(pipe, nlp)
     saved = _saved(pipe, start_from)
     optimizer = pipe.training.foresee(nlp)
@@ -60,7 +60,7 @@ def initialize(
         pipe.warn(Warnings.CRFW401)
         if wants_stream:
             pipe.warn(Warnings.CRFW404, optimizer=type(optimizer).__name__)
-    prepares = wants_stream and corpus is not None and pipe.is_linear
+    prepares = wants_stream and corpus is not None and pipe.is_linear and not pipe.has_encoder
     if prepares:
         _check_annotators(pipe, nlp, type(optimizer).__name__)
     validate_get_examples(get_examples, f"{type(pipe).__name__}.initialize")
@@ -158,7 +158,7 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
         nonlocal says_something, was_read
         was_read = True
         # Without labels there is nothing to count, but neural layers want to see a text
-        for examples in pipe.training.blocks(get_examples() if pipe.labels or not pipe.is_linear else ()):
+        for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
             batch = pipe.training.to_count([annotate(example) for example in examples], examples, report)
             if pipe.labels:
                 says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0

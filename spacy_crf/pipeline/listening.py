@@ -57,6 +57,14 @@ def require_vectors(pipe: "CRFPipe", docs: list[Doc], *, is_train: bool = False)
             raise ValueError(error.format(name=pipe.name, advice=_ADVICE[listener.asks_docs], **values))
 
 
+def require_rest(pipe: "CRFPipe", docs: list[Doc]) -> None:
+    """RAISES (ValueError): CRF964 if what a component listens to learns, though it shall stay as it is; CRF962."""
+    for listener in _listeners(pipe.model):
+        if listener.is_told:
+            raise ValueError(Errors.CRF964.format(name=pipe.name, upstream=listener.upstream))
+    require_vectors(pipe, docs)
+
+
 # Where the upstream is frozen
 _ADVICE = {
     True: "name it in annotating_components too",

@@ -23,7 +23,7 @@ from .batchers import Tick
 from .going_on import GoingOn
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
-from .listening import require_vectors
+from .listening import require_rest, require_vectors
 from .novelty import NewFeatures, add_labels
 from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
 from .supervision import Keys, Supervision
@@ -112,7 +112,10 @@ class Training:
         from ..optimizers.objective import check_fit  # prediction does without
 
         check_fit(optimizer, self._pipe.loss, self._pipe.name)
-        if self._pipe.rules_train and getattr(optimizer, "wants_sequences", False):
+        walks = getattr(optimizer, "wants_sequences", False)
+        if walks and self._pipe.has_encoder and self._pipe.is_linear:
+            raise ValueError(Errors.CRF963.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
+        if self._pipe.rules_train and walks:
             raise ValueError(Errors.CRF616.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
 
     # ------------------------------------------------------------------------------------------------ from what
@@ -144,6 +147,8 @@ class Training:
         kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
         """
         docs = [example.predicted for example in examples]
+        if self._pipe.has_encoder and self._pipe.is_linear:
+            require_rest(self._pipe, docs)
         starts = DocBatch.of(docs).sequence_starts()
         known = self._usable(self.supervise(examples, starts, GoldReport()), kind)
         weights = supervision.sequence_weights(examples, starts)
@@ -254,10 +259,10 @@ class Training:
         if not batch.examples and not wants_objective:
             raise ValueError(Errors.CRF930.format(name=self._pipe.name))
         batch = batch._replace(has_gradient=wants_objective is not True)
-        if wants_objective is not False:
-            self._batch.append(batch)
         if batch.has_gradient:
             self._add_gradient(batch)
+        if wants_objective is not False:  # after what may fail, so that the next step does without this batch
+            self._batch.append(batch)
         if sgd is not None:
             self._pipe.finish_update(sgd)
 
