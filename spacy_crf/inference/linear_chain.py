@@ -33,12 +33,7 @@ class LinearChain(Structure[ChainScores]):
     def backward(self, work: ChainWork, kept: "_Kept", weights: Floats, out: ChainScores) -> None:
         exponentials = work.exponentials
         layout, (scaled, alpha, linear_log_z) = exponentials.layout, kept.linear
-        d_in_order = out.emissions if layout.is_whole else np.empty_like(out.emissions)
-        d_ends = scaling.backward(work, kept.linear, weights, d_in_order)
-        if not layout.is_whole:
-            kernels.reorder(d_in_order, layout.number, out.emissions)
-            d_ends = np.take(d_ends, layout.number, axis=1)
-        out.first[:], out.last[:] = d_ends
+        out.first[:], out.last[:] = scaling.backward(work, kept.linear, weights, out.emissions)
         d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
         d_block *= exponentials.block

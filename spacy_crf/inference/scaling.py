@@ -317,10 +317,10 @@ def forward(work: ChainWork) -> Pass:
 
 
 def backward(work: ChainWork, before: Pass, weights: Floats, d_emissions: Floats) -> Floats:
-    """Sets d_emissions [n, S], in the layout's order, and more of log_z to NaN; alpha and emissions of the pass forward become
+    """Sets d_emissions [n, S], and more of log_z to NaN; alpha and emissions of the pass forward become
     what `kernels.expectations` leaves of them.
 
-    RETURNS (float64[2, S]): The derivatives of firsts and lasts, in the layout's order.
+    RETURNS (float64[2, S]): The derivatives of firsts and lasts.
     """
     d_ends, layout = np.zeros((2, work.n_states)), work.exponentials.layout
     kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)

@@ -37,8 +37,7 @@ def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path
     for posterior, tokens, log_z in _posteriors(work, spans):
         if log_z is not None:  # the whole chunk; sequences in log space come again, one by one
             found = np.empty(len(log_z), dtype=np.bool_)
-            order = np.argsort(posterior.number)
-            chain_kernels.viterbi_among_likely(work.potentials, order, posterior.marginals, log_z, states, found
+            chain_kernels.viterbi_among_likely(work.potentials, posterior.marginals, log_z, states, found
             )  # fmt: skip
             if not found.all():
                 rest, of_rest = work.only(~found)

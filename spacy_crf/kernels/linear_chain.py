@@ -90,14 +90,6 @@ class Potentials(NamedTuple):
 
 
 @kernel
-def reorder(rows, order, reordered):
-    """reordered[t, k] = rows[t, order[k]], both float64[n, S], order int64[S]."""
-    for t in range(rows.shape[0]):
-        for k in range(order.shape[0]):
-            reordered[t, k] = rows[t, order[k]]
-
-
-@kernel
 def scale(emissions, order, scaled, shift, spread):
     """Subtract the maximum of each row.
 
@@ -240,13 +232,14 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
     alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the step from i at t - 1 to j at t is expected
         alpha[t - 1, i] · transitions[i, j] · emissions[t, j] times.
     log_z (float64[B]): From `forward`. Receives NaN if the sequence must be done in log space: it has expectations 0 then.
-    d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations (first, last: added).
+    d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations, state by state (first, last: added).
     """
     emissions, block, _, arcs, _, last, _, _, starts = potentials
-    offset, source, target = layout.offset, layout.source, layout.target
+    order, offset, source, target = layout.order, layout.offset, layout.source, layout.target
     beta = np.empty((2, alpha.shape[1]))  # of a token, and its expectations
     states = d_emissions.shape[1]
     width = alpha.shape[1]
+    is_whole = block.shape[1] == width and block.shape[2] == width
     step = 1 if block.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
@@ -276,8 +269,12 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                 if too_small:
                     trusted = False
                     break
-                for j in range(states):
-                    d_emissions[t, j] = beta[1, j]
+                if is_whole:
+                    for j in range(states):
+                        d_emissions[t, j] = beta[1, j]
+                else:
+                    for j in range(states):
+                        d_emissions[t, order[j]] = beta[1, j]
                 if t > begin:
                     _multiply(block, t * step, emissions, t, 0, beta, 0, offset, target, source, arcs)
             if not trusted:
@@ -415,14 +412,13 @@ def viterbi(scores, layout, block, arcs, states, totals):
 
 
 @kernel
-def viterbi_among_likely(scores, order, marginals, log_z, states, found):
+def viterbi_among_likely(scores, marginals, log_z, states, found):
     """`viterbi` where the posterior is known.
 
     No path is more probable than a state on it is. So what is less probable than some path has no part in the best one: here that
     of the likeliest state at each token, of those allowed behind the one before. Few states are left, and among them the search
     takes next to nothing.
 
-    order (int64[S]): Which state has column k of the marginals.
     marginals (float64[n, S]), log_z (float64[B]): Probability of each state at each token, and log partitions.
     states (int32[n]): Receives the paths.
     found (bool[B]): Receives where there is one; the other sequences have too many likely states, or no posterior to be trusted.
@@ -445,17 +441,16 @@ def viterbi_among_likely(scores, order, marginals, log_z, states, found):
         score = 0.0
         before = 0
         for t in range(begin, end):
-            likeliest = 0
-            for k in range(1, size):
-                if marginals[t, k] > marginals[t, likeliest]:
-                    likeliest = k
-            state = order[likeliest]
+            state = 0
+            for j in range(1, size):
+                if marginals[t, j] > marginals[t, state]:
+                    state = j
             if t > begin and transitions[t * step, before, state] == -np.inf:
                 most = -1.0
-                for k in range(size):
-                    if marginals[t, k] > most and transitions[t * step, before, order[k]] > -np.inf:
-                        most = marginals[t, k]
-                        state = order[k]
+                for j in range(size):
+                    if marginals[t, j] > most and transitions[t * step, before, j] > -np.inf:
+                        most = marginals[t, j]
+                        state = j
             score += emissions[t, state] + (first[state] if t == begin else transitions[t * step, before, state])
             before = state
         threshold = np.exp(score + last[before] - log_z[b]) * ALMOST
@@ -463,18 +458,13 @@ def viterbi_among_likely(scores, order, marginals, log_z, states, found):
             found[b] = False
             continue
         for t in range(begin, end):
-            likely = among[t - begin]
             n = 0
-            for k in range(size):
-                if marginals[t, k] >= threshold:
+            for j in range(size):
+                if marginals[t, j] >= threshold:
                     if n == FEW:
                         found[b] = False
                         break
-                    m = n
-                    while m > 0 and likely[m - 1] > order[k]:
-                        likely[m] = likely[m - 1]
-                        m -= 1
-                    likely[m] = order[k]
+                    among[t - begin, n] = j
                     n += 1
             counts[t - begin] = n
             if not found[b]:

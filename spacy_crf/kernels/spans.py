@@ -29,7 +29,7 @@ class Posterior(NamedTuple):
     left: Floats  # [n, P] the columns after the first S are padding
     matrices: Floats  # [1 or n, S, S]
     right: Floats  # [n, P]
-    number: NDArray[np.int64]  # [S] the column of left, right and marginals that each state has
+    number: NDArray[np.int64]  # [S] the column of left and right that each state has
     neighbours: NDArray[
         np.bool_
     ]  # [4, S] has it any before it in its span, before it outside, behind it in its span, behind it?
@@ -53,7 +53,7 @@ def _enter(posterior, continues, t, first_state, states):
     k = t if matrices.shape[0] > 1 else 0
     for m in range(states.shape[0]):
         j = first_state + m
-        states[m] = marginals[t, number[j]]
+        states[m] = marginals[t, j]
         if opening[t] or states[m] == 0.0 or not neighbours[0, j]:
             continue
         total = 0.0
@@ -78,7 +78,7 @@ def _advance(posterior, continues, t, first_state, states, before):
             i = first_state + m
             if continues[i, j] and before[m] > 0.0:
                 step = left[t - 1, number[i]] * matrices[k, i, j] * right[t, number[j]]
-                states[n] += before[m] * step / marginals[t - 1, number[i]]
+                states[n] += before[m] * step / marginals[t - 1, i]
         total += states[n]
     return total
 
@@ -101,7 +101,7 @@ def _leave(posterior, continues, t, first_state, states):
             for j in range(marginals.shape[1]):
                 if not continues[i, j]:
                     leaving += matrices[k, i, j] * right[t, number[j]]
-            total += states[m] * (left[t - 1, number[i]] * leaving / marginals[t - 1, number[i]])
+            total += states[m] * (left[t - 1, number[i]] * leaving / marginals[t - 1, i])
     return min(total, 1.0)
 
 
@@ -135,7 +135,7 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
     RETURNS (int): How many there are, perhaps more than N.
     """
     continues, offset, width = spans
-    number, marginals, opening = posterior.number, posterior.marginals, posterior.opening
+    marginals, opening = posterior.marginals, posterior.opening
     tokens, size = marginals.shape
     states = np.empty(width)
     before = np.empty(width)
@@ -145,7 +145,7 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
             first_state = offset + of_label * width
             possible = 0.0
             for m in range(width):
-                possible += marginals[b, number[first_state + m]]
+                possible += marginals[b, first_state + m]
             if possible < min_prob or possible == 0.0:
                 continue
             _enter(posterior, continues, b, first_state, states)
