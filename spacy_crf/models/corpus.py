@@ -30,7 +30,7 @@ def block_tokens(features: SparseFeatures) -> int:
     """How many tokens to put into one batch of a corpus."""
     if features.feature_set.transitions:
         return max(256, (_BLOCK * 32) // features.n_states**2)
-    return max(256, min(_BLOCK, _SCORES // features.n_states))
+    return min(_BLOCK, max(256, _SCORES // features.n_states))
 
 
 class PackedClamp:
