@@ -475,7 +475,7 @@ def test_wrong_spans_of_a_component(loss, caplog):
         reference = Doc(nlp.vocab, words=words)
         reference.spans["wrong"] = [Span(reference, 0, 2, "PER")]
         examples = [*ner_examples(nlp), Example(Doc(nlp.vocab, words=words), reference)]
-        optimizer = LBFGS(iterations_per_step=30, l2=0.01)
+        optimizer = LBFGS(iterations_per_step=100, l2=0.01)
         nlp.initialize(lambda examples=examples: examples, sgd=optimizer)
         with caplog.at_level("WARNING", logger="spacy.spacy_crf"):
             nlp.update(examples, sgd=optimizer)
@@ -487,7 +487,7 @@ def test_wrong_spans_of_a_component(loss, caplog):
         assert probability["wrong"] == probability[None]
     else:
         assert not told
-        assert probability["wrong"] < 0.9 * probability[None]
+        assert probability["wrong"] < 0.95 * probability[None]
 
 
 def test_rules_in_training_are_refused_as_for_chains():
