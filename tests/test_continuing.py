@@ -232,9 +232,11 @@ def test_the_duality_gap_closes_around_what_was_known():
     nlp = continued("crf_ner", "spacy_crf.FrankWolfe.v1")
     optimizer = nlp.resume_training(sgd=FrankWolfe(l2=0.05, gap_tolerance=1e-3, epochs_per_step=50))
     new = ner_examples(nlp, NEW_OF_ENTITIES)
+    gaps = []
     for _ in range(20):
-        value = nlp.update(new, sgd=optimizer)["crf_ner"]
-    assert 0 <= optimizer.duality_gap("crf_ner") <= 1e-3 * value + 1e-9
+        nlp.update(new, sgd=optimizer)
+        gaps.append(optimizer.duality_gap("crf_ner"))
+    assert 0 <= gaps[-1] < gaps[0] / 10 and sorted(gaps, reverse=True) == gaps
     run = optimizer._runs["crf_ner"]
     slots = run.slot_of_weight
     distance = run.slots[slots] - run.arrays["centre"][slots]
