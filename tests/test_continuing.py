@@ -25,11 +25,11 @@ from .test_growing import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, found, make, 
 from .util import NER_TEXTS, ner_examples
 
 
-def continued(component="crf_ner", optimizer="spacy_crf.LBFGS.v1", steps=5):
+def continued(component="crf_ner", optimizer="spacy_crf.LBFGS.v1", steps=5, **config):
     """A trained pipeline, saved and loaded."""
-    nlp, _, _ = make(component, optimizer, steps)
+    nlp, _, _ = make(component, optimizer, steps, **config)
     again = spacy.blank("en")
-    again.add_pipe(component, config={"loss": nlp.config["components"][component]["loss"]})
+    again.add_pipe(component, config={"loss": nlp.config["components"][component]["loss"], **config})
     return again.from_bytes(nlp.to_bytes())
 
 
@@ -229,14 +229,14 @@ def test_every_batch_joins_what_came_before():
 
 
 def test_the_duality_gap_closes_around_what_was_known():
-    nlp = continued("crf_ner", "spacy_crf.FrankWolfe.v1")
+    # With the features of version 2 it zigzags, and comes as near only much later
+    model = {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v1"}}}
+    nlp = continued("crf_ner", "spacy_crf.FrankWolfe.v1", model=model)
     optimizer = nlp.resume_training(sgd=FrankWolfe(l2=0.05, gap_tolerance=1e-3, epochs_per_step=50))
     new = ner_examples(nlp, NEW_OF_ENTITIES)
-    gaps = []
     for _ in range(20):
-        nlp.update(new, sgd=optimizer)
-        gaps.append(optimizer.duality_gap("crf_ner"))
-    assert 0 <= min(gaps) < gaps[0] / 5  # it zigzags
+        value = nlp.update(new, sgd=optimizer)["crf_ner"]
+    assert 0 <= optimizer.duality_gap("crf_ner") <= 1e-3 * value + 1e-9
     run = optimizer._runs["crf_ner"]
     slots = run.slot_of_weight
     distance = run.slots[slots] - run.arrays["centre"][slots]
