@@ -84,7 +84,10 @@ class Errors(metaclass=_Coded):
         "The feature function '{name}' returned {got} items for a document of {expected} tokens ('{start}...'). It returns "
         "one list of strings or numbers per token, or an array with one row per token."
     )
-    CRF111 = "The feature function '{name}' gave {value} for a token: give a list of strings, or of numbers."
+    CRF111 = (
+        "The feature function '{name}' gave {value} for a token: give a list of strings, a list of numbers, or a dict from names "
+        "to strings, numbers, booleans, lists of strings, or dicts of these."
+    )
     CRF112 = "Can't read the gazetteer '{name}' from {path}: {reason}."
     CRF113 = "Line {line} of the gazetteer '{name}' ({path}) can't be read: {reason}."
     CRF114 = (
@@ -104,7 +107,7 @@ class Errors(metaclass=_Coded):
     CRF123 = "The Matcher refuses the pattern '{name}' of the segment features: {reason}"
     CRF124 = (
         "The feature function '{name}' gave {value} for the span '{span}': give strings, finite numbers, or a dict from "
-        "strings to numbers."
+        "names to strings, numbers, booleans, lists of strings, or dicts of these."
     )
     CRF125 = (
         "longest_segment = {value!r} is not possible: give nothing (the longest annotated segment of each label), a number of "

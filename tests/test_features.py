@@ -16,6 +16,7 @@ from spacy_crf.features.clusters import Clusters, WordClusters
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
+from spacy_crf.features.items import named_numbers
 from spacy_crf.features.presets import features, ner_features, ner_features_v2, tagger_features, tagger_features_v2
 from spacy_crf.features.segment_presets import segment_features
 from spacy_crf.kernels.hashing import sequence_starts
@@ -198,8 +199,16 @@ def test_functions_must_fit_the_doc(docs):
         freeze(FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: ["x"] * len(doc)}), docs[:1])
 
 
-ODD_ROWS = [None, 3.5, "x", b"x", [None], [b"x"], ["a", 1.0], [1.0, None], {"a": "1.5"}, {"a": None}, [True], [1 + 2j]]
+ODD_ROWS = [None, 3.5, "x", b"x", [None], [b"x"], ["a", 1.0], [1.0, None], {"a": b"1.5"}, {"a": None}, [True], [1 + 2j]]
 ODD_ROWS += [{"a", 1}, {1, 2}, np.array(3.0), np.array([[1.0]]), np.array([True]), [[1.0]], [10**5000, None], object()]
+ODD_ROWS += [
+    {"a": [1, 2]},
+    {"a": {"b": None}},
+    {"a": [["x"]]},
+    {"a": [{"x": 1}]},
+    {"a": np.array(["x"])},
+    {"a": ["x", 1]},
+]
 
 
 @pytest.mark.issue(12)
@@ -225,6 +234,54 @@ def test_what_functions_may_give(docs):
         *(["7", "n", "yes"], ["a", "b"], ["0"], ["x"], [])
     ]
     assert sorted(features.values.tolist()) == [0.5, 1.0, 1.0, 1.0, 1.0, 2.0, 3.0]
+
+
+CRFSUITE_DICTS = [
+    {"w": "kestrel"},
+    {"w": "", "": "x", "a:b": "c:d"},
+    {
+        "n": 2,
+        "x": -1.5,
+        "yes": True,
+        "no": False,
+        "np": np.float64(2.0),
+        "np_yes": np.bool_(True),
+        "np_w": np.str_("y"),
+    },
+    {"at": {"-1": {"w": "the", "upper": False}, "+1": {"n": 3}}},
+    {"in": ["birds", "films"], "set": {"b", "a"}, "none": [], "nothing": {}},
+    {"é": "ß", "w": "新 York"},
+    {},
+    ["a", "b"],
+    {"b", "a"},
+]
+
+
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("given", CRFSUITE_DICTS, ids=range(len(CRFSUITE_DICTS)))
+def test_dicts_are_named_as_python_crfsuite_names_them(given):
+    """Its users bring functions that give dicts with strings, which once ended in a ValueError of numpy's."""
+    pycrfsuite = pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
+    [expected] = pycrfsuite.ItemSequence([given]).items()
+    names, numbers = named_numbers(given)
+    assert dict(zip(names, numbers)) == expected
+    assert len(names) == len(expected)
+
+
+@pytest.mark.issue(15)
+def test_features_of_dicts_have_these_names(docs):
+    given = [{"w": token.lower_, "at": {"title": token.is_title}} for token in docs[0]]
+    _, _, names = freeze(FeatureSet(["fn:d[0]"], functions={"d": lambda doc: given}), docs[:1])
+    assert names[0] == ["fn:d[0]=at:title", "fn:d[0]=w:new"]
+
+
+@pytest.mark.issue(15)
+def test_a_dict_that_holds_itself_is_shown(docs):
+    endless = {}
+    endless["again"] = endless
+    feature_set = FeatureSet(["fn:odd[0]"], functions={"odd": lambda doc: [endless] * len(doc)})
+    with pytest.raises(ValueError, match=r"CRF111.*'fn:odd' gave"):
+        freeze(feature_set, docs[:1])
 
 
 @pytest.mark.issue(12)

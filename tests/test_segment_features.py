@@ -270,6 +270,18 @@ def test_functions_of_spans():
     assert found[0, 2] == {"seg.fn:size=0": 6.0, "seg.fn:ends=a": 1.0, "seg.fn:ends=b": 1.0}
 
 
+@pytest.mark.issue(15)
+def test_functions_of_spans_give_dicts_as_crfsuite_takes_them():
+    functions = {"any": lambda span: {"w": [token.text for token in span], "n": len(span), "at": {"0": span.text[0]}}}
+    found = features_of(doc_of("aa bbb"), ["seg.fn:any"], longest=2, functions=functions)
+    assert found[0, 2] == {
+        "seg.fn:any=w:aa": 1.0,
+        "seg.fn:any=w:bbb": 1.0,
+        "seg.fn:any=n": 2.0,
+        "seg.fn:any=at:0:a": 1.0,
+    }
+
+
 def test_functions_of_docs_are_attributes_of_tokens():
     functions = {"half": lambda doc: [[len(token) / 2] for token in doc]}
     compiled = CompiledSegments(SegmentFeatureSet(["seg.first:fn:half"], functions=functions), {})
@@ -391,7 +403,6 @@ def test_gazetteers_that_are_not_there_are_named():
 ODD = [
     [float("nan")],
     object(),
-    {"a": "b"},
     True,
     np.bool_(True),
     b"x",
@@ -401,6 +412,8 @@ ODD = [
     ["a", 1],
     {1, 2},
     [None],
+    {"a": None},
+    {"a": [1]},
 ]
 
 

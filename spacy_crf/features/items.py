@@ -1,7 +1,7 @@
 """Items: any number of features per token or span, from registered functions and custom extensions."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -13,6 +13,7 @@ from spacy.tokens import Doc
 from ..errors import Errors, shown
 
 _LARGEST = float(np.finfo(np.float32).max)
+_NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
 Source = Callable[[Doc], Any]
 
@@ -67,8 +68,8 @@ def extension_items(extension: str) -> Source:
 def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
     """Calls a source on each Doc and lays its items end to end.
 
-    The source gives per token a list of strings, a list of numbers, or a dict from strings to numbers; or, for the whole
-    Doc, an array of numbers with one row per token.
+    The source gives per token a list of strings, a list of numbers, or a dict as CRFsuite takes them; or, for the whole Doc, an
+    array of numbers with one row per token.
     RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
     """
     hashes, values, counts = [], [], []
@@ -107,27 +108,57 @@ def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[
 
 def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
     """What a function gave for one token or span: names and their values. Strings are names of value 1, numbers have their
-    places for a name, and a dict may say True or False of a name.
+    places for a name, and a dict is read as CRFsuite's Python packages read it, see `_add_named`.
 
-    RETURNS (tuple[list[str], list[float]]): None if it is neither strings nor numbers; numbers that float32 can't hold are
-        infinite.
+    RETURNS (tuple[list[str], list[float]]): None if it is none of these; numbers that float32 can't hold are infinite.
     """
     if isinstance(given, np.ndarray) and given.ndim == 1:
         given = given.tolist()
     if isinstance(given, dict):
-        names = [str(key) for key in given]
-        values = [int(value) if isinstance(value, (bool, np.bool_)) else value for value in given.values()]
-    elif isinstance(given, (list, tuple, set, frozenset)):
+        names: list[str] = []
+        numbers: list[float] = []
+        try:
+            return (names, numbers) if _add_named(given, "", names, numbers) else None
+        except RecursionError:  # a dict that holds itself
+            return None
+    if isinstance(given, (list, tuple, set, frozenset)):
         if all(isinstance(item, str) for item in given):
-            return sorted(given) if isinstance(given, (set, frozenset)) else list(given), [1.0] * len(given)
+            return _in_order(given), [1.0] * len(given)
         if isinstance(given, (set, frozenset)):
             return None  # without an order
-        names, values = [str(n) for n in range(len(given))], list(given)
-    else:
-        return None
-    if not all(isinstance(v, (int, float, np.integer, np.floating)) and not isinstance(v, bool) for v in values):
-        return None
-    return names, [_as_float(value) for value in values]
+        if not all(isinstance(v, _NUMBERS) and not isinstance(v, (bool, np.bool_)) for v in given):
+            return None
+        return [str(n) for n in range(len(given))], [_as_float(value) for value in given]
+    return None
+
+
+def _add_named(given: dict, prefix: str, names: list[str], numbers: list[float]) -> bool:
+    """Adds the items of a dict: a number or a boolean under its key, a string as ``key:string``, and what other dicts and lists
+    of strings hold as ``key:…`` too.
+
+    RETURNS (bool): Whether there was nothing else.
+    """
+    for key, value in given.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, str):
+            names.append(f"{name}:{value}")
+            numbers.append(1.0)
+        elif isinstance(value, _NUMBERS):
+            names.append(name)
+            numbers.append(_as_float(value))
+        elif isinstance(value, dict):
+            if not _add_named(value, f"{name}:", names, numbers):
+                return False
+        elif isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
+            names.extend(f"{name}:{item}" for item in _in_order(value))
+            numbers.extend([1.0] * len(value))
+        else:
+            return False
+    return True
+
+
+def _in_order(strings: Iterable[str]) -> list[str]:
+    return sorted(strings) if isinstance(strings, (set, frozenset)) else list(strings)
 
 
 def _as_float(number: Any) -> float:
