@@ -55,6 +55,7 @@ MODELS = {
     "hidden layer": ("crf_ner", _chain(tok2vec=ENCODER, hidden_width=8)),
     "sum": ("crf_ner", HYBRID),
     "sum with dropout": ("crf_ner", _chain(emissions=SPARSE, tok2vec=ENCODER, dropout=0.3)),
+    "pool": ("crf_ner", _chain(emissions=SPARSE, tok2vec=ENCODER, joint={"mode": "pool"})),
     "sparse": ("crf_ner", _chain(emissions=SPARSE)),
     "segments of an encoder": ("semicrf_ner", _segments(tok2vec=ENCODER, hidden_width=8)),
     "segments, encoder and features": ("semicrf_ner", _segments(tok2vec=ENCODER, segments=OF_SEGMENTS)),

@@ -5,7 +5,7 @@ transitions, firsts and lasts the tag scheme allows (`TransitionMask`, set by th
 weight (uint8[S + 2, S]), and "met", how many tokens and sequences training met.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -18,6 +18,7 @@ from thinc.util import data_validation
 from ..arrays import per_position, states_of
 from ..inference.structure import Structure
 from ..kernels.checks import equal
+from ..types import Floats
 from .emissions import pairs_allowed
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
 
@@ -86,6 +87,10 @@ class Architecture(Role):
         """Tokens of the longest piece with one state."""
         return 1
 
+    def alike(self, scores: Any, other: Any) -> Any:
+        """Scores whose arrays have a place for everything that others of the same texts have."""
+        return scores
+
     # ---------------------------------------------------------------------------------------- what all of them do
 
     def potentials(self, model: Model, weights: Shared) -> Shared:
@@ -109,6 +114,26 @@ class Architecture(Role):
         if per_position(d_scores):
             found["transitions"] = d_scores.transitions.sum(axis=0)
         return found
+
+    def weighted_sum(self, outputs: Sequence[Any], shares: Floats) -> Any:
+        """Of scores of the same texts. What is not possible stays so.
+
+        shares (float64[M]): Of each of the outputs.
+        """
+        total, *others = outputs
+        for other in others:
+            total = self.alike(total, other)
+        arrays = {}
+        for name in self.gives.AXES:
+            both = [getattr(self.alike(output, total), name) for output in outputs]
+            arrays[name] = sum(_times(array, share) for array, share in zip(both, shares))
+        return total._replace(**arrays)
+
+    def dot(self, d_scores: Any, scores: Any) -> float:
+        """Derivatives times scores: with respect to a factor of these. Those that are not possible have none."""
+        scores = self.alike(scores, d_scores)
+        pairs = ((getattr(d_scores, name), getattr(scores, name)) for name in self.gives.AXES)
+        return float(sum((d * np.where(array > -np.inf, array, 0.0)).sum() for d, array in pairs))
 
     def resize(self, model: Model, n_states: int) -> None:
         """Every possible step with a new state has a weight."""
@@ -152,6 +177,10 @@ class Architecture(Role):
         met = model.attrs["met"]
         is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
         check_equal("what training met", is_count, True)
+
+
+def _times(array: NDArray, share: float) -> Floats:
+    return np.multiply(array, share, out=np.full(array.shape, -np.inf), where=array > -np.inf)
 
 
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:

@@ -16,6 +16,7 @@ from ..types import ChainScores
 from .architecture import Architecture, Shared, build
 from .emissions import Emissions, check_emissions, total
 from .neural import scored_tokens
+from .pool import put_together
 
 
 class ChainRole(Architecture):
@@ -53,9 +54,9 @@ def LinearChain(
     joint (dict): How both parts learn together, see `neural.Joint`.
     """
     owner = "LinearChain"
-    layers, settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
+    layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
     possible = checks.flag(owner, "possible_transitions", possible_transitions)
-    return build("linear_chain", ChainRole(), layers, possible_transitions=possible, **settings)
+    return put_together("linear_chain", ChainRole, layers, joint, possible_transitions=possible)
 
 
 def LinearChain_v1(

@@ -21,7 +21,7 @@ from .emissions import Emissions
 from .role import Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
 from .sparse import SparseRole
 
-_MODES = ("adam", "frozen")
+_MODES = ("adam", "frozen", "pool")
 _PIECES = 3  # of the hidden layer, as many as spaCy's encoders have
 
 
@@ -165,17 +165,17 @@ def scored_tokens(
     dropout: float,
     joint: Any,
     of: type[EncoderRole] = EncoderRole,
-) -> tuple[dict[str, Model], dict[str, float]]:
+) -> tuple[dict[str, Model], "Joint"]:
     """What gives scores to tokens, as an architecture's settings say.
 
     owner (str): The architecture, for messages.
     of (type[EncoderRole]): What the encoder's scores are of.
-    RETURNS (tuple[dict, dict]): Layers by their names, and the attributes of the model that has them.
+    RETURNS (tuple[dict, Joint]): Layers by their names, and how they learn together.
     RAISES (ValueError): CRF020.
     """
     joint = Joint.read(owner, joint)
     rate = checks.number(owner, "dropout", dropout, most=0.99)
-    layers, attrs = {}, {}
+    layers = {}
     if emissions is not None or tok2vec is None:
         must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
         is_sparse = gives(emissions) is Emissions and isinstance(emissions.attrs["role"], SparseRole)
@@ -183,29 +183,33 @@ def scored_tokens(
         layers["emissions"] = emissions
     if tok2vec is not None:
         layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, of(joint.learns))
-        attrs["lr_scale"] = joint.chain_rate
     both = len(layers) == 2
     if both:
         emissions.attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
     convex = joint.learns or not (hidden_width or rate)
     checks.expect(convex, owner, "joint.mode", joint.mode, "'adam' where there is a hidden_width or dropout")
+    pools = both or joint.mode != "pool"
+    checks.expect(pools, owner, "joint.mode", joint.mode, "'adam' unless there are both emissions and tok2vec")
     checks.expect(both or not rate, owner, "dropout", dropout, "0 unless there are both emissions and tok2vec")
     alone = tok2vec is not None or not hidden_width
     checks.expect(alone, owner, "hidden_width", hidden_width, "0 without tok2vec: it is that of a layer on the encoder")
-    return layers, attrs
+    return layers, joint
 
 
 class Joint(NamedTuple):
     """How the parts of a model learn together whose scores are a sum.
 
-    mode (str): "adam", all of them from the beginning, by gradients; or "frozen", all but the encoder, which stays as it is.
+    mode (str): "adam", all of them from the beginning, by gradients; "frozen", all but the encoder, which stays as it is; or
+        "pool", features and encoder each as though alone, and what either is worth by texts that teach them nothing.
     chain_rate (float): How much faster than the encoder what all tokens share learns, such as transitions.
     sparse_rate (float): How much faster the weights of sparse features do.
+    held_out (float): The share of such texts.
     """
 
     mode: str = "adam"
     chain_rate: float = 10.0
     sparse_rate: float = 20.0
+    held_out: float = 0.1
 
     @classmethod
     def read(cls, owner: str, given: Any) -> "Joint":
@@ -218,8 +222,9 @@ class Joint(NamedTuple):
             checks.one_of(owner, "joint: setting", key, cls._fields)
         joint = cls(**given)
         checks.one_of(owner, "joint.mode", joint.mode, _MODES)
-        rates = [checks.positive(owner, f"joint.{name}", getattr(joint, name)) for name in cls._fields[1:]]
-        return cls(joint.mode, *rates) if joint.learns else cls(joint.mode, 1.0, 1.0)
+        rates = [checks.positive(owner, f"joint.{name}", rate) for name, rate in zip(cls._fields[1:3], joint[1:3])]
+        held_out = checks.number(owner, "joint.held_out", joint.held_out, least=0.01, most=0.5)
+        return cls(joint.mode, *(rates if joint.learns else (1.0, 1.0)), held_out)
 
     @property
     def learns(self) -> bool:

@@ -60,14 +60,14 @@ def means(scores: Floats, listed: SpanList) -> Floats:
     scores (float64[T, S]), listed (SpanList): Every span of up to some length.
     """
     sums = np.vstack([np.zeros_like(scores[:1]), scores]).cumsum(axis=0) if len(scores) else scores
-    begin = _begins(listed)
+    begin = begins_of(listed)
     return (sums[begin + listed.lengths] - sums[begin]) / listed.lengths[:, np.newaxis]
 
 
 def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
     """The way back: float64[T, S]."""
     shares = d_spans / listed.lengths[:, np.newaxis]
-    changes, begin = np.zeros((len(listed.starts), d_spans.shape[1])), _begins(listed)
+    changes, begin = np.zeros((len(listed.starts), d_spans.shape[1])), begins_of(listed)
     for length in range(1, 1 + int(listed.lengths.max(initial=0))):
         some = np.flatnonzero(listed.lengths == length)  # each begins at a token of its own
         changes[begin[some]] += shares[some]
@@ -75,7 +75,7 @@ def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
     return changes[:-1].cumsum(axis=0)
 
 
-def _begins(listed: SpanList) -> NDArray[np.int64]:
+def begins_of(listed: SpanList) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts))
 
 
@@ -89,7 +89,7 @@ def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
         return SpanScores(none, none, none, np.zeros((0, tokens.shape[1])), None)
     whole = parts[0]
     for part in parts[1:]:
-        begin = _begins(part.listed)
+        begin = begins_of(part.listed)
         listed, own, added = add_spans(whole.listed, begin, begin + part.listed.lengths, len(tokens))
         spans = np.zeros((len(listed.lengths), tokens.shape[1]))
         spans[own] += whole.spans
@@ -103,6 +103,6 @@ def part_of_spans(d_spans: SpanScores, listed: SpanList) -> SpanScores:
     """The derivatives with respect to what one of them said, which listed some of the spans."""
     if listed is None or d_spans.listed is None or len(listed.lengths) == len(d_spans.listed.lengths):
         return d_spans
-    begin = _begins(listed)
+    begin = begins_of(listed)
     _, _, own = add_spans(d_spans.listed, begin, begin + listed.lengths, len(d_spans.tokens))
     return d_spans._replace(spans=d_spans.spans[own], listed=listed)

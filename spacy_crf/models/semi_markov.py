@@ -15,11 +15,13 @@ from .. import checks
 from ..arrays import per_position
 from ..errors import Errors
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
+from ..inference.semi_markov import list_spans
 from ..types import SegmentClamp, SegmentScores
 from .architecture import Architecture, Shared, build
 from .emissions import Emissions, check_emissions, total
-from .neural import Joint, scored_tokens
-from .neural_segments import EncodedSegments, SegmentEncoderRole, part_of_spans, total_of_spans
+from .neural import scored_tokens
+from .neural_segments import EncodedSegments, SegmentEncoderRole, begins_of, part_of_spans, total_of_spans
+from .pool import put_together
 from .role import check_array, check_equal, gives
 from .segments import SpanScores, SparseSegments
 
@@ -58,6 +60,13 @@ class SegmentsRole(Architecture):
             return EncodedSegments(*map(part, output))
 
         return tuple(map(part, outputs))
+
+    def alike(self, scores: SegmentScores, other: SegmentScores) -> SegmentScores:
+        """With all spans that others list."""
+        if other.listed is None:
+            return scores
+        begin = begins_of(other.listed)
+        return list_spans(scores, begin, begin + other.listed.lengths)[0]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         return {**super().shapes(model, n_states), "lengths": (self.longest(model), n_states)}
@@ -132,16 +141,16 @@ def SemiMarkov(
     RAISES (ValueError): CRF125 for a longest segment that can't be.
     """
     owner = "SemiMarkov"
-    layers, settings = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderRole)
+    layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderRole)
     if segments is not None:
         must = "a model of segments, such as spacy_crf.SparseSegments.v1; or nothing"
         checks.expect(gives(segments) is SpanScores, owner, "segments", segments, must)
         layers["segments"] = segments
         if tok2vec is not None:
-            segments.attrs["lr_scale"] = Joint.read(owner, joint).sparse_rate
-    settings |= {"possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions)}
+            segments.attrs["lr_scale"] = joint.sparse_rate
+    settings = {"possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions)}
     settings |= {"longest_segment": _check_longest(longest_segment), "longest": None}
-    return build("semi_markov", SegmentsRole(), layers, **settings)
+    return put_together("semi_markov", SegmentsRole, layers, joint, **settings)
 
 
 def SemiMarkov_v1(

@@ -116,7 +116,7 @@ class CRFPipe(TrainablePipe):
         if constraints is not None and not hasattr(constraints, "rules"):
             raise ValueError(Errors.CRF620.format(name=name, value=constraints))
         # Whether optimizers can be given the objective: all scores are sums of weights
-        self.is_linear = all(layer.attrs["role"].is_linear for layer in model.layers)
+        self.is_linear = all(node.attrs["role"].is_linear for node in model.walk() if "role" in node.attrs)
         self.has_encoder = model.has_ref("tok2vec")
         self.annotation = annotation
         self.loss = loss
@@ -196,7 +196,7 @@ class CRFPipe(TrainablePipe):
 
     @property
     def is_initialized(self) -> bool:
-        return bool(self.model.has_param("first"))
+        return bool(self.model.has_dim("nO"))
 
     def _require_initialized(self) -> None:
         if not self.is_initialized:

@@ -68,7 +68,7 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
             _choose_attrs(node, attrs)
     model.from_dict(saved)
     for node in nodes:
-        if "role" in node.attrs and model.has_param("first"):
+        if "role" in node.attrs and model.has_dim("nO"):
             node.attrs["role"].check(node, n_states)
 
 

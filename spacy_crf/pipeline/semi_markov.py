@@ -96,7 +96,7 @@ class SegmentDecoding(Decoding):
                     lengths[span.label_].append(len(span))
         longest = longest_of(self.model.attrs["longest_segment"], labels, lengths)
         before = self.longest
-        if self.model.has_param("first"):  # a trained model keeps the lengths that it knows
+        if self.model.has_dim("nO"):  # a trained model keeps the lengths that it knows
             longest[: len(before)] = np.maximum(longest[: len(before)], before)
         self.model.attrs["longest"] = longest
 

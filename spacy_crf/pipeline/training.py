@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -15,6 +16,7 @@ from thinc.api import Optimizer, set_dropout_rate
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, doc_bounds
 from ..models.corpus import block_tokens
+from ..models.pool import Pooled, hold_out, pooled_loss
 from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
 from ..schemes import NO_SEGMENTS, NO_STEPS
@@ -79,6 +81,7 @@ class Training:
         """The model has been initialized."""
         self.corpus = self.new_features = None
         self._batch = []
+        hold_out(self._pipe.model, True)
 
     # ------------------------------------------------------------------------------------------------- by what
 
@@ -311,7 +314,8 @@ class Training:
         """Loss of a batch and its derivative."""
         pipe, batch = self._pipe, self.data(examples)
         structure = batch.structure or pipe.decoding.structure
-        losses, d_scores, impossible = pipe.loss(structure, scores, batch.allowed, weights=batch.weights)
+        loss = partial(pooled_loss, pipe.loss) if isinstance(scores, Pooled) else pipe.loss
+        losses, d_scores, impossible = loss(structure, scores, batch.allowed, weights=batch.weights)
         if impossible.any():
             pipe.tell_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
@@ -369,6 +373,7 @@ class Training:
         if not self.has_read_corpus:
             self.corpus = None
         self.new_features = NewFeatures()
+        hold_out(self._pipe.model, False)  # a correction is to be learned, whatever its words
         self._pipe.told.discard(_GOES_ON)
         counts = self._pipe.is_initialized and self._pipe.is_linear
         self.going_on = GoingOn(self.frame().evidence()) if counts else None
@@ -413,5 +418,7 @@ def _configured_optimizer(nlp: Language) -> Optional[Optimizer]:
 
 def _are_numbers(scores: Any) -> bool:
     """Whether no score is NaN or infinite, but for -inf, which forbids."""
+    if isinstance(scores, Pooled):
+        return all(map(_are_numbers, scores.members))
     arrays = [getattr(scores, name) for name in scores._fields if name not in ("listed", "starts")]
     return all((array < np.inf).all() for array in arrays)

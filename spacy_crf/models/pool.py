@@ -1,0 +1,177 @@
+"""A logarithmic opinion pool: a weighted sum of the scores of models of one structure, each of which learns as though alone.
+
+A sum that learns as a whole leaves to each part what the others have not explained yet. Here each member explains all it can, and
+what each is worth tell texts that taught none of them (Smith, Cohn & Osborne 2005).
+
+    score(y) = sum_m shares[m] · score_m(y)
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model, NumpyOps
+
+from ..features.doc_batch import doc_bounds
+from ..losses.clamped import LabelledLoss, LogLikelihood
+from ..types import Floats
+from .architecture import Architecture, StructureModel, build
+from .neural import Joint
+from .role import Corpus, Role, check_weights
+
+_SHARED = ("allowed", "longest")  # attributes that the component sets, which members have too
+
+
+class Pooled(NamedTuple):
+    """What training sees of a pool."""
+
+    members: tuple[Any, ...]  # the scores of each
+    pool: Any  # their weighted sum
+    held_out: NDArray[np.bool_]  # [B] sequences that teach the members nothing, but what each of them is worth
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return self.pool.starts
+
+
+class PoolModel(StructureModel):
+    """Its dimension ``nO`` is that of its members."""
+
+    def has_dim(self, name: str) -> Optional[bool]:
+        return self.layers[0].has_dim(name) if name == "nO" else super().has_dim(name)
+
+    def get_dim(self, name: str) -> int:
+        return self.layers[0].get_dim(name) if name == "nO" else super().get_dim(name)
+
+
+class PoolRole(Role):
+    """The node above the members.
+
+    of (Architecture): As each of them has one.
+    """
+
+    is_linear = False
+
+    def __init__(self, of: Architecture):
+        self._of = of
+        self.gives, self.structure = of.gives, of.structure
+        self.meaning = of.meaning
+        self.learned = tuple(name for name in of.learned if name in _SHARED)
+
+    def resize(self, model: Model, n_states: int) -> None:
+        tell_members(model)
+        for member in model.layers:
+            member.attrs["role"].resize(member, n_states)
+        for name in self.learned:
+            model.attrs[name] = model.layers[0].attrs[name]
+
+    def check(self, model: Model, n_states: int) -> None:
+        check_weights(model, {"shares": (len(model.layers),)})
+
+    def total(self, outputs: Sequence[Any], shares: Floats) -> Any:
+        return self._of.weighted_sum(outputs, shares)
+
+    def derivatives(self, d_pool: Any, outputs: Sequence[Any]) -> Floats:
+        """With respect to the shares."""
+        return np.array([self._of.dot(d_pool, output) for output in outputs])
+
+
+def put_together(
+    name: str, make_role: Callable[[], Architecture], layers: dict[str, Model], joint: Joint, **attrs: Any
+) -> StructureModel:
+    """A model with these layers: one of their sum, or a pool of one on sparse features and one on an encoder."""
+    if joint.mode != "pool":
+        rate = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}
+        return build(name, make_role(), layers, **attrs, **rate)
+    encoder = {"encoder": layers["encoder"]}
+    sparse = {part: layer for part, layer in layers.items() if part not in encoder}
+    members = [
+        build(name, make_role(), sparse, lr_scale=joint.sparse_rate, **attrs),
+        build(name, make_role(), encoder, lr_scale=joint.chain_rate, **attrs),
+    ]
+    refs = {part: member.get_ref(part) for member in members for part in member.ref_names}
+    attrs = {
+        "role": PoolRole(make_role()),
+        "held_out": joint.held_out,
+        "holds_out": True,  # whether there are such texts now
+        "lr_scale": joint.chain_rate,
+        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *make_role().meaning) if attr in members[0].attrs},
+    }
+    params = {"shares": None}
+    return PoolModel(
+        "pool", _forward, init=_init, layers=members, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
+    )
+
+
+def tell_members(model: Model) -> None:
+    """What the component has said to the pool."""
+    for member in model.layers:
+        member.attrs.update({name: model.attrs[name] for name in _SHARED if name in model.attrs})
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    role: PoolRole = model.attrs["role"]
+    tell_members(model)
+    outputs, backprops = zip(*[member(docs, is_train) for member in model.layers])
+    total = role.total(outputs, model.get_param("shares").astype(np.float64))
+    if not is_train:
+        return total, _no_backprop
+
+    def backprop(d_scores: Pooled) -> list[Doc]:
+        if d_scores.held_out.any():  # a gradient of zeros would let weight decay take them away
+            model.inc_grad("shares", role.derivatives(d_scores.pool, outputs).astype(np.float32))
+        for backprop_member, d_member in zip(backprops, d_scores.members):
+            backprop_member(d_member)
+        return []
+
+    share = model.attrs["held_out"] if model.attrs["holds_out"] else 0.0
+    return Pooled(outputs, total, held_out_sequences(docs, total.starts, share)), backprop
+
+
+def _no_backprop(d_scores: Any) -> list[Doc]:
+    return []
+
+
+def _init(model: Model, X: Optional[Corpus] = None, Y: Any = None) -> None:
+    tell_members(model)
+    for member in model.layers:
+        member.initialize(X=X, Y=Y)
+    if not model.has_param("shares"):
+        n = len(model.layers)
+        model.set_param("shares", np.full(n, 1.0 / n, dtype=np.float32))
+
+
+def pooled_loss(
+    loss: LabelledLoss, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None
+) -> tuple[Floats, Pooled, NDArray[np.bool_]]:
+    """Each member's own loss, and the negative log probability of the texts that are held out, see `ClampedLoss`: by that is
+    told what the members are worth, since other losses may be least where all scores are 0."""
+    weights, held_out = np.ones(len(scores.held_out)) if weights is None else weights, scores.held_out
+    losses, d_pool, impossible = LogLikelihood()(
+        structure, scores.pool, clamp, weights=np.where(held_out, weights, 0.0)
+    )
+    d_members = []
+    for member in scores.members:
+        of_member, d_member, _ = loss(structure, member, clamp, weights=np.where(held_out, 0.0, weights))
+        losses = losses + of_member
+        d_members.append(d_member)
+    return losses, Pooled(tuple(d_members), d_pool, held_out), impossible
+
+
+def hold_out(model: Model, holds_out: bool) -> None:
+    """Whether some texts teach the members nothing from here on, where the model is a pool."""
+    if "holds_out" in model.attrs:
+        model.attrs["holds_out"] = holds_out
+
+
+def held_out_sequences(docs: list[Doc], starts: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """The sequences of a share of the texts: the same ones in each epoch, and all copies of a text.
+
+    starts (int64[B + 1]): Of the sequences.
+    RETURNS (bool[B])
+    """
+    chosen = np.array([zlib.crc32(doc.text.encode("utf8")) < share * (1 << 32) for doc in docs], dtype=bool)
+    return chosen[np.searchsorted(doc_bounds(docs), starts[:-1], side="right") - 1]
