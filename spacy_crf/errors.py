@@ -327,7 +327,10 @@ class Errors(metaclass=_Coded):
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
     CRF703 = "{place}: has {got} columns, but {expected} were expected: the word first, the tag last."
-    CRF704 = "{place}: '{tag}' is no entity tag. Known: B-LABEL, I-LABEL, O, and - where annotation is missing."
+    CRF704 = (
+        "{place}: '{tag}' is no entity tag as in the rest of the file. Known: B-LABEL, I-LABEL, O, and - where annotation is "
+        "missing; L- and U- in BILUO, E- and S- in BIOES."
+    )
     CRF705 = (
         "{place}: '{tag}' follows '{before}', but continues an entity of its own label only. In IOB2 the first tag of every "
         "entity is '{begin}'."
@@ -353,9 +356,6 @@ class Errors(metaclass=_Coded):
         "The pipeline {model} can't be loaded: {reason}\nFunctions that its config names are registered by the file given with "
         "--code."
     )
-    CRF716 = (
-        '{path}: JSON is not read, JSONL is: one object with a "text" and its "spans" in each line of a file *.jsonl.'
-    )
     CRF717 = "{path} can't be read as a .spacy file, which `spacy convert` and `spacy crf convert` write: {reason}."
     CRF718 = "There are no texts: give them as arguments, or as lines of the standard input."
     CRF719 = "{path}: the annotator accepted none of the {rejected} texts, so there is nothing to do."
@@ -370,6 +370,33 @@ class Errors(metaclass=_Coded):
     CRF722 = (
         "[training.score_weights] gives no weight to any score of the component '{name}', so there is nothing to tune it for. "
         "Its scores: {scores}."
+    )
+    CRF865 = (
+        "{path}: nothing is annotated in {documents} texts, read as {format}, though there are keys or columns for it; {lost} "
+        "spans did not align with the tokens. If the annotation is elsewhere, --format, --label-column or --tag-column say how "
+        "to read it; if there is none, and rightly, say --without-spans."
+    )
+    CRF866 = "{place}: '{tag}' can't follow '{before}' in tags of the scheme {scheme}. --scheme says what they are if not that."
+    CRF867 = (
+        "{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so its last column may hold other tags than "
+        "those of entities. If they are entities say --scheme bare; if they are tags, --tag-column names their column."
+    )
+    CRF868 = "--{option} {value}: there is no such column. Columns: {known}."
+    CRF869 = (
+        "{place}: a table needs a header with the columns of words and of tags, and this names {names}. Say which they are with "
+        "--word-column and --label-column (or --tag-column)."
+    )
+    CRF870 = (
+        "{place}: tag {tag} is a number, and {n} names of tags are known: name all in their order with --tag-names "
+        "O,B-PER,I-PER …"
+    )
+    CRF871 = (
+        "{place}: a span says that its words are {words}, but at its offsets the text has {found}. Offsets count characters "
+        "(not bytes, nor UTF-16 units) from 0."
+    )
+    CRF872 = (
+        "{path} can't be read in the encoding '{encoding}': give one such as utf-8, latin-1 or cp1252. Files in UTF-16 have to "
+        "be recoded first: iconv -f UTF-16 -t UTF-8."
     )
     CRF725 = "The config {path} can't be read: {reason}"
     CRF930 = (

@@ -8,7 +8,8 @@ from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.reading import Report, read_docs
+from spacy_crf.cli.formats import Report, Settings
+from spacy_crf.cli.reading import read_docs
 
 from .util import entities
 
@@ -38,8 +39,8 @@ def item(text, *spans, **others):
     return {"text": text, "spans": [dict(zip(("start", "end", "label"), span)) for span in spans], **others}
 
 
-def convert(path, **options):
-    return read_docs(path, spacy.blank("en"), **options)
+def convert(path, *, report=None, **settings):
+    return read_docs(path, spacy.blank("en"), Settings(**{"without_spans": True, **settings}), report=report)
 
 
 def run(*args):
@@ -76,19 +77,47 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path):
 def test_misaligned_spans_are_missing_annotation_and_reported(jsonl):
     report = Report()
     [doc] = convert(
-        jsonl(item("Annabel met Bob in Rome", (0, 3, "PER"), (12, 15, "PER"), (18, 23, "GPE"))), report=report
+        jsonl(item("Annabel met Bob in Rome", (0, 3, "PER"), (12, 15, "PER"), (17, 23, "GPE"))), report=report
     )
     assert entities(doc) == [(2, 3, "PER")]
-    assert [token.ent_iob_ for token in doc] == ["", "O", "B", "O", ""]
+    assert [token.ent_iob_ for token in doc] == ["", "O", "B", "", ""]
     assert [place.partition(", ")[2] for place in report.misaligned] == [
         "line 1, 0-3 'Ann' (PER)",
-        "line 1, 18-23 ' Rome' (GPE)",
+        "line 1, 17-23 'n Rome' (GPE)",
     ]
 
 
 def test_a_misaligned_span_leaves_its_neighbour_alone(jsonl):
-    [doc] = convert(jsonl(item("Bob Annabel", (0, 4, "PER"), (4, 11, "PER"))))
-    assert entities(doc) == [(1, 2, "PER")]
+    [doc] = convert(jsonl(item("Bob's Annabel", (0, 4, "PER"), (6, 13, "PER"))))
+    assert entities(doc) == [(2, 3, "PER")]
+
+
+@pytest.mark.issue(15)
+def test_white_space_at_the_ends_of_spans_is_left_out(jsonl):
+    report = Report()
+    [doc] = convert(jsonl(item("met  Ann \n in Rome ", (4, 10, "PER"), (14, 19, "GPE"))), report=report)
+    assert [span.text for span in doc.ents] == ["Ann", "Rome"]
+    assert [place.partition(", ")[2] for place in report.trimmed] == [
+        "line 1, 4-10 ' Ann \n' (PER)",
+        "line 1, 14-19 'Rome ' (GPE)",
+    ]
+    assert not report.misaligned
+
+
+@pytest.mark.issue(15)
+def test_of_spans_that_overlap_the_longest_is_kept_and_the_others_told(jsonl, tmp_path):
+    path = jsonl(item("New York City Halls", (0, 8, "GPE"), (4, 13, "GPE"), (9, 19, "FAC"), (9, 19, "ORG")))
+    report = Report()
+    [doc] = convert(path, report=report, overlaps="longest")
+    assert [(span.text, span.label_) for span in doc.ents] == [("New York", "GPE"), ("City Halls", "FAC")]
+    assert [place.partition(", ")[2] for place in report.overlapping] == [
+        "line 1, 9-19 'City Halls' (ORG) within 9-19 'City Halls' (FAC)",
+        "line 1, 4-13 'York City' (GPE) within 9-19 'City Halls' (FAC)",
+    ]
+    code, output = run(path, tmp_path / "out.spacy")
+    assert code == 0 and "2 entities" in output and "2 spans overlap" in output
+    code, output = run(path, tmp_path / "out.spacy", "--overlaps", "error")
+    assert code == 1 and "CRF702" in output
 
 
 def test_a_span_between_tokens_is_reported(jsonl):
@@ -100,7 +129,7 @@ def test_a_span_between_tokens_is_reported(jsonl):
 
 def test_the_command_reports_the_first_three_places(jsonl, tmp_path):
     path = jsonl(*[item(f"Annabel{n}", (0, 3, "PER")) for n in range(5)])
-    code, output = run(path, tmp_path / "out.spacy")
+    code, output = run(path, tmp_path / "out.spacy", "--without-spans")
     assert code == 0
     assert "5 spans do not align" in output
     assert [f"line {n}" in output for n in range(1, 6)] == [True, True, True, False, False]
@@ -108,10 +137,10 @@ def test_the_command_reports_the_first_three_places(jsonl, tmp_path):
 
 def test_rejected_items_are_left_out_and_reported(jsonl, tmp_path):
     path = jsonl(item("one"), item("two", answer="reject"), item("three", answer="ignore"))
-    code, output = run(path, tmp_path / "out.spacy")
+    code, output = run(path, tmp_path / "out.spacy", "--without-spans")
     assert code == 0
     assert "1 documents" in output
-    assert "2 lines were not accepted" in output
+    assert "2 texts were not accepted" in output
 
 
 @pytest.mark.parametrize(
@@ -245,13 +274,13 @@ def test_words_may_hold_spaces_between_tabs(columns):
 
 
 def test_tag_column_beside_entities(columns):
-    [doc] = convert(columns("Ann NNP B-PER\nran VBD O\n"), tag_column=2)
+    [doc] = convert(columns("Ann NNP B-PER\nran VBD O\n"), tag_column="2")
     assert [token.tag_ for token in doc] == ["NNP", "VBD"]
     assert entities(doc) == [(0, 1, "PER")]
 
 
 def test_tag_column_alone(columns):
-    [doc] = convert(columns("Ann NNP\nran VBD\n"), tag_column=2)
+    [doc] = convert(columns("Ann NNP\nran VBD\n"), tag_column="2")
     assert [token.tag_ for token in doc] == ["NNP", "VBD"]
     assert not doc.has_annotation("ENT_IOB")
 
@@ -263,8 +292,8 @@ def test_tag_column_alone(columns):
         ("Ann B-PER\nran VBD O\n", "CRF703.*line 2: has 3 columns"),
         ("Ann\n", "CRF703.*line 1: has 1 columns, but at least 2"),
         ("Ann B-PER\nran VBD\n", "CRF704.*line 2: 'VBD' is no entity tag"),
-        ("Ann B-\n", "CRF704.*line 1: 'B-'"),
-        ("Ann I-PER\n", "CRF705.*line 1: 'I-PER' follows 'O'.*'B-PER'"),
+        ("Ann B-PER\nran B-\n", "CRF704.*line 2: 'B-'"),
+        ("Ann B-PER\nran O\nBob I-PER\n", "CRF705.*line 3: 'I-PER' follows 'O'.*'B-PER'"),
         ("Ann B-PER\n\nLee I-PER\n", "CRF705.*line 3: 'I-PER' follows 'O'"),
         ("Ann B-PER\nLee I-ORG\n", "CRF705.*line 2: 'I-ORG' follows 'B-PER'"),
         ("Ann\tB-PER\n\tO\n", "CRF701.*line 2: .*the word is empty"),
@@ -293,7 +322,7 @@ def test_a_folder(jsonl, columns, tmp_path):
 def test_errors_are_told_briefly(columns, tmp_path):
     code, output = run(columns("Ann X\n"), tmp_path / "out.spacy")
     assert code == 1
-    assert "CRF704" in output
+    assert "CRF867" in output
     assert "Traceback" not in output
     assert not (tmp_path / "out.spacy").exists()
 
@@ -312,10 +341,33 @@ def test_nothing_accepted_is_an_error(jsonl, tmp_path):
     assert code == 1 and "CRF719" in output
 
 
-def test_json_is_refused(tmp_path):
+DOCCANO = [{"id": n, "text": text, "label": [], "Comments": []} for n, text in enumerate(["Ann ran", "Bob left"])]
+
+
+@pytest.mark.issue(15)
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.jsonl", "".join(f"{json.dumps(line)}\n" for line in DOCCANO)),
+        ("a.json", json.dumps([{"text": "Ann ran", "spans": []}])),
+        ("a.conll", "Ann O\nran O\n"),
+        ("a.jsonl", json.dumps(item("Annabel ran", (0, 3, "PER"))) + "\n"),
+    ],
+)
+def test_a_file_in_which_nothing_is_annotated_is_an_error(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    code, output = run(tmp_path / name, tmp_path / "out.spacy")
+    assert code == 1 and "CRF865" in output
+    assert not (tmp_path / "out.spacy").exists()
+    code, output = run(tmp_path / name, tmp_path / "out.spacy", "--without-spans")
+    assert code == 0 and " 0 entities" in output
+
+
+@pytest.mark.issue(15)
+def test_texts_without_any_annotation_are_told(tmp_path):
     (tmp_path / "a.json").write_text('[{"text": "one"}]')
     code, output = run(tmp_path / "a.json", tmp_path / "out.spacy")
-    assert code == 1 and "CRF716" in output
+    assert code == 0 and "has no annotation" in output
 
 
 def test_nothing_is_written_twice(tmp_path):

@@ -15,8 +15,8 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors
 from ..sealed import write_whole
+from .formats.source import read_lines
 from .main import app, check_writable, load_pipeline, told_briefly
-from .reading import read_lines
 
 if TYPE_CHECKING:
     from spacy.vectors import Vectors

@@ -1,8 +1,9 @@
 """Annotated text as annotation tools and shared tasks write it, to the ``.spacy`` files that ``spacy train`` reads."""
 
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Optional, TypeVar
 
 import spacy
 import typer
@@ -10,56 +11,103 @@ from spacy.tokens import DocBin
 from wasabi import msg
 
 from ..errors import Errors
-from .main import app, check_writable, told_briefly
-from .reading import COLUMN_SUFFIXES, Report, read_docs
+from .formats import FORMATS, Report, Settings, Source, read
+from .formats.tags import SCHEMES
+from .main import app, check_writable, choice, told_briefly
 
-_SHOWN = 3  # places named of what could not be used
+SUFFIXES = (
+    *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
+    *(".conll", ".iob", ".iob2", ".bio", ".biluo", ".bioes"),
+)
+_LONG = 2_000_000  # bytes of a file that has a progress bar
+FormatName = choice("FormatName", FORMATS)
+SchemeName = choice("SchemeName", SCHEMES)
+Overlaps = choice("Overlaps", ("longest", "error"))
+T = TypeVar("T")
 
 
 @app.command("convert")
 def convert_cli(
     input_path: Annotated[Path, typer.Argument(help="A file, or a folder of files.", exists=True)],
     output_path: Annotated[Path, typer.Argument(help="The .spacy file, or a folder for them.")],
-    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer, for JSONL.")] = "en",
-    tag_column: Annotated[
-        Optional[int], typer.Option("--tag-column", "-t", min=2, help="Column that gives token.tag.")
+    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer, for texts.")] = "en",
+    format_: Annotated[
+        Optional[FormatName],
+        typer.Option("--format", "-f", help="By default the contents tell."),
     ] = None,
+    encoding: Annotated[str, typer.Option("--encoding", help="Of the files.")] = "utf-8",
+    word_column: Annotated[Optional[str], typer.Option("--word-column", "-w", help="Number, or name; or 1.")] = None,
+    label_column: Annotated[
+        Optional[str], typer.Option("--label-column", help="Of the entity tag: number, or name; or the last.")
+    ] = None,
+    tag_column: Annotated[
+        Optional[str], typer.Option("--tag-column", "-t", help="Column that gives token.tag: number, or name.")
+    ] = None,
+    scheme: Annotated[Optional[SchemeName], typer.Option("--scheme", help="By default the tags tell.")] = None,
+    n_sents: Annotated[
+        int, typer.Option("--n-sents", "-n", min=0, help="Sentences of a Doc; 0 for whole documents.")
+    ] = 1,
+    tag_names: Annotated[
+        str, typer.Option("--tag-names", help="Of tags that are numbers, from 0: O,B-PER,I-PER …")
+    ] = "",
     ignore: Annotated[
         Optional[list[str]],
-        typer.Option("--ignore", help="Key of JSONL whose annotation is left out; may be repeated."),
+        typer.Option("--ignore", help="Key of JSON whose annotation is left out; may be repeated."),
     ] = None,
+    overlaps: Annotated[
+        Overlaps, typer.Option("--overlaps", help="Of spans: keep the longest, or refuse.")
+    ] = Overlaps.longest,
+    without_spans: Annotated[bool, typer.Option("--without-spans", help="Nothing is annotated, and rightly.")] = False,
 ) -> None:
-    """Convert annotated text to .spacy files.
+    """Convert annotated text to .spacy files: what Prodigy, doccano, Label Studio and spaCy 2 write, JSON of words and tags,
+    CoNLL-U, columns and tables. What a file is, its contents tell.
 
-    JSONL (.jsonl): one {"text": …, "spans": […]} per line. Spans are found under "spans" (Prodigy), "entities" (spaCy),
-    "label" or "labels" (doccano), as {"start": …, "end": …, "label": …} or as the list of the three. Those that do not align
-    with the tokens count as missing annotation there. Another key that holds annotation is an error, unless --ignore names it.
-
-    Columns (any other suffix): one token per line, the word in the first column and the entity tag (IOB2: B-LABEL,
-    I-LABEL, O; - where annotation is missing) in the last; a line without words ends a sentence. If the last column is the
-    one of --tag-column, there are no entities.
-
-    Of a folder, the files *.jsonl, *.conll, *.iob, *.bio and *.tsv are converted.
+    Says what it took each file for, and what could not be used: spans that do not align with the tokens count as missing
+    annotation, of spans that overlap the longest is kept. Annotation that is not understood is an error, unless --ignore names
+    it; so is a file in which nothing is annotated.
     """
     with told_briefly():
-        nlp = spacy.blank(lang)
-        for source, target in _files(input_path, output_path):
-            check_writable(target)
-            report = Report()
-            docs = read_docs(source, nlp, tag_column=tag_column, ignore=ignore or (), report=report)
-            DocBin(docs=docs).to_disk(target)
-            msg.good(f"{target}: {len(docs)} documents, {sum(len(doc.ents) for doc in docs)} entities")
-            _tell(report.misaligned, "spans do not align with the tokens, and count as missing annotation")
-            _tell(report.rejected, "lines were not accepted by the annotator, and are left out")
+        settings = Settings(
+            format=format_ and format_.value,
+            encoding=encoding,
+            word_column=word_column,
+            label_column=label_column,
+            tag_column=tag_column,
+            scheme=scheme and scheme.value,
+            n_sents=n_sents,
+            tag_names=[name.strip() for name in tag_names.split(",") if name.strip()],
+            ignore=ignore or (),
+            overlaps=overlaps.value,
+            without_spans=without_spans,
+        )
+        convert(input_path, output_path, lang, settings)
+
+
+def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) -> None:
+    """Writes the .spacy file of a file, or those of a folder's files, and tells what was read.
+
+    RAISES (ValueError): If one can't be read. Nothing is written of that one.
+    """
+    nlp = spacy.blank(lang)
+    for path, target in _files(input_path, output_path):
+        check_writable(target)
+        source, report = Source(path, settings.encoding), Report()
+        DocBin(docs=_with_bar(read(source, nlp, settings, report), source), store_user_data=True).to_disk(target)
+        scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
+        msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
+        tagged = f", {report.tagged:,} documents with tags" if report.tagged else ""
+        msg.good(f"{target}: {report.documents:,} documents, {report.spans:,} entities{tagged}")
+        if not report.has_spans and not report.tagged:
+            msg.warn(f"{path} has no annotation: all of its tokens count as outside of entities")
+        report.tell()
 
 
 def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     if not source.is_dir():
         return [(source, target / f"{source.stem}.spacy" if target.is_dir() else target)]
-    suffixes = (".jsonl", *COLUMN_SUFFIXES)
-    files = sorted(path for path in source.iterdir() if path.suffix in suffixes)
+    files = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
     if not files:
-        raise ValueError(Errors.CRF700.format(path=source, known=", ".join(suffixes)))
+        raise ValueError(Errors.CRF700.format(path=source, known=", ".join(SUFFIXES)))
     targets = [(path, target / f"{path.stem}.spacy") for path in files]
     for (one, path), (other, following) in pairwise(targets):  # in order
         if path == following:
@@ -67,6 +115,15 @@ def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     return targets
 
 
-def _tell(places: list[str], what: str) -> None:
-    if places:
-        msg.warn(f"{len(places)} {what}. First: {'; '.join(places[:_SHOWN])}")
+def _with_bar(items: Iterable[T], source: Source) -> Iterator[T]:
+    """A long file's items, behind a bar that shows how much of it has been read."""
+    if source.size < _LONG:
+        yield from items
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as progress:
+        task = progress.add_task(f"reading {source.path.name}", total=source.size)
+        for item in items:
+            progress.update(task, completed=source.position)
+            yield item

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -28,6 +29,11 @@ spacy_app.add_typer(app)
 # What commands share
 ModelArgument = Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")]
 CodeOption = Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")]
+
+
+def choice(name: str, values: Iterable[str]) -> type[Enum]:
+    """The type of an option that takes one of these."""
+    return Enum(name, {value: value for value in values})
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from ..errors import Errors
+from .formats.source import read_lines
 from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
-from .reading import read_lines
 
 
 @app.command("show")

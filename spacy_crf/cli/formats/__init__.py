@@ -1,0 +1,72 @@
+"""Annotated texts as annotation tools, shared tasks and spaCy write them: every format is one file with `sniff`, which says
+whether a file is of it, and `read`, which makes its Docs; and one row of the table."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from ...errors import Errors
+from . import columns, conllu, docbin, label_studio, spacy_json, table, texts, tokens, words
+from .settings import Report, Settings
+from .source import Source
+
+Sniff = Callable[[Source], bool]
+Read = Callable[[Source, Language, Settings, Report], Iterator[Doc]]
+
+
+class Format(NamedTuple):
+    title: str
+    sniff: Sniff
+    read: Read
+
+
+# The first whose `sniff` says yes is what a file is read as.
+FORMATS = {
+    "spacy": Format("a .spacy file", docbin.sniff, docbin.read),
+    "label_studio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
+    "spacy2": Format("spaCy 2's JSON", spacy_json.sniff, spacy_json.read),
+    "tokens": Format("lists of words and tags", tokens.sniff, tokens.read),
+    "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read),
+    "doccano": Format("doccano's JSONL", texts.sniff_doccano, texts.read),
+    "texts": Format("texts with entities", texts.sniff, texts.read),
+    "conllu": Format("CoNLL-U", conllu.sniff, conllu.read),
+    "table": Format("a table with a header", table.sniff, table.read),
+    "words": Format("words with their tags behind them", words.sniff, words.read),
+    "columns": Format("columns", columns.sniff, columns.read),
+}
+
+
+def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """The Docs of a file, one by one.
+
+    RAISES (ValueError): With file and line, if one can't be read. At the end: CRF708 or CRF719 if there are none, CRF865 if
+        nothing is annotated in a file that has keys or columns for annotation.
+    """
+    report.format = settings.format or sniff(source)
+    for doc in FORMATS[report.format].read(source, nlp, settings, report):
+        report.documents += 1
+        report.spans += len(doc.ents)
+        report.tagged += doc.has_annotation("TAG")
+        yield doc
+    if not report.documents:
+        rejected = len(report.rejected)
+        raise ValueError((Errors.CRF719 if rejected else Errors.CRF708).format(path=source.path, rejected=rejected))
+    lost = len(report.misaligned)
+    if report.has_spans and not report.spans and not settings.without_spans:
+        shows = {
+            "path": source.path,
+            "documents": report.documents,
+            "format": FORMATS[report.format].title,
+            "lost": lost,
+        }
+        raise ValueError(Errors.CRF865.format(**shows))
+
+
+def sniff(source: Source) -> str:
+    """The name of the format that a file is of."""
+    return next(name for name, format_ in FORMATS.items() if format_.sniff(source))
+
+
+__all__ = ["FORMATS", "Format", "Report", "Settings", "Source", "read", "sniff"]

@@ -1,0 +1,122 @@
+"""CoNLL-U: words with tags, morphology, lemmas and heads in ten columns."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Optional
+
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from ...errors import Errors
+from .settings import Report, Settings
+from .source import Source
+from .tags import Row, find_scheme, in_bio, in_groups, is_tag
+
+_WIDTH = 10
+_ENTITY_KEYS = ("ner", "ne", "name")  # of the last column: NER=B-PER
+
+
+class Word(NamedTuple):
+    place: str
+    cells: list[str]
+    space: bool
+    ent: Optional[str]  # the entity tag
+
+
+def sniff(source: Source) -> bool:
+    if source.is_json():
+        return False
+    rows = [line.split("\t") for line in source.head_lines() if not line.startswith("#")]
+    return bool(rows) and len(rows[0]) == _WIDTH and _is_id(rows[0][0])
+
+
+def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """Words of contractions (1-2) are kept, and empty nodes (1.1) are not. ``# newdoc`` begins a document."""
+    if any(word.ent for sentence in _sentences(source) for word in sentence or ()):
+        report.has_spans = True
+        report.scheme = settings.scheme or find_scheme(_rows(sentence or ()) for sentence in _sentences(source))
+    for group in in_groups(_sentences(source), settings.n_sents):
+        docs = [_make_doc(sentence, nlp, report.scheme) for sentence in group]
+        yield docs[0] if len(docs) == 1 else Doc.from_docs(docs, ensure_whitespace=False)
+
+
+def _is_id(text: str) -> bool:
+    return text.replace("-", "").replace(".", "").isdecimal()
+
+
+def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
+    """The words of a sentence, or None where a document ends."""
+    words: list[Word] = []
+    contraction: Optional[tuple[int, bool]] = None  # its last word, and whether a space follows
+    for place, line in source.lines():
+        if not line.strip() or line.startswith("#"):
+            if words:
+                yield words
+            if line.replace(" ", "").startswith("#newdoc"):
+                yield None
+            words = []
+            continue
+        cells = line.split("\t")
+        if len(cells) != _WIDTH:
+            raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=f"{_WIDTH}, as CoNLL-U has,"))
+        if not _is_id(cells[0]):
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"'{cells[0]}' is no number of a word"))
+        space = "SpaceAfter=No" not in cells[9].split("|")
+        if "-" in cells[0]:
+            contraction = int(cells[0].partition("-")[2]), space
+            continue
+        if "." in cells[0]:
+            continue
+        number = int(cells[0])
+        if number != len(words) + 1:
+            reason = f"it is word {len(words) + 1} of its sentence, and says that it is {number}: a line is missing"
+            raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+        if contraction and number <= contraction[0]:
+            space = number == contraction[0] and contraction[1]
+        else:
+            contraction = None
+        if not cells[1].strip():
+            raise ValueError(Errors.CRF701.format(place=place, reason="the word is empty"))
+        words.append(Word(place, cells, space, _entity_tag(cells[9])))
+    if words:
+        yield words
+
+
+def _rows(words: Iterable[Word]) -> list[Row]:
+    return [Row(word.place, word.cells[1], word.ent or "O") for word in words]
+
+
+def _entity_tag(misc: str) -> Optional[str]:
+    for part in misc.split("|"):
+        key, equals, value = part.partition("=")
+        if equals and key.lower() in _ENTITY_KEYS and is_tag(value):
+            return value
+    return None
+
+
+def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
+    columns = [["" if cell == "_" else cell for cell in column] for column in zip(*(word.cells for word in words))]
+    _, _, lemmas, pos, tags, morphs, heads, deps, _, _ = columns
+    annotation = {"lemmas": lemmas, "pos": pos, "tags": tags, "morphs": morphs}
+    if not any(tags):
+        annotation["tags"] = pos
+    if any(heads) and any(deps):
+        annotation["heads"] = [_head(word, n, len(words)) for n, word in enumerate(words)]
+        annotation["deps"] = ["ROOT" if dep.lower() == "root" else dep for dep in deps]
+    annotation = {name: values for name, values in annotation.items() if any(values) or name == "heads"}
+    if scheme:
+        annotation["ents"] = in_bio(_rows(words), scheme)
+    forms = [word.cells[1] for word in words]
+    try:
+        return Doc(nlp.vocab, words=forms, spaces=[word.space for word in words], **annotation)
+    except (ValueError, KeyError) as error:
+        raise ValueError(Errors.CRF701.format(place=words[0].place, reason=f"spaCy says: {error}")) from None
+
+
+def _head(word: Word, at: int, length: int) -> int:
+    head = word.cells[6]
+    if head in ("0", "_"):
+        return at
+    if not head.isdecimal() or int(head) > length:
+        reason = f"'{head}' is no word of its sentence, which has {length}"
+        raise ValueError(Errors.CRF701.format(place=word.place, reason=reason))
+    return int(head) - 1

@@ -1,0 +1,199 @@
+"""A file as readers see it: its lines, or the items of its JSON, each with the place where it stands."""
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import Errors
+
+_HEAD = 50  # lines or items that tell what a file is
+_PYTHON = re.compile(r"\s*(\w+\s*=\s*)?\[\s*\(")  # TRAIN_DATA = [("a text", {"entities": …
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_BLANK = " \t\r\n\ufeff"
+
+
+class Item(NamedTuple):
+    place: str
+    value: Any
+
+
+class Source:
+    """An open question to a file: what `lines` and `items` give begins anew with each call.
+
+    position (int): How many of its `size` bytes have been read by the latest of them.
+    """
+
+    def __init__(self, path: Path, encoding: str = "utf-8") -> None:
+        """RAISES (ValueError): CRF872 if there is no such encoding, or it is one that does not go by lines."""
+        try:
+            goes_by_lines = "\n".encode(encoding) == b"\n"
+        except LookupError:
+            goes_by_lines = False
+        if not goes_by_lines:
+            raise ValueError(Errors.CRF872.format(encoding=encoding, path=path))
+        self.path = path
+        self.encoding = encoding
+        self.size = path.stat().st_size
+        self.position = 0
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """RAISES (ValueError): With the place, if one is not in the encoding of the file."""
+        self.position = 0
+        with self.path.open("rb") as file:
+            yield from read_lines(self._counted(file), str(self.path), self.encoding)
+
+    def items(self) -> Iterator[Item]:
+        """The values of JSONL, of one JSON list, or of a list as Python writes it.
+
+        RAISES (ValueError): With the place, if one can't be read.
+        """
+        first = next((line for _, line in self.lines() if line.strip(_BLANK)), "")
+        if self.path.suffix == ".py" or _PYTHON.match(first):
+            yield from _python_items(self._text(), self.path)
+        elif self._is_one_value(first):
+            for item in _json_items(self._text(), self.path):
+                self.position = self.size
+                yield item
+        else:
+            for place, line in self.lines():
+                if line.strip():
+                    yield Item(place, _parsed(line, place))
+
+    def head_lines(self) -> list[str]:
+        """The first lines that are not empty."""
+        return list(islice((line for _, line in self.lines() if line.strip()), _HEAD))
+
+    def head_items(self) -> list[Any]:
+        """The first values, if they are JSON or Python; those before the first that can't be read."""
+        found: list[Any] = []
+        try:
+            for item in islice(self.items(), _HEAD):
+                found.append(item.value)
+        except ValueError:  # told by the reader, with its place
+            pass
+        return found
+
+    def is_json(self) -> bool:
+        """Whether it is meant to be, by its name or by how it begins."""
+        if self.path.suffix in (*_JSON_SUFFIXES, ".py"):
+            return True
+        return any(isinstance(value, dict | list) for value in self.head_items()[:1])
+
+    def _text(self) -> str:
+        lines = (line for _, line in self.lines())
+        return "\n".join(lines)
+
+    def _counted(self, file: Iterable[bytes]) -> Iterator[bytes]:
+        for line in file:
+            self.position += len(line)
+            yield line
+
+    def _is_one_value(self, first: str) -> bool:
+        """Whether the file is one JSON value rather than one on each line."""
+        try:
+            value = json.loads(first.strip(_BLANK))
+        except (json.JSONDecodeError, RecursionError):
+            return first.strip(_BLANK).startswith("[") or self.path.suffix == ".json"
+        return isinstance(value, list) and bool(value) and not isinstance(value[0], str)  # ["a text", {…}] is an item
+
+
+def read_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
+    """The lines of a file, each with its place. Only the line feed ends a line: texts may hold other separators.
+
+    RAISES (ValueError): With the place, if one is not in this encoding.
+    """
+    utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    for number, line in enumerate(file, start=1):
+        place = f"{name}, line {number}"
+        try:
+            text = line.decode("utf-8-sig" if utf8 and number == 1 else encoding)
+        except UnicodeDecodeError as error:
+            named = "UTF-8" if utf8 else encoding
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not {named} ({error.reason})")) from None
+        yield place, text.rstrip("\r\n")
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_twins)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, which must not say two things under one key: all but the last would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
+    return found
+
+
+def _json_items(text: str, path: Path) -> Iterator[Item]:
+    """The values of one JSON list, or of values one after the other."""
+    decoder = json.JSONDecoder(object_pairs_hook=_without_twins)
+    at = _next(text, 0)
+    in_list = text[at : at + 1] == "["
+    at, line, number = (_next(text, at + 1) if in_list else at), 1, 0
+    counted = 0
+    while at < len(text) and not (in_list and text[at] == "]"):
+        number, line, counted = number + 1, line + text.count("\n", counted, at), at
+        place = f"{path}, line {line}, item {number}"
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            place = f"{path}, line {error.lineno}, item {number}"
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error.msg})")) from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
+        yield Item(place, value)
+        at = _next(text, at)
+        if in_list and text[at : at + 1] == ",":
+            at = _next(text, at + 1)
+        elif in_list and text[at : at + 1] != "]":
+            reason = "the list ends without ']', so the file may have been cut" if at >= len(text) else "',' is missing"
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON (behind it {reason})"))
+    if in_list and (at >= len(text) or _next(text, at + 1) < len(text)):
+        reason = "there is more behind the list" if at < len(text) else "the list ends without ']'"
+        raise ValueError(Errors.CRF701.format(place=f"{path}, line {text.count(chr(10)) + 1}", reason=reason))
+
+
+def _next(text: str, at: int) -> int:
+    """Where the white space ends."""
+    while at < len(text) and text[at] in _BLANK:
+        at += 1
+    return at
+
+
+def _python_items(text: str, path: Path) -> Iterator[Item]:
+    """The elements of the first list that Python code writes out. Nothing of it is run."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 1
+        reason = f"it is not Python ({getattr(error, 'msg', error)})"
+        raise ValueError(Errors.CRF701.format(place=f"{path}, line {line}", reason=reason)) from None
+    lists = [node.value for node in tree.body if isinstance(getattr(node, "value", None), ast.List)]
+    if len(lists) > 1:
+        reason = "there is a second list, and only one can be the texts: put it into a file of its own"
+        raise ValueError(Errors.CRF701.format(place=f"{path}, line {lists[1].lineno}", reason=reason))
+    for number, node in enumerate(lists[0].elts if lists else (), start=1):
+        place = f"{path}, line {node.lineno}, item {number}"
+        try:
+            yield Item(place, _as_json(ast.literal_eval(node)))
+        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+            reason = f"it is no literal of Python ({error})"
+            raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from None
+
+
+def _as_json(value: Any) -> Any:
+    """With lists in place of tuples."""
+    if isinstance(value, list | tuple):
+        return [_as_json(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _as_json(part) for key, part in value.items()}
+    return value

@@ -1,0 +1,58 @@
+"""The JSON that spaCy 2 trained on: documents of paragraphs of sentences of tokens."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training.converters import json_to_docs
+
+from ...errors import Errors, shown
+from .settings import Report, Settings
+from .source import Source
+
+
+def sniff(source: Source) -> bool:
+    items = source.head_items() if source.is_json() else []
+    return any(isinstance(item, dict) and "paragraphs" in item for item in items)
+
+
+def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """spaCy's own reading, a Doc for each paragraph. What it would pass over is an error here."""
+    for place, value in source.items():
+        paragraphs = value.get("paragraphs") if isinstance(value, dict) else None
+        if not isinstance(paragraphs, list):
+            raise ValueError(Errors.CRF701.format(place=place, reason=f'it has no "paragraphs": {shown(value)}'))
+        for number, paragraph in enumerate(paragraphs, start=1):
+            where = f"{place}, paragraph {number}"
+            tags = _tags_of(paragraph, where)
+            report.has_spans |= any(tag is not None for tag in tags)
+            if not tags:
+                report.rejected.append(f"{where} (no tokens)")
+                continue
+            if any(paragraph.get("entities") or ()) and not any(tags) and "entities" not in settings.ignore:
+                known = '"ner" of the tokens'
+                shows = {"key": "entities", "value": shown(paragraph["entities"]), "known": known}
+                raise ValueError(Errors.CRF707.format(place=where, **shows))
+            yield _make_doc({**value, "paragraphs": [paragraph]}, where)
+
+
+def _tags_of(paragraph: Any, place: str) -> list[Any]:
+    """The entity tag of each token, None where it has none."""
+    try:
+        return [token.get("ner") for sentence in paragraph["sentences"] for token in sentence["tokens"]]
+    except (KeyError, TypeError, AttributeError):
+        reason = f'it has no "sentences" with "tokens": {shown(paragraph)}'
+        raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from None
+
+
+def _make_doc(document: dict[str, Any], place: str) -> Doc:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # spaCy warns of tags that it can't use, and goes on without
+        try:
+            [doc] = json_to_docs(json.dumps([document]))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, UserWarning) as error:
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"spaCy says: {error}")) from None
+    return doc

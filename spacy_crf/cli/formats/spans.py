@@ -1,0 +1,119 @@
+"""Texts with spans of characters: how tools write a span, and the Docs that they become."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional
+
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from ...errors import Errors, shown
+from .settings import Report, Settings
+
+_OFFSETS, _LABELS = {"start", "start_offset", "start_char"}, {"label", "labels", "tag", "type"}  # what tells a span
+
+
+class Span(NamedTuple):
+    """Characters ``start`` up to, not including, ``end``."""
+
+    start: int
+    end: int
+    label: str
+
+    def named_in(self, text: str) -> str:
+        return f"{self.start}-{self.end} '{text[self.start : self.end]}' ({self.label})"
+
+
+def parse_span(span: Any, text: str, place: str) -> Span:
+    """A span as ``[start, end, label]``, or as an object with these, by any of the names that tools use.
+
+    RAISES (ValueError): CRF701 if it is none; CRF871 if it says which words it is of, and those are not there.
+    """
+    words: Any = None
+    if isinstance(span, list) and len(span) == 3:
+        start, end, label = span
+    else:
+        fields = span if isinstance(span, dict) else {}
+        start, end = (fields.get(name, fields.get(f"{name}_offset")) for name in ("start", "end"))
+        label, words = fields.get("label"), fields.get("text")
+    offsets = type(start) is int and type(end) is int and 0 <= start < end <= len(text)
+    if not offsets or not isinstance(label, str) or not label:
+        reason = (
+            f'a span needs "start" < "end" within the {len(text)} characters of the text, and a "label" – or is '
+            f"[start, end, label] – not {shown(span)}"
+        )
+        raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+    if isinstance(words, str) and words.split() != text[start:end].split():
+        raise ValueError(Errors.CRF871.format(place=place, words=shown(words), found=shown(text[start:end])))
+    return Span(start, end, label)
+
+
+def holds_annotation(value: Any) -> bool:
+    """Whether spans with labels, or tags of tokens, are anywhere in it."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if _OFFSETS.intersection(value) and _LABELS.intersection(value):
+                return True
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            is_span = len(value) == 3 and [type(part) for part in value] == [int, int, str]
+            if is_span or any(isinstance(part, str) and part[:2] in ("B-", "U-") for part in value):
+                return True
+            waiting.extend(value)
+    return False
+
+
+def make_doc(nlp: Language, text: str, spans: Iterable[Span], *, place: str, settings: Settings, report: Report) -> Doc:
+    """A Doc whose entities are the spans. Tokens of spans that do not align with them are missing annotation."""
+    doc = nlp.make_doc(text)
+    entities, cut = [], []
+    trimmed = [_trimmed(span, text, place, report) for span in spans]
+    for span in _without_overlaps([span for span in trimmed if span], text, place, settings, report):
+        entity = doc.char_span(span.start, span.end, label=span.label)
+        if entity is None:
+            report.misaligned.append(f"{place}, {span.named_in(text)}")
+            # None for a space between tokens
+            cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
+        else:
+            entities.append(entity)
+    # A token that a misaligned span cuts may be part of an entity, which then says more about it.
+    taken = {token.i for entity in entities for token in entity}
+    missing = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
+    doc.set_ents(entities, missing=missing, default="outside")
+    return doc
+
+
+def _trimmed(span: Span, text: str, place: str, report: Report) -> Optional[Span]:
+    """Without the white space at its ends; None for a span of nothing else, which no token can be."""
+    words = text[span.start : span.end]
+    start = span.start + len(words) - len(words.lstrip())
+    if not words.strip():
+        report.misaligned.append(f"{place}, {span.named_in(text)}")
+        return None
+    if len(words.strip()) < len(words):
+        report.trimmed.append(f"{place}, {span.named_in(text)}")
+    return Span(start, start + len(words.strip()), span.label)
+
+
+def _without_overlaps(spans: list[Span], text: str, place: str, settings: Settings, report: Report) -> list[Span]:
+    """The longest of those that overlap, in their order.
+
+    RAISES (ValueError): CRF702 if they shall not.
+    """
+    kept: list[Span] = []
+    taken = bytearray(len(text))
+    for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+        at = taken.find(1, span.start, span.end)
+        if at < 0:
+            kept.append(span)
+            taken[span.start : span.end] = b"\1" * (span.end - span.start)
+            continue
+        other = next(other for other in kept if other.start <= at < other.end)
+        if settings.overlaps == "error":
+            first, second = sorted((other, span))
+            both = {"first": first.named_in(text), "second": second.named_in(text)}
+            raise ValueError(Errors.CRF702.format(place=place, **both))
+        else:
+            report.overlapping.append(f"{place}, {span.named_in(text)} within {other.named_in(text)}")
+    return sorted(kept)

@@ -1,0 +1,76 @@
+"""Texts with their spans, one in each item: Prodigy's, doccano's and spaCy's."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from ...errors import Errors, shown
+from .settings import Report, Settings
+from .source import Item, Source
+from .spans import holds_annotation, make_doc, parse_span
+
+SPAN_KEYS = ("spans", "entities", "label", "labels")
+# What tools write beside spans, and what this would lose
+_OTHER_ANNOTATION = {"accept", "annotations", "cats", "ents", "ner", "relations", "tags"}
+
+
+def sniff_prodigy(source: Source) -> bool:
+    return any({"spans", "answer", "_input_hash"} & item.keys() for item in _objects(source))
+
+
+def sniff_doccano(source: Source) -> bool:
+    items = _objects(source)
+    spans = [span for item in items if isinstance(item.get("entities"), list) for span in item["entities"]]
+    has_offsets = any(isinstance(span, dict) and "start_offset" in span for span in spans)
+    return has_offsets or any({"label", "labels"} & item.keys() for item in items)
+
+
+def sniff(source: Source) -> bool:
+    return source.is_json()
+
+
+def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """An object with a "text" and its spans, under any of the keys that these tools use; or spaCy 2's pair of the text and
+    ``{"entities": …}``."""
+    for place, value in source.items():
+        item = _as_object(value)
+        if not isinstance(item, dict) or not isinstance(item.get("text"), str):
+            raise ValueError(Errors.CRF701.format(place=place, reason=f'it has no "text": {shown(value)}'))
+        report.has_spans |= bool((item.keys() - set(settings.ignore)) & set(SPAN_KEYS))
+        text = item["text"]
+        spans = [parse_span(span, text, place) for span in _spans_of(Item(place, item), settings.ignore)]
+        if item.get("answer") not in (None, "accept"):
+            report.rejected.append(f"{place} ({item['answer']!r})")
+            continue
+        yield make_doc(nlp, text, spans, place=place, settings=settings, report=report)
+
+
+def _objects(source: Source) -> list[dict[str, Any]]:
+    items = [_as_object(value) for value in source.head_items()] if source.is_json() else []
+    return [item for item in items if isinstance(item, dict) and "text" in item]
+
+
+def _as_object(value: Any) -> Any:
+    """Of spaCy's pair too."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
+        return {**value[1], "text": value[0]}
+    return value
+
+
+def _spans_of(item: Item, ignore: Collection[str]) -> list[Any]:
+    """The spans, as they were written. RAISES (ValueError): If anything else in it holds annotation."""
+    place, fields = item.place, {key: value for key, value in item.value.items() if key not in ignore}
+    if isinstance(fields.get("label"), str) and "spans" in fields:
+        fields["label"] = None  # Prodigy writes there what was asked for
+    keys = [key for key in SPAN_KEYS if fields.get(key) not in (None, [])]
+    for key, value in fields.items():
+        if key not in SPAN_KEYS and value and (key in _OTHER_ANNOTATION or holds_annotation(value)):
+            raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known=", ".join(SPAN_KEYS)))
+    if len(keys) > 1:
+        raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, keys)), last=keys[-1]))
+    spans = fields[keys[0]] if keys else []
+    if not isinstance(spans, list):
+        raise ValueError(Errors.CRF701.format(place=place, reason=f'"{keys[0]}" is not a list of spans'))
+    return spans

@@ -1,0 +1,488 @@
+"""Every format that `convert` reads: told by its contents, read as it was meant, and whatever is wrong with a file is told with
+its place."""
+
+import json
+import random
+import re
+import warnings
+
+import pytest
+import spacy
+from spacy.tokens import DocBin
+from spacy.training import docs_to_json
+
+from spacy_crf.cli.formats import FORMATS, Report, Settings, Source, read, sniff
+from spacy_crf.cli.formats.tags import SCHEMES
+
+from .util import entities
+
+pytestmark = pytest.mark.issue(15)
+NLP = spacy.blank("en")
+
+# Ann Lee met Bob in New York .      (0-7 PER, 12-15 PER, 19-27 GPE)
+# Nobody came .
+# Zoë left Acme and Bob .            (0-3 PER, 9-13 ORG, 18-21 PER)
+TEXTS = ["Ann Lee met Bob in New York .", "Nobody came .", "Zoë left Acme and Bob ."]
+SPANS = [[(0, 7, "PER"), (12, 15, "PER"), (19, 27, "GPE")], [], [(0, 3, "PER"), (9, 13, "ORG"), (18, 21, "PER")]]
+EXPECTED = [[(0, 2, "PER"), (3, 4, "PER"), (5, 7, "GPE")], [], [(0, 1, "PER"), (2, 3, "ORG"), (4, 5, "PER")]]
+TAGS = [
+    ["NNP", "NNP", "VBD", "NNP", "IN", "NNP", "NNP", "."],
+    ["NN", "VBD", "."],
+    ["NNP", "VBD", "NNP", "CC", "NNP", "."],
+]
+# By scheme, the tags of the sentences between two bars
+ENTS = {
+    "BIO": "B-PER I-PER O B-PER O B-GPE I-GPE O | O O O | B-PER O B-ORG O B-PER O",
+    "IOB1": "I-PER I-PER O I-PER O I-GPE I-GPE O | O O O | I-PER O I-ORG O I-PER O",
+    "BILUO": "B-PER L-PER O U-PER O B-GPE L-GPE O | O O O | U-PER O U-ORG O U-PER O",
+    "BIOES": "B-PER E-PER O S-PER O B-GPE E-GPE O | O O O | S-PER O S-ORG O S-PER O",
+    "BMES": "B-PER E-PER O S-PER O B-GPE E-GPE O | O O O | S-PER O S-ORG O S-PER O",
+    "bare": "PER PER O PER O GPE GPE O | O O O | PER O ORG O PER O",
+}
+ENTS = {scheme: [sentence.split() for sentence in tags.split("|")] for scheme, tags in ENTS.items()}
+
+
+def lines(items):
+    return "".join(f"{json.dumps(item, ensure_ascii=False)}\n" for item in items)
+
+
+def prodigy():
+    for n, (text, spans) in enumerate(zip(TEXTS, SPANS)):
+        spans = [{"start": s, "end": e, "token_start": 0, "token_end": 0, "label": label} for s, e, label in spans]
+        tokens = [{"text": word, "start": 0, "end": 1, "id": i, "ws": True} for i, word in enumerate(text.split())]
+        yield {"text": text, "_input_hash": n, "_task_hash": n, "tokens": tokens, "spans": spans, "answer": "accept"}
+
+
+def label_studio(skipped=False):
+    for n, (text, spans) in enumerate(zip(TEXTS, SPANS)):
+        result = [
+            {
+                "value": {"start": s, "end": e, "text": text[s:e], "labels": [label]},
+                "id": "x",
+                "from_name": "label",
+                "to_name": "text",
+                "type": "labels",
+                "origin": "manual",
+            }
+            for s, e, label in spans
+        ]
+        annotations = [{"id": n, "completed_by": 1, "result": result, "was_cancelled": skipped, "ground_truth": False}]
+        yield {"id": n, "annotations": annotations, "predictions": [], "data": {"text": text, "url": "x"}, "meta": {}}
+
+
+def label_studio_min():
+    for n, (text, spans) in enumerate(zip(TEXTS, SPANS)):
+        found = [{"start": s, "end": e, "text": text[s:e], "labels": [label]} for s, e, label in spans]
+        yield {"text": text, "id": n, "label": found, "annotator": 1, "annotation_id": n, "lead_time": 1.5}
+
+
+def spacy_2():
+    docs = []
+    for text, spans in zip(TEXTS, EXPECTED):
+        doc = spacy.tokens.Doc(NLP.vocab, words=text.split(), sent_starts=[1] + [-1] * text.count(" "))
+        doc.ents = [spacy.tokens.Span(doc, *span) for span in spans]
+        docs.append(doc)
+    return [docs_to_json(docs)]
+
+
+def columns(scheme="BIO", separator="\t", tags=False):
+    rows = (
+        "".join(
+            f"{separator.join((word, *([tag] if tags else []), ent))}\n" for word, tag, ent in zip(text.split(), t, e)
+        )
+        for text, t, e in zip(TEXTS, TAGS, ENTS[scheme])
+    )
+    return "-DOCSTART- -X- O\n\n".replace(" ", separator) + "\n".join(rows)
+
+
+def conllu():
+    found = []
+    for n, (text, tags, ents) in enumerate(zip(TEXTS, TAGS, ENTS["BIO"])):
+        found += ["# newdoc id = a"] * (n in (0, 2)) + [f"# sent_id = {n}", f"# text = {text}"]
+        for i, (word, tag, ent) in enumerate(zip(text.split(), tags, ents), start=1):
+            misc = "_" if ent == "O" else f"Lang=en|NER={ent}"
+            head, dep = ("0", "root") if i == 1 else ("1", "dep")
+            found.append("\t".join((str(i), word, word.lower(), "X", tag, "Number=Sing", head, dep, "_", misc)))
+        found.append("")
+    return "\n".join(found) + "\n"
+
+
+def table(separator=",", sentence="Sentence #"):
+    found = [separator.join((sentence, "Word", "POS", "Tag"))]
+    for n, (text, tags, ents) in enumerate(zip(TEXTS, TAGS, ENTS["BIO"]), start=1):
+        for i, (word, tag, ent) in enumerate(zip(text.split(), tags, ents)):
+            number = f"Sentence: {n}" if i == 0 or sentence != "Sentence #" else ""
+            found.append(separator.join((number, word, tag, ent)))
+    return "\n".join(found) + "\n"
+
+
+# name: the file's name, its contents, the format that it is told to be
+FILES = {
+    "prodigy": ("a.jsonl", lines(prodigy()), "prodigy"),
+    "doccano": (
+        "a.jsonl",
+        lines({"id": 1, "text": text, "label": spans, "Comments": []} for text, spans in zip(TEXTS, SPANS)),
+        "doccano",
+    ),
+    "doccano, relations": (
+        "a.jsonl",
+        lines(
+            {
+                "id": 1,
+                "text": text,
+                "entities": [{"id": 1, "label": label, "start_offset": s, "end_offset": e} for s, e, label in spans],
+                "relations": [],
+            }
+            for text, spans in zip(TEXTS, SPANS)
+        ),
+        "doccano",
+    ),
+    "label studio": ("a.json", json.dumps(list(label_studio()), ensure_ascii=False), "label_studio"),
+    "label studio, written out": ("a.json", json.dumps(list(label_studio()), indent=2), "label_studio"),
+    "label studio, min": ("a.json", json.dumps(list(label_studio_min())), "label_studio"),
+    "pairs": ("a.json", json.dumps([[t, {"entities": s}] for t, s in zip(TEXTS, SPANS)]), "texts"),
+    "pairs in lines": ("a.jsonl", lines([t, {"entities": s}] for t, s in zip(TEXTS, SPANS)), "texts"),
+    "pairs in Python": (
+        "train.py",
+        "import spacy\n\nTRAIN_DATA = [\n"
+        + "".join(f"    ({t!r}, {{'entities': {s!r}}}),\n" for t, s in zip(TEXTS, SPANS))
+        + "]\n",
+        "texts",
+    ),
+    "spaCy 2": ("a.json", json.dumps(spacy_2()), "spacy2"),
+    "tokens": (
+        "a.jsonl",
+        lines({"id": "1", "tokens": t.split(), "ner_tags": e} for t, e in zip(TEXTS, ENTS["BIO"])),
+        "tokens",
+    ),
+    "columns": ("a.conll", columns(), "columns"),
+    "columns, spaces": ("a.txt", columns(separator=" "), "columns"),
+    "words": (
+        "a.iob",
+        "".join(f"{' '.join(map('|'.join, zip(t.split(), e)))}\n" for t, e in zip(TEXTS, ENTS["BIO"])),
+        "words",
+    ),
+    "words, tags": (
+        "a.txt",
+        "".join(f"{' '.join(map('|'.join, zip(t.split(), g, e)))}\n" for t, g, e in zip(TEXTS, TAGS, ENTS["BIO"])),
+        "words",
+    ),
+    "conllu": ("a.conllu", conllu(), "conllu"),
+    "table": ("a.csv", table(), "table"),
+    "table, tabs": ("a.tsv", table("\t", "sentence_id"), "table"),
+    "table, semicolons": ("a.txt", table(";", "sent_id"), "table"),
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        (tmp_path / name).write_text(text, encoding="utf8", newline="")
+        return Source(tmp_path / name)
+
+    return write
+
+
+def docs_of(source, report=None, **settings):
+    return list(read(source, NLP, Settings(**settings), report or Report()))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_told_by_its_contents_and_read(write, name):
+    path, text, format_ = FILES[name]
+    source, report = write(path, text), Report()
+    assert sniff(source) == format_
+    docs = docs_of(source, report)
+    assert [entities(doc) for doc in docs] == EXPECTED
+    assert [doc.text.split() for doc in docs] == [text.split() for text in TEXTS]
+    assert (report.documents, report.spans, report.format) == (3, 6, format_)
+    places = (report.trimmed, report.overlapping, report.misaligned, report.rejected, report.unread)
+    assert not any(places)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("change", ["windows", "mark", "no last line end"])
+def test_ends_of_lines_and_byte_order_marks(write, name, change):
+    path, text, _ = FILES[name]
+    changed = {
+        "windows": text.replace("\n", "\r\n"),
+        "mark": "\ufeff" + text,
+        "no last line end": text.rstrip("\n"),
+    }
+    assert [entities(doc) for doc in docs_of(write(path, changed[change]))] == EXPECTED
+
+
+def test_every_format_is_in_the_table():
+    assert {format_ for _, _, format_ in FILES.values()} == set(FORMATS) - {"spacy"}
+
+
+def test_spacy_files(tmp_path, write):
+    docs = docs_of(write("a.conll", columns()))
+    DocBin(docs=docs).to_disk(tmp_path / "a.spacy")
+    source = Source(tmp_path / "a.spacy")
+    assert sniff(source) == "spacy"
+    assert [entities(doc) for doc in docs_of(source)] == EXPECTED
+
+
+# --------------------------------------------------------------------------------------------------- tags and columns
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_schemes_are_told_by_the_tags(write, scheme):
+    report = Report()
+    docs = docs_of(write("a.conll", columns(scheme)), report)
+    assert [entities(doc) for doc in docs] == EXPECTED
+    assert report.scheme == ("BIOES" if scheme == "BMES" else scheme)  # which differ in the middle only
+
+
+def test_the_middle_of_bmes(write):
+    report = Report()
+    [doc] = docs_of(write("a.conll", "New B-X\nYork M-X\nCity E-X\nAnn S-Y\n"), report)
+    assert (entities(doc), report.scheme) == ([(0, 3, "X"), (3, 4, "Y")], "BMES")
+
+
+def test_spans_that_touch(write):
+    assert entities(docs_of(write("a.conll", "Ann I-X\nBob B-X\nin O\n"))[0]) == [(0, 1, "X"), (1, 2, "X")]
+    assert entities(docs_of(write("a.conll", "Ann I-X\nBob I-Y\nin O\n"))[0]) == [(0, 1, "X"), (1, 2, "Y")]
+    assert entities(docs_of(write("a.conll", "Ann X\nBob Y\nin O\n"))[0]) == [(0, 1, "X"), (1, 2, "Y")]
+
+
+@pytest.mark.parametrize(
+    "tags, says",
+    [
+        ("B-X O U-X", "line 2: 'O' can't follow 'B-X' in tags of the scheme BILUO"),
+        ("U-X L-X O", "line 2: 'L-X' can't follow 'U-X'"),
+        ("B-X L-Y O", "line 2: 'L-Y' can't follow 'B-X'"),
+        ("U-X O B-X", "line 3: 'the end' can't follow 'B-X'"),
+        ("S-X O I-X", "line 3: 'I-X' can't follow 'O' in tags of the scheme BIOES"),
+        ("S-X U-X O", "line 1: 'S-X' is no entity tag"),
+        ("B-X I-X PER", "line 3: 'PER' is no entity tag"),
+        ("B I O", "line 2: 'I' is no entity tag|line 1: 'B' is no entity tag"),
+        ("NNP VB NN", "line 1: 'NNP' has no prefix"),
+    ],
+)
+def test_tags_of_no_scheme(write, tags, says):
+    text = "".join(f"word {tag}\n" for tag in tags.split())
+    with pytest.raises(ValueError, match=rf"CRF\d+: .*a\.conll, ({says})"):
+        docs_of(write("a.conll", text))
+
+
+def test_a_scheme_can_be_named(write):
+    text = "Ann PER\nLee PER\nRome GPE\n"
+    assert entities(docs_of(write("a.conll", text), scheme="bare")[0]) == [(0, 2, "PER"), (2, 3, "GPE")]
+    with pytest.raises(ValueError, match=r"CRF704.*line 1: 'PER'"):
+        docs_of(write("a.conll", text), scheme="BIO")
+
+
+def test_columns_can_be_named(write):
+    text = "1 Ann NNP B-PER x\n2 ran VBD O x\n"
+    [doc] = docs_of(write("a.conll", text), word_column="2", tag_column="3", label_column="4")
+    assert ([token.text for token in doc], [token.tag_ for token in doc]) == (["Ann", "ran"], ["NNP", "VBD"])
+    assert entities(doc) == [(0, 1, "PER")]
+    for column in ("0", "word", "-1"):
+        with pytest.raises(ValueError, match="CRF868: --word-column"):
+            docs_of(write("a.conll", text), word_column=column)
+    text = "n,w,Part,e\n1,Ann,NNP,B-PER\n2,ran,VBD,O\n"
+    with pytest.raises(ValueError, match=r"CRF869.*line 1: .* n, w, Part, e"):
+        docs_of(write("a.csv", text))
+    [doc] = docs_of(write("a.csv", text), word_column="w", tag_column="Part", label_column="4")
+    assert (entities(doc), doc[1].tag_) == ([(0, 1, "PER")], "VBD")
+    with pytest.raises(ValueError, match=r"CRF868: --word-column W: .*n, w, Part, e"):
+        docs_of(write("a.csv", text), word_column="W")
+
+
+@pytest.mark.parametrize("name, documents", [("columns", [2, 1]), ("conllu", [2, 1]), ("table", [3])])
+def test_sentences_of_a_doc(write, name, documents):
+    path, text, _ = FILES[name]
+    if name == "columns":  # a document of two sentences, and one more
+        first, _, last = text.rpartition("\n\n")
+        text = f"{first}\n\n-DOCSTART-\tO\tO\n\n{last}"
+    for n, expected in ((1, [1, 1, 1]), (0, documents), (2, [2, 1])):
+        docs = docs_of(write(path, text), n_sents=n)
+        assert [len(list(doc.sents)) if n != 1 else 1 for doc in docs] == expected
+        assert sum(len(doc.ents) for doc in docs) == 6
+    whole = docs_of(write(path, text), n_sents=0)
+    assert [token.is_sent_start for token in whole[0]].count(True) == documents[0]
+
+
+def test_parts_of_speech_and_morphology(write):
+    docs = docs_of(write("a.conllu", conllu()))
+    assert [[token.tag_ for token in doc] for doc in docs] == TAGS
+    assert {str(token.morph) for doc in docs for token in doc} == {"Number=Sing"}
+    assert docs[0][1].lemma_ == "lee" and docs[0][1].head.text == "Ann" and docs[0][0].dep_ == "ROOT"
+    for name in ("table", "words, tags"):
+        path, text, _ = FILES[name]
+        assert [[token.tag_ for token in doc] for doc in docs_of(write(path, text))] == TAGS
+    docs = docs_of(write("a.conll", columns(tags=True)), tag_column="2")
+    assert [[token.tag_ for token in doc] for doc in docs] == TAGS
+
+
+def test_contractions_and_spaces_of_conllu(write):
+    text = """# text = Im Haus.
+1-2\tIm\t_\t_\t_\t_\t_\t_\t_\t_
+1\tIn\tin\tADP\t_\t_\t3\tcase\t_\t_
+2\tdem\tder\tDET\t_\tCase=Dat\t3\tdet\t_\t_
+3\tHaus\tHaus\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No
+3.1\tleer\t_\t_\t_\t_\t_\t_\t_\t_
+4\t.\t.\tPUNCT\t_\t_\t3\tpunct\t_\t_
+"""
+    [doc] = docs_of(write("a.conllu", text))
+    assert doc.text == "Indem Haus. "
+    assert [token.tag_ for token in doc] == ["ADP", "DET", "NOUN", "PUNCT"]
+    assert not doc.has_annotation("ENT_IOB")
+
+
+def test_labels_of_conllu_are_kept_whole(write):
+    """Not cut after their capitals."""
+    [doc] = docs_of(write("a.conllu", "1\tAnn\t_\t_\t_\t_\t_\t_\t_\tname=B-Person2\n"))
+    assert doc.ents[0].label_ == "Person2"
+
+
+def test_quotes_in_tables(write):
+    text = 'word,tag\n\'\',O\n"""",O\n"1,000",B-N\n'
+    assert [token.text for token in docs_of(write("a.csv", text))[0]] == ["''", '"', "1,000"]
+    text = 'word\ttag\n"\tO\nAnn\tB-PER\n""""\tO\n"\tO\n'
+    assert [token.text for token in docs_of(write("a.tsv", text))[0]] == ['"', "Ann", '"', '"']
+
+
+def test_numbers_of_tags(write):
+    text = lines([{"tokens": ["Ann", "Lee", "ran"], "ner_tags": [1, 2, 0]}])
+    with pytest.raises(ValueError, match=r"CRF870.*line 1: tag 1 .*--tag-names"):
+        docs_of(write("a.jsonl", text))
+    with pytest.raises(ValueError, match=r"CRF870.*line 1: tag 2 "):
+        docs_of(write("a.jsonl", text), tag_names=["O", "B-PER"])
+    [doc] = docs_of(write("a.jsonl", text), tag_names=["O", "B-PER", "I-PER"])
+    assert entities(doc) == [(0, 2, "PER")]
+
+
+def test_encodings(tmp_path):
+    (tmp_path / "a.conll").write_text(columns(), encoding="latin-1")
+    assert [entities(doc) for doc in docs_of(Source(tmp_path / "a.conll", "latin-1"))] == EXPECTED
+    with pytest.raises(ValueError, match=r"CRF701.*line 16: .*not UTF-8"):
+        docs_of(Source(tmp_path / "a.conll"))
+    for encoding in ("utf-16", "klingon"):
+        with pytest.raises(ValueError, match="CRF872"):
+            Source(tmp_path / "a.conll", encoding)
+
+
+def test_what_annotators_did_not_accept(write):
+    items = list(prodigy())
+    items[1]["answer"], items[2]["answer"] = "ignore", "reject"
+    report = Report()
+    assert len(docs_of(write("a.jsonl", lines(items)), report)) == 1
+    assert [place.partition(", ")[2] for place in report.rejected] == ["line 2 ('ignore')", "line 3 ('reject')"]
+    with pytest.raises(ValueError, match="CRF719"):
+        docs_of(write("a.json", json.dumps(list(label_studio(skipped=True)))))
+    tasks = list(label_studio())
+    tasks[0]["annotations"] += [{"result": [], "ground_truth": True}]
+    tasks[1]["annotations"] = []
+    report = Report()
+    assert [len(doc.ents) for doc in docs_of(write("a.json", json.dumps(tasks)), report)] == [0, 3]
+    assert len(report.unread) == len(report.rejected) == 1
+
+
+# --------------------------------------------------------------------------------------- files with one fault each
+
+
+def change(text, old, new):
+    assert text.count(old) >= 1, old
+    return text.replace(old, new, 1)
+
+
+# Of which file, what is replaced by what, and what is said of it – or the number of spans that are left where the report tells
+FAULTS = [
+    ("prodigy", '"start": 12', '"start": 120', r"CRF701.*line 1: .*\"start\" < \"end\""),
+    ("prodigy", '"end": 15', '"end": 14', ["misaligned"]),
+    ("prodigy", '"end": 15', '"end": 16', ["trimmed"]),
+    ("prodigy", '"start": 12', '"start": 4', "CRF702.*line 1: two spans overlap"),
+    ("prodigy", '"spans"', '"ents"', r"CRF707.*line 1: 'ents'"),
+    ("prodigy", '"text": "Zoë', '"texte": "Zoë', 'CRF701.*line 3: .*it has no "text"'),
+    ("prodigy", '"label": "PER"', '"label": ""', "CRF701.*line 1"),
+    ("prodigy", ', "answer": "accept"}\n', "\n", "CRF701.*line 1: .*not JSON"),
+    ("doccano", '"label": [[0, 7', '"label": [["0", 7', "CRF701.*line 1"),
+    ("doccano", '"label": [[0, 3', '"label": [], "label": [[0, 3', "CRF701.*line 3: .*'label' stands twice"),
+    ("doccano", '"Comments": []', '"tags": ["B-PER"]', r"CRF707.*line 1: 'tags'"),
+    ("doccano, relations", '"start_offset": 19', '"start_offset": 20', ["misaligned"]),
+    (
+        "doccano, relations",
+        '"relations": []',
+        '"relations": [{"from_id": 1, "to_id": 2}]',
+        "CRF707.*line 1: 'relations'",
+    ),
+    ("label studio", '"start": 19', '"start": 15', "CRF871.*line 1, item 1: .*'New York'.*' in New York'"),
+    ("label studio", '"labels": ["ORG"]', '"choices": ["ORG"]', 'CRF701.*item 3: .*without "labels"'),
+    ("label studio", '"type": "labels"', '"type": "relation"', "CRF707.*item 1: 'relation'"),
+    ("label studio", '"data": {"text": "Nob', '"data": {"a": "b", "c": "Nob', "CRF701.*item 2: .*several texts"),
+    ("label studio, written out", '"result": [', '"result": {', "CRF701.*line 9, item 1: .*not JSON"),
+    ("label studio, min", '"label": [{', '"label2": [], "label": [{', "CRF714.*item 1"),
+    ("pairs", "], [", " [", r"CRF701.*line 1.*not JSON"),
+    ("pairs in Python", "'entities': [(0, 3", "'entities': [(f(0), 3", "CRF701.*line 6, item 3: .*no literal"),
+    ("pairs in Python", "TRAIN_DATA = [", "TRAIN_DATA = [(", "CRF701.*line .*not Python"),
+    ("spaCy 2", '"ner": "L-PER"', '"ner": "X-PER"', "CRF701.*item 1, paragraph 1: .*E068"),
+    ("spaCy 2", '"orth": "Nobody"', '"word": "Nobody"', "CRF701.*item 1, paragraph 2: .*'orth'"),
+    ("tokens", '"Lee", ', "", r'CRF701.*line 1: .*7 words under "tokens", but 8 tags under "ner_tags"'),
+    ("tokens", '"I-PER"', '"I-GPE"', "CRF705.*line 1: 'I-GPE' follows 'B-PER'"),
+    ("tokens", '"id": "1"', '"chunk_tags": ["B-NP"]', "CRF707.*line 1: 'chunk_tags'"),
+    ("columns", "Nobody\tO", "Nobody O", []),
+    ("columns", "Nobody\tO", "Nobody\t", "CRF701.*line 12: .*the tag is empty"),
+    ("columns", "I-GPE", "I-GEP", "CRF705.*line 9: 'I-GEP' follows 'B-GPE'"),
+    ("columns", "B-ORG", "ORG", "CRF704.*line 18: 'ORG'"),
+    ("words", "Nobody|O", "NobodyO", "CRF701.*line 2: .*'NobodyO'"),
+    ("words, tags", "Nobody|NN|O", "Nobody|O", "CRF701.*line 2: .*'Nobody.O'"),
+    ("conllu", "\tBob\tbob", "\tBob", "CRF703.*line 7: has 9 columns"),
+    (
+        "conllu",
+        "2\tLee\tlee\tX\tNNP\tNumber=Sing\t1\tdep\t_\tLang=en|NER=I-PER\n",
+        "",
+        "CRF701.*line 5: .*a line is missing",
+    ),
+    ("conllu", "Number=Sing\t1", "Number=Sing\t77", "CRF701.*line 5: .*'77' is no word"),
+    ("table", ",Lee,NNP,I-PER", ",Lee,I-PER", "CRF703.*line 3: has 3 columns, but 4"),
+    ("table", ",Lee,NNP,I-PER", ',"Lee,NNP,I-PER', "CRF701.*line 3: "),
+    ("table", "Word", "Mot", "CRF869.*line 1"),
+    ("table, tabs", "1\tLee", "1\t", "CRF701.*line 3: .*the word is empty"),
+]
+
+
+@pytest.mark.parametrize("name, old, new, says", FAULTS, ids=[f"{name}: {new[:20]!r}" for name, _, new, _ in FAULTS])
+def test_files_with_one_fault(write, name, old, new, says):
+    """A coded message with file and line; or all but what the report tells is read."""
+    path, text, _ = FILES[name]
+    source, report = write(path, change(text, old, new)), Report()
+    if isinstance(says, str):
+        with pytest.raises(ValueError, match=f"CRF.*{re.escape(path)}, line") as error:
+            docs_of(source, report)
+        assert re.search(says, str(error.value)), error.value
+    else:
+        docs = docs_of(source, report)
+        lost = len(report.misaligned) + len(report.overlapping)
+        assert [len(getattr(report, told)) for told in says] == [1] * len(says)
+        assert sum(len(doc.ents) for doc in docs) == 6 - lost
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_files_are_read_or_refused_with_a_code(write, name):
+    """Cut anywhere, or with characters or lines lost, doubled or swapped: never an error without a code."""
+    path, text, _ = FILES[name]
+    rng = random.Random(0)
+    for _ in range(40):
+        at, end = sorted(rng.choices(range(len(text)), k=2))
+        rows = text.splitlines(keepends=True)
+        row = rng.randrange(len(rows))
+        damaged = rng.choice(
+            [
+                text[:at],
+                text[:at] + text[at + 1 :],
+                text[:at] + text[at] + text[at:],
+                text[:at] + rng.choice('\t\n ,"|[]{}#-\\é\0') + text[at + 1 :],
+                text[:at] + text[end:],
+                "".join(rows[:row] + rows[row + 1 :]),
+                "".join(rows[: row + 1] + rows[row:]),
+            ]
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                docs_of(write(path, damaged))
+            except ValueError as error:
+                assert re.match(r"CRF\d{3}: ", str(error)), (damaged, error)
