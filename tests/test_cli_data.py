@@ -1,0 +1,139 @@
+"""``python -m spacy crf data``: each count against texts that have one of what is counted."""
+
+import json
+
+import pytest
+import spacy
+from spacy.tokens import Doc, Span
+from typer.testing import CliRunner
+
+from spacy_crf.cli import app
+from spacy_crf.cli.corpus import describe, inconsistent, overlap
+
+pytestmark = pytest.mark.issue(15)
+NLP = spacy.blank("en")
+
+
+def doc_of(words, *spans, sent_starts=None, tags=None):
+    doc = Doc(NLP.vocab, words=words.split(), sent_starts=sent_starts, tags=tags)
+    doc.set_ents([Span(doc, *span) for span in spans])
+    return doc
+
+
+def run(*args):
+    result = CliRunner().invoke(app, ["data", *map(str, args)])
+    return result.exit_code, result.output
+
+
+def test_labels_and_lengths():
+    docs = [doc_of("Ann Lee met Bob", (0, 2, "PER"), (3, 4, "PER")), doc_of("Bob ran", (0, 1, "PER")), doc_of("no")]
+    found = describe(docs, NLP)
+    assert (found.documents, found.tokens, found.spans, found.without_spans) == (3, 7, 3, 1)
+    label = found.labels["PER"]
+    assert (label.spans, label.strings, label.lengths) == (3, 2, {2: 1, 1: 2})
+
+
+def test_spans_that_the_tokenizer_does_not_cut_out():
+    doc = Doc(NLP.vocab, words=["Annabel", "ran"], spaces=[False, False])  # Annabelran
+    doc.ents = [Span(doc, 0, 1, "PER")]
+    assert describe([doc, doc_of("Ann ran", (0, 1, "PER"))], NLP).misaligned == ["Annabel (PER)"]
+
+
+def test_spans_that_touch_cross_or_have_no_letters():
+    docs = [
+        doc_of("Ann Bob", (0, 1, "PER"), (1, 2, "PER")),
+        doc_of("Ann Rome", (0, 1, "PER"), (1, 2, "GPE")),
+        doc_of("in York . Hi", (1, 4, "GPE"), sent_starts=[1, -1, -1, 1]),
+        doc_of("! ?", (0, 2, "X")),
+    ]
+    found = describe(docs, NLP)
+    assert (found.touching, found.crossing, found.odd) == (1, ["York . Hi (GPE)"], ["! ? (X)"])
+
+
+def test_missing_annotation_is_counted():
+    doc = doc_of("Ann ran far", tags=["NNP", "", "RB"])
+    doc.set_ents([], outside=[doc[0:1]], default="missing")
+    found = describe([doc], NLP)
+    assert (found.unannotated_tokens, found.untagged_tokens, found.tags) == (2, 1, {"NNP": 1, "RB": 1})
+
+
+def test_repeated_texts():
+    docs = [doc_of("Ann ran", (0, 1, "PER")), doc_of("Ann ran", (0, 1, "PER")), doc_of("Ann ran"), doc_of("other")]
+    found = describe(docs, NLP)
+    assert (found.repeated, found.repeated_otherwise) == (2, ["Ann ran"])
+
+
+def test_the_same_words_annotated_in_several_ways():
+    docs = [
+        doc_of("Paris in Paris", (0, 1, "PER"), (2, 3, "GPE")),
+        doc_of("Paris", (0, 1, "GPE")),
+        doc_of("Paris , Rome"),
+        doc_of("New York Times", (0, 3, "ORG")),  # New York within it is no contradiction
+        doc_of("New York", (0, 2, "GPE")),
+        doc_of("Rome Rome", (0, 1, "GPE")),
+        doc_of("Ann", (0, 1, "PER")),
+    ]
+    missing = doc_of("Ann")
+    missing.set_ents([], default="missing")
+    found = inconsistent([*docs, missing])
+    assert [(one.text, one.labels, one.unlabelled, one.doubtful) for one in found] == [
+        ("Paris", {"GPE": 2, "PER": 1}, 1, 2),
+        ("Rome", {"GPE": 1}, 2, 1),
+    ]
+
+
+def test_train_and_dev():
+    train = [doc_of("Ann ran", (0, 1, "PER")), doc_of("in Rome", (1, 2, "GPE"))]
+    dev = [
+        doc_of("Ann ran", (0, 1, "PER")),
+        doc_of("Ann met Bob", (0, 1, "PER"), (2, 3, "PER")),
+        doc_of("x", (0, 1, "X")),
+    ]
+    found = overlap(train, dev)
+    assert (found.documents, found.only_in_dev, found.only_in_train) == (["Ann ran"], ["X"], ["GPE"])
+    assert found.unseen == {"PER": 1 / 3, "X": 1.0}
+
+
+@pytest.fixture
+def files(tmp_path):
+    texts = [
+        ("Ann met Paris", [[0, 3, "PER"], [8, 13, "per"]]),
+        ("Paris and Annabel", [[0, 5, "GPE"], [10, 13, "PER"]]),
+    ]
+    train = [{"text": text, "label": spans} for text, spans in texts]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in train))
+    (tmp_path / "dev.conll").write_text("Ann\tB-PER\nmet\tO\nParis\tB-LOC\n")
+    return tmp_path
+
+
+def test_the_command(files):
+    code, output = run(files / "train.jsonl", "--dev", files / "dev.conll")
+    output = " ".join(output.split())
+    assert code == 0, output
+    for told in (
+        "doccano's JSONL: 2 documents",
+        "1 spans do not align",
+        "labels that differ in case or white space only: PER = per",
+        "labels with fewer than 50 spans",
+        "1 documents of dev are in train too",
+        "1 labels are in dev only",
+        "1 strings are annotated in several ways",
+    ):
+        assert told in output, (told, output)
+
+
+def test_json(files):
+    code, output = run(files / "train.jsonl", "--dev", files / "dev.conll", "--json")
+    found = json.loads(output)
+    assert code == 0 and set(found) == {"train", "dev", "overlap"}
+    assert found["train"]["labels"]["PER"]["spans"] == 1 and len(found["train"]["unread"]["misaligned"]) == 1
+    assert found["train"]["inconsistent"] == [{"text": "Paris", "labels": {"per": 1, "GPE": 1}, "unlabelled": 0}]
+    assert found["overlap"]["only_in_dev"] == ["LOC"]
+
+
+def test_what_cannot_be_read(files):
+    (files / "bad.jsonl").write_text("{")
+    (files / "empty").mkdir()
+    for path, says in ((files / "bad.jsonl", "CRF701"), (files / "empty", "CRF708")):
+        code, output = run(path)
+        assert code == 1 and says in output
