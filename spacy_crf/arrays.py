@@ -5,6 +5,7 @@ token and a column for each state. Rows by token, and by span that is listed, be
 all of them. A clamp is an array of rows by token, or a named tuple of such.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
 
@@ -195,6 +196,39 @@ def add(total: Scores, part: Scores, tokens: Tokens) -> None:
             array[rows[axes(total, name)[0]]] += of_part
         else:
             array += of_part.sum(axis=0) if of_part.ndim > array.ndim else of_part
+
+
+def repeated(scores: Scores, n: int) -> Scores:
+    """The same sequences n times, one behind the other."""
+    listed, more = getattr(scores, "listed", None), {}
+    if listed is not None:
+        more["listed"] = SpanList(_chained(listed.starts, n), np.tile(listed.lengths, n))
+    copies = {name: np.concatenate([array] * n) for name, array in named(scores).items() if _is_cut(scores, name)}
+    starts = np.array([0, len(scores[0])]) if scores.starts is None else np.asarray(scores.starts)
+    return scores._replace(**copies, **more, starts=_chained(starts, n))
+
+
+def _chained(starts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    copies = starts[:-1] + np.arange(n)[:, np.newaxis] * starts[-1]
+    return np.append(copies.ravel(), n * starts[-1]).astype(np.int64)
+
+
+def folded(derivative: Scores, n: int, scores: Scores) -> Scores:
+    """The derivative of sequences that are there n times, as that with respect to the scores of one of them."""
+    sums = {
+        name: array.reshape(n, len(array) // n, *array.shape[1:]).sum(axis=0)
+        for name, array in named(derivative).items()
+        if _is_cut(derivative, name)
+    }
+    others = {name: array for name, array in named(derivative).items() if name not in sums}
+    return scores._replace(**sums, **others)
+
+
+def join_clamps(clamps: Sequence[Any]) -> Any:
+    """The clamp of sequences that are laid end to end, from the clamps of the parts."""
+    if isinstance(clamps[0], tuple):
+        return type(clamps[0])(*map(np.concatenate, zip(*clamps)))
+    return np.concatenate(clamps)
 
 
 def subtract(scores: Scores, others: Scores) -> None:

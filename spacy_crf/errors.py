@@ -399,6 +399,24 @@ class Errors(metaclass=_Coded):
         "be recoded first: iconv -f UTF-16 -t UTF-8."
     )
     CRF725 = "The config {path} can't be read: {reason}"
+    CRF836 = "Component '{name}' has no label '{label}' to explain. Its labels: {known}."
+    CRF837 = (
+        "Component '{name}' never finds '{span}': it crosses the start of a sentence. Ask about a span inside of one."
+    )
+    CRF838 = (
+        "Component '{name}': there is no possible labelling that {what} what is to be explained, so there is nothing to compare. "
+        "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment."
+    )
+    CRF839 = "Component '{name}' labels single tokens, and '{span}' has {n}: ask about one of them, such as doc[3:4]."
+    CRF843 = (
+        "Component '{name}': without a span the labelling as a whole is explained, which can be compared with another one, a "
+        "list of Spans, but not with {against!r}. Give a span."
+    )
+    CRF844 = "Component '{name}': '{span}' can't be compared with itself: `against` is what is asked about."
+    CRF845 = (
+        "Component '{name}' can't explain anything in '{doc}': doc.spans['crf_blocked'] leaves some of its tokens without any "
+        "label."
+    )
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '

@@ -45,8 +45,8 @@ def _show_effects(nlp: Language, pipe, text: str) -> None:
         doc = other(doc)
     before, changes = effects(pipe, doc)
     msg.text(f"without rules: {_written(before)}")
-    for rule, spans in changes:
-        msg.text(f"{rule.name}: {_written(spans)}")
+    for rule, spans, price in changes:
+        msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
     if not changes:
         msg.text("no rule changes anything")
 

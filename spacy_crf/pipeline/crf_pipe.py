@@ -17,6 +17,7 @@ from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc, Span, Token
 from spacy.training import Example, validate_examples
+from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
 
@@ -202,6 +203,12 @@ class CRFPipe(TrainablePipe):
         if not self.is_initialized:
             self._require_labels()
             raise ValueError(Errors.CRF402.format(name=self.name))
+
+    def require_ready(self, docs: list[Doc]) -> None:
+        """RAISES (ValueError): If the component can't predict anything, or not of these Docs, and why."""
+        self._require_initialized()
+        if self.has_encoder:
+            require_vectors(self, docs)
 
     # -------------------------------------------------------------------------------------------------- features
 
@@ -425,7 +432,7 @@ class CRFPipe(TrainablePipe):
             default it is left out of account.
         RETURNS (float64[T, tags], List[str]): Rows with sum 1, and the names of the tags.
         """
-        return self._distribution(doc, keep_annotation).marginals(), self.tags()
+        return self.distribution(doc, keep_annotation=keep_annotation).marginals(), self.tags()
 
     def span_probabilities(
         self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False
@@ -439,7 +446,7 @@ class CRFPipe(TrainablePipe):
         RETURNS (List[Tuple[Span, float]]): The most probable first; spans carry their label.
         """
         checks.number(self.owner, "min_prob", min_prob, most=1.0)
-        segments, probabilities = self._distribution(doc, keep_annotation).likely_spans(min_prob)
+        segments, probabilities = self.distribution(doc, keep_annotation=keep_annotation).likely_spans(min_prob)
         spans = self.spans_of(doc, segments)
         order = np.argsort(-probabilities, kind="stable").tolist()
         return [(spans[n], float(probabilities[n])) for n in order]
@@ -453,7 +460,7 @@ class CRFPipe(TrainablePipe):
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
         n = checks.count(self.owner, "n", n)
-        distribution = self._distribution(doc, keep_annotation)
+        distribution = self.distribution(doc, keep_annotation=keep_annotation)
         return [
             (probability, self.spans_of(doc, self.decoding.segments(tags, distribution.starts)))
             for probability, tags in distribution.n_best(n)
@@ -470,7 +477,7 @@ class CRFPipe(TrainablePipe):
         """
         check_doc(self.name, doc)
         found = labelling(self.name, doc, spans)
-        distribution = self._distribution(doc, keep_annotation)
+        distribution = self.distribution(doc, keep_annotation=keep_annotation)
         inner = distribution.starts[1:-1]
         if any(label not in self.labels or ((inner > begin) & (inner < end)).any() for begin, end, label in found):
             return -np.inf
@@ -489,19 +496,23 @@ class CRFPipe(TrainablePipe):
         """
         n = checks.count(self.owner, "n", n, least=0)
         seed = checks.count(self.owner, "seed", seed, least=0)
-        distribution = self._distribution(doc, keep_annotation)
+        distribution = self.distribution(doc, keep_annotation=keep_annotation)
         drawn = distribution.sample(n, seed)
         return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]
 
-    def _distribution(self, doc: Doc, keep_annotation: bool) -> "Distribution":
+    def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> "Distribution":
+        """What the other methods ask: the distribution over the labellings of a Doc.
+
+        doc (Doc): The text.
+        keep_annotation (bool): See `marginals`.
+        RETURNS (Distribution)
+        """
         from .probabilities import distribution
         from .settled import restrict
 
         check_doc(self.name, doc)
-        self._require_initialized()
         docs = DocBatch([doc])
-        if self.has_encoder:
-            require_vectors(self, docs)
+        self.require_ready(docs)
         scores = self.model.predict(docs)
         question = restrict(self, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
         if question is None:
@@ -513,6 +524,25 @@ class CRFPipe(TrainablePipe):
         """Spans of a Doc, with their labels."""
         labels = self.labels
         return [Span(doc, b, e, label=labels[n]) for b, e, n in zip(*(column.tolist() for column in segments))]
+
+    # --------------------------------------------------------------------------------------------- explanations
+
+    def explain(
+        self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "contrast", **options: Any
+    ) -> Any:
+        """Why a span is found, or is not: what each weight, each feature or each word has to do with it.
+
+        doc (Doc): The text. Nothing is written to it.
+        span (Span): With its label; without one the most probable is taken. None for the best labelling as a whole.
+        against (Union[str, Span, Iterable[Span]]): What it is compared with: another label of these tokens ("O" for none),
+            another span, or a complete labelling. By default everything else, or without a span the second best labelling.
+        kind (str): "contrast", the best labelling with the span and the best one without it: the difference of their scores.
+            "log_odds", how likely the span is, split up among all weights. "leave_out", what the log-odds lose without each
+            feature, one at a time.
+        RETURNS (Explanation)
+        RAISES (ValueError): For a span that can't be asked about.
+        """
+        return registry.get("misc", "spacy_crf.explain.v1")(self, doc, span, against, kind, **options)
 
     # -------------------------------------------------------------------------------------------------- scoring
 

@@ -1,5 +1,7 @@
 """Which rule changes what in a text."""
 
+from typing import NamedTuple
+
 from spacy.tokens import Doc, Span
 
 from ..constraints.decoding import Documents
@@ -8,11 +10,18 @@ from ..features.doc_batch import DocBatch
 from .crf_pipe import CRFPipe
 
 
-def effects(pipe: CRFPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, list[Span]]]]:
+class Effect(NamedTuple):
+    """What a rule changes."""
+
+    rule: Rule
+    spans: list[Span]  # that it leaves
+    price: float  # how much worse the model finds them than those before, in log-odds
+
+
+def effects(pipe: CRFPipe, doc: Doc) -> tuple[list[Span], list[Effect]]:
     """The best labelling without rules, and what it becomes as the rules are added in their order.
 
-    RETURNS (List[Span], List[Tuple[Rule, List[Span]]]): The spans without rules, and for each rule that changed them the spans it
-        left.
+    RETURNS (List[Span], List[Effect]): The spans without rules, and each rule that changed them.
     """
     compiled = pipe.rules()
     docs = DocBatch([doc])
@@ -20,16 +29,18 @@ def effects(pipe: CRFPipe, doc: Doc) -> tuple[list[Span], list[tuple[Rule, list[
     facts = compiled.matcher(docs)
     every = compiled.all.rules
 
-    def best(rules: list[Rule]) -> list[Span]:
+    def best(rules: list[Rule]) -> tuple[list[Span], float]:
         some = pipe.decoding.compile_rules(pipe.constraints.only(rules.__contains__))
         found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
-        return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts))
+        path = pipe.decoding.path(found.tags, scores.starts)
+        score = float(pipe.decoding.structure.path_score(scores, path).sum())
+        return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts)), score
 
-    before = now = best([])
-    changes = []
+    before, score = best([])
+    now, changes = before, []
     for n, rule in enumerate(every, start=1):
-        spans = best(every[:n])
+        spans, less = best(every[:n])
         if spans != now:
-            changes.append((rule, spans))
-            now = spans
+            changes.append(Effect(rule, spans, score - less))
+            now, score = spans, less
     return before, changes

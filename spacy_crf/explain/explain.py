@@ -1,0 +1,39 @@
+"""``component.explain``."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional
+
+from spacy.tokens import Doc, Span
+
+from .. import checks
+from ..pipeline.arguments import check_doc
+from .asking import Against, Asked, ask
+from .contrast import contrast
+from .explanation import Explanation
+from .leave_out import leave_out
+from .log_odds import log_odds
+
+if TYPE_CHECKING:
+    from ..pipeline.crf_pipe import CRFPipe
+
+KINDS: dict[str, Callable[..., Explanation]] = {
+    "contrast": contrast,
+    "log_odds": log_odds,
+    "leave_out": leave_out,
+}
+
+
+def explain(
+    pipe: "CRFPipe",
+    doc: Doc,
+    span: Optional[Span] = None,
+    against: Against = None,
+    kind: str = "contrast",
+    **options: Any,
+) -> Explanation:
+    """See `CRFPipe.explain`."""
+    check_doc(pipe.name, doc)
+    checks.one_of(pipe.owner, "kind", kind, KINDS)
+    pipe.require_ready([doc])
+    asked: Asked = ask(pipe, doc, span, against)
+    return KINDS[kind](asked, **options)

@@ -1,0 +1,264 @@
+"""What a model reads in a Doc: the weights that its scores are sums of, with names."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from thinc.api import Model
+
+from .. import arrays
+from ..features.doc_batch import DocBatch
+from ..features.extractor import IndexBuilder
+from ..features.feature_index import FeatureIndex, HashedIndex
+from ..models.emissions import Emissions
+from ..models.neural_segments import EncodedSegments
+from ..models.sparse import SparseFeatures, SparseRole
+from ..types import Floats, SpanList, TokenFeatures
+from .explanation import Row
+
+if TYPE_CHECKING:
+    from ..pipeline.crf_pipe import CRFPipe
+
+ENCODER = "tok2vec"
+_OFFSET = re.compile(r"\[(-?\d+)\]")
+
+
+class Feature(NamedTuple):
+    name: str
+    template: str
+    offset: Optional[int]
+
+    @classmethod
+    def of(cls, index: FeatureIndex, row: int) -> "Feature":
+        template = index.templates[index.template_of[row]]
+        return cls(index.name(row), template, offset_of(template))
+
+
+def offset_of(template: str) -> Optional[int]:
+    """The offset of a template that reads at a single one."""
+    offsets = set(_OFFSET.findall(template))
+    return int(offsets.pop()) if len(offsets) == 1 else None
+
+
+class Terms(NamedTuple):
+    """The N weights whose sums are one of the arrays that a layer gives: each is added, times its value, at a place (a token, or
+    a span that is listed) to a column (a state, or a pair of them)."""
+
+    of: str  # the array
+    place: NDArray[np.int64]  # [N]
+    column: NDArray[np.int64]  # [N]
+    value: Floats  # [N]
+    weight: Floats  # [N]
+    feature: NDArray[np.int64]  # [N] its number, for `name`
+    name: Callable[[int], Feature]
+    tokens: tuple[NDArray[np.int64], NDArray[np.int64]]  # first token of each place, and the one behind the last
+    shape: tuple[int, ...]  # of the array
+
+    def sum(self) -> Floats:
+        size = int(np.prod(self.shape[1:]))
+        cells = self.place * size + self.column
+        return np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size).reshape(self.shape)
+
+    def uses(self, derivative: Floats) -> Floats:
+        """How often each is used: float64[N].
+
+        derivative: Of the array.
+        """
+        return derivative.reshape(self.shape[0], -1)[self.place, self.column]
+
+    def only(self, chosen: NDArray) -> "Terms":
+        """Some of them."""
+        return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:6]})
+
+
+class Layer(NamedTuple):
+    """What a layer gives, and the terms of its arrays."""
+
+    output: Any
+    terms: list[Terms]
+
+
+def read_sparse(layer: Model, docs: DocBatch) -> Layer:
+    """What features say, exact: prediction sums up in single precision."""
+    features: SparseFeatures = layer.attrs["role"].features(layer)
+    found, names = features.look_up(docs), {}
+    if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
+        found, names = _named(features, docs, found)
+    size, terms, sums = int(found.starts[-1]), [], {}
+    for kind, of_kind in found.features.items():
+        table, of = features.kinds[kind]
+        weights = layer.get_param(table)
+        tokens = _tokens_of(found.listed if of == "spans" else None, size)
+        shape = (len(tokens[0]), *features.shape(table))
+        terms.append(_expand(features, table, weights, of_kind, names.get(table), (of, tokens, shape)))
+        sums[of] = sums.get(of, 0.0) + terms[-1].sum()
+    return Layer(features.output(sums, found.starts, found.listed), terms)
+
+
+def _tokens_of(listed: Optional[SpanList], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if listed is None:
+        return np.arange(size), np.arange(1, size + 1)
+    begin = np.repeat(np.arange(size), np.diff(listed.starts))
+    return begin, begin + listed.lengths
+
+
+def _expand(
+    features: SparseFeatures,
+    table_name: str,
+    weights: NDArray,
+    found: TokenFeatures,
+    own: Optional[FeatureIndex],
+    where: tuple,
+) -> Terms:
+    """The weights of features, which may be numbered by an index of their own."""
+    table, index = features.tables[table_name], own
+    rows = found.rows.astype(np.int64)
+    weight_rows = rows if own is None else table.index.rows(own.keys).astype(np.int64)[rows]
+    begin, end = table.pair_starts[weight_rows], table.pair_starts[weight_rows + 1]
+    pairs, counts = arrays.ranges(begin, end), end - begin
+    place = np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts))
+    values = np.ones(len(rows)) if found.values is None else found.values.astype(np.float64)
+    index = table.index if own is None else own
+    return Terms(
+        where[0],
+        np.repeat(place, counts),
+        table.pair_columns[pairs].astype(np.int64),
+        np.repeat(values, counts),
+        weights[pairs].astype(np.float64),
+        np.repeat(rows, counts),
+        lambda row: Feature.of(index, row),
+        *where[1:],
+    )
+
+
+def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, dict[str, FeatureIndex]]:
+    """Features that share rows by their hashes, under the names that they have in the text."""
+    compiled = features.compile()  # its own: names are kept, and tables of words made anew
+    compiled.reader.keep_names(True)
+    columns, own, named = compiled.reader.read(docs), {}, {}
+    for kind, templates in compiled.templates.items():
+        builder = IndexBuilder(templates, FeatureIndex.empty())
+        named[kind] = builder.add(columns)
+        own[features.kinds[kind].table] = builder.freeze(np.ones(len(builder), dtype=bool), docs[0].vocab)
+    return found._replace(features=named), own
+
+
+def read_encoder(layer: Model, docs: DocBatch) -> Layer:
+    """What an encoder says has no parts: it is the end of the explanation."""
+    output = layer.predict(docs)
+    if isinstance(output, Emissions):
+        return Layer(output, [_whole("scores", output.scores, None)])
+    assert isinstance(output, EncodedSegments)
+    spans = output.spans
+    of_spans = [_whole(name, getattr(spans, name), None) for name in ("begins", "ends")]
+    terms = [_whole("scores", output.emissions.scores, None), *of_spans, _whole("spans", spans.spans, spans)]
+    return Layer(output, terms)
+
+
+def _whole(of: str, scores: Floats, spans: Any) -> Terms:
+    place, column = (index.ravel() for index in np.indices(scores.shape))
+    tokens = _tokens_of(None if spans is None else spans.listed, len(scores) if spans is None else len(spans.begins))
+    ones, feature = np.ones(scores.size), Feature(ENCODER, ENCODER, None)
+    nothing = np.zeros(scores.size, dtype=np.int64)
+    return Terms(of, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
+
+
+class Steps(NamedTuple):
+    """Transitions that labellings take, one by one."""
+
+    token: NDArray[np.int64]  # [N] they lead to
+    before: NDArray[np.int64]  # [N] the states
+    after: NDArray[np.int64]  # [N]
+    use: Floats  # [N]
+
+
+class Reading:
+    """The scores of one Doc, in double precision, and what they are sums of.
+
+    pipe (CRFPipe): The component.
+    docs (DocBatch): Of a single Doc.
+    """
+
+    def __init__(self, pipe: "CRFPipe", docs: DocBatch):
+        self._model, self._tags = pipe.model, pipe.tags()
+        self._architecture = pipe.model.attrs["role"]
+        self.layers = [
+            read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseRole) else read_encoder(layer, docs)
+            for layer in pipe.model.layers
+        ]
+        self._outputs = tuple(layer.output for layer in self.layers)
+        self._weights = {name: pipe.model.get_param(name) for name in self._architecture.params}
+        shared = self._architecture.potentials(pipe.model, self._weights)
+        self.scores = self._architecture.join(self._outputs, shared)
+
+    def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
+        """The terms of all layers, and the derivative with respect to the array of each.
+
+        derivative: With respect to the scores.
+        """
+        for layer, part in zip(self.layers, self._architecture.part(derivative, self._outputs)):
+            for terms in layer.terms:
+                yield terms, _array(part, terms.of)
+
+    def rows(self, derivative: Any, steps: Optional[Steps] = None) -> list[Row]:
+        """What each weight adds to a sum of scores.
+
+        derivative: How often each score is used.
+        steps (Steps): Transitions, where each is to have a row of its own.
+        """
+        found: list[Row] = []
+        for terms, of_array in self.parts(derivative):
+            uses = terms.uses(of_array)
+            [some] = np.nonzero(uses * terms.value * terms.weight)
+            found += self._rows(terms.only(some), uses[some])
+        return found + self._shared_rows(derivative, steps)
+
+    def _rows(self, terms: Terms, uses: Floats) -> list[Row]:
+        names = {row: terms.name(row) for row in np.unique(terms.feature).tolist()}
+        first, behind = (ends[terms.place].tolist() for ends in terms.tokens)
+        columns = (terms.feature, terms.column, terms.value, terms.weight, uses, terms.value * terms.weight * uses)
+        return [
+            Row(*names[row], token, end, self.tags_of(column, terms.shape), value, weight, use, contribution)
+            for token, end, row, column, value, weight, use, contribution in zip(
+                first, behind, *(array.tolist() for array in columns)
+            )
+        ]
+
+    def tags_of(self, column: int, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """The tags of a column of an array of this shape."""
+        return (self._tags[column],) if len(shape) == 2 else tuple(self._tags[n] for n in divmod(column, shape[2]))
+
+    def _shared_rows(self, derivative: Any, steps: Optional[Steps]) -> list[Row]:
+        uses, rows = self._architecture.derivatives(derivative), []
+        if steps is not None:
+            weights = self._weights["transitions"]
+            for token, before, after, use in zip(*(column.tolist() for column in steps)):
+                tags = self._tags[before], self._tags[after]
+                rows.append(_shared("transitions", tags, float(weights[before, after]), use, token))
+        for name, of_name in uses.items():
+            weights = self._weights[name]
+            for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
+                if name == "transitions" and steps is not None:
+                    continue
+                names, place = [self._tags[n] for n in index], tuple(index)
+                if name == "lengths":
+                    names = [self._tags[index[1]]]
+                row = _shared(name, tuple(names), float(weights[place]), float(of_name[place]))
+                rows.append(row if name != "lengths" else replace(row, feature=f"length={index[0] + 1}"))
+        return [row for row in rows if row.contribution]
+
+
+def _array(part: Any, name: str) -> Floats:
+    """An array of what a layer gives, or of the derivative with respect to it."""
+    if isinstance(part, EncodedSegments):
+        part = part.emissions if name == "scores" else part.spans
+    return getattr(part, name)
+
+
+def _shared(name: str, tags: tuple[str, ...], weight: float, use: float, token: Optional[int] = None) -> Row:
+    """Of a weight that all tokens share."""
+    feature, end = name.removesuffix("s"), None if token is None else token + 1
+    return Row(feature, name, None, token, end, tags, 1.0, weight, use, weight * use)

@@ -1,0 +1,308 @@
+"""Explanations, against all labellings of small texts, one by one."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Span
+
+from spacy_crf.explain.reading import Reading
+from spacy_crf.features.doc_batch import DocBatch
+
+from . import reference
+from .test_probabilities import with_rules
+from .util import ner_examples, tag_examples
+
+TEMPLATES = ["bias", "lower[-1..1]", "shape[0]", "suffix2[-1]|lower[0]", "ngrams2[0]"]
+FEATURES = {"@misc": "spacy_crf.features.v1", "templates": TEMPLATES, "transitions": ["shape[0]"]}
+SEGMENTS = {
+    "@architectures": "spacy_crf.SparseSegments.v1",
+    "features": {
+        "@misc": "spacy_crf.segment_features.v1",
+        "templates": ["seg.length", "seg.first:lower[-1]", "seg.after:lower", "seg.lower", "seg.contains:shape"],
+    },
+}
+CHAINS = [("crf_ner", {"scheme": scheme}) for scheme in ("BILUO", "BIO", "IO", "IOB1")]
+COMPONENTS = [*CHAINS, ("crf_tagger", {}), ("semicrf_ner", {})]
+
+
+def made(factory, scale=1.0, seed=0, features=FEATURES, **config):
+    """A component whose weights are drawn: its features are those of a few texts."""
+    segments = factory == "semicrf_ner"
+    model = {"@architectures": f"spacy_crf.{'SemiMarkov' if segments else 'LinearChain'}.v1"}
+    model["emissions"] = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
+    if segments:
+        model["segments"] = SEGMENTS
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config={"model": config.pop("model", model), **config})
+    examples = tag_examples(nlp) if factory == "crf_tagger" else ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    draw(pipe, scale, seed)
+    return pipe
+
+
+def draw(pipe, scale, seed=0):
+    random = np.random.default_rng(seed)
+    for node in pipe.model.walk():
+        for name in node.param_names:
+            if node.has_param(name):
+                node.set_param(name, random.normal(0, scale, node.get_param(name).shape).astype(np.float32))
+    pipe.forget_scores()
+
+
+def words_of(pipe):
+    return ["the", "cat", "barks"] if pipe.name == "crf_tagger" else ["Bob", "left", "York"]
+
+
+def text(pipe, words=None, **kwargs):
+    return Doc(pipe.vocab, words=words or words_of(pipe), **kwargs)
+
+
+def enumerated(pipe, doc, scores=None):
+    """Score and spans of every labelling."""
+    scores = Reading(pipe, DocBatch([doc])).scores if scores is None else scores
+    labels, found = pipe.labels, []
+    if hasattr(scores, "tokens"):
+        assert len(scores.starts) == 2
+        for score, segments in reference.segment_paths(scores, 0, len(doc)):
+            found.append((score, frozenset((b, e, labels[s - 1]) for b, e, s in segments if s)))
+        return found
+    assert len(scores.starts) == 2
+    for score, path in reference.paths(scores, 0, len(doc)):
+        begin, end, label = pipe.decoding.segments(np.array(path), scores.starts)
+        found.append((score, frozenset(zip(begin.tolist(), end.tolist(), (labels[n] for n in label)))))
+    return found
+
+
+def odds(labellings, span, against=None):
+    """Log of how much likelier the span is than that it is not there; and the best score with it, less the best without."""
+    having = [score for score, spans in labellings if span in spans]
+    lacking = [score for score, spans in labellings if (span not in spans if against is None else against in spans)]
+    return reference.log_sum(having) - reference.log_sum(lacking), max(having) - max(lacking)
+
+
+@pytest.fixture(scope="module", params=COMPONENTS, ids=lambda given: "-".join([given[0], *given[1].values()]))
+def pipe(request):
+    factory, config = request.param
+    return made(factory, **config)
+
+
+def as_span(doc, span):
+    return Span(doc, span[0], span[1], label=span[2])
+
+
+def test_scores_are_those_of_prediction(pipe):
+    doc = text(pipe)
+    ours, predicted = Reading(pipe, DocBatch([doc])).scores, pipe.model.predict([doc])
+    for name in type(ours).AXES:
+        np.testing.assert_allclose(getattr(ours, name), getattr(predicted, name), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("scale", [0.5, 3.0, 80.0])
+def test_sums_are_those_of_all_labellings(pipe, scale):
+    """Also of spans of which the probability can't be told from 1, or from 0."""
+    doc = text(pipe)
+    for seed in range(1, 9):
+        draw(pipe, scale, seed)
+        labellings = enumerated(pipe, doc)
+        spans = sorted({span for _, spans in labellings for span in spans})
+        best = max(spans, key=lambda span: odds(labellings, span)[0])
+        if scale < 80.0 or odds(labellings, best)[0] > -math.log(1e-9):
+            break
+    chosen = np.random.default_rng(0).permutation(len(spans))[:12]
+    for span in [spans[n] for n in chosen] + [best]:
+        expected, gap = odds(labellings, span)
+        found = pipe.explain(doc, as_span(doc, span), kind="log_odds")
+        assert found.target == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert found.check == pytest.approx(0.0, abs=1e-6 * abs(expected) + 1e-9)
+        assert found.totals["1 - probability"] == pytest.approx(1 / (1 + math.exp(expected)), rel=1e-6)
+        found = pipe.explain(doc, as_span(doc, span))
+        assert found.target == pytest.approx(gap, rel=1e-6, abs=1e-9)
+        assert found.check == pytest.approx(0.0, abs=1e-6 * abs(gap) + 1e-9)
+        assert span in found.labelling and span not in found.rival
+    assert scale < 80.0 or expected > -math.log(1e-9)  # the last one's
+
+
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("scale", [0.5, 8.0])
+def test_what_is_left_out_is_as_if_it_had_no_weight(pipe, scale):
+    draw(pipe, scale, seed=2)
+    doc = text(pipe)
+    reading = Reading(pipe, DocBatch([doc]))
+    labellings = enumerated(pipe, doc, reading.scores)
+    span = max({span for _, spans in labellings for span in spans}, key=lambda span: odds(labellings, span)[0])
+    found = pipe.explain(doc, as_span(doc, span), kind="leave_out")
+    assert found.check is None and found.target == pytest.approx(odds(labellings, span)[0])
+    features = pipe.sparse_features
+    names, weights = features.states.index.names(), pipe.model.get_ref("emissions").get_param("states")
+    of_tokens = [row for row in found.rows if row.feature in names and len(row.tags) == 1]
+    assert len(of_tokens) > 10
+    for row in of_tokens[:8]:
+        n = names.index(row.feature)
+        pairs = slice(*features.states.pair_starts[n : n + 2])
+        emissions = reading.scores[0].copy()
+        emissions[row.token, features.states.pair_columns[pairs]] -= row.value * weights[pairs]
+        without = enumerated(pipe, doc, reading.scores._replace(**{reading.scores._fields[0]: emissions}))
+        expected = odds(labellings, span)[0] - odds(without, span)[0]
+        assert row.contribution == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+def test_transitions_and_ends_that_are_left_out(pipe):
+    draw(pipe, 1.0, seed=3)
+    doc = text(pipe)
+    scores = Reading(pipe, DocBatch([doc])).scores
+    scores = scores._replace(
+        transitions=np.array(np.broadcast_to(scores.transitions, (3, *scores.transitions.shape[-2:])))
+    )
+    labellings = enumerated(pipe, doc, scores)
+    span = sorted({span for _, spans in labellings for span in spans})[0]
+    rows = {(row.feature, row.token): row for row in pipe.explain(doc, as_span(doc, span), kind="leave_out").rows}
+    before = odds(labellings, span)[0]
+    first, last = (np.where(getattr(scores, name) > -np.inf, 0.0, -np.inf) for name in ("first", "last"))
+    expected = before - odds(enumerated(pipe, doc, scores._replace(first=first)), span)[0]
+    assert rows["first", 0].contribution == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    expected = before - odds(enumerated(pipe, doc, scores._replace(last=last)), span)[0]
+    assert rows["last", 2].contribution == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    steps = scores.transitions.copy()
+    steps[1] -= np.where(steps[1] > -np.inf, pipe.model.get_param("transitions"), 0.0)
+    expected = before - odds(enumerated(pipe, doc, scores._replace(transitions=steps)), span)[0]
+    assert rows["transition", 1].contribution == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_rows_say_what_their_weights_are(pipe):
+    draw(pipe, 1.0, seed=4)
+    doc = text(pipe)
+    found = pipe.explain(doc)
+    assert found.span is None and found.check == pytest.approx(0.0, abs=1e-9)
+    (_, best), (_, second) = pipe.n_best(doc, 2)
+    assert found.labelling == [(span.start, span.end, span.label_) for span in best]
+    assert found.rival == [(span.start, span.end, span.label_) for span in second]
+    assert all(row.contribution == pytest.approx(row.value * row.weight * row.use) for row in found.rows)
+    of_words = [row for row in found.rows if row.template == "lower[1]"]
+    assert all(row.offset == 1 for row in of_words)
+    assert sum(found.by("template").values()) == pytest.approx(found.target)
+    assert sum(found.by("token", "tags").values()) == pytest.approx(found.target)
+
+
+def test_what_it_is_compared_with(pipe):
+    draw(pipe, 1.0, seed=5)
+    doc = text(pipe)
+    labellings = enumerated(pipe, doc)
+    one, other = pipe.labels[:2]
+    here = Span(doc, 1, 2, label=one)
+    for against in (other, Span(doc, 1, 2, label=other)):
+        for kind in ("contrast", "log_odds"):
+            found = pipe.explain(doc, here, against, kind)
+            expected = odds(labellings, (1, 2, one), (1, 2, other))
+            assert found.target == pytest.approx(expected[kind == "contrast"], rel=1e-6, abs=1e-9)
+            assert found.check == pytest.approx(0.0, abs=1e-6)
+            assert "probability" not in found.totals
+    labelling = [as_span(doc, span) for span in min(labellings, key=lambda item: item[0])[1]]
+    found = pipe.explain(doc, here, labelling)
+    best = max(score for score, spans in labellings if (1, 2, one) in spans)
+    assert found.target == pytest.approx(best - min(labellings)[0], rel=1e-5)
+    if pipe.name == "crf_tagger":
+        return
+    found = pipe.explain(doc, here, "O", "log_odds")
+    outside = [score for score, spans in labellings if not any(b <= 1 < e for b, e, _ in spans)]
+    having = [score for score, spans in labellings if (1, 2, one) in spans]
+    assert found.target == pytest.approx(reference.log_sum(having) - reference.log_sum(outside), abs=1e-6)
+
+
+def test_the_label_need_not_be_given(pipe):
+    doc = text(pipe)
+    best = next(span for span, _ in pipe.span_probabilities(doc, 0.0) if (span.start, span.end) == (1, 2))
+    assert pipe.explain(doc, doc[1:2]).span == (1, 2, best.label_)
+
+
+def test_sentences_that_have_nothing_to_do_with_it(pipe):
+    words = words_of(pipe)
+    doc, alone = text(pipe, words + words, sent_starts=[True, False, False] * 2), text(pipe)
+    for kind in ("contrast", "log_odds", "leave_out"):
+        expected = pipe.explain(alone, Span(alone, 1, 2, label=pipe.labels[0]), kind=kind)
+        found = pipe.explain(doc, Span(doc, 4, 5, label=pipe.labels[0]), kind=kind)
+        assert found.target == pytest.approx(expected.target)
+        assert {row.token for row in found.rows} <= {3, 4, 5, None}
+        theirs = [row.contribution for row in expected.rows]
+        np.testing.assert_allclose(sorted(row.contribution for row in found.rows), sorted(theirs), atol=1e-9)
+
+
+def test_what_the_doc_settles(pipe):
+    doc, label = text(pipe), pipe.labels[0]
+    doc.spans["crf_blocked"] = [Span(doc, 0, 1, label=label)]
+    doc.spans["crf_forced"] = [Span(doc, 2, 3, label=pipe.labels[1])]
+    here = Span(doc, 1, 2, label=label)
+    found = pipe.explain(doc, here, kind="log_odds")
+    expected = next(p for span, p in pipe.span_probabilities(doc, 0.0) if span == here)
+    assert found.totals["probability"] == pytest.approx(expected, rel=1e-5)
+    assert found.check == pytest.approx(0.0, abs=1e-6)
+    assert (2, 3, pipe.labels[1]) in pipe.explain(doc, here).rival
+    with pytest.raises(ValueError, match="CRF838"):
+        pipe.explain(doc, Span(doc, 0, 1, label=label))
+
+
+def test_as_text_and_values(pipe):
+    doc = text(pipe)
+    found = pipe.explain(doc, Span(doc, 1, 2, label=pipe.labels[0]))
+    assert f"'{doc[1].text}' as {pipe.labels[0]}" in found.to_text(top=1) and "others" in found.to_text(top=1)
+    again = json.loads(found.to_json())
+    assert again["target"] == found.target and len(again["rows"]) == len(found.rows)
+    assert again["rows"][0]["feature"] == found.rows[0].feature and again["check"] == found.check
+
+
+def test_what_can_not_be_explained_is_said():
+    ner, tagger = made("crf_ner"), made("crf_tagger")
+    doc = text(ner, ["Bob", "left", "York"], sent_starts=[True, False, True])
+    for span, against, code in [
+        (Span(doc, 0, 1, label="XYZ"), None, "CRF836"),
+        (Span(doc, 0, 1, label="PER"), "XYZ", "CRF836"),
+        (Span(doc, 1, 3, label="PER"), None, "CRF837"),
+        (Span(doc, 0, 1, label="PER"), "PER", "CRF844"),
+        (None, "PER", "CRF843"),
+        ("Bob", None, "CRF461"),
+    ]:
+        with pytest.raises(ValueError, match=code):
+            ner.explain(doc, span, against)
+    with pytest.raises(ValueError, match="CRF020"):
+        ner.explain(doc, kind="shap")
+    with pytest.raises(ValueError, match="CRF460"):
+        ner.explain("Bob")
+    doc = text(tagger)
+    with pytest.raises(ValueError, match="CRF839"):
+        tagger.explain(doc, Span(doc, 0, 2, label="NN"))
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_rules_have_their_part(factory):
+    rules = [
+        {"rule": "at_most", "label": "PER", "n": 1, "weight": 2.0, "name": "few"},
+        {"rule": "forbid_pair", "labels": ["GPE", "ORG"], "weight": 1.5, "name": "apart"},
+        {"rule": "never_on", "label": "ORG", "phrases": ["left"], "name": "never"},
+    ]
+    pipe = made(factory, scale=2.0, seed=7, **with_rules(rules))
+    doc = text(pipe)
+
+    def ruled(score, spans):
+        score -= 2.0 * (max(0, sum(label == "PER" for *_, label in spans) - 1))
+        at = {begin: label for begin, _, label in spans}
+        score -= 1.5 * sum(label == "GPE" and at.get(end) == "ORG" for _, end, label in spans)
+        broken = any(begin <= 1 < end and label == "ORG" for begin, end, label in spans)
+        return -math.inf if broken else score
+
+    labellings = [(ruled(score, spans), spans) for score, spans in enumerated(pipe, doc)]
+    labellings = [item for item in labellings if item[0] > -math.inf]
+    seen = 0
+    for span in sorted({span for _, spans in labellings for span in spans})[::3]:
+        expected, gap = odds(labellings, span)
+        found = pipe.explain(doc, as_span(doc, span))
+        assert found.target == pytest.approx(gap, rel=1e-6) and found.check == pytest.approx(0.0, abs=1e-6)
+        seen += any(row.feature.startswith("rule ") for row in found.rows)
+        found = pipe.explain(doc, as_span(doc, span), kind="log_odds")
+        assert found.target == pytest.approx(expected, rel=1e-6) and found.check == pytest.approx(0.0, abs=1e-6)
+    assert seen
+    found = pipe.explain(doc, Span(doc, 1, 2, label="ORG"))
+    assert [(rule.name, rule.effect) for rule in found.rules][:1] == [("never", "forbids the span")]
+    assert "rule never (never_on) forbids the span" in found.to_text()
