@@ -529,6 +529,10 @@ class Warnings(metaclass=_Coded):
         "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
         "in place of that with the most right tokens (time_limit in the constraints)."
     )
+    CRFW885 = (
+        "{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find nothing. Put the "
+        "component that sets it before this one and name it in [training.annotating_components], or leave these templates out."
+    )
     CRFW940 = (
         "{name}: none of the {n} words of the training data is in a cluster: templates that read clusters find nothing. Are they "
         "of another language, or spelled otherwise?"

@@ -26,6 +26,7 @@ from .prepared_corpus import InitialCorpus
 from .supervision import Keys
 from .training import takes_objective, view_for
 from .training_data import are_made_up, at_least_one
+from .unread import Unread
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -152,14 +153,16 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
     RAISES (ValueError): CRF431 if nothing is annotated, and nobody named labels.
     """
     report, left_out, was_read, says_something = GoldReport(), set(pipe.cfg["left_out"]), False, False
-    annotate = earlier_annotation(pipe, nlp)
+    annotate, unread = earlier_annotation(pipe, nlp), Unread(pipe)
 
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something, was_read
         was_read = True
         # Without labels there is nothing to count, but neural layers want to see a text
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
-            batch = pipe.training.to_count([annotate(example) for example in examples], examples, report)
+            docs = [annotate(example) for example in examples]
+            unread.look_at(docs)
+            batch = pipe.training.to_count(docs, examples, report)
             if pipe.labels:
                 says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
             left_out.update(labels_of(pipe, examples).difference(pipe.labels))
@@ -178,6 +181,7 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
         known = pipe.sparse_features.states
         text = "%s: %d labels, %d features of tokens with %d weights"
         announcements.info(text, pipe.name, len(pipe.labels), len(known.index), known.n_weights)
+    unread.tell()
     _tell_clusters(pipe)
 
 
