@@ -198,6 +198,16 @@ def add(total: Scores, part: Scores, tokens: Tokens) -> None:
             array += of_part.sum(axis=0) if of_part.ndim > array.ndim else of_part
 
 
+def add_repeated(total: Scores, part: Scores, tokens: NDArray[np.int64]) -> None:
+    """The same where a token may be there several times, but for what sequences begin and end with."""
+    rows = _rows(total, tokens)
+    for name, array in named(total).items():
+        if _is_cut(total, name):
+            np.add.at(array, rows[axes(total, name)[0]], getattr(part, name))
+        elif name not in ("first", "last"):
+            array += getattr(part, name)
+
+
 def repeated(scores: Scores, n: int) -> Scores:
     """The same sequences n times, one behind the other."""
     listed, more = getattr(scores, "listed", None), {}

@@ -170,6 +170,22 @@ class Errors(metaclass=_Coded):
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
         "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."
     )
+    CRF825 = (
+        "Soft labels need a probability for each span: doc.spans['{key}'] of '{text}...' has {n} spans, and scores {found} in "
+        "attrs['scores']. Write one number for each span there, as spaCy's spancat does."
+    )
+    CRF826 = (
+        "Soft labels are probabilities, from 0 to 1: the score of '{span}' ({label}) in doc.spans['{key}'] of '{text}...' is "
+        "{score}."
+    )
+    CRF827 = (
+        "Component '{name}' has no label '{label}', which doc.spans['{key}'] of '{text}...' gives to '{span}'. Its labels: "
+        "{known}. Take the spans of other labels out (`spacy crf distil --labels` leaves them out), or add the label."
+    )
+    CRF828 = (
+        "Component '{name}' can't learn from soft labels with the scheme IOB1, whose tags depend on the entity before. Use "
+        "BILUO, BIO or IO."
+    )
     CRF401 = "Component '{name}': a label is a string that is not empty and can be saved as UTF-8, not {label!r}."
     CRF402 = (
         "Component '{name}' was not trained: it has labels but no weights. Call nlp.initialize() with examples, train it "
@@ -475,6 +491,10 @@ class Warnings(metaclass=_Coded):
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
         "[initialize.components.{key}.corpus], which is read where the component is initialized (neither loaded nor sourced)."
+    )
+    CRFW825 = (
+        "{name}: there are soft labels in doc.spans['{key}'], which the loss {loss} does not look at. To learn from them take "
+        '@losses = "spacy_crf.SoftLabels.v1".'
     )
     CRFW401 = (
         "{name}: the corpus is streamed (max_epochs = -1), so labels and features are those of the first hundred examples only. "

@@ -21,6 +21,7 @@ from ..errors import Errors
 from ..inference.structure import Structure
 from ..types import Clamp, Floats
 
+SOFT_LABELS = "crf_soft"  # the key of doc.spans, see `losses.soft`
 # Share of a value that rounding may take
 _ROUNDING = 1e-9
 Self = TypeVar("Self", bound="LabelledLoss")
@@ -40,6 +41,7 @@ class LabelledLoss:
     smooth: ClassVar[bool] = True  # whether it has a gradient everywhere, as line searches want
     # Whether it can leave out single segments of what the annotation leaves open
     excludes_segments: ClassVar[bool] = True
+    spans_key: ClassVar[Optional[str]] = None  # of doc.spans, where the soft labels are that it looks at
 
     def __post_init__(self):
         owner = type(self).__name__
@@ -78,6 +80,11 @@ class LabelledLoss:
     def least_costs(self, n_states: int) -> Floats:
         """What it costs at least to have each state by mistake, as it is added to scores: float64[S]."""
         return np.zeros(n_states)
+
+    @property
+    def of_annotation(self) -> "LabelledLoss":
+        """What it is of batches without soft labels."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,7 @@ class ClampedLoss(LabelledLoss):
             structure.path_expectations(work, states, weights=-weights, out=d_scores)
         losses = np.zeros(len(weights))
         np.subtract(best, reached, out=losses, where=~impossible)
-        return weights * _without_rounding(losses, best, structure.exact), d_scores, impossible
+        return weights * without_rounding(losses, best, structure.exact), d_scores, impossible
 
     def _with_costs(self, scores: Scores, allowed: Clamp) -> Scores:
         """The first array of all scores has a row for each token and a column for each state."""
@@ -225,7 +232,7 @@ def _batch_size(scores) -> int:
     return 1 if scores.starts is None else len(scores.starts) - 1
 
 
-def _without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
+def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
     """Where sums are exact no loss lies below 0, but for what rounding takes. Anything else below 0 is told as it is: of a
     structure that is not exact it is part of the answer, of one that is nobody should overlook it."""
     if not exact:

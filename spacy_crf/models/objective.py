@@ -23,6 +23,12 @@ class _Annotation(NamedTuple):
     clamp: PackedClamp
     weights: Optional[Floats]  # [B] of the sequences
     structure: Any  # what answers the loss, None for the model's own
+    soft: Any  # what a teacher says, None for nothing
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What the loss is told beside the clamp."""
+        return {"weights": self.weights} if self.soft is None else {"weights": self.weights, "soft": self.soft}
 
 
 class CorpusObjective(Weights):
@@ -40,7 +46,8 @@ class CorpusObjective(Weights):
         self._annotation: list[_Annotation] = []
         self._layers: list[Union[Corpus, DenseCorpus]] = [*map(corpus_of, model.layers)]
         for batch in corpus:
-            self._annotation.append(_Annotation(PackedClamp(batch.allowed), batch.weights, batch.structure))
+            annotation = _Annotation(PackedClamp(batch.allowed), batch.weights, batch.structure, batch.soft)
+            self._annotation.append(annotation)
             docs = DocBatch.of(batch.docs)
             for layer in self._layers:
                 layer.add(docs)
@@ -63,7 +70,8 @@ class CorpusObjective(Weights):
         check = checksum([np.frombuffer(repr(self._loss).encode("utf8"), dtype=np.uint8)])
         for block in self._annotation:
             ruled = None if block.structure is None else np.frombuffer(block.structure.signature, dtype=np.uint8)
-            check = checksum([ruled, *block.clamp.octets, block.weights], check)
+            soft = [] if block.soft is None else [column for part in block.soft[:3] for column in part]
+            check = checksum([ruled, *block.clamp.octets, block.weights, *soft], check)
         for layer in self._layers:
             check = checksum(layer.fingerprint(), check)
         return (*self.layout, check)
@@ -76,10 +84,11 @@ class CorpusObjective(Weights):
         value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(array.shape) for name, array in own.items()}
 
         def differentiate(number: int):
-            clamp, sequence_weights, structure = self._annotation[number]
+            annotation = self._annotation[number]
             outputs = tuple(of_layer.score(number) for of_layer in passes)
-            scores, structure = architecture.join(outputs, shared), structure or self._structure
-            losses, d_scores, impossible = self._loss(structure, scores, clamp.unpacked(), weights=sequence_weights)
+            scores, structure = architecture.join(outputs, shared), annotation.structure or self._structure
+            clamp = annotation.clamp.unpacked()
+            losses, d_scores, impossible = self._loss(structure, scores, clamp, **annotation.beside)
             return losses, impossible, architecture.derivatives(d_scores), architecture.part(d_scores, outputs)
 
         for first in range(0, self.n_batches, _GROUP):

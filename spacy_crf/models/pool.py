@@ -145,17 +145,21 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Any = None) -> None:
 
 
 def pooled_loss(
-    loss: LabelledLoss, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None
+    loss: LabelledLoss, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
 ) -> tuple[Floats, Pooled, NDArray[np.bool_]]:
     """Each member's own loss, and the negative log probability of the texts that are held out, see `ClampedLoss`: by that is
-    told what the members are worth, since other losses may be least where all scores are 0."""
+    told what the members are worth, since other losses may be least where all scores are 0.
+
+    soft: Soft labels, if there are any: for a loss that is expected under these.
+    """
+    of_pool = loss if soft else LogLikelihood()
     weights, held_out = np.ones(len(scores.held_out)) if weights is None else weights, scores.held_out
-    losses, d_pool, impossible = LogLikelihood()(
-        structure, scores.pool, clamp, weights=np.where(held_out, weights, 0.0)
+    losses, d_pool, impossible = of_pool(
+        structure, scores.pool, clamp, weights=np.where(held_out, weights, 0.0), **soft
     )
     d_members = []
     for member in scores.members:
-        of_member, d_member, _ = loss(structure, member, clamp, weights=np.where(held_out, 0.0, weights))
+        of_member, d_member, _ = loss(structure, member, clamp, weights=np.where(held_out, 0.0, weights), **soft)
         losses = losses + of_member
         d_members.append(d_member)
     return losses, Pooled(tuple(d_members), d_pool, held_out), impossible

@@ -25,6 +25,7 @@ class AnnotatedDocs(NamedTuple):
     structure: Any = None  # answers the loss in place of the model's own, where rules hold in training
     alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows beside others
     excluded: Segments = NO_SEGMENTS  # segments that no clamp leaves out, for optimizers that don't ask the structure
+    soft: Any = None  # what a teacher says, see `losses.soft`
 
 
 Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed

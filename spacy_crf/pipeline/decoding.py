@@ -14,6 +14,7 @@ from thinc.api import Model
 
 from .. import arrays
 from ..arrays import Joined, Scores, spread
+from ..errors import Errors
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import ClampedLoss
@@ -22,7 +23,7 @@ from ..types import ChainScores, Floats
 from . import supervision
 from .annotation.annotation import Annotation, Gold
 from .gold_report import GoldReport
-from .supervision import Keys, Supervision
+from .supervision import Keys, Spelt, Supervision
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
@@ -153,11 +154,8 @@ class Decoding:
 
     # ---------------------------------------------------------------------------------------------------- training
 
-    def measure(self, get_examples: Callable[[], Iterable[Example]], alternatives: Optional[str]) -> None:
-        """What the model has to know of the annotation before features are counted: nothing for chains.
-
-        alternatives (str): Key of alternative spans, or None.
-        """
+    def measure(self, get_examples: Callable[[], Iterable[Example]], keys: Keys) -> None:
+        """What the model has to know of the annotation before features are counted: nothing for chains."""
 
     def supervise(
         self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
@@ -170,6 +168,20 @@ class Decoding:
             wrong = supervision.forbid_incorrect(gold, self.annotation, examples, keys.incorrect, report, starts)
         clamp, steps = self.spell(gold.clamp, starts)
         return Supervision(clamp, gold.unset, wrong, steps)
+
+    def spell_spans(self, spans: Segments) -> Spelt:
+        """How single spans are spelt, and tokens outside of all (of label -1).
+
+        RAISES (ValueError): CRF828 if that depends on the span before.
+        """
+        length = spans.end - spans.start
+        starts = np.append(0, np.cumsum(length))
+        named = Segments(starts[:-1], starts[1:], spans.label)
+        found = spans.label >= 0
+        if self.annotation.needs_neighbours:
+            raise ValueError(Errors.CRF828.format(name=self.annotation.name))
+        states = self.annotation.path(Segments(*(column[found] for column in named)), starts)
+        return Spelt(states.astype(np.int64), np.ones(len(states), dtype=np.int64), starts)
 
     def excludes(self, loss: Any) -> bool:
         """Whether a loss can leave out single spans of what the annotation leaves open."""

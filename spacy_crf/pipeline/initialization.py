@@ -82,7 +82,7 @@ def initialize(
         forget(pipe.model)
     read = _clusters(pipe, clusters, goes_on=saved is not None)
     _set_lists(pipe, gazetteers, read, nlp)
-    pipe.decoding.measure(get_examples, Keys.of(pipe.cfg).alternatives)
+    pipe.decoding.measure(get_examples, Keys.of(pipe))
     _count(pipe, get_examples, nlp, had_labels)
     if prepares:
         announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)

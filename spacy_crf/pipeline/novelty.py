@@ -31,13 +31,14 @@ def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
 
 
 def labels_of(pipe: "CRFPipe", examples: Iterable[Example]) -> set[str]:
-    """Labels of the gold annotation and of its alternatives."""
+    """Labels of the gold annotation, of its alternatives and of soft labels."""
     labels = set()
-    key = supervision.Keys.of(pipe.cfg).alternatives
+    keys = supervision.Keys.of(pipe)
     for example in examples:
         labels.update(pipe.annotation.gold_labels(example.reference))
-        if key in example.reference.spans:
-            labels.update(span.label_ for span in example.reference.spans[key])
+        for key in (keys.alternatives, keys.soft):
+            if key in example.reference.spans:
+                labels.update(span.label_ for span in example.reference.spans[key])
     return labels - pipe.annotation.outside
 
 
@@ -51,7 +52,7 @@ class NewFeatures:
         new = self._texts.new_of(pipe, examples)
         if not new:
             return
-        pipe.decoding.measure(lambda: new, supervision.Keys.of(pipe.cfg).alternatives)
+        pipe.decoding.measure(lambda: new, supervision.Keys.of(pipe))
 
         def corpus() -> Iterator[AnnotatedDocs]:
             for block in pipe.training.blocks(new):
@@ -72,7 +73,7 @@ class TextsMet:
 
     def _is_new(self, pipe: "CRFPipe", example: Example) -> bool:
         read = [IDS[name.upper()] for name in pipe.token_attributes]
-        keys = supervision.Keys.of(pipe.cfg)
+        keys = supervision.Keys.of(pipe)
         check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
         if check in self._met:
             return False

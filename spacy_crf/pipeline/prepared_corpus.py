@@ -108,4 +108,4 @@ class PreparedBatch(PreparedCorpus):
         return f"a sequence of the document '{doc.text[:40]}...'"
 
     def _fingerprint(self, examples: list[Example]) -> int:
-        return supervision.fingerprint(self._pipe.annotation, examples, Keys.of(self._pipe.cfg), ANNOTATION)
+        return supervision.fingerprint(self._pipe.annotation, examples, Keys.of(self._pipe), ANNOTATION)

@@ -20,7 +20,7 @@ from . import segment_supervision, supervision
 from .decoding import Decoding, States
 from .gold_report import GoldReport
 from .segment_supervision import Texts
-from .supervision import Gold, Supervision
+from .supervision import Gold, Keys, Spelt, Supervision
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import SegmentRules
@@ -86,12 +86,13 @@ class SegmentDecoding(Decoding):
 
     # ---------------------------------------------------------------------------------------------------- training
 
-    def measure(self, get_examples: Callable[[], Iterable[Example]], alternatives: Optional[str]) -> None:
+    def measure(self, get_examples: Callable[[], Iterable[Example]], keys: Keys) -> None:
         labels = list(self.annotation.labels)
         lengths: dict[str, list[int]] = {label: [] for label in labels}
         for example in get_examples():
-            named = [span for _, span in supervision.aligned_spans([example], alternatives)] if alternatives else []
-            for span in (*example.reference.ents, *named):
+            named = supervision.aligned_spans([example], keys.alternatives) if keys.alternatives else ()
+            likely = supervision.likely_spans(example.reference, keys.soft) if keys.soft else ()
+            for span in (*example.reference.ents, *(span for _, span in named), *likely):
                 if span.label_ in lengths:
                     lengths[span.label_].append(len(span))
         longest = longest_of(self.model.attrs["longest_segment"], labels, lengths)
@@ -101,7 +102,7 @@ class SegmentDecoding(Decoding):
         self.model.attrs["longest"] = longest
 
     def supervise(
-        self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: supervision.Keys, report: GoldReport
+        self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
         self._report_long(self._split(gold.clamp, starts), examples, report)
         clamp, wrong, named = gold.clamp, NO_SEGMENTS, NO_SEGMENTS
@@ -112,6 +113,15 @@ class SegmentDecoding(Decoding):
             incorrect = segment_supervision.find_incorrect(clamp, texts, keys.incorrect)
             wrong = segment_supervision.join_segments(wrong, incorrect)
         return Supervision(clamp, gold.unset, wrong, alternatives=named)
+
+    def spell_spans(self, spans: Segments) -> Spelt:
+        """Those that are too long are cut into the fewest segments that are allowed."""
+        length, step = spans.end - spans.start, self.longest[1 + spans.label]
+        n_pieces = -(-length // step)
+        starts = np.append(0, np.cumsum(n_pieces))
+        lengths = np.repeat(step, n_pieces).astype(np.int64)
+        lengths[starts[1:] - 1] = length - (n_pieces - 1) * step
+        return Spelt(np.repeat(1 + spans.label, n_pieces), lengths, starts)
 
     def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSegments:
         """Cuts segments that are too long into the fewest that are allowed: every token keeps its label.

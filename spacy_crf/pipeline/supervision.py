@@ -4,12 +4,12 @@ import math
 import zlib
 from collections.abc import Iterator
 from numbers import Real
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import ORTH
-from spacy.tokens import Span
+from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 
 from ..errors import Errors
@@ -18,6 +18,10 @@ from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
 from ..types import Clamp, Floats
 from .annotation.annotation import Annotation, Gold, same_words
 from .gold_report import GoldReport, place_of
+
+if TYPE_CHECKING:
+    from ..losses.soft import SoftLabelling
+    from .crf_pipe import CRFPipe
 
 WEIGHT = "crf_weight"  # the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
@@ -28,10 +32,11 @@ class Keys(NamedTuple):
 
     alternatives: Optional[str]
     incorrect: Optional[str]
+    soft: Optional[str] = None
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> "Keys":
-        return cls(*map(settings.get, KEYS))
+    def of(cls, pipe: "CRFPipe") -> "Keys":
+        return cls(*map(pipe.cfg.get, KEYS), pipe.loss.spans_key)
 
 
 class Supervision(NamedTuple):
@@ -43,6 +48,15 @@ class Supervision(NamedTuple):
     steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling takes, see `Scheme.spell`
     # Spans that the annotation allows beside others, where the model looks at spans
     alternatives: Segments = NO_SEGMENTS
+    soft: Optional["SoftLabelling"] = None  # of a teacher
+
+
+class Spelt(NamedTuple):
+    """How spans are spelt: the states of the pieces that each is made of."""
+
+    states: NDArray[np.int64]  # [M]
+    lengths: NDArray[np.int64]  # [M] tokens of the pieces
+    starts: NDArray[np.int64]  # [N + 1] pieces of each span
 
 
 def allow_alternatives(
@@ -158,9 +172,34 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
             for key in filter(None, keys)
             for span in example.reference.spans.get(key, ())
         ]
-        told = repr((len(example.predicted), len(example.reference), spans, _weight(example)))
+        scores = list(example.reference.spans[keys.soft].attrs.items()) if keys.soft in example.reference.spans else []
+        told = repr((len(example.predicted), len(example.reference), spans, scores, _weight(example)))
         check = zlib.crc32(told.encode("utf8"), check)
     return check
+
+
+def soft_scores(group: SpanGroup, key: str) -> list[float]:
+    """The scores of a group of soft labels.
+
+    RAISES (ValueError): CRF825, CRF826 if they are no probabilities.
+    """
+    text = group.doc.text[:40]
+    scores = group.attrs.get("scores")
+    if scores is None or np.ndim(scores) != 1 or len(scores) != len(group):
+        found = "none" if scores is None else f"of shape {np.shape(scores)}"
+        raise ValueError(Errors.CRF825.format(key=key, text=text, n=len(group), found=found))
+    for span, score in zip(group, scores):
+        if not (isinstance(score, Real) and 0.0 <= score <= 1.0):
+            raise ValueError(Errors.CRF826.format(key=key, text=text, span=span.text, label=span.label_, score=score))
+    return [float(score) for score in scores]
+
+
+def likely_spans(doc: Doc, key: str) -> list[Span]:
+    """Soft labels that are more probable than not."""
+    if key not in doc.spans:
+        return []
+    group = doc.spans[key]
+    return [span for span, score in zip(group, soft_scores(group, key)) if score >= 0.5]
 
 
 def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span]]:

@@ -15,6 +15,7 @@ from thinc.api import Optimizer, set_dropout_rate
 
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, doc_bounds
+from ..losses.clamped import SOFT_LABELS
 from ..models.corpus import block_tokens
 from ..models.pool import Pooled, hold_out, pooled_loss
 from ..models.role import AnnotatedDocs
@@ -141,7 +142,7 @@ class Training:
         """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
         starts = DocBatch.of(docs).sequence_starts()
         known = self.supervise(examples, starts, report)
-        told = {"alternatives": known.alternatives, "excluded": known.wrong}
+        told = {"alternatives": known.alternatives, "excluded": known.wrong, "soft": known.soft}
         return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
@@ -157,7 +158,7 @@ class Training:
         weights = supervision.sequence_weights(examples, starts)
         structure = self._structure(docs, known, starts) if kind == "objective" else None
         return AnnotatedDocs(
-            docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong
+            docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
 
     def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
@@ -170,22 +171,30 @@ class Training:
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """What the gold annotation allows, with the alternatives and the incorrect spans."""
-        pipe, keys = self._pipe, Keys.of(self._pipe.cfg)
+        pipe, keys = self._pipe, Keys.of(self._pipe)
         gold = pipe.annotation.gold(examples, starts, report)
         if keys.incorrect:
             supervision.refuse_contradictions(examples, keys.incorrect, pipe.annotation)
-        return pipe.decoding.supervise(gold, examples, starts, keys, report)
+        known = pipe.decoding.supervise(gold, examples, starts, keys, report)
+        if keys.soft is not None:
+            from . import soft_labels  # other losses do without
+
+            known = soft_labels.supervise(pipe, known, examples, starts, report)
+        elif any(SOFT_LABELS in example.reference.spans for example in examples):
+            pipe.tell_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(pipe.loss).__name__)
+        return known
 
     def _usable(self, known: Supervision, kind: str) -> Supervision:
         """The same, less what the loss or the optimizer can't look at: this is said once."""
         pipe = self._pipe
-        who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.excludes(pipe.loss)
+        loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
+        who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.excludes(loss)
         if kind != "objective":
             who, usable = "Optimizers that learn from one sequence after the other", pipe.decoding.walks_around_wrong
         if usable:
             return known
         if len(known.wrong.start):
-            key = Keys.of(pipe.cfg).incorrect
+            key = Keys.of(pipe).incorrect
             pipe.tell_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
         if len(known.steps):
             pipe.tell_once(Warnings.CRFW421, n=len(known.steps), who=who)
@@ -315,7 +324,8 @@ class Training:
         pipe, batch = self._pipe, self.data(examples)
         structure = batch.structure or pipe.decoding.structure
         loss = partial(pooled_loss, pipe.loss) if isinstance(scores, Pooled) else pipe.loss
-        losses, d_scores, impossible = loss(structure, scores, batch.allowed, weights=batch.weights)
+        told = {} if batch.soft is None else {"soft": batch.soft}
+        losses, d_scores, impossible = loss(structure, scores, batch.allowed, weights=batch.weights, **told)
         if impossible.any():
             pipe.tell_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores

@@ -38,6 +38,7 @@ class Annotation:
     found: str  # what is found, in messages
     spans_are_tokens: bool  # whether each token of a span is one by itself
     scores_prefix: str  # in the names of scores
+    needs_neighbours = False  # whether the tags of a span depend on what is in front of it
     may_have_no_labels = False  # whether a component can begin without any
     outside = frozenset([""])  # what names no label in gold annotation
 

@@ -42,6 +42,7 @@ class Entities(Annotation):
 
     def __init__(self, scheme: Scheme):
         self.scheme = scheme
+        self.needs_neighbours = scheme.name == "IOB1"
 
     def _tabulate(self) -> None:
         hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)

@@ -1,0 +1,231 @@
+"""The expected log-likelihood: what a teacher says is a distribution over labellings, and the annotation a certain one.
+
+    loss = log Z - sum_z q(z) · log Z(z)
+
+Here z is a labelling of the tokens of which there are soft labels, q how probable the teacher takes it to be, and Z(z) the sum
+over all labellings that have z and that the annotation of the other tokens allows. With soft labels for all tokens this is the
+cross-entropy of the teacher and the model, log Z - sum_y q(y) · score(y); without any it is the negative log-likelihood.
+
+Scores are sums over pieces (tokens, or segments) and the steps between them, so q is asked for no more than the expected number
+of each. Where tokens have no soft labels, log Z(z) adds up what they reach between each pair of states that may be beside them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import arrays, checks
+from ..arrays import Scores
+from ..inference.structure import Structure, Work
+from ..types import Floats
+from .clamped import SOFT_LABELS, LabelledLoss, LogLikelihood, without_rounding
+from .terms import per_sequence
+
+NO_STATE = -1  # where a run begins or ends a sequence
+
+
+class Pieces(NamedTuple):
+    """How often tokens, or segments, are expected to have a state."""
+
+    begin: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    state: NDArray[np.int64]  # [N]
+    weight: Floats  # [N]
+
+
+class Steps(NamedTuple):
+    """How often a step between two pieces is expected."""
+
+    token: NDArray[np.int64]  # [N] where the second one begins
+    before: NDArray[np.int64]  # [N] states
+    after: NDArray[np.int64]  # [N]
+    weight: Floats  # [N]
+
+
+class Runs(NamedTuple):
+    """Tokens without soft labels, as long as they follow one another: once for each pair of states that may be beside them."""
+
+    begin: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    before: NDArray[np.int64]  # [N] state of the piece before, NO_STATE where the sequence begins
+    after: NDArray[np.int64]  # [N] state of the piece behind, NO_STATE where it ends
+    weight: Floats  # [N]
+    # [S, S] which state, after which, would go on with its span; None where pieces are whole spans
+    goes_on: Optional[NDArray[np.bool_]] = None
+
+
+class SoftLabelling(NamedTuple):
+    """What a teacher, and the annotation beside it, say of a batch."""
+
+    pieces: Pieces
+    steps: Steps
+    runs: Runs
+    has_soft: NDArray[np.bool_]  # [B] which sequences have soft labels
+
+
+@dataclass(frozen=True)
+class SoftLabels(LabelledLoss):
+    """Expected log-likelihood under a teacher's probabilities of spans, or of the labels of tokens: those in
+    ``doc.spans["crf_soft"]`` of the reference Docs, with the probabilities in ``attrs["scores"]``. Annotation beside it counts as
+    in `LogLikelihood`, and comes first.
+
+        log Z - sum_z q(z) · log Z(z)
+
+    spans_key (str): The key of ``doc.spans``.
+    weight (float): How much a sequence with soft labels counts beside one without.
+    """
+
+    label_weights: None = field(default=None, init=False, repr=False)
+    spans_key: str = SOFT_LABELS
+    weight: float = 1.0
+
+    excludes_segments = False
+
+    def __post_init__(self):
+        checks.text("SoftLabels", "spans_key", self.spans_key)
+        checks.positive("SoftLabels", "weight", self.weight)
+
+    @property
+    def of_annotation(self) -> LabelledLoss:
+        return LogLikelihood()
+
+    def __call__(
+        self,
+        structure: Structure[Scores],
+        scores: Scores,
+        clamp: Any,
+        *,
+        weights: Optional[Floats] = None,
+        soft: Optional[SoftLabelling] = None,
+    ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
+        """As `ClampedLoss`, with what soft labels say. Impossible are sequences too of which they say what can't be."""
+        if soft is None:
+            return self.of_annotation(structure, scores, clamp, weights=weights)
+        work = structure.prepare(scores)
+        weights = work.check_weights(weights) * np.where(soft.has_soft, self.weight, 1.0)
+        between = _between(structure, work, clamp, soft.runs)
+        reached = _expected_scores(structure, work, soft) + between.reached
+        impossible = reached == -np.inf
+        weights = np.where(impossible, 0.0, weights)
+        log_z, d_scores = structure.expectations(work, weights=weights)
+        _take_off_expected(structure, work, soft, weights, d_scores)
+        between.take_off(structure, work, weights, d_scores)
+        losses = np.zeros(len(weights))
+        np.subtract(log_z, reached, out=losses, where=~impossible)
+        return weights * without_rounding(losses, log_z, structure.exact), d_scores, impossible
+
+
+# ------------------------------------------------------------------------------------------------- what is expected
+
+
+def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> Floats:
+    """The expected score of the pieces with soft labels, and of the steps between them: float64[B]."""
+    (begin, end, state, weight), steps, scores = soft.pieces, soft.steps, work.scores
+    opens, closes = arrays.ends(work.starts, work.n_tokens)
+    of_pieces = structure.score_pieces(work, begin, end)[np.arange(len(begin)), state]
+    of_pieces += np.where(opens[begin], scores.first[state], 0.0)
+    of_pieces += np.where(closes[end - 1], scores.last[state], 0.0)
+    of_steps = work.transitions[_rows(work, steps.token), steps.before, steps.after]
+    total = np.zeros(work.n_tokens)
+    for token, terms in ((begin, weight * of_pieces), (steps.token, steps.weight * of_steps)):
+        total += np.bincount(token, terms, minlength=work.n_tokens)
+    return _sums(total, work)
+
+
+def _sums(terms: Floats, work: Work) -> Floats:
+    """Sums of what each token has (float64[T]), -inf where any is: float64[B]."""
+    never = terms == -np.inf
+    found = per_sequence(np.where(never, 0.0, terms), work.starts)
+    return np.where(per_sequence(never.astype(float), work.starts) > 0, -np.inf, found)
+
+
+def _take_off_expected(
+    structure: Structure, work: Work, soft: SoftLabelling, weights: Floats, d_scores: Scores
+) -> None:
+    of_token = np.repeat(weights, np.diff(work.starts))
+    (begin, end, state, weight), steps = soft.pieces, soft.steps
+    derivative = np.zeros((len(begin), work.n_states))
+    derivative[np.arange(len(begin)), state] = weight * of_token[begin]
+    expected = structure.derive_pieces(work, begin, end, derivative)
+    d_transitions = expected.transitions.reshape(work.transitions.shape)
+    np.add.at(
+        d_transitions, (_rows(work, steps.token), steps.before, steps.after), steps.weight * of_token[steps.token]
+    )
+    arrays.subtract(d_scores, structure.narrow(work, expected))
+
+
+def _rows(work: Work, token: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the transitions into some tokens stand."""
+    return token if work.per_position else np.zeros_like(token)
+
+
+# ------------------------------------------------------------------------------------- what is open, or annotated, beside it
+
+
+class _Between(NamedTuple):
+    """The runs as sequences of their own."""
+
+    runs: Runs
+    work: Optional[Work]  # None if there are none
+    tokens: NDArray[np.int64]  # [t] their tokens, in the batch
+    sequence: NDArray[np.int64]  # [N] of which they are a part
+    reached: Floats  # [B] expected log sums
+
+    def take_off(self, structure: Structure, work: Work, weights: Floats, d_scores: Scores) -> None:
+        """From the derivative of the loss."""
+        if self.work is None:
+            return
+        begin, end, before, after, weight, _ = self.runs
+        _, expected = structure.expectations(self.work, weights=weight * weights[self.sequence])
+        entered, left = _ends(expected)
+        opening, closing = self.work.ends()
+        d_first, d_last = entered[opening], left[closing]
+        total = arrays.zeros(work.scores)
+        arrays.add_repeated(total, expected, self.tokens)
+        total.first[:] = d_first[before == NO_STATE].sum(axis=0)
+        total.last[:] = d_last[after == NO_STATE].sum(axis=0)
+        d_transitions = total.transitions.reshape(work.transitions.shape)
+        inner, outer = before != NO_STATE, after != NO_STATE
+        np.add.at(d_transitions, (_rows(work, begin[inner]), before[inner]), d_first[inner])
+        by_target = d_transitions.swapaxes(1, 2)
+        np.add.at(by_target, (_rows(work, end[outer]), after[outer]), d_last[outer])
+        arrays.subtract(d_scores, structure.narrow(work, total))
+
+
+def _between(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _Between:
+    begin, end, before, after, weight, goes_on = runs
+    if not len(begin):
+        none = np.zeros(0, dtype=np.int64)
+        return _Between(runs, None, none, none, np.zeros(work.n_sequences))
+    tokens = arrays.ranges(begin, end)
+    starts = np.append(0, np.cumsum(end - begin))
+    inner, outer = before != NO_STATE, after != NO_STATE
+    opening, closing = starts[:-1], starts[1:] - 1
+    clamp = arrays.cut_clamp(clamp, tokens)
+    if goes_on is not None:  # behind a span, what would make it longer
+        at = opening[inner]
+        others = clamp[at] & ~goes_on[before[inner]]
+        clamp[at] = np.where(others.any(axis=1, keepdims=True), others, clamp[at])  # two that touch are one to IO
+    scores = arrays.cut(work.scores, tokens, starts)
+    # A state beside a run says what `first` and `last` say where there is none
+    first, last = np.tile(work.scores.first, (len(begin), 1)), np.tile(work.scores.last, (len(begin), 1))
+    first[inner] = work.transitions[_rows(work, begin[inner]), before[inner]]
+    last[outer] = work.transitions[_rows(work, end[outer]), :, after[outer]]
+    entered, left = _ends(scores)
+    entered[opening] += first
+    left[closing] += last
+    none = np.zeros(work.n_states)
+    scores = scores._replace(first=none, last=none)
+    part = type(work)(scores, clamp, scores)
+    sequence = np.searchsorted(work.starts, begin, side="right") - 1
+    log_z = structure.log_partition(part)
+    reached = np.bincount(sequence, np.where(log_z > -np.inf, weight * log_z, 0.0), minlength=work.n_sequences)
+    reached[sequence[log_z == -np.inf]] = -np.inf
+    return _Between(runs, part, tokens, sequence, reached)
+
+
+def _ends(scores: Scores) -> tuple[Floats, Floats]:
+    """The scores of a state at the token where its piece begins, and where it ends: float64[T, S] each."""
+    return getattr(scores, "begins", scores[0]), getattr(scores, "ends", scores[0])

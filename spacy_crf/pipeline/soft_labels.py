@@ -1,0 +1,248 @@
+"""Soft labels: what a teacher says of texts, read from ``doc.spans`` as `losses.soft` wants it.
+
+A group of spans with ``attrs["scores"]``, as spaCy's `spancat` writes it, says of each span how probable it is that precisely
+these tokens are an entity of this label (of taggers: that each of them has it); what is left for a token is the probability that
+it is none. Of all distributions over labellings with these probabilities the one of largest entropy is meant: given that one span
+ends where another begins, which ones these are does not depend on each other.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Span
+from spacy.training import Example
+
+from ..arrays import ends, ranges, states_of
+from ..errors import Errors
+from ..losses.soft import NO_STATE, Pieces, Runs, SoftLabelling, Steps
+from ..schemes import Segments
+from ..types import Floats
+from .annotation.annotation import same_words
+from .gold_report import GoldReport
+from .supervision import Spelt, Supervision, soft_scores
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
+
+_ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of the scores as they were written
+
+
+class SoftSpans(NamedTuple):
+    """Spans that exclude each other where they overlap."""
+
+    begin: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    label: NDArray[np.int64]  # [N] -1 for none
+    weight: Floats  # [N] their probabilities
+
+    def only(self, which: NDArray) -> "SoftSpans":
+        return SoftSpans(*(column[which] for column in self))
+
+    def plus(self, others: "SoftSpans") -> "SoftSpans":
+        return SoftSpans(*(np.concatenate(both) for both in zip(self, others)))
+
+    def covers(self, n_tokens: int) -> Floats:
+        """How probable it is that a span is at each token: float64[T]."""
+        steps = np.bincount(self.begin, self.weight, n_tokens + 1) - np.bincount(self.end, self.weight, n_tokens + 1)
+        return np.cumsum(steps)[:n_tokens]
+
+
+def supervise(
+    pipe: "CRFPipe", known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+) -> Supervision:
+    """What is known of a batch with what soft labels say of it, if it has any. The clamp leaves what they take to be possible."""
+    key = pipe.loss.spans_key
+    if not any(key in example.reference.spans for example in examples):
+        return known
+    spans, is_soft = _read(pipe, known, examples, starts, report)
+    spans, is_soft = _fit(spans, is_soft & known.unset, _Place(pipe, examples, starts, report))
+    spelt = pipe.decoding.spell_spans(Segments(*spans[:3]))
+    labelling, by_token = _label(spans, spelt, is_soft, starts, pipe)
+    states_of(known.clamp)[is_soft] = by_token[is_soft]
+    label = np.repeat(spans.label, np.diff(spelt.starts))
+    named = Segments(labelling.pieces.begin, labelling.pieces.end, label)
+    both = zip(known.alternatives, (column[label >= 0] for column in named))
+    alternatives = Segments(*map(np.concatenate, both))
+    return known._replace(soft=labelling, unset=known.unset & ~is_soft, alternatives=alternatives)
+
+
+class _Place(NamedTuple):
+    pipe: "CRFPipe"
+    examples: list[Example]
+    starts: NDArray[np.int64]
+    report: GoldReport
+
+    def add(self, tokens: list[int], what: str) -> None:
+        """Reports something about some tokens."""
+        if not tokens:
+            return
+        words = [token for example in self.examples for token in example.predicted]
+        for at in tokens:
+            self.report.add(what, f"at '{words[at].text}' in '{words[at].doc.text[:40]}'")
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def _read(
+    pipe: "CRFPipe", known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+) -> tuple[SoftSpans, NDArray[np.bool_]]:
+    """The spans, and of which tokens they, or their absence, say something (bool[T]).
+
+    RAISES (ValueError): CRF825 to CRF827 for spans that can't be soft labels of the component.
+    """
+    key, rows = pipe.loss.spans_key, []
+    is_soft = np.zeros(int(starts[-1]), dtype=bool)
+    shift = 0
+    for example in examples:
+        if key in example.reference.spans:
+            tokens = slice(shift, shift + len(example.predicted))
+            is_soft[tokens] = True
+            for span, score, aligned in _aligned(example, key):
+                if span.label_ and span.label_ not in pipe.labels:
+                    values = {"label": span.label_, "text": span.doc.text[:40], "known": ", ".join(pipe.labels)}
+                    raise ValueError(Errors.CRF827.format(name=pipe.name, key=key, span=span.text, **values))
+                if not span.label_:
+                    is_soft[tokens][_touched(example, span)] = False
+                elif aligned is None:
+                    report.add_span(span, key, "do not align with the tokens, of which nothing is known then")
+                    is_soft[tokens][_touched(example, span)] = False
+                elif score > 0.0 and len(aligned):
+                    begin, end = shift + aligned.start, shift + aligned.end
+                    rows.append((begin, end, pipe.labels.index(span.label_), score))
+                    if ((starts > begin) & (starts < end)).any() and not pipe.annotation.spans_are_tokens:
+                        report.add_span(span, key, "cross the start of a sentence, and their tokens count as missing")
+                        is_soft[begin:end] = False
+        shift += len(example.predicted)
+    begin, end, label, weight = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    return SoftSpans(*(column.astype(np.int64) for column in (begin, end, label)), weight), is_soft
+
+
+def _aligned(example: Example, key: str) -> Iterator[tuple[Span, float, Optional[Span]]]:
+    """The spans of a reference Doc with their scores, and as spans of the predicted Doc, None for those that do not align."""
+    group = example.reference.spans[key]
+    same = same_words(example.predicted, example.reference)
+    for span, score in zip(group, soft_scores(group, key)):
+        if same:
+            yield span, score, span
+        else:
+            yield span, score, next(iter(example.get_aligned_spans_y2x([span], allow_overlap=True)), None)
+
+
+def _touched(example: Example, span: Span) -> list[int]:
+    """Tokens of the predicted Doc of which a span of the reference has a part."""
+    text = range(span.start_char, span.end_char)
+    return [t.i for t in example.predicted if t.idx < text.stop and t.idx + len(t) > text.start]
+
+
+def _fit(spans: SoftSpans, is_soft: NDArray[np.bool_], place: _Place) -> tuple[SoftSpans, NDArray[np.bool_]]:
+    """The spans that there may be, with those of single tokens outside of all, in the order of their first tokens; and the
+    tokens that they tell of."""
+    n_tokens, key = len(is_soft), place.pipe.loss.spans_key
+    tokens_alone = place.pipe.annotation.spans_are_tokens
+    if tokens_alone:
+        length = spans.end - spans.begin
+        at = ranges(spans.begin, spans.end)
+        spans = SoftSpans(at, at + 1, *(np.repeat(column, length) for column in spans[2:]))
+    n_open = np.append(0, np.cumsum(~is_soft))
+    fits = n_open[spans.begin] == n_open[spans.end]
+    if not tokens_alone:
+        what = f"spans in doc.spans['{key}'] touch tokens that are annotated, or of which nothing is known, and say nothing"
+        place.add(spans.begin[~fits].tolist(), what)
+    spans = spans.only(fits)
+    covered = spans.covers(n_tokens)
+    if tokens_alone:  # every token has a label
+        is_soft = is_soft & (covered > _ROUNDING)
+        weight = spans.weight / np.where(covered > _ROUNDING, covered, 1.0)[spans.begin]
+        return spans._replace(weight=weight).only(np.argsort(spans.begin, kind="stable")), is_soft
+    what = f"tokens have spans in doc.spans['{key}'] whose scores add up to more than 1, and were scaled down"
+    place.add(np.flatnonzero(covered > 1.0 + _TOLERANCE).tolist(), what)
+    scale = np.array([covered[b:e].max() for b, e in zip(spans.begin.tolist(), spans.end.tolist())])
+    spans = spans._replace(weight=spans.weight / np.maximum(1.0, scale))
+    outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)
+    [at] = np.nonzero(outside > _ROUNDING)
+    none = SoftSpans(at, at + 1, np.full(len(at), -1), outside[at])
+    every = spans.plus(none)
+    return every.only(np.argsort(every.begin, kind="stable")), is_soft
+
+
+# ------------------------------------------------------------------------------------------------------------- spelling
+
+
+def _label(
+    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], pipe: "CRFPipe"
+) -> tuple[SoftLabelling, NDArray[np.bool_]]:
+    """What spans say of the states, and which these are at each token: bool[T, S]."""
+    n_tokens, n_pieces = len(is_soft), np.diff(tags.starts)
+    weight = np.repeat(spans.weight, n_pieces)
+    ends_at = np.cumsum(tags.lengths) - np.repeat(np.append(0, np.cumsum(spans.end - spans.begin))[:-1], n_pieces)
+    end = np.repeat(spans.begin, n_pieces) + ends_at
+    pieces = Pieces(end - tags.lengths, end, tags.states, weight)
+    inner = np.ones(len(weight), dtype=bool)
+    inner[tags.starts[:-1]] = False
+    [inner] = np.nonzero(inner)
+    inside = Steps(pieces.begin[inner], tags.states[inner - 1], tags.states[inner], weight[inner])
+    meets = is_soft & ~ends(starts, n_tokens)[0]
+    meets[1:] &= is_soft[:-1]
+    left, right, of_pairs = _pairs(spans, meets)
+    first, last = tags.states[tags.starts[:-1]], tags.states[tags.starts[1:] - 1]
+    between = Steps(spans.begin[right], last[left], first[right], of_pairs)
+    steps = Steps(*(np.concatenate(both) for both in zip(inside, between)))
+    runs = _runs(spans, (first, last), is_soft, starts)
+    runs = runs._replace(goes_on=pipe.decoding.spans.continues)
+    by_token = np.zeros((n_tokens, len(pipe.decoding.label_of_states)), dtype=bool)
+    by_token[ranges(pieces.begin, pieces.end), np.repeat(pieces.state, tags.lengths)] = True
+    has_soft = np.diff(np.append(0, np.cumsum(is_soft))[starts]) > 0
+    return SoftLabelling(pieces, steps, runs, has_soft), by_token
+
+
+def _pairs(spans: SoftSpans, meets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    """The spans that may follow each other at some tokens, and how probable it is that they do. (Spans are in the order of their
+    first tokens.)
+
+        q(left, right) = q(left) · q(right) / q(some span begins here)
+    """
+    n_tokens = len(meets)
+    by_end = np.argsort(spans.end, kind="stable")
+    n_left = np.bincount(spans.end, minlength=n_tokens + 1)[:n_tokens]
+    n_right = np.bincount(spans.begin, minlength=n_tokens)
+    first_left, first_right = (np.cumsum(counts) - counts for counts in (n_left, n_right))
+    n_pairs = np.where(meets, n_left * n_right, 0)
+    token = np.repeat(np.arange(n_tokens), n_pairs)
+    number = np.arange(len(token)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
+    left = by_end[first_left[token] + number // n_right[token]]
+    right = first_right[token] + number % n_right[token]
+    begins = np.bincount(spans.begin, spans.weight, minlength=n_tokens)
+    return left, right, spans.weight[left] * spans.weight[right] / begins[token]
+
+
+def _runs(
+    spans: SoftSpans, states: tuple[NDArray, NDArray], is_soft: NDArray[np.bool_], starts: NDArray[np.int64]
+) -> Runs:
+    """Tokens without soft labels. states: The first and the last one of each span."""
+    n_tokens, (opens, closes) = len(is_soft), ends(starts, len(is_soft))
+    before, after = np.append(True, is_soft[:-1])[:n_tokens], np.append(is_soft[1:], True)[:n_tokens]
+    [begin] = np.nonzero(~is_soft & (opens | before))
+    end = np.flatnonzero(~is_soft & (closes | after)) + 1
+    at_end, at_begin = np.isin(spans.end, begin), np.isin(spans.begin, end)
+    before_runs = _by_token(spans.end[at_end], states[1][at_end], spans.weight[at_end])
+    after_runs = _by_token(spans.begin[at_begin], states[0][at_begin], spans.weight[at_begin])
+    alone = {NO_STATE: 1.0}
+    rows = []
+    for b, e in zip(begin.tolist(), end.tolist()):
+        left = alone if opens[b] else before_runs[b]
+        right = alone if closes[e - 1] else after_runs[e]
+        rows += [(b, e, i, k, p * q) for i, p in left.items() for k, q in right.items()]
+    *columns, weight = np.array(rows, dtype=np.float64).reshape(-1, 5).T
+    return Runs(*(column.astype(np.int64) for column in columns), weight)
+
+
+def _by_token(tokens: NDArray[np.int64], states: NDArray[np.int64], weights: Floats) -> dict[int, dict[int, float]]:
+    """How probable each state is at the ends of spans."""
+    found: dict[int, dict[int, float]] = {}
+    for token, state, weight in zip(tokens.tolist(), states.tolist(), weights.tolist()):
+        of_token = found.setdefault(token, {})
+        of_token[state] = of_token.get(state, 0.0) + weight
+    return found
