@@ -347,6 +347,27 @@ def test_training_starts_from_what_a_saved_component_has_learned(name, tmp_path)
     assert _says(again, examples) == [entities(example.reference) for example in examples]
 
 
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("name", ["encoder", "hidden layer", "pool", "segments, sum"])
+def test_a_component_loads_one_with_other_labels(name):
+    """The layer of the scores had a size that could not change."""
+    factory, config = MODELS[name]
+    nlp, pipe, examples = _trained(config, factory=factory)
+    fewer = spacy.blank("en")
+    other = fewer.add_pipe(factory, config=config)
+    sgd = fewer.initialize(lambda: ner_examples(fewer, ["[Dee](NEW) sings ."]))
+    few, many, says = other.to_bytes(), pipe.to_bytes(), _says(nlp, examples)
+    other.from_bytes(many)
+    assert other.labels == pipe.labels and _says(fewer, examples) == says
+    fewer.update(examples, sgd=sgd)
+    pipe.from_bytes(few)
+    assert pipe.labels == ("NEW",) and pipe.to_bytes() == few
+    pipe.from_bytes(many)
+    assert _says(nlp, examples) == says
+    pipe.from_bytes(spacy.blank("en").add_pipe(factory, config=config).to_bytes())
+    assert not pipe.is_initialized and not pipe.labels
+
+
 @pytest.mark.parametrize("loss", ["LogLikelihood", "Perceptron", "MaxMargin", "SoftmaxMargin", "PseudoLikelihood"])
 def test_losses_of_a_sum(loss):
     nlp, _, examples = _trained({**HYBRID, "loss": {"@losses": f"spacy_crf.{loss}.v1"}})

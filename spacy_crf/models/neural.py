@@ -75,6 +75,11 @@ class EncoderRole(Role):
         super().forget(model)
         unset(model.get_ref("output"))
 
+    def expect(self, model: Model, n_states: int) -> None:
+        """The layer of the scores gets the size of theirs."""
+        if model.get_ref("output").has_dim("nO"):
+            self.resize(model, n_states)
+
     def check(self, model: Model, n_states: int) -> None:
         output, size = model.get_ref("output"), self.kinds * n_states
         check_equal("nO", output.maybe_get_dim("nO"), size)

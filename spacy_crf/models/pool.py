@@ -56,6 +56,7 @@ class PoolRole(Role):
     is_linear = False
 
     def __init__(self, of: Architecture):
+        self.holds_out = True  # whether there are such texts now
         self._of = of
         self.gives, self.structure = of.gives, of.structure
         self.meaning = of.meaning
@@ -67,6 +68,9 @@ class PoolRole(Role):
             member.attrs["role"].resize(member, n_states)
         for name in self.learned:
             model.attrs[name] = model.layers[0].attrs[name]
+
+    def expect(self, model: Model, n_states: int) -> None:
+        tell_members(model)
 
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, {"shares": (len(model.layers),)})
@@ -96,7 +100,6 @@ def put_together(
     attrs = {
         "role": PoolRole(make_role()),
         "held_out": joint.held_out,
-        "holds_out": True,  # whether there are such texts now
         "lr_scale": joint.chain_rate,
         **{attr: members[0].attrs[attr] for attr in (*_SHARED, *make_role().meaning) if attr in members[0].attrs},
     }
@@ -127,7 +130,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
             backprop_member(d_member)
         return []
 
-    share = model.attrs["held_out"] if model.attrs["holds_out"] else 0.0
+    share = model.attrs["held_out"] if role.holds_out else 0.0
     return Pooled(outputs, total, held_out_sequences(docs, total.starts, share)), backprop
 
 
@@ -167,8 +170,9 @@ def pooled_loss(
 
 def hold_out(model: Model, holds_out: bool) -> None:
     """Whether some texts teach the members nothing from here on, where the model is a pool."""
-    if "holds_out" in model.attrs:
-        model.attrs["holds_out"] = holds_out
+    role = model.attrs["role"]
+    if isinstance(role, PoolRole):
+        role.holds_out = holds_out
 
 
 def held_out_sequences(docs: list[Doc], starts: NDArray[np.int64], share: float) -> NDArray[np.bool_]:

@@ -51,6 +51,9 @@ class Role:
         """Makes room for new states behind those that are there. Their weights are zero."""
         raise NotImplementedError
 
+    def expect(self, model: Model, n_states: int) -> None:
+        """Called before what a saved model has learned, with so many states, takes the place of what there is."""
+
     def forget(self, model: Model) -> None:
         """Makes the node what it was before it learned."""
         unset(model)

@@ -66,6 +66,7 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
             raise ValueError(Errors.CRF510.format(setting=node.name, saved=[*params], ours=[*node.param_names]))
         if "role" in node.attrs:
             _choose_attrs(node, attrs)
+            node.attrs["role"].expect(node, n_states)
     model.from_dict(saved)
     for node in nodes:
         if "role" in node.attrs and model.has_dim("nO"):
