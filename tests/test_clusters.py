@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 import spacy
+import srsly
 from spacy.tokens import Doc
 from spacy.util import registry
 from spacy.vectors import Vectors
@@ -17,6 +18,7 @@ from spacy_crf.features.cluster_sources import read_clusters
 from spacy_crf.features.clusters import Clusters, WordClusters, of_lookups, read_file, write_clusters
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.features.vector_clusters import split
+from spacy_crf.pipeline import saving
 
 from .test_features import freeze
 from .util import ner_examples, plain, tag_examples
@@ -310,6 +312,32 @@ def test_components_keep_their_clusters(factory, people, tmp_path):
     texts = ["Zoe met BOB in quebec", "Bob left Rome"] * 5
     one, two = ([doc.to_json() for doc in loaded.pipe(texts, n_process=n, batch_size=2)] for n in (1, 2))
     assert one == two
+
+
+@pytest.mark.issue(14)
+def test_a_table_that_features_of_tokens_and_of_segments_read_is_saved_once(people):
+    """And is one object again. Files that have it twice still load."""
+    nlp = train(blank("semicrf_ner"), str(people))
+    expected, pipe = scores(nlp), nlp.get_pipe("semicrf_ner")
+    [clusters, other] = [features.clusters for features in pipe.feature_stores]
+    words, saved = clusters.to_dict()["words"], pipe.to_bytes()
+    assert clusters is other and sealed.unseal(saving.FORMAT, saved, "").count(words) == 1
+    content = srsly.msgpack_loads(sealed.unseal(saving.FORMAT, saved, ""))
+    twice = sealed.seal(saving.FORMAT, srsly.msgpack_dumps({**content, "model": pipe.model.to_bytes()}))
+    for data in (saved, twice):
+        again = blank("semicrf_ner")
+        stores = again.get_pipe("semicrf_ner").from_bytes(data).feature_stores
+        np.testing.assert_array_equal(scores(again), expected)
+        assert stores[0].clusters == stores[1].clusters == clusters
+        assert (stores[0].clusters is stores[1].clusters) == (data is saved)
+    broken = srsly.msgpack_loads(content["model"])
+    for attrs in broken["attrs"]:
+        for name in attrs.keys() & {"features", "segment_features"}:
+            attrs[name] = srsly.msgpack_dumps({**srsly.msgpack_loads(attrs[name]), "clusters": 7})
+    content["model"] = srsly.msgpack_dumps(broken)
+    with pytest.raises(ValueError, match=r"CRF505: .*CRF509: .*a list that nodes share"):
+        pipe.from_bytes(sealed.seal(saving.FORMAT, srsly.msgpack_dumps(content)))
+    np.testing.assert_array_equal(scores(nlp), expected)
 
 
 def test_unseen_words_are_known_by_their_cluster(people):

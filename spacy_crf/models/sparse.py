@@ -18,6 +18,7 @@ from ..features.clusters import Clusters
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.gazetteers import Gazetteer
 from ..types import Floats, SpanList, TokenFeatures
+from . import lists
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights
 from .scorers import TableScorer, most_lexemes
 from .table import ALL, PairCounter, Part, Table, move_weights
@@ -226,8 +227,8 @@ class SparseFeatures:
     def to_dict(self) -> dict[str, Any]:
         return {
             "templates": self.feature_set.spelled(),
-            "gazetteers": {name: gazetteer.to_dict() for name, gazetteer in self.gazetteers.items()},
-            **({"clusters": self.clusters.to_dict()} if self.clusters is not None else {}),
+            "gazetteers": {name: lists.write(gazetteer) for name, gazetteer in self.gazetteers.items()},
+            **({"clusters": lists.write(self.clusters)} if self.clusters is not None else {}),
             **self.spell({name: table.to_dict() for name, table in self.tables.items()}),
         }
 
@@ -240,8 +241,8 @@ class SparseFeatures:
             differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
         features = copy.copy(self)
-        features.gazetteers = {name: Gazetteer.from_dict(saved) for name, saved in data["gazetteers"].items()}
-        features.clusters = Clusters.from_dict(data["clusters"]) if "clusters" in data else None
+        features.gazetteers = {name: lists.read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
+        features.clusters = lists.read(data["clusters"], Clusters) if "clusters" in data else None
         saved = features.load(data)
         features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
         return features

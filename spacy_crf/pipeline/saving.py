@@ -10,6 +10,7 @@ import srsly
 from thinc.api import Model
 
 from ..errors import Errors
+from ..models.lists import shared_lists
 from ..sealed import Format, seal, unseal
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Saved(NamedTuple):
 
 
 def pack(component: str, settings: dict[str, Any], model: Model) -> bytes:
-    content = {"component": component, "settings": settings, "model": model.to_bytes()}
+    with shared_lists():
+        content = {"component": component, "settings": settings, "model": model.to_bytes()}
     return seal(FORMAT, srsly.msgpack_dumps(content))
 
 
@@ -67,7 +69,8 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
         if "role" in node.attrs:
             _choose_attrs(node, attrs)
             node.attrs["role"].expect(node, n_states)
-    model.from_dict(saved)
+    with shared_lists():
+        model.from_dict(saved)
     for node in nodes:
         if "role" in node.attrs and model.has_dim("nO"):
             node.attrs["role"].check(node, n_states)
