@@ -339,6 +339,11 @@ class Errors(metaclass=_Coded):
         "(upstream = '{upstream}') learns. Name that in [training] frozen_components and annotating_components, or let the mode "
         "be 'adam'."
     )
+    CRF965 = (
+        "Component '{name}': its own optimizer, {optimizer}, would train the features of a pool (joint.mode = 'pool'), but never "
+        "ends. Use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1 in [components.{name}.optimizer]; or null, and features "
+        "learn by what [training.optimizer] names."
+    )
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."

@@ -126,6 +126,45 @@ def test_who_goes_on_learns_from_all_texts_and_weighs_members_as_before(factory,
     assert again.get_pipe(factory).model.get_param("shares").tolist() == before.tolist()
 
 
+LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": "auto"}
+
+
+@FACTORIES
+def test_features_have_their_optimum_before_the_encoder_learns(factory, tmp_path):
+    """That of the texts that are not held out, where they learn by an optimizer of the component's own."""
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config={**POOLS[factory], "optimizer": LBFGS})
+    examples = ner_examples(nlp)
+    sgd = nlp.initialize(lambda: examples)
+    sparse, neural = pipe.model.layers
+    before, start = sparse.to_bytes(), neural.to_bytes()
+    held_out = pipe.model.begin_update([example.predicted for example in examples])[0].held_out
+    alone = spacy.blank("en")
+    parts = {name: part for name, part in POOLS[factory]["model"].items() if name not in ("tok2vec", "joint")}
+    other = alone.add_pipe(factory, config={"model": parts})
+    other.initialize(lambda: examples, nlp=alone)
+    kept = [example for example, is_out in zip(examples, held_out) if not is_out]
+    for _ in range(20):
+        other.update(kept, sgd=registry.resolve({"optimizer": LBFGS})["optimizer"])
+    docs = [example.reference for example in examples]
+    np.testing.assert_allclose(sparse.predict(docs)[0], other.model.predict(docs)[0], atol=0.05)
+    for _ in range(30):
+        nlp.update(examples, sgd=sgd)
+    assert sparse.to_bytes() == before and neural.to_bytes() != start
+    assert (pipe.model.get_param("shares") != 0.5).all()
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    assert _says(again, examples) == _says(nlp, examples)
+    again.update(ner_examples(again, ["[Dee](NEW) sings ."]), sgd=again.resume_training())
+    assert again.get_pipe(factory).model.layers[0].to_bytes() != before  # who goes on learns with all parts
+
+
+def test_only_what_ends_finds_an_optimum():
+    optimizer = {"@optimizers": "spacy_crf.SGD.v1"}
+    with pytest.raises(ValueError, match=r"CRF965.*SGD.*LBFGS"):
+        spacy.blank("en").add_pipe("crf_ner", config={**POOLS["crf_ner"], "optimizer": optimizer})
+
+
 def test_members_of_a_pool_may_listen():
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": ENCODER})

@@ -28,7 +28,7 @@ _SHARED = ("allowed", "longest")  # attributes that the component sets, which me
 class Pooled(NamedTuple):
     """What training sees of a pool."""
 
-    members: tuple[Any, ...]  # the scores of each
+    members: tuple[Any, ...]  # the scores of each that learns
     pool: Any  # their weighted sum
     held_out: NDArray[np.bool_]  # [B] sequences that teach the members nothing, but what each of them is worth
 
@@ -56,7 +56,8 @@ class PoolRole(Role):
     is_linear = False
 
     def __init__(self, of: Architecture):
-        self.holds_out = True  # whether there are such texts now
+        self.holds_out = True  # whether there are texts that teach no member
+        self.at_rest = 0  # of the members, how many don't learn now: the first ones
         self._of = of
         self.gives, self.structure = of.gives, of.structure
         self.meaning = of.meaning
@@ -118,7 +119,9 @@ def tell_members(model: Model) -> None:
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
     role: PoolRole = model.attrs["role"]
     tell_members(model)
-    outputs, backprops = zip(*[member(docs, is_train) for member in model.layers])
+    rest = role.at_rest
+    both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
+    outputs, backprops = zip(*both)
     total = role.total(outputs, model.get_param("shares").astype(np.float64))
     if not is_train:
         return total, _no_backprop
@@ -126,12 +129,12 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     def backprop(d_scores: Pooled) -> list[Doc]:
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay take them away
             model.inc_grad("shares", role.derivatives(d_scores.pool, outputs).astype(np.float32))
-        for backprop_member, d_member in zip(backprops, d_scores.members):
+        for backprop_member, d_member in zip(backprops[rest:], d_scores.members):
             backprop_member(d_member)
         return []
 
     share = model.attrs["held_out"] if role.holds_out else 0.0
-    return Pooled(outputs, total, held_out_sequences(docs, total.starts, share)), backprop
+    return Pooled(outputs[rest:], total, held_out_sequences(docs, total.starts, share)), backprop
 
 
 def _no_backprop(d_scores: Any) -> list[Doc]:
@@ -168,11 +171,14 @@ def pooled_loss(
     return losses, Pooled(tuple(d_members), d_pool, held_out), impossible
 
 
-def hold_out(model: Model, holds_out: bool) -> None:
-    """Whether some texts teach the members nothing from here on, where the model is a pool."""
+def wake(model: Model, *, holds_out: bool) -> None:
+    """From here on all members learn, where the model is a pool.
+
+    holds_out (bool): Whether some texts are held out.
+    """
     role = model.attrs["role"]
     if isinstance(role, PoolRole):
-        role.holds_out = holds_out
+        role.holds_out, role.at_rest = holds_out, 0
 
 
 def held_out_sequences(docs: list[Doc], starts: NDArray[np.int64], share: float) -> NDArray[np.bool_]:

@@ -128,6 +128,10 @@ class CRFOptimizer(Optimizer):
         """Why there is nothing left to improve for this key, None as long as there may be."""
         return None
 
+    def forget(self, key: str) -> None:
+        """The next step of this component is the first one."""
+        self._runs.pop(key, None)
+
     def __call__(self, key, weights, gradient, *, lr_scale=1.0):
         raise ValueError(Errors.CRF202.format(optimizer=type(self).__name__, key=key))
 

@@ -28,6 +28,7 @@ from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..models.emissions import EmissionFeatures
+from ..models.pool import PoolRole
 from ..models.role import gives
 from ..models.sparse import prune
 from ..schemes import NO_SEGMENTS, Segments
@@ -119,6 +120,7 @@ class CRFPipe(TrainablePipe):
         # Whether optimizers can be given the objective: all scores are sums of weights
         self.is_linear = all(node.attrs["role"].is_linear for node in model.walk() if "role" in node.attrs)
         self.has_encoder = model.has_ref("tok2vec")
+        self.is_pool = isinstance(model.attrs["role"], PoolRole)
         self.annotation = annotation
         self.loss = loss
         self.optimizer = optimizer

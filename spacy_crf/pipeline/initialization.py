@@ -22,6 +22,7 @@ from .gold_report import GoldReport, reported_once
 from .gradient_step import forget_gradients
 from .listening import require_upstream
 from .novelty import NewFeatures, labels_of
+from .pooling import find_optimum
 from .prepared_corpus import InitialCorpus
 from .supervision import Keys
 from .training import takes_objective, view_for
@@ -61,9 +62,10 @@ def initialize(
         pipe.warn(Warnings.CRFW401)
         if wants_stream:
             pipe.warn(Warnings.CRFW404, optimizer=type(optimizer).__name__)
+    finds_optimum = pipe.training.finds_optimum
     prepares = wants_stream and corpus is not None and pipe.is_linear and not pipe.has_encoder
-    if prepares:
-        _check_annotators(pipe, nlp, type(optimizer).__name__)
+    if nlp is not None and (prepares or finds_optimum):
+        _check_annotators(pipe, nlp, type(optimizer if prepares else pipe.optimizer).__name__)
     validate_get_examples(get_examples, f"{type(pipe).__name__}.initialize")
     check_lexeme_norms(pipe.vocab, pipe.name)
     get_examples = at_least_one(get_examples, pipe.name, nlp, has_own=corpus is not None)
@@ -84,6 +86,8 @@ def initialize(
     _set_lists(pipe, gazetteers, read, nlp)
     pipe.decoding.measure(get_examples, Keys.of(pipe))
     _count(pipe, get_examples, nlp, had_labels)
+    if finds_optimum and pipe.training.new_features is None:
+        find_optimum(pipe, _as_in_training(pipe, get_examples(), nlp))
     if prepares:
         announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
         pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))

@@ -17,7 +17,7 @@ from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, doc_bounds
 from ..losses.clamped import SOFT_LABELS
 from ..models.corpus import block_tokens
-from ..models.pool import Pooled, hold_out, pooled_loss
+from ..models.pool import Pooled, pooled_loss, wake
 from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
 from ..schemes import NO_SEGMENTS, NO_STEPS
@@ -28,6 +28,7 @@ from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
 from .listening import require_rest, require_vectors
 from .novelty import NewFeatures, add_labels
+from .pooling import check_pooled
 from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
 from .supervision import Keys, Supervision
 
@@ -66,10 +67,12 @@ class Training:
         self._evaluation = 0.0  # microseconds that the last one took, as estimated
         self._tick: Optional[Tick] = None  # by which the clock hears of the next step
         # Whether the optimizer asks for the objective; None until the first step tells
-        is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False)
+        is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False) and not self.finds_optimum
         self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
         if optimizer is not None:
             self.check_fit(optimizer)
+            if self.finds_optimum:
+                check_pooled(pipe)
             if getattr(optimizer, "averaging", False):
                 # `spacy train` evaluates with the averages of [training.optimizer] only
                 optimizer.assigns_averages = True
@@ -82,19 +85,25 @@ class Training:
         """The model has been initialized."""
         self.corpus = self.new_features = None
         self._batch = []
-        hold_out(self._pipe.model, True)
+        wake(self._pipe.model, holds_out=True)
 
     # ------------------------------------------------------------------------------------------------- by what
 
     def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
         """What the component learns by where the pipeline is given an optimizer: its own, if it has one. One that steps aside
-        (`Minibatch`) does so for optimizers that ask for the objective, and where there is an encoder."""
+        (`Minibatch`) does so for optimizers that ask for the objective, and where there is an encoder; and a pool's that asks
+        for the objective has done its work by then."""
         own = self._pipe.optimizer
-        if own is None:
+        if own is None or self.finds_optimum:
             return given
         if getattr(own, "steps_aside", False) and given is not None:
             return own if self._pipe.is_linear and not takes_objective(given) else given
         return own
+
+    @property
+    def finds_optimum(self) -> bool:
+        """Whether the component's own optimizer is for the features of a pool, see `pooling.py`."""
+        return self._pipe.is_pool and takes_objective(self._pipe.optimizer)
 
     def foresee(self, nlp: Optional[Language]) -> Optional[Optimizer]:
         """The optimizer, as far as it is known before the first step.
@@ -383,7 +392,7 @@ class Training:
         if not self.has_read_corpus:
             self.corpus = None
         self.new_features = NewFeatures()
-        hold_out(self._pipe.model, False)  # a correction is to be learned, whatever its words
+        wake(self._pipe.model, holds_out=False)  # a correction is to be learned, whatever its words
         self._pipe.told.discard(_GOES_ON)
         counts = self._pipe.is_initialized and self._pipe.is_linear
         self.going_on = GoingOn(self.frame().evidence()) if counts else None

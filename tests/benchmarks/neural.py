@@ -25,7 +25,7 @@ from .measure import entity_f1, show
 from .rivals import cache_folder
 
 EVALUATIONS = 10  # on dev
-LEARNERS = {"sparse": "crf_ner", "tok2vec": "crf_ner_tok2vec", "hybrid": "crf_ner_hybrid"}
+LEARNERS = {"sparse": "crf_ner", "tok2vec": "crf_ner_tok2vec", "hybrid": "crf_ner_hybrid", "pool": "crf_ner_pool"}
 
 
 class Learned(NamedTuple):
