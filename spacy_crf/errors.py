@@ -438,6 +438,39 @@ class Errors(metaclass=_Coded):
         "Component '{name}' can't explain anything in '{doc}': doc.spans['crf_blocked'] leaves some of its tokens without any "
         "label."
     )
+    CRF800 = (
+        "The feature template '{template}' reads vectors of words, and there are none. Name a pipeline with vectors as "
+        "[initialize] vectors, or as [initialize.components.NAME] vectors. A model that was saved without its vectors can't be "
+        "used: train it again."
+    )
+    CRF801 = (
+        "In the feature template '{template}', vector is not possible: it stands alone, as in 'vector[-1..1]', among the "
+        "templates of tokens, not in those of segments and transitions. What can be joined are clusters, which vectors give too "
+        '(clusters = "vectors").'
+    )
+    CRF802 = (
+        "[initialize.components.{name}]: vectors = {value} is not possible: it must be the path or name of a pipeline with "
+        "vectors; or a table with this as 'path' (those of [initialize] vectors without), and perhaps 'dims', how many numbers a "
+        "vector is reduced to, and 'length', that vectors have in the mean."
+    )
+    CRF803 = "The vectors of {source} can't be used as features: {reason}."
+    CRF804 = (
+        "Vectors of {width} numbers, those of {source}, can't be reduced to {dims}: give a smaller number as dims in "
+        "[initialize.components.NAME.vectors], or leave it out."
+    )
+    CRF805 = (
+        "[initialize.components.{name}] vectors = {path} can't be read: {reason} Give the path or name of a pipeline with "
+        "vectors, as `spacy init vectors` and `spacy crf vectors` make it."
+    )
+    CRF806 = (
+        "Component '{name}' can't go on with other vectors than those it learned with ([initialize] vectors, or [initialize."
+        "components.{name}] vectors): its weights would mean something else. Give the same, or none, or leave out start_from to "
+        "begin anew."
+    )
+    CRF807 = (
+        "Component '{name}' was given vectors that no template reads. Add templates such as 'vector[-1..1]', or leave out "
+        "[initialize.components.{name}] vectors."
+    )
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '
@@ -557,6 +590,10 @@ class Warnings(metaclass=_Coded):
     CRFW885 = (
         "{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find nothing. Put the "
         "component that sets it before this one and name it in [training.annotating_components], or leave these templates out."
+    )
+    CRFW800 = (
+        "{name}: none of the {n} words of the training data has a vector: templates that read vectors find nothing. Are they of "
+        "another language, or spelled otherwise?"
     )
     CRFW940 = (
         "{name}: none of the {n} words of the training data is in a cluster: templates that read clusters find nothing. Are they "

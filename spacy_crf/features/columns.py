@@ -13,12 +13,12 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..kernels.hashing import place
-from .clusters import Clusters
 from .doc_batch import DocBatch
 from .document import DOCUMENT_ATTRIBUTES, READS, read_document
 from .gazetteers import Gazetteer
 from .items import Items, Source, read_items
-from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, padding_values
+from .lexemes import LEXEME_ATTRIBUTES, NO_TABLES, LexemeTable, WordTables, padding_values
+from .word_vectors import VECTOR
 
 # Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
 STRING_ATTRIBUTES = ("norm", "tag", "pos", "morph", "dep", "lemma", "ent_type", "ent_kb_id", "ent_id", "lang")
@@ -30,7 +30,7 @@ ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 def known_attributes() -> str:
     """For error messages: everything a template may name."""
-    names = sorted([*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES])
+    names = sorted([*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, VECTOR])
     return ", ".join([*names, "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"])
 
 
@@ -53,7 +53,7 @@ class ColumnReader:
     lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns.
     gazetteers: By the name of their attribute; their columns follow.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
-    clusters: Those that attributes of the lexeme read.
+    words: Clusters that attributes of the lexeme read, and vectors of words.
     reach: Largest offset of any template.
     """
 
@@ -65,7 +65,7 @@ class ColumnReader:
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
-        clusters: Optional[Clusters] = None,
+        words: WordTables = NO_TABLES,
         reach: int,
         padding: bool,
     ):
@@ -74,7 +74,7 @@ class ColumnReader:
         self.document_attributes = document_attributes
         self.gazetteers = gazetteers
         self.item_sources = item_sources
-        self.clusters = clusters
+        self.words = words
         self.reach = reach
         self.padding = padding
         self.max_lexemes = 500_000  # words kept in the table before it is started anew
@@ -92,12 +92,15 @@ class ColumnReader:
         """While names are kept, ``name_of`` can spell the values read since; reading is slower and the table new."""
         self.names = {} if keep else None
         if keep:
-            for source in (*self.gazetteers.values(), *([self.clusters] if self.clusters is not None else [])):
+            for source in (
+                *self.gazetteers.values(),
+                *([self.words.clusters] if self.words.clusters is not None else []),
+            ):
                 self.names.update(source.value_names)
         self._table = self._new_table()
 
     def _new_table(self) -> LexemeTable:
-        return LexemeTable(self.lexeme_attributes, self.reach, self.padding, self.names, self.clusters)
+        return LexemeTable(self.lexeme_attributes, self.reach, self.padding, self.names, self.words)
 
     def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
         """Values of an attribute for humans; for values read since names are kept."""

@@ -20,8 +20,9 @@ from .document import DOCUMENT_ATTRIBUTES, READS
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
-from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, columns_of
+from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, WordTables, columns_of
 from .templates import Part, Template, parse_templates
+from .word_vectors import VECTOR, WordVectors
 
 _OWNER = "spacy_crf.features.v1"
 
@@ -57,7 +58,8 @@ class FeatureSet:
         if not self.templates:
             raise ValueError(Errors.CRF107)
         for template in self.templates + self.transitions:
-            self._check(template)
+            if not _is_vector(template) or template in self.transitions:
+                self._check(template)
 
     def _check(self, template: Template) -> None:
         for attribute, _ in template.parts:
@@ -83,6 +85,16 @@ class FeatureSet:
         return not WIDTHS.keys().isdisjoint(self._attributes())
 
     @property
+    def vector_offsets(self) -> list[int]:
+        """Where the templates read vectors of words."""
+        return [template.parts[0].offset for template in self.templates if _is_vector(template)]
+
+    @property
+    def counted(self) -> list[Template]:
+        """The templates of states whose features are counted: all but those of vectors."""
+        return [template for template in self.templates if not _is_vector(template)]
+
+    @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read; earlier components may write them."""
         return [attribute for attribute in self._attributes() if attribute in TOKEN_ATTRIBUTES]
@@ -96,13 +108,20 @@ class FeatureSet:
         parts = (part for template in self.templates + self.transitions for part in template.parts)
         return list(dict.fromkeys(part.attribute for part in parts))
 
-    def reader(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> ColumnReader:
-        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters that are not there."""
+    def reader(
+        self,
+        gazetteers: dict[str, Gazetteer],
+        clusters: Optional[Clusters] = None,
+        vectors: Optional[WordVectors] = None,
+    ) -> ColumnReader:
+        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters, CRF800 for vectors that are not there."""
         attributes = self._attributes()
         for template in self.templates + self.transitions:
             for attribute, _ in template.parts:
                 if attribute in WIDTHS and clusters is None:
                     raise ValueError(Errors.CRF940.format(template=template))
+                if attribute == VECTOR and vectors is None:
+                    raise ValueError(Errors.CRF800.format(template=template))
                 if attribute.startswith("in:") and attribute[3:] not in gazetteers:
                     known = ", ".join(gazetteers) or "none"
                     raise ValueError(Errors.CRF106.format(template=template, name=attribute[3:], known=known))
@@ -117,15 +136,18 @@ class FeatureSet:
             of_document,
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
-            clusters=clusters if self.reads_clusters else None,
+            words=WordTables(clusters if self.reads_clusters else None, vectors if self.vector_offsets else None),
             reach=max(offsets),
             padding=self.padding,
         )
 
 
 def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) -> None:
-    """RAISES (ValueError): CRF103, CRF104 or CRF105, with the template, if there is no such attribute, extension or function."""
+    """RAISES (ValueError): CRF103, CRF104 or CRF105, with the template, if there is no such attribute, extension or function;
+    CRF801 if its value is no feature, but several."""
     kind, _, name = attribute.rpartition(":")
+    if attribute == VECTOR:
+        raise ValueError(Errors.CRF801.format(template=template))
     if kind == "ext" and name not in Underscore.token_extensions:
         known = ", ".join(sorted(Underscore.token_extensions)) or "none"
         raise ValueError(Errors.CRF104.format(template=template, name=name, known=known))
@@ -134,6 +156,10 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
     if kind in ("", "if", "doc") and attribute not in {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES}:
         raise ValueError(Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes()))
+
+
+def _is_vector(template: Template) -> bool:
+    return [part.attribute for part in template.parts] == [VECTOR]
 
 
 def _is_item(attribute: str) -> bool:

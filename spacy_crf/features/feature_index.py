@@ -329,8 +329,46 @@ class HashedIndex:
         return {"hashed_rows": self._n_rows}
 
 
-def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex":
+class VectorIndex:
+    """Rows of the numbers of vectors: those of the vector at the first offset, then of that at the next. All tokens have them.
+
+    offsets (list[int]), width (int)
+    """
+
+    def __init__(self, offsets: list[int], width: int):
+        self.offsets = offsets
+        self.width = width
+
+    def __len__(self) -> int:
+        return len(self.offsets) * self.width
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """What tells this index from another."""
+        return np.array([self.width, *self.offsets], dtype=np.int64).view(np.uint64)
+
+    def rows_of(self, other: "VectorIndex") -> NDArray[np.int64]:
+        """Where the rows of another index are: it has the same."""
+        return np.arange(len(self))
+
+    def name(self, row: int) -> str:
+        return f"vector[{self.offsets[row // self.width]}]=#{row % self.width}"
+
+    def names(self) -> list[str]:
+        return list(map(self.name, range(len(self))))
+
+    def keep(self, rows: NDArray[np.bool_]) -> "VectorIndex":
+        """All rows stay: their numbers are those of the vectors."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"vector_offsets": self.offsets, "width": self.width}
+
+
+def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex | VectorIndex":
     """Whichever index was saved."""
+    if "vector_offsets" in data:
+        return VectorIndex(list(data["vector_offsets"]), data["width"])
     return HashedIndex(data["hashed_rows"]) if "hashed_rows" in data else FeatureIndex.from_dict(data)
 
 

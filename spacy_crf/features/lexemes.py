@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from spacy.vocab import Vocab
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
 from .clusters import WIDTHS, Clusters, with_zeros
 from .feature_index import HashTable
+from .word_vectors import WordVectors
 
 _FLAGS = [
     "is_alpha",
@@ -79,13 +80,23 @@ _vocab = attrgetter("vocab")
 LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *WIDTHS, *_IF]
 
 
+class WordTables(NamedTuple):
+    """Tables by which words are looked up."""
+
+    clusters: Optional[Clusters] = None
+    vectors: Optional[WordVectors] = None
+
+
+NO_TABLES = WordTables()
+
+
 class LexemeTable:
     """Columns of lexeme attributes by lexeme number, filled as lexemes are met.
 
     The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full,
     its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
 
-    clusters (Clusters): Those that some of the attributes read.
+    words (WordTables): Clusters that some of the attributes read, and vectors, which are kept beside the columns.
     """
 
     def __init__(
@@ -94,13 +105,17 @@ class LexemeTable:
         reach: int,
         padding: bool,
         names: Optional[dict[int, str]] = None,
-        clusters: Optional[Clusters] = None,
+        words: WordTables = NO_TABLES,
     ):
         self.attributes = attributes
         self.names = names
         self._lock = threading.Lock()
         self.columns = np.empty((max(1024, 4 * reach), len(attributes)), dtype=np.uint64)  # [V, C1]
         self.columns[: 2 * reach] = padding_values(reach, padding, names)[:, None]
+        # Positions outside a sequence have vectors of zeros
+        clusters, self._word_vectors = words
+        width = 0 if self._word_vectors is None else self._word_vectors.width
+        self.vectors = np.zeros((len(self.columns), width), dtype=np.float32)  # [V, D]
         further = [column for column, name in enumerate(attributes) if " " in name and not name.endswith(" 0")]
         self.columns[: 2 * reach, further] = ABSENT  # such a position has one value
         self._size = self._n_padding = 2 * reach
@@ -119,6 +134,11 @@ class LexemeTable:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def words(self) -> NDArray[np.float32]:
+        """The vectors of the words that were met: float32[N, D]."""
+        return self.vectors[self._n_padding : self._size]
 
     @property
     def in_clusters(self) -> tuple[int, int]:
@@ -186,7 +206,8 @@ class LexemeTable:
                 for length, of_length in zip(lengths, hashes.T.tolist()):
                     affix = slice(length) if length > 0 else slice(length, None)
                     self.names.update(zip(of_length, map(itemgetter(affix), texts)))
-        self._append(rows)
+        vectors = None if self._word_vectors is None else self._word_vectors.of(lexemes)
+        self._append(rows, vectors)
         self._index.insert(np.array(orths, dtype=np.uint64))
 
     def _hash(self, value: Any) -> int:
@@ -197,14 +218,21 @@ class LexemeTable:
             self.names[hashed] = value
         return hashed
 
-    def _append(self, rows: NDArray[np.uint64]) -> None:
+    def _append(self, rows: NDArray[np.uint64], vectors: Optional[NDArray[np.float32]]) -> None:
         size = self._size + len(rows)
         if size > len(self.columns):
-            grown = np.empty((max(size, 2 * len(self.columns)), len(self.attributes)), dtype=np.uint64)
-            grown[: self._size] = self.columns[: self._size]
-            self.columns = grown
+            self.columns, self.vectors = (_grown(array, self._size, size) for array in (self.columns, self.vectors))
         self.columns[self._size : size] = rows
+        if vectors is not None:
+            self.vectors[self._size : size] = vectors
         self._size = size
+
+
+def _grown(array: NDArray, used: int, size: int) -> NDArray:
+    """A new array with room for more rows: other threads may be reading the old one."""
+    grown = np.zeros((max(size, 2 * len(array)), array.shape[1]), dtype=array.dtype)
+    grown[:used] = array[:used]
+    return grown
 
 
 def _points(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

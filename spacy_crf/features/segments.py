@@ -221,6 +221,11 @@ class SegmentFeatureSet:
         return self._attributes.reads_clusters
 
     @property
+    def vector_offsets(self) -> list[int]:
+        """Segments read no vectors."""
+        return []
+
+    @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
         return self._attributes.token_attributes
@@ -230,8 +235,10 @@ class SegmentFeatureSet:
         """Custom extensions that the templates read."""
         return self._attributes.extensions
 
-    def reader(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> ColumnReader:
-        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters that are not there."""
+    def reader(
+        self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None, vectors: None = None
+    ) -> ColumnReader:
+        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters that are not there. Segments read no vectors."""
         for template in self.templates:
             for kind, name, _ in template.parts:
                 if kind in _PHRASES and name not in gazetteers:

@@ -14,9 +14,10 @@ from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
 from .emissions import EmissionFeatures, Emissions
 from .frozen import DenseCorpus
-from .sparse import Found, SparseFeatures, SparseRole
+from .sparse import VECTORS, Found, SparseFeatures, SparseRole
 from .table import Part, parts_for
 from .windows import KindRows
+from .word_vectors import CorpusVectors
 
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer where transitions depend on the position,
 # and of many tags so many that their scores stay in the cache (with 117 tags, 8 % of a pass)
@@ -122,12 +123,16 @@ class EmissionCorpus(Corpus):
         self._builder = KindBuilder(features.compiled.templates["states"], features.states.index)
         self._blocks: list[CorpusTokens] = []  # in place of the features that are found
         self.pairs: list[Optional[TokenFeatures]] = []  # of transition templates
+        has_vectors = VECTORS in features.tables
+        self.vectors = CorpusVectors(features.tables[VECTORS], features.reader.reach) if has_vectors else None
 
     def add(self, docs: DocBatch) -> None:
         compiled = self.features.compiled
         columns, of_pairs = compiled.reader.read(docs), compiled.templates.get("transitions")
         self._blocks.append(self._builder.add(columns))
         self.pairs.append(of_pairs.rows(columns, self.features.transitions.index) if of_pairs else None)
+        if self.vectors is not None:
+            self.vectors.add(columns)
 
     def finish(self) -> None:
         often = max(2, int(_OFTEN * self.features.n_states))
@@ -137,10 +142,14 @@ class EmissionCorpus(Corpus):
         # From here on the rest says where the weights of its features begin
         self.blocks = [block._replace(rest=states.first_slots(block.rest)) for block in blocks]
         del self._builder, self._blocks
+        if self.vectors is not None:
+            self.vectors.finish()
 
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
         for starts, kinds, rest, items in self.blocks:
             yield from (*kinds, starts, rest, items.rows)
+        if self.vectors is not None:
+            yield from self.vectors.fingerprint()
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "EmissionPass":
         return EmissionPass(self, weights, threads)
@@ -153,6 +162,10 @@ class EmissionPass(Pass):
         self._tables = [kinds.score(self._slots["states"], threads=threads) for kinds in corpus.kinds]
         self._d_tables = [kinds.zeros() for kinds in corpus.kinds]
         self._d_slots = self._states.zero_slots()
+        self._vectors = corpus.vectors
+        if self._vectors is not None:
+            self._of_words = self._vectors.score(weights[VECTORS], threads=threads)
+            self._d_words = self._vectors.zeros()
 
     def score(self, number: int) -> Emissions:
         starts, kinds, rest, items = self._corpus.blocks[number]
@@ -160,21 +173,25 @@ class EmissionPass(Pass):
         for rows, of_tokens, table in zip(self._corpus.kinds, kinds, self._tables):
             rows.add_scores(of_tokens, starts, table, scores["scores"])
         self._states.add_references(rest, self._slots["states"], scores["scores"])
+        if self._vectors is not None:
+            self._vectors.add_scores(number, self._of_words, scores["scores"])
         self._features.add_scores("states", items, self._slots, scores)
         if self._corpus.pairs[number] is not None:
             self._features.add_scores("transitions", self._corpus.pairs[number], self._slots, scores)
         return self._features.output(scores, starts, None)
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Emissions]) -> None:
-        batches = [(self._corpus.blocks[n], self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
+        batches = [(n, self._corpus.blocks[n], self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
         pair_table, gradients = self._features.transitions, self._gradients
 
         def collect(part: Part) -> None:
-            for (starts, kinds, rest, items), pairs, d in batches:
+            for number, (starts, kinds, rest, items), pairs, d in batches:
                 for rows, of_tokens, d_table in zip(self._corpus.kinds, kinds, self._d_tables):
                     rows.scatter(of_tokens, starts, d.scores, d_table, part=part)
                 self._states.scatter_references(rest, d.scores, self._d_slots, part=part)
                 self._states.scatter(items, d.scores, gradients["states"], part=part)
+                if self._vectors is not None:
+                    self._vectors.scatter(number, d.scores, self._d_words, part=part)
                 if pairs is not None:
                     pair_table.scatter(pairs, d.transitions, gradients["transitions"], part=part)
 
@@ -187,6 +204,8 @@ class EmissionPass(Pass):
 
         run_chunks(scatter, parts_for(self._threads), self._threads)
         self._gradients["states"] += self._states.weights_of(self._d_slots)
+        if self._vectors is not None:
+            self._gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
         return self._gradients
 
 

@@ -17,12 +17,13 @@ from ..arrays import states_of
 from ..errors import announcements
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
-from ..features.feature_index import CountingTable, HashedIndex
-from ..types import Clamp, Floats, SpanList
+from ..features.feature_index import CountingTable, HashedIndex, VectorIndex
+from ..types import Clamp, Floats, SpanList, TokenFeatures
 from . import sparse
 from .role import AnnotatedDocs, Corpus, Sizes, check_equal, gives
-from .sparse import Kind, SparseFeatures, SparseRole
+from .sparse import VECTORS, Counter, Kind, SparseFeatures, SparseRole
 from .table import PairCounter, Table
+from .word_vectors import VectorCounter, VectorWeights, token_vectors
 
 
 class Emissions(NamedTuple):
@@ -51,7 +52,11 @@ class CompiledFeatures(NamedTuple):
 class EmissionFeatures(SparseFeatures):
     """Features of tokens that weigh states, and pairs of a state and the one before."""
 
-    kinds: ClassVar = {"states": Kind("states", "scores"), "transitions": Kind("transitions", "transitions")}
+    kinds: ClassVar = {
+        "states": Kind("states", "scores"),
+        "transitions": Kind("transitions", "transitions"),
+        VECTORS: Kind(VECTORS, "scores"),
+    }
 
     @property
     def states(self) -> Table:
@@ -62,30 +67,55 @@ class EmissionFeatures(SparseFeatures):
         return self.tables["transitions"]
 
     def compile(self) -> CompiledFeatures:
-        reader, both = self.feature_set.reader(self.gazetteers, self.clusters), self.feature_set
-        templates = {"states": both.templates} | ({"transitions": both.transitions} if both.transitions else {})
+        reader, both = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors), self.feature_set
+        templates = {"states": both.counted} | ({"transitions": both.transitions} if both.transitions else {})
         return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in templates.items()})
 
     def widths(self, n_states: int) -> dict[str, int]:
-        return {"states": n_states, "transitions": n_states * n_states}
+        of_vectors = {VECTORS: n_states} if self.feature_set.vector_offsets else {}
+        return {"states": n_states, "transitions": n_states * n_states, **of_vectors}
+
+    def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:
+        of_vectors = {}
+        if VECTORS in self.tables:
+            of_vectors = {VECTORS: token_vectors(columns, self.tables[VECTORS].index)}
+        return {**super().find(columns), **of_vectors}
+
+    def vector_weights(self, kind: str, weights: dict[str, NDArray[np.float32]]) -> Optional[VectorWeights]:
+        if kind != "states" or VECTORS not in self.tables:
+            return None
+        return VectorWeights.of(self.tables[VECTORS], weights[VECTORS])
 
     def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> Emissions:
         return Emissions(scores["scores"], scores.get("transitions"), starts)
 
-    def counters(self) -> dict[str, PairCounter]:
+    def counters(self) -> dict[str, Counter]:
         compiled = self.compiled.templates.items()
-        return {
+        counters = {
             kind: PairCounter(IndexBuilder(some, self.tables[kind].index), self.tables[kind]) for kind, some in compiled
         }
+        if VECTORS in self.tables:
+            counters[VECTORS] = self.vector_counter()
+        return counters
 
-    def count(
-        self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, PairCounter], sizes: Sizes
-    ) -> None:
+    def vector_counter(self) -> VectorCounter:
+        return VectorCounter(self.tables[VECTORS], self.feature_set.vector_offsets, self.vectors.width)
+
+    def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
         allowed = states_of(batch.allowed)
         counters["states"].add(counters["states"].builder.add(columns), *tags_allowed(allowed, batch.unset))
         if "transitions" in counters:
             of_pairs = counters["transitions"]
             of_pairs.add(of_pairs.builder.add(columns), *pairs_allowed(allowed, batch.starts))
+        if VECTORS in counters:
+            counters[VECTORS].add(columns)
+
+    def measured(self, sizes: Sizes) -> dict[str, Any]:
+        """How long vectors are, and of how many words there are any."""
+        if VECTORS not in self.tables:
+            return {}
+        words = self.reader.table.words
+        return {"vectors": self.vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
         return {"n_tags": self.n_states, **tables}
@@ -102,6 +132,12 @@ class EmissionRole(SparseRole):
         super().check(model, n_states)
         index = self.features(model).tables["states"].index
         check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
+        features: EmissionFeatures = self.features(model)
+        if VECTORS in features.tables:
+            index, offsets = features.tables[VECTORS].index, features.feature_set.vector_offsets
+            check_equal("the index of vectors", isinstance(index, VectorIndex), True)
+            check_equal("offsets of vectors", index.offsets, offsets)
+            check_equal("numbers of vectors", index.width, features.vectors.width)
 
 
 def SparseEmissions(
@@ -114,13 +150,14 @@ def SparseEmissions(
     possible_states (bool): Give every feature a weight for every tag, not only for those it was seen with.
     """
     _check_features("SparseEmissions", features)
+    stored = EmissionFeatures(features)
     return Model(
         "sparse_emissions",
         sparse.forward,
         init=sparse.init,
-        params={"states": None, "transitions": None},
+        params=dict.fromkeys(stored.tables),
         attrs={
-            "features": EmissionFeatures(features),
+            "features": stored,
             "min_count": checks.count("SparseEmissions", "min_count", min_count),
             "possible_states": checks.flag("SparseEmissions", "possible_states", possible_states),
             "role": EmissionRole("features"),
@@ -144,13 +181,14 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     checks.expect(
         not templates, owner, "transitions", templates, "empty: these emissions have no templates of transitions"
     )
+    stored = EmissionFeatures(features)
     return Model(
         "hashed_emissions",
         sparse.forward,
         init=_hashed_init,
-        params={"states": None, "transitions": None},
+        params=dict.fromkeys(stored.tables),
         attrs={
-            "features": EmissionFeatures(features),
+            "features": stored,
             "rows": rows,
             "role": EmissionRole("features", meaning=("rows",)),
         },
@@ -176,18 +214,27 @@ def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = 
     is_new = len(features.states.index) != model.attrs["rows"]
     if is_new:
         features.tables["states"] = Table.full(HashedIndex(model.attrs["rows"]), n_tags)
-        for name, table in features.tables.items():
-            model.set_param(name, np.zeros(table.n_weights, dtype=np.float32))
-    met = CountingTable()
+    met, vectors = CountingTable(), features.vector_counter() if VECTORS in features.tables else None
     for batch in X():
-        hashes = features.compiled.templates["states"].hash(features.reader.read(batch.docs))
+        columns = features.reader.read(batch.docs)
+        hashes = features.compiled.templates["states"].hash(columns)
         met.add(hashes.hashes.ravel())
         met.add(hashes.item_hashes)
+        if vectors is not None:
+            vectors.add(columns)
+    if vectors is not None:
+        features.tables[VECTORS] = vectors.freeze(0, Sizes(*Y).vocab)
+    if is_new:
+        for name, table in features.tables.items():
+            model.set_param(name, np.zeros(table.n_weights, dtype=np.float32))
     rows = features.states.index.rows(met.keys)
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
     features.states.counts = features.states.counts + counts.astype(np.int64)
-    features.in_clusters = features.reader.table.in_clusters
+    in_clusters = features.reader.table.in_clusters
+    model.attrs["features"] = features.with_tables(
+        features.tables, in_clusters=in_clusters, **features.measured(Sizes(*Y))
+    )
     if is_new:
         _report_collisions(np.bincount(rows[known], minlength=model.attrs["rows"]), len(met))
 

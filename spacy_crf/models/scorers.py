@@ -1,6 +1,7 @@
 """Scores with fixed weights: what prediction runs."""
 
 from collections.abc import Iterable
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from ..features.extractor import CompiledTemplates
 from ..types import Floats
 from .table import Table
 from .windows import LexemeScores
+from .word_vectors import VectorWeights
 
 # Memory for the scores of lexemes that prediction keeps
 _LEXEME_SCORES_BYTES = 256 << 20
@@ -22,13 +24,22 @@ class TableScorer:
     compiled (CompiledTemplates): The templates.
     table (Table), weights (float32[W]): Which weights there are, and what they are.
     by_lexeme (bool): Whether there is room for sums.
+    vectors (VectorWeights): Of the vectors of lexemes, if there are any.
     """
 
-    def __init__(self, compiled: CompiledTemplates, table: Table, weights: NDArray[np.float32], *, by_lexeme: bool):
+    def __init__(
+        self,
+        compiled: CompiledTemplates,
+        table: Table,
+        weights: NDArray[np.float32],
+        *,
+        by_lexeme: bool,
+        vectors: Optional[VectorWeights] = None,
+    ):
         self.slots = table.slots(weights).astype(np.float32)  # as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
-        self._lexeme_scores = LexemeScores(compiled, single, table, self.slots)
+        self._lexeme_scores = LexemeScores(compiled, single, table, self.slots, vectors)
         self._rest = compiled.only(~single)
 
     @property
@@ -37,9 +48,9 @@ class TableScorer:
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of each token."""
+        self._lexeme_scores.add(columns, scores)
         if not self._table.n_weights:
             return
-        self._lexeme_scores.add(columns, scores)
         rest, index = self._rest, self._table.index
         if rest.templates:
             self._table.add_uses(index.known(rest.hash_positions(columns), columns.positions), self.slots, scores)

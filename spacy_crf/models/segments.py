@@ -24,7 +24,7 @@ from ..inference.semi_markov import StateSegments
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from . import sparse
 from .role import AnnotatedDocs, Sizes
-from .sparse import Kind, SparseFeatures, SparseRole
+from .sparse import Counter, Kind, SparseFeatures, SparseRole
 from .table import PairCounter
 
 PLACES = ("begins", "ends", "tokens", "spans")
@@ -56,7 +56,9 @@ class SegmentFeatures(SparseFeatures):
     def compile(self) -> CompiledSegments:
         return CompiledSegments(self.feature_set, self.gazetteers, self.clusters)
 
-    def set_lists(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> None:
+    def set_lists(
+        self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None, vectors: None = None
+    ) -> None:
         super().set_lists(gazetteers, clusters)
         for name in self.feature_set.named(["near"]):
             if not gazetteers[name].scan:
@@ -76,14 +78,12 @@ class SegmentFeatures(SparseFeatures):
     def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> SpanScores:
         return SpanScores(**scores, listed=listed)
 
-    def counters(self) -> dict[str, PairCounter]:
+    def counters(self) -> dict[str, Counter]:
         builders = {kind: IndexBuilder(some, self.tables[kind].index) for kind, some in self.compiled.templates.items()}
         builders["spans"] = SpanIndexBuilder(self.compiled, self.tables["spans"].index)
         return {place: PairCounter(builder, self.tables[place]) for place, builder in builders.items()}
 
-    def count(
-        self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, PairCounter], sizes: Sizes
-    ) -> None:
+    def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
         others = batch.alternatives._replace(label=1 + batch.alternatives.label)
         pairs = zip(certain_segments(batch.allowed, batch.starts), others)
         begin, end, state = (np.concatenate(both) for both in pairs)

@@ -13,6 +13,7 @@ from ..inference.semi_markov import add_spans
 from ..losses.clamped import ClampedLoss
 from ..types import GOES_ON, ChainCorpus, Floats, SegmentClamp, SegmentUses, SlotUses, SpanList, TokenFeatures
 from .role import AnnotatedDocs
+from .sparse import VECTORS
 from .table import SlotLayout
 from .weights import Weights, checksum
 
@@ -82,6 +83,8 @@ class SequencesObjective(Weights):
             kind: find_slots(features, self._layouts[table], self._width(table), self._first_slot[table])
             for kind, (table, features) in found.items()
         }
+        if VECTORS in uses:
+            uses["states"] = uses_of_both(uses["states"], uses.pop(VECTORS))
         weights = np.ones(len(batch.starts) - 1) if batch.weights is None else batch.weights
         return _Batch(batch.starts, weights, batch.allowed, uses, listed, excluded)
 
@@ -200,6 +203,21 @@ def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
         ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
         values = [of_part if len(of_part) else one for of_part, one in zip(values, ones)]
     return SlotUses(np.concatenate(slots), np.concatenate(columns), np.concatenate(values), join_starts(bounds))
+
+
+def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
+    """What the same tokens use of two tables of as many columns, of which the second has values."""
+    values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
+    bounds = one.bounds + other.bounds
+    # A token's rows of both, then its single slots of both
+    sizes = np.column_stack([np.diff(one.bounds), np.diff(other.bounds)]).ravel()
+    from_other = np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)
+    slots = np.empty(len(from_other), dtype=np.promote_types(one.slots.dtype, other.slots.dtype))
+    joined = SlotUses(slots, np.empty(len(slots), np.int32), np.empty(len(slots), np.float32), bounds)
+    for mask, part in ((~from_other, one._replace(values=values)), (from_other, other)):
+        for target, source in zip(joined[:3], part[:3]):
+            target[mask] = source
+    return joined
 
 
 def count_slots(uses: SlotUses, n_columns: int) -> NDArray[np.int64]:

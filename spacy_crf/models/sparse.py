@@ -4,7 +4,7 @@ import copy
 import threading
 import zlib
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 import srsly
@@ -17,11 +17,16 @@ from ..errors import Errors
 from ..features.clusters import Clusters
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.gazetteers import Gazetteer
+from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
 from . import lists
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights
 from .scorers import TableScorer, most_lexemes
 from .table import ALL, PairCounter, Part, Table, move_weights
+from .word_vectors import VectorCounter, VectorWeights
+
+Counter = Union[PairCounter, VectorCounter]
+VECTORS = "vectors"  # the table of their weights
 
 
 class Kind(NamedTuple):
@@ -40,8 +45,8 @@ class Found(NamedTuple):
 
 
 class SparseFeatures:
-    """What sparse scores know: the templates, the gazetteers and clusters that these read, and which pairs of feature and state
-    have a weight.
+    """What sparse scores know: the templates, the gazetteers, clusters and vectors that these read, and which pairs of feature
+    and state have a weight.
 
     Everything here but the templates (which are in the config) is saved with the model; what speeds up prediction is
     rebuilt.
@@ -49,7 +54,8 @@ class SparseFeatures:
 
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
-    in_clusters = (0, 0)  # words of the corpus that are in one, and all of them
+    # Words of the corpus that are in one, or have one, and all of them
+    in_clusters = have_vectors = (0, 0)
 
     def __init__(
         self,
@@ -57,11 +63,13 @@ class SparseFeatures:
         *,
         gazetteers: Optional[dict[str, Gazetteer]] = None,
         clusters: Optional[Clusters] = None,
+        vectors: Optional[WordVectors] = None,
         n_states: int = 1,
     ):
         self.feature_set = feature_set
         self.gazetteers = gazetteers or {}
         self.clusters = clusters
+        self.vectors = vectors
         self.n_states = n_states
         # The pairs that have a weight, by the name of their parameter
         self.tables = {name: Table.empty(width) for name, width in self.widths(n_states).items()}
@@ -79,6 +87,13 @@ class SparseFeatures:
         """The templates against a reader: what has ``reader``, and ``templates`` (CompiledTemplates) by their kind."""
         raise NotImplementedError
 
+    def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:
+        """Features of tokens by kind."""
+        return {
+            kind: templates.rows(columns, self.tables[self.kinds[kind].table].index)
+            for kind, templates in self.compiled.templates.items()
+        }
+
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
         """Features of spans by kind, and the spans that have any."""
         return {}, None
@@ -91,13 +106,11 @@ class SparseFeatures:
         """Scores as the model gives them."""
         raise NotImplementedError
 
-    def counters(self) -> dict[str, PairCounter]:
+    def counters(self) -> dict[str, Counter]:
         """What counts the features of each table."""
         raise NotImplementedError
 
-    def count(
-        self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, PairCounter], sizes: Sizes
-    ) -> None:
+    def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
         """Counts those of a batch."""
         raise NotImplementedError
 
@@ -141,10 +154,16 @@ class SparseFeatures:
                     self._check = zlib.crc32(np.ascontiguousarray(array), self._check)
         return self._check
 
-    def set_lists(self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None) -> None:
-        """RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none."""
-        self.feature_set.reader(gazetteers, clusters)
-        self.gazetteers, self.clusters = gazetteers, clusters
+    def set_lists(
+        self,
+        gazetteers: dict[str, Gazetteer],
+        clusters: Optional[Clusters] = None,
+        vectors: Optional[WordVectors] = None,
+    ) -> None:
+        """RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none, CRF800
+        for vectors."""
+        self.feature_set.reader(gazetteers, clusters, vectors)
+        self.gazetteers, self.clusters, self.vectors = gazetteers, clusters, vectors
         self._compiled = self._scorer = None
 
     def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
@@ -172,14 +191,9 @@ class SparseFeatures:
         return {name: table.slots(weights[name]) for name, table in self.tables.items()}
 
     def look_up(self, docs: list[Doc]) -> Found:
-        compiled = self.compiled
-        columns = compiled.reader.read(docs)
-        features = {
-            kind: templates.rows(columns, self.tables[self.kinds[kind].table].index)
-            for kind, templates in compiled.templates.items()
-        }
+        columns = self.reader.read(docs)
         of_spans, listed = self.find_spans(docs, columns)
-        return Found(columns.starts, {**features, **of_spans}, listed)
+        return Found(columns.starts, {**self.find(columns), **of_spans}, listed)
 
     def score(self, found: Found, slots: dict[str, Floats]) -> Any:
         """Scores of Docs whose features are looked up, with weights spread into slots."""
@@ -203,6 +217,10 @@ class SparseFeatures:
         for kind, features in found.features.items():
             table, of = self.kinds[kind]
             self.tables[table].scatter(features, getattr(d_scores, of), gradients[table], part=part)
+
+    def vector_weights(self, kind: str, weights: dict[str, NDArray[np.float32]]) -> Optional[VectorWeights]:
+        """Those that are added to the scores of features of a kind, if there are any."""
+        return None
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
         """The scorer for these weights by table, kept until ``forget_scores`` or until the arrays are others."""
@@ -229,6 +247,7 @@ class SparseFeatures:
             "templates": self.feature_set.spelled(),
             "gazetteers": {name: lists.write(gazetteer) for name, gazetteer in self.gazetteers.items()},
             **({"clusters": lists.write(self.clusters)} if self.clusters is not None else {}),
+            **({"word_vectors": lists.write(self.vectors)} if self.vectors is not None else {}),
             **self.spell({name: table.to_dict() for name, table in self.tables.items()}),
         }
 
@@ -243,6 +262,7 @@ class SparseFeatures:
         features = copy.copy(self)
         features.gazetteers = {name: lists.read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
         features.clusters = lists.read(data["clusters"], Clusters) if "clusters" in data else None
+        features.vectors = lists.read(data["word_vectors"], WordVectors) if "word_vectors" in data else None
         saved = features.load(data)
         features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
         return features
@@ -271,7 +291,13 @@ class Scorer:
         self._features = features
         compiled = features.compiled
         self._of_tokens = {
-            kind: TableScorer(templates, features.tables[kind], weights[kind], by_lexeme=not features.is_of_pairs(kind))
+            kind: TableScorer(
+                templates,
+                features.tables[kind],
+                weights[kind],
+                by_lexeme=not features.is_of_pairs(kind),
+                vectors=features.vector_weights(kind, weights),
+            )
             for kind, templates in compiled.templates.items()
         }
         self._slots = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
@@ -318,7 +344,7 @@ class SparseRole(Role):
         columns, tables = old.columns_among(n_states), {}
         every = model.attrs.get("possible_states", True)  # as hashed ones have
         for name, width in old.widths(n_states).items():
-            added = np.setdiff1d(np.arange(width), columns[name]) if every else ()
+            added = np.setdiff1d(np.arange(width), columns[name]) if every or name == VECTORS else ()
             tables[name] = old.tables[name].resized(width, columns[name], added)
             move_weights(model, name, old.tables[name], tables[name], columns[name])
         model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
@@ -326,12 +352,12 @@ class SparseRole(Role):
     def forget(self, model: Model) -> None:
         features = self.features(model)
         super().forget(model)
-        tables = {"gazetteers": features.gazetteers, "clusters": features.clusters}
+        tables = {name: getattr(features, name) for name in ("gazetteers", "clusters", "vectors")}
         model.attrs[self.attr] = type(features)(features.feature_set, **tables)
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)
-        features.feature_set.reader(features.gazetteers, features.clusters)
+        features.feature_set.reader(features.gazetteers, features.clusters, features.vectors)
         check_equal("states of the features", features.n_states, n_states)
         for name, width in features.widths(n_states).items():
             check_equal(f"columns of {name}", features.tables[name].n_columns, width)
@@ -394,7 +420,8 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
     tables = {**old.tables}
     for name, counter in counters.items():
         tables[name] = counter.freeze(min_count, sizes.vocab, first)
-    if "states" in counters and counters["states"].has_pairs and not len(tables["states"].index):
+    met_any = len(tables["states"].index) or VECTORS in tables if "states" in counters else True
+    if not met_any and counters["states"].has_pairs:
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)

@@ -11,7 +11,15 @@ from thinc.api import Model
 
 from ..arrays import ranges, spread
 from ..features.extractor import IndexBuilder
-from ..features.feature_index import FeatureIndex, HashedIndex, Uses, index_from_dict, pack_numbers, unpack_numbers
+from ..features.feature_index import (
+    FeatureIndex,
+    HashedIndex,
+    Uses,
+    VectorIndex,
+    index_from_dict,
+    pack_numbers,
+    unpack_numbers,
+)
 from ..features.segments import SpanIndexBuilder
 from ..inference.threads import run_chunks
 from ..kernels.hashing import list_pairs, mark_pairs
@@ -47,7 +55,7 @@ def parts_for(threads: int) -> list[Part]:
     return [Part(number, mask) for number in range(mask + 1)]
 
 
-Index = Union[FeatureIndex, HashedIndex]
+Index = Union[FeatureIndex, HashedIndex, VectorIndex]
 
 
 class SlotLayout(NamedTuple):
@@ -61,7 +69,7 @@ class SlotLayout(NamedTuple):
 class Table:
     """Which pairs have a weight, and the two ways through them: weights to scores, gradient of scores to weights.
 
-    index (FeatureIndex or HashedIndex): The F features.
+    index (FeatureIndex, HashedIndex or VectorIndex): The F features.
     pair_starts (int64[F + 1]), pair_columns (int32[W]): Columns of each feature's weights, in rising order.
     n_columns (int): C.
     counts (int64[F]): How often training met each feature; zeros if None.
@@ -108,7 +116,7 @@ class Table:
         widths = np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index))
         has_weight = widths > 0
         index, counts = self.index.keep(has_weight), self.counts
-        if len(index) < len(self.index):  # hashed rows stay
+        if len(index) < len(self.index):  # other rows stay
             widths, counts = widths[has_weight], counts[has_weight]
         starts = np.append(0, np.cumsum(widths)).astype(np.int64)
         return Table(index, starts, self.pair_columns[kept], self.n_columns, counts)
@@ -139,6 +147,12 @@ class Table:
         column = before.pair_columns if columns is None else columns[before.pair_columns]
         here = self.rows_of_pairs() * self.n_columns + self.pair_columns
         return np.searchsorted(here, row * self.n_columns + column)
+
+    def dense(self, weights: NDArray) -> Floats:
+        """The weights (float[W]) of all pairs, 0 for those that have none: float64[F, C]."""
+        dense = np.zeros((len(self.index), self.n_columns))
+        dense[self.rows_of_pairs(), self.pair_columns] = weights
+        return dense
 
     def rows_of_pairs(self) -> NDArray[np.int64]:
         """RETURNS (int64[W]): The feature of each weight."""

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from ..features.lexemes import LexemeTable
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats
 from .table import ALL, Part, Table
+
+if TYPE_CHECKING:
+    from .word_vectors import VectorWeights
 
 
 class Sight(NamedTuple):
@@ -77,17 +80,26 @@ class KindRows:
 
 
 class LexemeScores:
-    """Scores of all templates that read attributes of one lexeme, summed for each token that sees the lexeme.
+    """Scores of all templates that read attributes of one lexeme, or its vector, summed for each token that sees the lexeme.
 
     They are the same wherever the word stands, so a window of -2..2 costs the addition of one run of five rows per word,
     whatever the number of templates. Filled as lexemes are met; safe to use from several threads.
     """
 
-    def __init__(self, compiled: CompiledTemplates, single: NDArray[np.bool_], rows: Table, slots: Floats):
+    def __init__(
+        self,
+        compiled: CompiledTemplates,
+        single: NDArray[np.bool_],
+        rows: Table,
+        slots: Floats,
+        vectors: "Optional[VectorWeights]" = None,
+    ):
         self._rows = rows
         self._slots = slots
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]
-        self._sight = Sight.of(offsets[single])
+        of_vectors = np.array([] if vectors is None else vectors.offsets, dtype=np.int64)
+        self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
+        self._matrix = None if vectors is None else vectors.seen_by(self._sight)
         # By their offsets, so that those of each place are a slice
         chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
         self._compiled = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
@@ -102,11 +114,12 @@ class LexemeScores:
 
     @property
     def bytes_per_lexeme(self) -> int:
-        return self._scores.itemsize * math.prod(self._scores.shape[1:])
+        width = 0 if self._matrix is None else len(self._matrix)
+        return self._scores.itemsize * (math.prod(self._scores.shape[1:]) + width)
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
-        if self._places:
+        if self._sight.width:
             table = self._up_to_date(columns.table)
             add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
 
@@ -132,4 +145,7 @@ class LexemeScores:
         first_slots, scores = self._rows.first_slots(rows), np.zeros((rows.shape[1], *self._scores.shape[1:]))
         for place, templates in self._places:
             self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
+        if self._matrix is not None:
+            # In float64, or a word would have slightly other scores among others
+            scores += np.tensordot(table.vectors[new].astype(np.float64), self._matrix, axes=1)
         self._scores[new] = scores

@@ -26,6 +26,7 @@ from ..errors import Errors, announcements
 from ..features.cluster_sources import ClusterSource
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
+from ..features.vector_sources import VectorSource
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.pool import PoolRole
@@ -39,7 +40,7 @@ from .annotation.annotation import Annotation
 from .arguments import check_doc, labelling
 from .decoding import Decoding
 from .gradient_step import forget_gradients, parameters
-from .initialization import initialize
+from .initialization import Lists, initialize
 from .listening import require_vectors
 from .novelty import NewFeatures
 from .prediction import DECODERS, Prediction, batches, predict, register_extension, write_probabilities
@@ -302,12 +303,13 @@ class CRFPipe(TrainablePipe):
         labels: Optional[list[str]] = None,
         gazetteers: Optional[dict[str, GazetteerFile]] = None,
         clusters: Optional[ClusterSource] = None,
+        vectors: Optional[VectorSource] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
     ) -> None:
         """Find the labels, count the features, and set the weights to zero. A trained component begins anew: its labels,
-        gazetteers and clusters stay, its features and weights do not. To go on from what it has learned, load and `update` it, or
-        name it as ``start_from``.
+        gazetteers, clusters and vectors stay, its features and weights do not. To go on from what it has learned, load and
+        `update` it, or name it as ``start_from``.
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         nlp (Language): The pipeline, for its tokenizer.
@@ -317,6 +319,9 @@ class CRFPipe(TrainablePipe):
         clusters (Path): File of the clusters of words that templates read, or "spacy-lookups-data", or "vectors" for some made
             of those of the pipeline; or a table with this as `path`, `most_words` and, for vectors, `n`. Those of a loaded model
             stay where none are given.
+        vectors (Path): Pipeline whose vectors of words templates read, in place of those of this one ([initialize] vectors); or
+            a table with this as `path`, `dims`, how many numbers each is reduced to, and `length`, that they have in the mean.
+            Those of a loaded model stay where there are none.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
             weights are kept, and new ones are added.
         corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
@@ -327,7 +332,7 @@ class CRFPipe(TrainablePipe):
             is as it was before.
         """
         with saving.unchanged_by_errors(self):
-            initialize(self, get_examples, nlp, labels, gazetteers, clusters, start_from, corpus)
+            initialize(self, get_examples, nlp, labels, Lists(gazetteers, clusters, vectors), start_from, corpus)
 
     def update(
         self,

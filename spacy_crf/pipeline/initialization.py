@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -15,6 +15,8 @@ from ..errors import Errors, Warnings, announcements
 from ..features.cluster_sources import ClusterSource, read_clusters
 from ..features.clusters import Clusters
 from ..features.gazetteers import GazetteerFile, read_gazetteers
+from ..features.vector_sources import VectorSource, read_vectors
+from ..features.word_vectors import WordVectors
 from ..models.role import AnnotatedDocs, forget
 from . import saving
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
@@ -35,18 +37,25 @@ if TYPE_CHECKING:
 Read = Callable[[], Iterable[Example]]
 
 
+class Lists(NamedTuple):
+    """What templates read beside the texts, as a config names it."""
+
+    gazetteers: Optional[dict[str, GazetteerFile]] = None
+    clusters: Optional[ClusterSource] = None
+    vectors: Optional[VectorSource] = None
+
+
 def initialize(
     pipe: "CRFPipe",
     get_examples: Read,
     nlp: Optional[Language],
     labels: Optional[Iterable[str]],
-    gazetteers: Optional[dict[str, GazetteerFile]],
-    clusters: Optional[ClusterSource],
+    lists: Lists,
     start_from: Any,
     corpus: Optional[Callable[[Language], Iterable[Example]]],
 ) -> None:
     """See `CRFPipe.initialize`."""
-    gazetteers = checks.table(pipe.owner, "gazetteers", gazetteers, "files")
+    gazetteers = checks.table(pipe.owner, "gazetteers", lists.gazetteers, "files")
     possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
     checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
     checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
@@ -82,8 +91,9 @@ def initialize(
     if saved is None:
         pipe.training.going_on = None
         forget(pipe.model)
-    read = _clusters(pipe, clusters, goes_on=saved is not None)
-    _set_lists(pipe, gazetteers, read, nlp)
+    clusters = _clusters(pipe, lists.clusters, goes_on=saved is not None)
+    vectors = _vectors(pipe, lists.vectors, goes_on=saved is not None)
+    _set_lists(pipe, gazetteers, clusters, vectors, nlp)
     pipe.decoding.measure(get_examples, Keys.of(pipe))
     _count(pipe, get_examples, nlp, had_labels)
     if finds_optimum and pipe.training.new_features is None:
@@ -135,8 +145,30 @@ def _clusters(pipe: "CRFPipe", given: Optional[ClusterSource], *, goes_on: bool)
     return read
 
 
+def _vectors(pipe: "CRFPipe", given: Optional[VectorSource], *, goes_on: bool) -> Optional[WordVectors]:
+    """Those that the config names, the pipeline has, or the model.
+
+    goes_on (bool): Whether weights stay that were learned with the model's.
+    RAISES (ValueError): CRF807 if no template reads them, CRF806 if the weights were learned with others.
+    """
+    stores = [features for features in pipe.feature_stores if features.feature_set.vector_offsets]
+    if not stores:
+        if given is not None:
+            raise ValueError(Errors.CRF807.format(name=pipe.name))
+        return None
+    known = stores[0].vectors
+    read = read_vectors(given, known, pipe.vocab, name=pipe.name)
+    if known is not None and read is not known and goes_on:
+        raise ValueError(Errors.CRF806.format(name=pipe.name))
+    return read
+
+
 def _set_lists(
-    pipe: "CRFPipe", files: dict[str, GazetteerFile], clusters: Optional[Clusters], nlp: Optional[Language]
+    pipe: "CRFPipe",
+    files: dict[str, GazetteerFile],
+    clusters: Optional[Clusters],
+    vectors: Optional[WordVectors],
+    nlp: Optional[Language],
 ) -> None:
     stores = pipe.feature_stores
     wanted = {name for features in stores for name in features.feature_set.gazetteers}
@@ -148,7 +180,10 @@ def _set_lists(
     read = read_gazetteers(files, tokenizer, known, owner=pipe.owner)
     for features in stores:
         gazetteers = {name: read[name] for name in features.feature_set.gazetteers if name in read}
-        features.set_lists(gazetteers, clusters if features.feature_set.reads_clusters else None)
+        reads = features.feature_set
+        features.set_lists(
+            gazetteers, clusters if reads.reads_clusters else None, vectors if reads.vector_offsets else None
+        )
 
 
 def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> None:
@@ -186,19 +221,24 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
         text = "%s: %d labels, %d features of tokens with %d weights"
         announcements.info(text, pipe.name, len(pipe.labels), len(known.index), known.n_weights)
     unread.tell()
-    _tell_clusters(pipe)
+    _tell_known_words(pipe)
 
 
-def _tell_clusters(pipe: "CRFPipe") -> None:
-    """How many words of the training data have clusters: those of another language, or of words spelled otherwise, have few."""
-    for features in pipe.feature_stores:
-        if features.feature_set.reads_clusters:
-            found, n = features.in_clusters
+def _tell_known_words(pipe: "CRFPipe") -> None:
+    """How many words of the training data have clusters and vectors: those of another language, or of words spelled otherwise,
+    have few."""
+    stores = pipe.feature_stores
+    in_clusters = [features.in_clusters for features in stores if features.feature_set.reads_clusters]
+    with_vectors = [features.have_vectors for features in stores if features.feature_set.vector_offsets]
+    for known, what, warning in (
+        (in_clusters, "are in a cluster", Warnings.CRFW940),
+        (with_vectors, "have a vector", Warnings.CRFW800),
+    ):
+        for found, n in known[:1]:
             if n and not found:
-                pipe.warn(Warnings.CRFW940, n=n)
+                pipe.warn(warning, n=n)
             else:
-                announcements.info("%s: %d of %d words of the training data are in a cluster", pipe.name, found, n)
-            return
+                announcements.info("%s: %d of %d words of the training data %s", pipe.name, found, n, what)
 
 
 def earlier_annotation(pipe: "CRFPipe", nlp: Optional[Language]) -> Callable[[Example], Doc]:

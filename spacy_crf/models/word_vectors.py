@@ -1,0 +1,152 @@
+"""Scores of the vectors of words: at each offset a vector times a matrix of weights, which is done once for each word."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.vocab import Vocab
+
+from ..features.columns import TokenColumns
+from ..features.feature_index import VectorIndex
+from ..features.lexemes import LexemeTable
+from ..inference.threads import run_chunks
+from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
+from ..types import Floats, TokenFeatures
+from .table import ALL, Part, Table
+from .windows import Sight
+
+_WORDS = 4096  # whose vectors are computed with at a time, in float64
+
+
+class VectorWeights(NamedTuple):
+    """The weights of the vectors at each offset."""
+
+    offsets: list[int]  # O of them
+    matrices: Floats  # [O, D, C]
+
+    @classmethod
+    def of(cls, table: Table, weights: NDArray) -> "VectorWeights":
+        index: VectorIndex = table.index
+        return cls(index.offsets, table.dense(weights).reshape(len(index.offsets), index.width, table.n_columns))
+
+    def seen_by(self, sight: Sight) -> Floats:
+        """The matrices side by side, for each token that sees a word: float64[D, O, C]."""
+        n_dims, n_columns = self.matrices.shape[1:]
+        seen = np.zeros((n_dims, sight.width, n_columns))
+        for offset, matrix in zip(self.offsets, self.matrices):
+            seen[:, sight.place(offset)] = matrix
+        return seen
+
+
+def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
+    """The numbers of the vectors as features of tokens: of those that are not 0."""
+    width, n_tokens = index.width, len(columns.positions)
+    values = np.empty((n_tokens, len(index.offsets), width), dtype=np.float32)
+    for place, offset in enumerate(index.offsets):
+        values[:, place] = columns.table.vectors[columns.lexemes[columns.positions + offset]]
+    values = values.reshape(n_tokens, -1)
+    tokens, rows = np.nonzero(values)
+    starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64)
+    return TokenFeatures(rows.astype(np.int32), values[tokens, rows], starts)
+
+
+class VectorCounter:
+    """Counts tokens that have vectors, as `PairCounter` does features.
+
+    known (Table): The weights that there are already. offsets (list[int]), width (int): Of the vectors.
+    """
+
+    def __init__(self, known: Table, offsets: list[int], width: int):
+        self._known = known
+        self._offsets, self._width = offsets, width
+        self._counts = np.zeros(len(offsets), dtype=np.int64)
+
+    def add(self, columns: TokenColumns) -> None:
+        has_vector = columns.table.vectors.any(axis=1)
+        for place, offset in enumerate(self._offsets):
+            self._counts[place] += has_vector[columns.lexemes[columns.positions + offset]].sum()
+
+    def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
+        """A weight for each number and tag, or those that there were."""
+        known, counts = self._known, np.repeat(self._counts, self._width)
+        if not len(known.index):
+            return Table.full(VectorIndex(self._offsets, self._width), known.n_columns, counts)
+        return Table(known.index, known.pair_starts, known.pair_columns, known.n_columns, known.counts + counts)
+
+
+class CorpusVectors:
+    """The vectors of the words of a fixed corpus.
+
+    table (Table): Of their weights.
+    reach (int): Of the reader.
+    """
+
+    def __init__(self, table: Table, reach: int):
+        self._weights = table
+        self._reach = reach
+        self._sight = Sight.of(np.array(table.index.offsets, dtype=np.int64))
+        self._batches: list[tuple[LexemeTable, NDArray[np.int32], NDArray[np.int64]]] = []
+
+    def add(self, columns: TokenColumns) -> None:
+        """The next batch."""
+        self._batches.append((columns.table, columns.lexemes, columns.starts))
+
+    def finish(self) -> None:
+        """After the last one. Words get numbers of their own, those without a vector -1."""
+        tables = {id(table): table for table, _, _ in self._batches}
+        vectors, numbers, n_words = [], {}, 0
+        for key, table in tables.items():
+            met = np.zeros(len(table), dtype=bool)
+            for of_batch, lexemes, _ in self._batches:
+                if of_batch is table:
+                    met[lexemes] = True
+            met &= table.vectors[: len(table)].any(axis=1)
+            numbers[key] = np.where(met, n_words + np.cumsum(met) - 1, -1).astype(np.int32)
+            vectors.append(table.vectors[: len(table)][met])
+            n_words += len(vectors[-1])
+        self.words = np.concatenate([np.zeros((0, self._weights.index.width), dtype=np.float32), *vectors])  # [U, D]
+        self.kinds = [(numbers[id(table)][lexemes], starts) for table, lexemes, starts in self._batches]
+        del self._batches
+
+    def zeros(self) -> Floats:
+        return np.zeros((len(self.words), self._sight.width, self._weights.n_columns))
+
+    def score(self, weights: Floats, *, threads: int = 1) -> Floats:
+        """Scores of each word for each token that sees it: float64[U, O, C]."""
+        table = self.zeros()
+        matrix = VectorWeights.of(self._weights, weights).seen_by(self._sight).reshape(self.words.shape[1], -1)
+
+        def score(begin: int) -> None:
+            words = self.words[begin : begin + _WORDS]
+            table[begin : begin + _WORDS] = (words.astype(np.float64) @ matrix).reshape(len(words), *table.shape[1:])
+
+        run_chunks(score, range(0, len(self.words), _WORDS), threads)
+        return table
+
+    def gradient(self, d_table: Floats, *, threads: int = 1) -> Floats:
+        """Of the weights (float64[W])."""
+        n_dims, n_columns = self.words.shape[1], self._weights.n_columns
+        flat = d_table.reshape(len(d_table), math.prod(d_table.shape[1:]))
+
+        def gradient(begin: int) -> Floats:
+            return self.words[begin : begin + _WORDS].astype(np.float64).T @ flat[begin : begin + _WORDS]
+
+        parts = run_chunks(gradient, range(0, len(self.words), _WORDS), threads)
+        seen = sum(parts, np.zeros((n_dims, flat.shape[1]))).reshape(n_dims, self._sight.width, n_columns)
+        dense = np.concatenate([seen[:, self._sight.place(offset)] for offset in self._weights.index.offsets])
+        return dense[self._weights.rows_of_pairs(), self._weights.pair_columns]
+
+    def add_scores(self, number: int, table: Floats, scores: Floats) -> None:
+        """Adds to ``scores`` (float64[T, C]) of a batch those of the words around each token."""
+        add_kind_rows(*self.kinds[number], self._reach, self._sight.first, table, scores)
+
+    def scatter(self, number: int, d_scores: Floats, d_table: Floats, *, part: Part = ALL) -> None:
+        """Adds the gradient of the words' scores to ``d_table``."""
+        scatter_kind_rows(*self.kinds[number], self._reach, self._sight.first, d_scores, *part, d_table)
+
+    def fingerprint(self) -> Iterable[NDArray]:
+        yield self.words
+        for kinds, _ in self.kinds:
+            yield kinds
