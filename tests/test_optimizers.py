@@ -685,6 +685,18 @@ def test_searches_back_off_from_infinity(edge, first):
         assert 0.0 < point.step < edge
 
 
+@pytest.mark.issue(15)
+def test_backtracking_from_far_takes_few_evaluations():
+    """Halves alone take thirteen to come back from a step that is 4,000 times too long."""
+
+    def phi(a):
+        return Point(a, (a / 1e-3 - 1.0) ** 2, -2e3)
+
+    point, evaluations = backtracking(phi, Point(0.0, 1.0, -2e3), 4.0, max_evaluations=20)
+    assert point.value < 1.0
+    assert evaluations <= 6
+
+
 @pytest.mark.parametrize("n", [0, 1, BLOCK, 2 * BLOCK + 3])
 def test_vectors_are_walked_to_their_end(n):
     rng = np.random.default_rng(n)

@@ -65,7 +65,10 @@ def strong_wolfe(
 def backtracking(
     phi: Callable[[float], Point], start: Point, step: float, *, max_evaluations: int
 ) -> tuple[Optional[Point], int]:
-    """The first of step, step/2, step/4, … that decreases phi enough: phi(a) <= phi(0) + c1 a s(a).
+    """The first of some ever shorter steps that decreases phi enough: phi(a) <= phi(0) + c1 a s(a). The second is half of the
+    first, which is often too far by little; then each goes to the lowest point of the parabola through phi(0), phi(a) and the
+    slope, from a tenth of the last step to half of it. (With halves alone wnut17, where the first steps are up to 4,000 times too
+    long, took 109 evaluations for 50 iterations, and 70 so.)
 
     Here a point's slope s(a) is that of the straight line to where the step ended: a projected ray is bent.
     """
@@ -73,7 +76,13 @@ def backtracking(
         point = phi(step)
         if point.value <= start.value + SUFFICIENT_DECREASE * step * point.slope:
             return point, evaluations
-        step *= 0.5 if math.isfinite(point.value) else 0.1
+        bend = point.value - start.value - step * point.slope
+        if not math.isfinite(bend):
+            step *= 0.1
+        elif evaluations == 1 or bend <= 0.0:
+            step *= 0.5
+        else:
+            step *= min(max(-step * point.slope / (2.0 * bend), 0.1), 0.5)
     return None, max_evaluations
 
 
