@@ -7,7 +7,8 @@ from spacy.tokens import Doc
 
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
-from spacy_crf.features.kinds import KindBuilder
+from spacy_crf.features.kinds import CorpusTokens, KindBuilder
+from spacy_crf.models.corpus import items_side_by_side
 from spacy_crf.models.table import Table, parts_for
 from spacy_crf.models.windows import KindRows, LexemeScores
 from spacy_crf.types import TokenFeatures
@@ -145,6 +146,25 @@ def test_sharing_does_not_change_the_answer(corpus, few, monkeypatch):
     scores, gradient = by_kinds(corpus, threads=1)
     assert scores == pytest.approx(corpus.scores)
     assert gradient == pytest.approx(corpus.gradient)
+
+
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("kept", [None, 1.0, 2.5], ids=["strings", "numbers 0 and 1", "other numbers"])
+def test_items_side_by_side_are_the_same(corpus, kept):
+    rng, rows = np.random.default_rng(1), corpus.rows
+    starts = np.append(0, np.cumsum(rng.integers(2, 5, size=20)))
+    numbers = rng.integers(len(rows.index), size=starts[-1]).astype(np.int32)
+    values = None if kept is None else (kept * rng.integers(2, size=starts[-1])).astype(np.float32)
+    items = TokenFeatures(numbers, values, starts)
+    before = CorpusTokens(np.array([0, 20]), [], np.full((1, 20), 0, dtype=np.int32), items)
+    after = items_side_by_side(before)
+    assert (len(after.items.rows) == 0) == (kept != 2.5)
+    slots = rows.slots(corpus.weights)
+    scores = np.zeros((2, 20, rows.n_columns))
+    for block, of_block in zip((before, after), scores):
+        rows.add_references(rows.first_slots(block.rest), slots, of_block)
+        rows.add_scores(block.items, slots, of_block)
+    assert scores[1] == pytest.approx(scores[0])
 
 
 def test_scores_of_lexemes(corpus):

@@ -25,6 +25,8 @@ _BLOCK, _SCORES = 1 << 13, 1 << 18
 # Windows that occur less often than this times the number of tags have no table of their scores, a row of which is as long as
 # all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and with many tags it saves much memory.
 _OFTEN = 0.1
+# Items lie beside the templates where no more than this times their number has to be kept for it
+_PADDED = 2
 
 
 def block_tokens(features: SparseFeatures) -> int:
@@ -137,6 +139,8 @@ class EmissionCorpus(Corpus):
     def finish(self) -> None:
         often = max(2, int(_OFTEN * self.features.n_states))
         shared, blocks = self._builder.finish(self._blocks, often=often)
+        if self.features.compiled.templates["states"].item_templates:
+            blocks = [*map(items_side_by_side, blocks)]
         states = self.features.states
         self.kinds = [KindRows(kinds, states, self.features.reader.reach) for kinds in shared]
         # From here on the rest says where the weights of its features begin
@@ -153,6 +157,22 @@ class EmissionCorpus(Corpus):
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "EmissionPass":
         return EmissionPass(self, weights, threads)
+
+
+def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
+    """Items that are there or not (most functions give no other numbers) beside the templates: what a function gives in the same
+    order at each token is read faster so, nearly in half of the time on features of sklearn-crfsuite's tutorial."""
+    rows, values, starts = block.items
+    there = np.ones(len(rows), dtype=bool) if values is None else values != 0
+    counts = np.diff(starts)
+    width, n_tokens = int(counts.max(initial=0)), len(counts)
+    if (values is not None and (values[there] != 1).any()) or width * n_tokens > _PADDED * len(rows):
+        return block
+    place = np.arange(len(rows)) - np.repeat(starts[:-1], counts)
+    beside = np.full((width, n_tokens), -1, dtype=np.int32)
+    beside[place[there], np.repeat(np.arange(n_tokens), counts)[there]] = rows[there]
+    none = TokenFeatures(rows[:0], None, np.zeros(n_tokens + 1, dtype=np.int64))
+    return block._replace(rest=np.vstack([block.rest, beside]), items=none)
 
 
 class EmissionPass(Pass):
