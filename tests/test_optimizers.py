@@ -17,7 +17,7 @@ from thinc.api import Config, Optimizer
 
 from spacy_crf.optimizers.batch import Position
 from spacy_crf.optimizers.conjugate_gradient import ConjugateGradient
-from spacy_crf.optimizers.lbfgs import LBFGS, CurvaturePairs
+from spacy_crf.optimizers.lbfgs import GROWTH, LBFGS, CurvaturePairs
 from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, Point, backtracking, strong_wolfe
 from spacy_crf.optimizers.vectors import BLOCK, add_scaled, dot, norm
 
@@ -317,6 +317,27 @@ def test_owl_qn_is_held_to_steepest_descent_far_from_the_minimum():
     objective = Function(function, start)
     LBFGS(**{**EXACT, "l1": 0.2, "l2": l2}).step(objective, key="crf")
     assert objective.evaluations < 70
+
+
+@pytest.mark.issue(15)
+def test_owl_qn_tries_no_step_much_longer_than_the_last_move(monkeypatch):
+    moves, tried = [0.0], []
+
+    def search(phi, start, step, **settings):
+        point, evaluations = backtracking(phi, start, step, **settings)
+        weights = point.where.weights
+        if moves[-1]:
+            tried.append(norm(phi(step).where.weights - before[-1]) / moves[-1])
+        moves.append(norm(weights - before[-1]))
+        before.append(weights)
+        return point, evaluations
+
+    function, start, l2 = PROBLEMS["crf"]
+    before = [np.array(start)]
+    monkeypatch.setattr("spacy_crf.optimizers.lbfgs.backtracking", search)
+    LBFGS(**{**EXACT, "l1": 0.2, "l2": l2, "max_iterations": 8}).step(Function(function, start), key="crf")
+    assert len(tried) == 7
+    assert max(tried) <= GROWTH + 1e-9
 
 
 # Steps

@@ -18,6 +18,10 @@ from .vectors import add_scaled, dot, norm
 # close to the minimum. On wnut17, cora_refs, usaddress and mit_restaurant it saves a tenth to a half of the iterations.
 _REACH = -0.3
 FAST = 0.03  # share of the objective that an iteration loses far from the minimum
+# With l1 no step is tried that is longer than the last move by more. Where rare features have many weights (wnut17), the first
+# steps would be thousands of times too long, and sums over labellings so far away take long: 60 iterations took 5.4 s, and 2.3 s
+# so; usaddress, cora_refs and mit_restaurant take as many evaluations as without.
+GROWTH = 5.0
 
 
 @with_settings
@@ -69,6 +73,8 @@ class LBFGS(BatchOptimizer):
         orthant = np.where(before.weights != 0, before.weights, direction)
         if not dot(gradient, direction) < 0:
             return None, 0
+        if run.memory:
+            step = min(step, GROWTH * norm(run.memory.pairs[-1].move) / norm(direction))
 
         def phi(step: float) -> Point:
             weights = step * direction
