@@ -471,6 +471,16 @@ class Errors(metaclass=_Coded):
         "Component '{name}' was given vectors that no template reads. Add templates such as 'vector[-1..1]', or leave out "
         "[initialize.components.{name}] vectors."
     )
+    CRF850 = (
+        "spacy_crf.sklearn needs scikit-learn, which is not installed: python -m pip install 'spacy-crf[sklearn]'. spaCy's "
+        "components do without."
+    )
+    CRF851 = "This CRF was not trained: call fit(X, y), or read a saved one with CRF.load(path)."
+    CRF852 = (
+        "X[{sequence}][{token}] is or has {value}, which is no feature: give each token a list of strings, or a dict from names "
+        "to strings, finite numbers, booleans, lists of strings, or dicts of these."
+    )
+    CRF853 = "X and y can't be learned from: {problem}. Give each sequence as many labels as tokens, strings that are not empty."
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '

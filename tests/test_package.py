@@ -24,7 +24,7 @@ LAYERS = [
     ("features", "optimizers"),
     ("models",),
     ("pipeline",),
-    ("explain", "distributed"),
+    ("explain", "distributed", "migrate", "sklearn"),
     ("cli",),
 ]
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}

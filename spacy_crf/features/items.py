@@ -65,6 +65,81 @@ def extension_items(extension: str) -> Source:
     return read
 
 
+class ItemReader:
+    """A source that reads a batch of Docs to hashed items itself."""
+
+    def __call__(self, doc: Doc) -> Any:
+        """What other sources give of one Doc, where it can give that too."""
+        raise NotImplementedError
+
+    def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+        """names (dict[int, str]): Where to add the text of each hash, if it is wanted."""
+        raise NotImplementedError
+
+
+class NotAnItem(Exception):
+    """A value that is no feature of a token."""
+
+    def __init__(self, value: Any):
+        super().__init__(value)
+        self.value = value
+
+
+class NotFinite(NotAnItem):
+    """A number that is none, or that float32 can't hold."""
+
+
+class _Hashes(dict[str, int]):
+    """Of the texts of a source."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self._source = source
+
+    def __missing__(self, text: str) -> int:
+        hashed = self[text] = hash_item(self._source, text)
+        return hashed
+
+
+class ItemList:
+    """Items of one token after the other.
+
+    source (str): Where they come from, for messages.
+    """
+
+    def __init__(self, source: str):
+        self._hash_of = _Hashes(source)
+        self._hashes: list[int] = []
+        self._values: list[float] = []
+        self._ends = [0]
+
+    def add(self, given: Any) -> None:
+        """Those of the next token: see `named_numbers`.
+
+        RAISES (NotAnItem, NotFinite): If they can't be used.
+        """
+        found = named_numbers(given)
+        if found is None:
+            raise NotAnItem(given)
+        texts, numbers = found
+        if not all(map(math.isfinite, numbers)):
+            raise NotFinite(next(number for number in numbers if not math.isfinite(number)))
+        self._hashes.extend(map(self._hash_of.__getitem__, texts))
+        self._values.extend(numbers)
+        self._ends.append(len(self._values))
+
+    @property
+    def items(self) -> Items:
+        """All of them."""
+        hashes, values = np.array(self._hashes, dtype=np.uint64), np.array(self._values, dtype=np.float32)
+        return Items(hashes, values, np.array(self._ends, dtype=np.int64))
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The text of each hash."""
+        return {hashed: text for text, hashed in self._hash_of.items()}
+
+
 def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
     """Calls a source on each Doc and lays its items end to end.
 
@@ -72,8 +147,9 @@ def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[
     array of numbers with one row per token.
     RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
     """
-    hashes, values, counts = [], [], []
-    hash_of: dict[str, int] = {}
+    if isinstance(source, ItemReader):
+        return source.read(docs, names)
+    listed = ItemList(name)
     for doc in docs:
         given = source(doc)
         try:
@@ -85,25 +161,16 @@ def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[
             got = type(given).__name__ if n_rows < 0 else n_rows
             raise ValueError(Errors.CRF110.format(name=name, got=got, expected=len(doc), start=doc.text[:40]))
         for i, row in enumerate(rows):
-            found = named_numbers(row)
-            if found is None:
-                raise ValueError(Errors.CRF111.format(name=name, value=shown(row)))
-            texts, numbers = found
-            if not all(map(math.isfinite, numbers)):
-                value = next(number for number in numbers if not math.isfinite(number))
-                message = Errors.CRF109.format(source=name, value=value, token=i, text=doc[i].text, start=doc.text[:40])
-                raise ValueError(message)
-            for text in texts:
-                if text not in hash_of:
-                    hash_of[text] = hash_item(name, text)
-                hashes.append(hash_of[text])
-            values.extend(numbers)
-            counts.append(len(numbers))
+            try:
+                listed.add(row)
+            except NotFinite as error:
+                place = {"token": i, "text": doc[i].text, "start": doc.text[:40]}
+                raise ValueError(Errors.CRF109.format(source=name, value=error.value, **place)) from None
+            except NotAnItem as error:
+                raise ValueError(Errors.CRF111.format(name=name, value=shown(error.value))) from None
     if names is not None:
-        names.update({hashed: text for text, hashed in hash_of.items()})
-    starts = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return Items(np.array(hashes, dtype=np.uint64), np.array(values, dtype=np.float32), starts)
+        names.update(listed.names)
+    return listed.items
 
 
 def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
@@ -143,6 +210,9 @@ def _add_named(given: dict, prefix: str, names: list[str], numbers: list[float])
         if isinstance(value, str):
             names.append(f"{name}:{value}")
             numbers.append(1.0)
+        elif isinstance(value, bool):
+            names.append(name)
+            numbers.append(1.0 if value else 0.0)
         elif isinstance(value, _NUMBERS):
             names.append(name)
             numbers.append(_as_float(value))

@@ -1,0 +1,406 @@
+"""A linear chain in the form of scikit-learn's estimators, for those who come from sklearn-crfsuite: lists of feature dicts in,
+lists of labels out, without spaCy's pipelines. Table, objective and optimizers are those of the components."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import numpy as np
+import srsly
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+from thinc.api import Model
+
+from . import checks
+from .errors import Errors, announcements, shown
+from .features.doc_batch import DocBatch
+from .features.extractor import FeatureSet
+from .features.items import ItemList, ItemReader, Items, NotAnItem
+from .losses.clamped import LogLikelihood
+from .models.emissions import SparseEmissions
+from .models.linear_chain import LinearChain
+from .models.objective import CorpusObjective
+from .models.role import AnnotatedDocs, Sizes
+from .models.sparse import prune
+from .optimizers.batch import Progress
+from .optimizers.lbfgs import LBFGS
+from .pipeline.saving import load_model, reason_of
+from .schemes import TransitionMask
+from .sealed import Format, seal, unseal, write_whole
+from .types import ChainScores
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.exceptions import NotFittedError
+except ImportError as error:
+    raise ImportError(Errors.CRF850) from error
+
+_FORMAT = Format("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
+_BLOCK = 512  # sequences that are read together
+_SOURCE, _ITEMS = "items", "crf_items"  # what templates call the attributes of tokens, and where a Doc has them
+_VOCAB = Vocab()
+Rows = Sequence[Any]  # of a sequence: for each token a dict, or a list of strings
+
+
+class CRF(BaseEstimator):
+    """A linear-chain CRF with the features and the objective of CRFsuite: ``loss + c1·|w| + c2·w²``.
+
+    A sequence is a list of dicts, one for each token, as python-crfsuite takes them: ``{"word": "kestrel", "upper": False}``; or
+    of lists of strings. Its labels are a list of strings.
+
+    algorithm (str): "lbfgs": L-BFGS, and OWL-QN where c1 is above 0.
+    c1 (float): Weight of the sum of all |w|. Above 0 most weights become exactly 0.
+    c2 (float): Weight of the sum of all w².
+    max_iterations (int): None for no limit.
+    all_possible_states (bool): Give each attribute a weight for every label, not only for those it was seen with.
+    all_possible_transitions (bool): Give every pair of labels a weight, not only those seen.
+    min_freq (float): Attributes seen less often with a label, and pairs of labels seen less often, have no weight.
+    num_memories (int): Past moves from which the curvature is inferred.
+    epsilon (float): Stop when |gradient| / max(1, |w|) is no larger.
+    period (int), delta (float): Stop when so many iterations improved the objective by no more than this part of its value.
+    max_linesearch (int): Most evaluations of one line search.
+    verbose (bool): Log how far training is.
+    """
+
+    # scikit-learn reads the parameters of an estimator from this signature: they can't be fewer
+    def __init__(
+        self,
+        algorithm: str = "lbfgs",
+        c1: float = 0.0,
+        c2: float = 1.0,
+        max_iterations: Optional[int] = None,
+        all_possible_states: bool = False,
+        all_possible_transitions: bool = False,
+        min_freq: float = 0.0,
+        num_memories: int = 20,
+        epsilon: float = 1e-5,
+        period: int = 10,
+        delta: float = 1e-5,
+        max_linesearch: int = 20,
+        verbose: bool = False,
+    ):
+        self.algorithm = algorithm
+        self.c1 = c1
+        self.c2 = c2
+        self.max_iterations = max_iterations
+        self.all_possible_states = all_possible_states
+        self.all_possible_transitions = all_possible_transitions
+        self.min_freq = min_freq
+        self.num_memories = num_memories
+        self.epsilon = epsilon
+        self.period = period
+        self.delta = delta
+        self.max_linesearch = max_linesearch
+        self.verbose = verbose
+
+    # -------------------------------------------------------------------------------------------------- learning
+
+    def fit(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> "CRF":
+        """Learn from sequences and their labels.
+
+        X (Iterable[List[dict]]): For each sequence the features of its tokens.
+        y (Iterable[List[str]]): For each sequence the labels of its tokens.
+        RAISES (ValueError): CRF020 for a parameter; CRF131, CRF852 or CRF853 for data that can't be used, with its place.
+        """
+        optimizer, key = self._optimizer(), type(self).__name__
+        X, y = list(X), list(y)
+        classes = _classes(X, y)
+        source = _ItemsOfDocs()
+        corpus = _Corpus(source.docs(X), y, classes)
+        model = self._new_model(source, len(classes))
+        model.initialize(X=corpus.blocks, Y=Sizes(_VOCAB, len(classes)))
+        model.attrs["observed"][-2:] = 0  # CRFsuite has no weights of first and last labels
+        _cut(model, corpus, checks.number(key, "min_freq", self.min_freq))
+        objective = CorpusObjective(model, LogLikelihood(), corpus.blocks())
+        with _heard(self.verbose):
+            while optimizer.stop_reason(key) is None:
+                self.objective_ = optimizer.step(objective, key=key)
+        self.classes_ = classes
+        self._model = prune(model).model
+        return self
+
+    def _optimizer(self) -> LBFGS:
+        owner = type(self).__name__
+        checks.one_of(owner, "algorithm", self.algorithm, ("lbfgs",))
+        optimizer = LBFGS(
+            l1=checks.number(owner, "c1", self.c1),
+            l2=checks.number(owner, "c2", self.c2),
+            memory=checks.count(owner, "num_memories", self.num_memories, most=1000),
+            tolerance=checks.number(owner, "epsilon", self.epsilon),
+            period=checks.count(owner, "period", self.period, most=1_000_000),
+            delta=checks.number(owner, "delta", self.delta),
+            max_iterations=None
+            if self.max_iterations is None
+            else checks.count(owner, "max_iterations", self.max_iterations),
+            max_line_search=checks.count(owner, "max_linesearch", self.max_linesearch),
+        )
+        self.n_iter_ = 0
+        optimizer.on_iteration = self._count
+        return optimizer
+
+    def _count(self, progress: Progress) -> None:
+        self.n_iter_ = progress.iteration
+
+    def _new_model(self, source: "_ItemsOfDocs", n_states: int) -> Model:
+        owner = type(self).__name__
+        features = FeatureSet([f"fn:{_SOURCE}[0]"], functions={_SOURCE: source})
+        possible_states = checks.flag(owner, "all_possible_states", self.all_possible_states)
+        possible_transitions = checks.flag(owner, "all_possible_transitions", self.all_possible_transitions)
+        emissions = SparseEmissions(features, possible_states=possible_states)
+        model = LinearChain(emissions, possible_transitions=possible_transitions)
+        every = np.ones((n_states, n_states), dtype=bool)
+        model.attrs["allowed"] = TransitionMask(every, every[0], every[0])
+        return model
+
+    # ------------------------------------------------------------------------------------------------ predicting
+
+    def predict(self, X: Iterable[Rows]) -> NDArray[np.object_]:
+        """The most probable labels of each sequence: an array of lists of strings."""
+        return _as_array(self._labels(list(X)))
+
+    def predict_single(self, xseq: Rows) -> list[str]:
+        """Those of one sequence."""
+        return next(self._labels([xseq]))
+
+    def predict_marginals(self, X: Iterable[Rows]) -> NDArray[np.object_]:
+        """For each sequence a list with the probability of each label at each token: an array of lists of dicts."""
+        return _as_array(self._marginals(list(X)))
+
+    def predict_marginals_single(self, xseq: Rows) -> list[dict[str, float]]:
+        """Those of one sequence."""
+        return next(self._marginals([xseq]))
+
+    def score(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> float:
+        """The share of tokens that get their label."""
+        right = [
+            given == found
+            for gold, labels in zip(y, self.predict(X))
+            for given, found in zip(gold, labels, strict=True)
+        ]
+        return float(np.mean(right)) if right else 0.0
+
+    def _labels(self, X: list[Rows]) -> Iterator[list[str]]:
+        for bounds, scores in self._scores(X):
+            labels = [self.classes_[state] for state in self._structure.viterbi(scores).states.tolist()]
+            yield from (labels[begin:end] for begin, end in pairwise(bounds))
+
+    def _marginals(self, X: list[Rows]) -> Iterator[list[dict[str, float]]]:
+        for bounds, scores in self._scores(X):
+            rows = [dict(zip(self.classes_, row)) for row in self._structure.marginals(scores).tolist()]
+            yield from (rows[begin:end] for begin, end in pairwise(bounds))
+
+    def _scores(self, X: list[Rows]) -> Iterator[tuple[list[int], ChainScores]]:
+        """Block by block, and where in a block each sequence begins and ends: some may be empty."""
+        model = self._fitted
+        for begin in range(0, len(X), _BLOCK):
+            docs = DocBatch(_ItemsOfDocs().docs(X[begin : begin + _BLOCK], begin))
+            yield docs.bounds.tolist(), model.predict(docs)
+
+    @property
+    def _structure(self) -> Any:
+        return self._fitted.attrs["role"].structure
+
+    # --------------------------------------------------------------------------------------- what it has learned
+
+    @property
+    def _fitted(self) -> Model:
+        """RAISES (NotFittedError): CRF851."""
+        if "_model" not in self.__dict__:
+            raise NotFittedError(Errors.CRF851)
+        return self._model
+
+    @property
+    def _features(self) -> Any:
+        return self._fitted.layers[0].attrs["features"]
+
+    @property
+    def attributes_(self) -> list[str]:
+        """Those that have any weight but 0."""
+        index = self._features.states.index
+        return [index.strings[part] for part in index.parts]  # a single one each
+
+    @property
+    def state_features_(self) -> dict[tuple[str, str], float]:
+        """Weights of an attribute and a label, without those that are 0."""
+        table, weights = self._features.states, self._fitted.layers[0].get_param("states")
+        attributes, classes = self.attributes_, self.classes_
+        pairs = zip(table.rows_of_pairs().tolist(), table.pair_columns.tolist(), weights.tolist())
+        return {(attributes[row], classes[column]): weight for row, column, weight in pairs if weight}
+
+    @property
+    def transition_features_(self) -> dict[tuple[str, str], float]:
+        """Weights of a label and the one behind it, without those that are 0."""
+        weights = self._fitted.get_param("transitions")
+        return {(self.classes_[i], self.classes_[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
+
+    # ---------------------------------------------------------------------------------------------------- saving
+
+    def save(self, path: Union[str, Path]) -> None:
+        """Write parameters and weights to a file, which `load` reads without running any code."""
+        write_whole(Path(path), self._packed())
+
+    @classmethod
+    def load(cls, path: Union[str, Path]) -> "CRF":
+        """What `save` wrote.
+
+        RAISES (ValueError): CRF501 to CRF508 for a file that is no such thing, or damaged.
+        """
+        crf = cls()
+        crf._unpack(Path(path).read_bytes(), str(path))
+        return crf
+
+    def _packed(self) -> bytes:
+        learned = {"classes": self.classes_, "objective": self.objective_, "n_iter": self.n_iter_}
+        content = {"params": self.get_params(), **learned, "model": self._fitted.to_bytes()}
+        return seal(_FORMAT, srsly.msgpack_dumps(content))
+
+    def _unpack(self, data: bytes, source: str) -> None:
+        content = unseal(_FORMAT, data, source)
+        try:
+            saved = srsly.msgpack_loads(content)
+            self.set_params(**saved["params"])
+            classes = [checks.text("classes", str(n), label) for n, label in enumerate(saved["classes"])]
+            model = self._new_model(_ItemsOfDocs(), len(classes))
+            load_model(model, srsly.msgpack_loads(saved["model"]), len(classes))
+            learned = {"classes_": classes, "objective_": saved["objective"], "n_iter_": saved["n_iter"]}
+        except Exception as error:  # anything may be in a file
+            raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
+        self.__dict__.update(learned, _model=model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and copies: bytes in place of the model."""
+        state = dict(super().__getstate__())
+        if "_model" in state:
+            state["_model"] = self._packed()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        packed = state.pop("_model", None)
+        super().__setstate__(state)
+        if packed is not None:
+            self._unpack(packed, "the pickle")
+
+
+# ----------------------------------------------------------------------------------------------- sequences as Docs
+
+
+class _ItemsOfDocs(ItemReader):
+    """Feature dicts are read once, and lie with Docs of as many tokens, which stand for the sequences."""
+
+    def __init__(self) -> None:
+        self._list = ItemList("X")
+
+    def docs(self, X: list[Rows], first: int = 0) -> list[Doc]:
+        """first (int): Number of the first sequence, for messages.
+
+        RAISES (ValueError): CRF131 or CRF852.
+        """
+        for number, rows in enumerate(X, start=first):
+            for token, row in enumerate(rows):
+                try:
+                    self._list.add(row)
+                except NotAnItem as error:
+                    raise ValueError(
+                        Errors.CRF852.format(sequence=number, token=token, value=shown(error.value))
+                    ) from None
+        items, docs = self._list.items, []
+        for begin, end in pairwise(accumulate(map(len, X), initial=0)):
+            some = slice(items.starts[begin], items.starts[end])
+            own = Items(items.hashes[some], items.values[some], items.starts[begin : end + 1] - items.starts[begin])
+            docs.append(Doc(_VOCAB, words=["x"] * (end - begin), user_data={_ITEMS: own}))
+        return docs
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return self._list.names
+
+    def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+        if names is not None:
+            names.update(self._names)
+        hashes, values, starts = zip(*(doc.user_data[_ITEMS] for doc in docs)) if docs else ([], [], [])
+        counts = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.diff, starts)])
+        return Items(
+            np.concatenate([np.zeros(0, dtype=np.uint64), *hashes]),
+            np.concatenate([np.zeros(0, dtype=np.float32), *values]),
+            np.append(0, np.cumsum(counts)),
+        )
+
+
+class _Corpus:
+    """Docs with the labels of their tokens."""
+
+    def __init__(self, docs: list[Doc], y: list[Sequence[str]], classes: list[str]):
+        self._docs = docs
+        number = {label: n for n, label in enumerate(classes)}
+        self._states = np.array([number[label] for labels in y for label in labels], dtype=np.int64)
+        self._bounds = [*accumulate(map(len, docs), initial=0)]
+        self._n_states = len(classes)
+
+    def blocks(self) -> Iterator[AnnotatedDocs]:
+        for begin in range(0, len(self._docs), _BLOCK):
+            docs = DocBatch(self._docs[begin : begin + _BLOCK])
+            states = self._states[self._bounds[begin] : self._bounds[begin + len(docs)]]
+            allowed = states[:, np.newaxis] == np.arange(self._n_states)
+            yield AnnotatedDocs(docs, allowed, docs.sequence_starts(), np.zeros(len(states), dtype=bool))
+
+
+def _classes(X: list[Rows], y: list[Sequence[str]]) -> list[str]:
+    """The labels, in the order in which they come. RAISES (ValueError): CRF853 for what are no labels of these sequences."""
+    if len(X) != len(y):
+        raise ValueError(Errors.CRF853.format(problem=f"X has {len(X)} sequences, y has {len(y)}"))
+    for number, (rows, labels) in enumerate(zip(X, y)):
+        if len(rows) != len(labels):
+            problem = f"sequence {number} has {len(rows)} tokens in X and {len(labels)} labels in y"
+            raise ValueError(Errors.CRF853.format(problem=problem))
+        for label in labels:
+            if not isinstance(label, str) or not label:
+                raise ValueError(Errors.CRF853.format(problem=f"sequence {number} has the label {shown(label)}"))
+    classes = [*dict.fromkeys(label for labels in y for label in labels)]
+    if not classes:
+        raise ValueError(Errors.CRF853.format(problem="there is no token in them"))
+    return classes
+
+
+def _cut(model: Model, corpus: _Corpus, min_freq: float) -> None:
+    """Takes the weights away of what is met less often: an attribute (its values are added up) and a label, or two labels."""
+    if not min_freq:
+        return
+    [emissions] = model.layers
+    features = emissions.attrs["features"]
+    met, observed = np.zeros(features.states.n_weights), model.attrs["observed"]
+    steps = np.zeros(observed[:-2].shape)
+    for block in corpus.blocks():
+        gold = block.allowed.astype(np.float64)
+        features.states.scatter(features.look_up(block.docs).features["states"], gold, met)
+        inside = np.ones(len(gold), dtype=bool)
+        inside[block.starts[:-1][block.starts[:-1] < len(gold)]] = False
+        [at] = np.nonzero(inside)
+        steps += gold[at - 1].T @ gold[at]
+    observed[:-2] &= (steps >= min_freq).astype(np.uint8)
+    table = features.states.pruned(met >= min_freq)
+    emissions.attrs["features"] = features.with_tables({**features.tables, "states": table})
+    emissions.set_param("states", np.zeros(table.n_weights, dtype=np.float32))
+
+
+def _as_array(sequences: Iterable[list]) -> NDArray[np.object_]:
+    """One object for each sequence, also where all are equally long."""
+    sequences = list(sequences)
+    array = np.empty(len(sequences), dtype=object)
+    array[:] = sequences
+    return array
+
+
+@contextmanager
+def _heard(is_heard: bool) -> Iterator[None]:
+    """Whether users read how far training is, as those of `spacy train` do."""
+    level = announcements.level
+    announcements.setLevel(level if is_heard else logging.WARNING)
+    try:
+        yield
+    finally:
+        announcements.setLevel(level)
