@@ -419,6 +419,15 @@ class Errors(metaclass=_Coded):
         "{path} can't be read in the encoding '{encoding}': give one such as utf-8, latin-1 or cp1252. Files in UTF-16 have to "
         "be recoded first: iconv -f UTF-16 -t UTF-8."
     )
+    CRF873 = (
+        "{place}: '{key}' holds annotation ({value}), which would be replaced. `spacy crf convert` makes training data of "
+        "annotated texts; take the key out of them if they are to be annotated anew."
+    )
+    CRF874 = "The format '{format}' is for spans, and the pipeline finds tags of tokens only: write them as {known}."
+    CRF875 = (
+        "{path} should hold what was done before it was stopped, but {reason}. Give the same command with the same texts to go "
+        "on, or remove the file to begin anew."
+    )
     CRF725 = "The config {path} can't be read: {reason}"
     CRF836 = "Component '{name}' has no label '{label}' to explain. Its labels: {known}."
     CRF837 = (

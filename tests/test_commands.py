@@ -1,5 +1,7 @@
 """What all commands share: each says with a code what is wrong with its files, and knows functions given with --code."""
 
+import inspect
+
 import catalogue
 import pytest
 import spacy
@@ -7,7 +9,7 @@ from spacy.cli._util import app
 from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
-import spacy_crf.cli  # noqa: F401
+import spacy_crf.cli
 
 from .test_configs import ROOT
 from .test_probabilities import trained, with_rules
@@ -36,6 +38,7 @@ def files(tmp_path_factory):
     ]
     (folder / "data.conll").write_text("\n\n".join("\n".join(lines) for lines in rows) + "\n")
     (folder / "data.jsonl").write_text('{"text": "Bob left Rome .", "label": [[0, 3, "PER"], [9, 13, "GPE"]]}\n')
+    (folder / "data.txt").write_text("Bob left Rome .\n")
     (folder / "bad.spacy").write_bytes((folder / "data.spacy").read_bytes()[:-20])
     (folder / "bad.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
     for name in ("empty.spacy", "empty.jsonl", "empty.conll"):
@@ -97,6 +100,7 @@ BROKEN = {
 
 # What commands that load a pipeline want besides, here and in `rest`
 COMMANDS = {
+    "annotate": ["data.txt", "ANNOTATED"],
     "show": ["A text"],
     "calibrate": ["data.spacy"],
     "rules": [],
@@ -105,7 +109,10 @@ COMMANDS = {
 
 
 def rest(command, files, tmp_path):
-    paths = {"data.spacy": files / "data.spacy", "OUTPUT": tmp_path / "updated"}
+    paths = {name: files / name for name in ("data.spacy", "data.txt")} | {
+        "OUTPUT": tmp_path / "updated",
+        "ANNOTATED": tmp_path / "annotated.jsonl",
+    }
     return [paths.get(argument, argument) for argument in COMMANDS[command]]
 
 
@@ -118,13 +125,22 @@ def test_pipelines_that_cannot_be_loaded(files, tmp_path, command, broken):
 
 
 @pytest.mark.issue(12)
-@pytest.mark.parametrize("command, code", [("calibrate", "CRF710"), ("rules", "CRF711"), ("update", "CRF414")])
+@pytest.mark.parametrize(
+    "command, code", [("annotate", "CRF710"), ("calibrate", "CRF710"), ("rules", "CRF711"), ("update", "CRF414")]
+)
 def test_pipelines_without_what_is_asked(files, tmp_path, command, code):
     others = rest(command, files, tmp_path)
     for arguments in ([files / "blank", *others], [files / "model", *others, "--component", "ner"]):
         exit_code, output = run(command, *arguments)
         assert exit_code == 1 and code in output
     assert "named 'ner'" in output and "crf_ner" in output
+
+
+@pytest.mark.issue(15)
+def test_every_command_takes_code():
+    """Whatever loads a pipeline, or a language, may need functions that have to be registered before."""
+    commands = {command.callback.__module__: command.callback for command in spacy_crf.cli.app.registered_commands}
+    assert not [name for name, command in commands.items() if "code" not in inspect.signature(command).parameters]
 
 
 FUNCTION = """

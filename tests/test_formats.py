@@ -137,9 +137,9 @@ FILES = {
         ),
         "doccano",
     ),
-    "label studio": ("a.json", json.dumps(list(label_studio()), ensure_ascii=False), "label_studio"),
-    "label studio, written out": ("a.json", json.dumps(list(label_studio()), indent=2), "label_studio"),
-    "label studio, min": ("a.json", json.dumps(list(label_studio_min())), "label_studio"),
+    "label studio": ("a.json", json.dumps(list(label_studio()), ensure_ascii=False), "labelstudio"),
+    "label studio, written out": ("a.json", json.dumps(list(label_studio()), indent=2), "labelstudio"),
+    "label studio, min": ("a.json", json.dumps(list(label_studio_min())), "labelstudio"),
     "pairs": ("a.json", json.dumps([[t, {"entities": s}] for t, s in zip(TEXTS, SPANS)]), "texts"),
     "pairs in lines": ("a.jsonl", lines([t, {"entities": s}] for t, s in zip(TEXTS, SPANS)), "texts"),
     "pairs in Python": (
@@ -155,8 +155,8 @@ FILES = {
         lines({"id": "1", "tokens": t.split(), "ner_tags": e} for t, e in zip(TEXTS, ENTS["BIO"])),
         "tokens",
     ),
-    "columns": ("a.conll", columns(), "columns"),
-    "columns, spaces": ("a.txt", columns(separator=" "), "columns"),
+    "columns": ("a.conll", columns(), "conll"),
+    "columns, spaces": ("a.txt", columns(separator=" "), "conll"),
     "words": (
         "a.iob",
         "".join(f"{' '.join(map('|'.join, zip(t.split(), e)))}\n" for t, e in zip(TEXTS, ENTS["BIO"])),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import spacy
 import typer
+from spacy.cli._util import import_code
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from wasabi import msg
@@ -16,7 +17,7 @@ from .. import checks
 from ..errors import Errors
 from ..sealed import write_whole
 from .formats.source import read_lines
-from .main import app, check_writable, load_pipeline, told_briefly
+from .main import CodeOption, app, check_writable, load_pipeline, told_briefly
 
 if TYPE_CHECKING:
     from spacy.vectors import Vectors
@@ -46,6 +47,7 @@ def clusters_cli(
     lang: Annotated[str, typer.Option("--lang", "-l", help="Language whose tokenizer cuts the texts.")] = "en",
     lower: Annotated[bool, typer.Option("--lower", help="Leave case out of account.")] = False,
     digits: Annotated[bool, typer.Option("--digits", help="Tell words apart that differ in digits only.")] = False,
+    code: CodeOption = None,
 ) -> None:
     """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. What is stopped
     goes on where it was when the same command is given again."""
@@ -62,6 +64,7 @@ def clusters_cli(
                 tasks[what] = bars.add_task(what)
             bars.update(tasks[what], completed=done, total=total)
 
+        import_code(code)
         check_writable(output)
         _check_arguments(method, texts, output, from_vectors)
         if from_vectors is not None:

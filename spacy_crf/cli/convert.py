@@ -7,13 +7,14 @@ from typing import Annotated, Optional, TypeVar
 
 import spacy
 import typer
+from spacy.cli._util import import_code
 from spacy.tokens import DocBin
 from wasabi import msg
 
 from ..errors import Errors
 from .formats import FORMATS, Report, Settings, Source, read
 from .formats.tags import SCHEMES
-from .main import app, check_writable, choice, told_briefly
+from .main import CodeOption, app, check_writable, choice, told_briefly
 
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
@@ -58,6 +59,10 @@ def convert_cli(
         Overlaps, typer.Option("--overlaps", help="Of spans: keep the longest, or refuse.")
     ] = Overlaps.longest,
     without_spans: Annotated[bool, typer.Option("--without-spans", help="Nothing is annotated, and rightly.")] = False,
+    predictions: Annotated[
+        bool, typer.Option("--predictions", help="Label Studio: what a model found counts where nobody annotated.")
+    ] = False,
+    code: CodeOption = None,
 ) -> None:
     """Convert annotated text to .spacy files: what Prodigy, doccano, Label Studio and spaCy 2 write, JSON of words and tags,
     CoNLL-U, columns and tables. What a file is, its contents tell.
@@ -67,6 +72,7 @@ def convert_cli(
     it; so is a file in which nothing is annotated.
     """
     with told_briefly():
+        import_code(code)
         settings = Settings(
             format=format_ and format_.value,
             encoding=encoding,
@@ -79,6 +85,7 @@ def convert_cli(
             ignore=ignore or (),
             overlaps=overlaps.value,
             without_spans=without_spans,
+            predictions=predictions,
         )
         convert(input_path, output_path, lang, settings)
 

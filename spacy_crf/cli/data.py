@@ -6,6 +6,7 @@ from typing import Annotated, Any, Optional
 
 import spacy
 import typer
+from spacy.cli._util import import_code
 from spacy.language import Language
 from spacy.tokens import Doc
 from wasabi import msg
@@ -13,7 +14,7 @@ from wasabi import msg
 from ..errors import Errors
 from .corpus import Corpus, Overlap, describe, overlap, to_json
 from .formats import FORMATS, Report, Settings
-from .main import app, print_table, told_briefly
+from .main import CodeOption, app, print_table, told_briefly
 from .reading import read_docs
 
 _FEW = 50  # spans of a label that are hardly enough to learn and to measure it
@@ -31,10 +32,12 @@ def data_cli(
     lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer that training will use.")] = "en",
     top: Annotated[int, typer.Option("--top", min=0, help="So many of the strings annotated in several ways.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    code: CodeOption = None,
 ) -> None:
     """Look at annotated texts: labels and lengths of spans, what does not align, repeated texts, what train and dev share, and
     the same words annotated in several ways."""
     with told_briefly():
+        import_code(code)
         nlp = spacy.blank(lang)
         docs, report = _read(path, nlp)
         dev_docs, dev_report = _read(dev, nlp) if dev else ([], Report())

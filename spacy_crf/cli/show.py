@@ -1,6 +1,5 @@
 """What a trained pipeline finds in a few texts."""
 
-import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from wasabi import msg, table
 from ..errors import Errors
 from .formats.source import read_lines
 from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
+from .raw_texts import of_lines
 
 
 @app.command("show")
@@ -50,19 +50,8 @@ def _read_texts() -> Iterator[str]:
     """The texts of the standard input: lines, or what is under "text" in lines that are JSON objects."""
     if sys.stdin.isatty():
         msg.info("Reading texts, one a line; the end of the file (Ctrl-D) ends them")
-    for place, line in read_lines(sys.stdin.buffer, "the standard input"):
-        text = line.strip()
-        if text.startswith("{"):
-            try:
-                item = json.loads(text)
-            except (json.JSONDecodeError, RecursionError):
-                item = None  # a text that begins so
-            if item is not None:
-                text = item.get("text")
-                if not isinstance(text, str):
-                    raise ValueError(Errors.CRF709.format(place=place))
-        if text:
-            yield text
+    for _, item in of_lines(read_lines(sys.stdin.buffer, "the standard input")):
+        yield item["text"]
 
 
 def _rows(doc: Doc) -> list[tuple[str, ...]]:

@@ -25,7 +25,7 @@ class Format(NamedTuple):
 # The first whose `sniff` says yes is what a file is read as.
 FORMATS = {
     "spacy": Format("a .spacy file", docbin.sniff, docbin.read),
-    "label_studio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
+    "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
     "spacy2": Format("spaCy 2's JSON", spacy_json.sniff, spacy_json.read),
     "tokens": Format("lists of words and tags", tokens.sniff, tokens.read),
     "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read),
@@ -34,7 +34,7 @@ FORMATS = {
     "conllu": Format("CoNLL-U", conllu.sniff, conllu.read),
     "table": Format("a table with a header", table.sniff, table.read),
     "words": Format("words with their tags behind them", words.sniff, words.read),
-    "columns": Format("columns", columns.sniff, columns.read),
+    "conll": Format("columns", columns.sniff, columns.read),
 }
 
 

@@ -26,7 +26,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
     for place, value in source.items():
         if not isinstance(value, dict):
             raise ValueError(Errors.CRF701.format(place=place, reason=f"it is no task, but {shown(value)}"))
-        results = value if _is_min(value) else _annotation(Item(place, value), report)
+        results = value if _is_min(value) else _annotation(Item(place, value), settings, report)
         report.has_spans = True
         if results is None:
             continue
@@ -38,10 +38,11 @@ def _is_min(item: dict[str, Any]) -> bool:
     return bool(_MIN_KEYS & item.keys()) and "data" not in item
 
 
-def _annotation(task: Item, report: Report) -> Optional[dict[str, Any]]:
+def _annotation(task: Item, settings: Settings, report: Report) -> Optional[dict[str, Any]]:
     """The annotation that counts, or None."""
     place, fields = task
-    of_task = next((fields[key] for key in _ANNOTATIONS if fields.get(key)), None) or []
+    keys = (*_ANNOTATIONS, "predictions") if settings.predictions else _ANNOTATIONS
+    of_task = next((fields[key] for key in keys if fields.get(key)), None) or []
     if not isinstance(of_task, list) or not all(isinstance(one, dict) for one in of_task):
         raise ValueError(
             Errors.CRF701.format(place=place, reason=f'"annotations" is no list of objects: {shown(of_task)}')

@@ -23,6 +23,7 @@ class Settings:
     ignore (Collection[str]): Keys of JSON, or columns of a header, that are passed over, whatever they hold.
     overlaps (str): "longest" keeps the longest of spans that overlap, "error" refuses them.
     without_spans (bool): Whether a file may be one in which nothing is annotated.
+    predictions (bool): Whether what a model found counts where nobody annotated.
     """
 
     format: Optional[str] = None
@@ -36,6 +37,7 @@ class Settings:
     ignore: Collection[str] = ()
     overlaps: str = "error"
     without_spans: bool = False
+    predictions: bool = False
 
 
 @dataclass

@@ -1,0 +1,140 @@
+"""What `annotate` writes: texts with the spans that were found, as annotation tools take them in. `read` reads each back."""
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, NamedTuple
+
+from spacy.tokens import Doc, DocBin, Span
+from spacy.vocab import Vocab
+
+from ...errors import Errors
+
+
+class Annotated(NamedTuple):
+    """A text with what was found, and with what came with it: an id, say, or the source."""
+
+    doc: Doc
+    fields: dict[str, Any]
+    spans: list[Span]
+    doubtful: list[Span]  # found too, but not to be told as a fact
+
+
+class Writer(NamedTuple):
+    """render: One text, as text. join: All of them, as a file."""
+
+    render: Callable[[Annotated], str]
+    join: Callable[[Iterable[str], BinaryIO, Vocab], None]
+
+
+def probability(span: Span) -> float:
+    return round(span._.crf_prob, 6) if span._.crf_prob is not None else 1.0
+
+
+def _prodigy(found: Annotated) -> str:
+    tokens = [
+        {
+            "text": token.text,
+            "start": token.idx,
+            "end": token.idx + len(token),
+            "id": token.i,
+            "ws": bool(token.whitespace_),
+        }
+        for token in found.doc
+    ]
+    spans = [
+        {
+            "start": span.start_char,
+            "end": span.end_char,
+            "token_start": span.start,
+            "token_end": span.end - 1,
+            "label": span.label_,
+            "prob": probability(span),
+        }
+        for span in found.spans
+    ]
+    return _line({**found.fields, "text": found.doc.text, "tokens": tokens, "spans": spans})
+
+
+def _doccano(found: Annotated) -> str:
+    spans = [[span.start_char, span.end_char, span.label_] for span in found.spans]
+    return _line({**found.fields, "text": found.doc.text, "label": spans})
+
+
+def _labelstudio(found: Annotated) -> str:
+    result = [
+        {
+            "from_name": "label",
+            "to_name": "text",
+            "type": "labels",
+            "value": {"start": span.start_char, "end": span.end_char, "text": span.text, "labels": [span.label_]},
+            "score": probability(span),
+        }
+        for span in found.spans
+    ]
+    score = min((probability(span) for span in found.spans), default=1.0)
+    data = {**found.fields, "text": found.doc.text}
+    return _line({"data": data, "predictions": [{"result": result, "score": score}]})
+
+
+def _conll(found: Annotated) -> str:
+    """Words and their tags; tokens of doubtful spans are missing annotation. White space is no word of columns."""
+    doc, blocks = found.doc, ["-DOCSTART-\tO\n"]
+    has_ents = doc.has_annotation("ENT_IOB")
+    entity = {token.i: f"{'I' if n else 'B'}-{span.label_}" for span in found.spans for n, token in enumerate(span)}
+    entity |= {token.i: "-" for span in found.doubtful for token in span}
+    for sentence in doc.sents if doc.has_annotation("SENT_START") else [doc[:]]:
+        rows = [
+            f"{token.text}\t{entity.get(token.i, 'O') if has_ents else token.tag_ or '-'}\n"
+            for token in sentence
+            if not token.is_space
+        ]
+        blocks.append("".join(rows))
+    return "\n".join(blocks) + "\n"
+
+
+def _spacy(found: Annotated) -> str:
+    """Tokens of doubtful spans are missing annotation."""
+    if found.doc.has_annotation("ENT_IOB"):
+        found.doc.set_ents(found.spans, missing=found.doubtful, default="outside")
+    return base64.b64encode(found.doc.to_bytes()).decode("ascii")
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def _join_lines(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
+    for text in texts:
+        file.write(text.encode("utf8"))
+
+
+def _join_list(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
+    separator = "["
+    for text in texts:
+        file.write((separator + "\n" + text.rstrip("\n")).encode("utf8"))
+        separator = ","
+    file.write(b"\n]\n" if separator == "," else b"[]\n")
+
+
+def _join_docs(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
+    docs = DocBin(store_user_data=True)
+    for text in texts:
+        docs.add(Doc(vocab).from_bytes(base64.b64decode(text)))
+    file.write(docs.to_bytes())
+
+
+WRITERS = {
+    "prodigy": Writer(_prodigy, _join_lines),
+    "doccano": Writer(_doccano, _join_lines),
+    "labelstudio": Writer(_labelstudio, _join_list),
+    "conll": Writer(_conll, _join_lines),
+    "spacy": Writer(_spacy, _join_docs),
+}
+WITHOUT_SPANS = ("conll", "spacy")  # formats that hold tags of tokens too
+
+
+def check_spans(format_: str, doc: Doc) -> None:
+    """RAISES (ValueError): CRF874 if the format takes spans, and the pipeline finds tags of tokens only."""
+    if format_ not in WITHOUT_SPANS and len(doc) and not doc.has_annotation("ENT_IOB"):
+        raise ValueError(Errors.CRF874.format(format=format_, known=" or ".join(WITHOUT_SPANS)))

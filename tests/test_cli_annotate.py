@@ -1,0 +1,202 @@
+"""``python -m spacy crf annotate``: what it writes is read back, and what was stopped goes on."""
+
+import json
+import re
+
+import pytest
+import spacy
+from spacy.tokens import DocBin
+from typer.testing import CliRunner
+
+from spacy_crf.cli import app
+from spacy_crf.cli.annotate import Options, annotate
+from spacy_crf.cli.formats import Settings
+from spacy_crf.cli.formats.writers import WRITERS
+from spacy_crf.cli.reading import read_docs
+
+from .test_probabilities import trained
+from .util import tag_examples
+
+pytestmark = pytest.mark.issue(15)
+TEXTS = ["Ann Lee lives in New York.", "Bob left Rome .", "Nobody came.", 'He said\n"Zoë 😀" to Bob Lee'] * 2
+BLANK = spacy.blank("en")
+
+
+@pytest.fixture(scope="module")
+def nlp():
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def folder(nlp, tmp_path_factory):
+    """With the pipeline and texts. Do not change."""
+    folder = tmp_path_factory.mktemp("annotate")
+    nlp.to_disk(folder / "model")
+    items = [json.dumps({"text": text, "meta": {"n": n}}) for n, text in enumerate(TEXTS)]
+    (folder / "texts.jsonl").write_text("".join(f"{item}\n" for item in items))
+    return folder
+
+
+def run(*args, stdin=None):
+    result = CliRunner().invoke(app, ["annotate", *map(str, args)], input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def spans_of(docs):
+    """Without white space, which columns do not tell."""
+    found = []
+    for doc in docs:
+        words = [token.text for token in doc if not token.is_space]
+        found.append((words, [(" ".join(span.text.split()), span.label_) for span in doc.ents]))
+    return found
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_written_is_read_back(nlp, folder, tmp_path, name):
+    code, output = run(folder / "model", folder / "texts.jsonl", tmp_path / f"out.{name}", "--format", name)
+    assert code == 0, output
+    assert "8 texts" in output
+    source = tmp_path / f"out.{name}"
+    if name == "spacy":
+        docs = list(DocBin().from_disk(source).get_docs(BLANK.vocab))
+    else:
+        docs = read_docs(source, BLANK, Settings(predictions=True, n_sents=0))
+    expected = spans_of(nlp.pipe(TEXTS))
+    assert any(spans for _, spans in expected) and spans_of(docs) == expected
+    assert [path.name for path in tmp_path.iterdir()] == [f"out.{name}"]
+
+
+def test_what_came_with_the_texts_is_kept(folder, tmp_path):
+    run(folder / "model", folder / "texts.jsonl", tmp_path / "out.jsonl")
+    items = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [item["meta"]["n"] for item in items] == list(range(8))
+    assert all(0 < span["prob"] <= 1 for item in items for span in item["spans"])
+
+
+def test_the_least_certain_come_first(nlp, folder, tmp_path):
+    ner = nlp.get_pipe("crf_ner")
+    code, output = run(folder / "model", folder / "texts.jsonl", tmp_path / "out.jsonl", "--sort", "uncertainty")
+    assert code == 0, output
+    found = [json.loads(line)["text"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    doubt = {text: 1 - ner.marginals(nlp.make_doc(text))[0].max(axis=1).mean() for text in TEXTS}
+    assert sorted(found) == sorted(TEXTS)
+    assert [doubt[text] for text in found] == sorted(doubt[text] for text in found)[::-1]
+
+
+def test_less_probable_spans_are_left_out(nlp, folder, tmp_path):
+    """In formats that tell of tokens their tokens are missing annotation, not outside."""
+    docs = list(nlp.pipe(TEXTS))
+    probabilities = sorted(span._.crf_prob for doc in docs for span in doc.ents) if docs[0].ents[0]._.crf_prob else []
+    limit = 0.9 if not probabilities else probabilities[len(probabilities) // 2]
+    for name in ("doccano", "conll", "spacy"):
+        target = tmp_path / f"out.{name}"
+        code, output = run(folder / "model", folder / "texts.jsonl", target, "-f", name, "--min-prob", limit)
+        assert code == 0 and "less probable ones left out" in output, output
+    [doccano, conll, of_spacy] = [read_docs(tmp_path / f"out.{name}", BLANK) for name in ("doccano", "conll", "spacy")]
+    n = sum(len(doc.ents) for doc in doccano)
+    assert 0 < n < sum(len(doc.ents) for doc in docs)
+    assert sum(len(doc.ents) for doc in conll) == sum(len(doc.ents) for doc in of_spacy) == n
+    missing = [
+        sum(token.ent_iob == 0 for doc in made for token in doc if not token.is_space) for made in (conll, of_spacy)
+    ]
+    assert missing[0] == missing[1] > 0
+
+
+@pytest.mark.parametrize("name", ["prodigy", "labelstudio", "spacy"])
+@pytest.mark.parametrize("sort", [False, True])
+def test_what_was_stopped_goes_on(nlp, tmp_path, monkeypatch, name, sort):
+    items, options, target = [{"text": text} for text in TEXTS], Options(name, sort, 0.0), tmp_path / "out"
+    annotate(nlp, items, tmp_path / "whole", options)
+
+    def stopped():
+        yield from items[:3]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nlp, "batch_size", 1)
+    with pytest.raises(KeyboardInterrupt):
+        annotate(nlp, stopped(), target, options)
+    journal = tmp_path / "out.part"
+    assert not target.exists()
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert len(lines) > 2
+    journal.write_bytes(b"".join(lines)[:-5])  # within a record
+    tokenized = []
+    monkeypatch.setattr(nlp, "make_doc", lambda text, make=nlp.make_doc: tokenized.append(text) or make(text))
+    counts = annotate(nlp, items, target, options)
+    assert counts.texts == 8 and tokenized == TEXTS[len(lines) - 2 :]
+    assert not journal.exists()
+    if name == "spacy":
+        one, other = (list(DocBin().from_disk(tmp_path / path).get_docs(nlp.vocab)) for path in ("whole", "out"))
+        assert spans_of(one) == spans_of(other)
+    else:
+        assert target.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_journal_of_something_else(nlp, tmp_path, monkeypatch):
+    monkeypatch.setattr(nlp, "batch_size", 1)
+    items, target = [{"text": text} for text in TEXTS], tmp_path / "out"
+    annotate(nlp, items, target, Options("prodigy", False, 0.0))
+
+    def begin():
+        def stopped():
+            yield from items[:2]
+            raise KeyboardInterrupt
+
+        (tmp_path / "out.part").unlink(missing_ok=True)
+        with pytest.raises(KeyboardInterrupt):
+            annotate(nlp, stopped(), target, Options("prodigy", False, 0.0))
+
+    begin()
+    with pytest.raises(ValueError, match=r"CRF875.*another command"):
+        annotate(nlp, items, target, Options("doccano", False, 0.0))
+    lines = (tmp_path / "out.part").read_bytes().splitlines(keepends=True)
+    record = json.dumps([1, 0.0, 0, 0, "x"]).encode()
+    (tmp_path / "out.part").write_bytes(lines[0] + record + b"\n")
+    with pytest.raises(ValueError, match=r"CRF875.*text 1 is another"):
+        annotate(nlp, items, target, Options("prodigy", False, 0.0))
+    (tmp_path / "out.part").write_bytes(lines[0] + b"[1]\n")
+    with pytest.raises(ValueError, match=r"CRF875.*damaged"):
+        annotate(nlp, items, target, Options("prodigy", False, 0.0))
+
+
+def test_standard_input_and_output(folder, tmp_path):
+    stdin = 'Bob left Rome .\n{"text": "Nobody came.", "id": 7}\n'
+    for options in ([], ["--sort", "uncertainty"]):
+        result = CliRunner().invoke(app, ["annotate", str(folder / "model"), "-", "-", *options], input=stdin)
+        items = [json.loads(line) for line in result.stdout.splitlines()]  # and nothing else
+        assert sorted(item["text"] for item in items) == ["Bob left Rome .", "Nobody came."]
+        assert {item.get("id") for item in items} == {None, 7}
+    code, output = run(folder / "model", "-", tmp_path / "out.jsonl", stdin=stdin)
+    assert code == 0 and "2 texts" in output
+
+
+BAD = {
+    "annotated": ('{"text": "Ann", "label": [[0, 3, "PER"]]}\n', "CRF873: .*texts.jsonl, line 1: 'label'"),
+    "no text": ('{"text": "Ann"}\n{"texte": "Bob"}\n', "CRF709: .*texts.jsonl, line 2"),
+    "no JSON": ('{"text": "Ann"}\n{"text": \n', "CRF701: .*texts.jsonl, line 2"),
+    "empty": ("", "CRF718"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_texts_that_cannot_be_annotated(folder, tmp_path, kind):
+    text, says = BAD[kind]
+    (tmp_path / "texts.jsonl").write_text(text)
+    code, output = run(folder / "model", tmp_path / "texts.jsonl", tmp_path / "out.jsonl")
+    assert code == 1 and re.search(says, output), output
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_tags_are_written_as_columns_or_docs(tmp_path):
+    nlp = spacy.blank("en")
+    tagger = nlp.add_pipe("crf_tagger")
+    examples = tag_examples(nlp)
+    tagger.initialize(lambda: examples, nlp=nlp)
+    items = [{"text": "the dog barks"}]
+    with pytest.raises(ValueError, match=r"CRF874: .*'prodigy'.*conll or spacy"):
+        annotate(nlp, items, tmp_path / "out", Options("prodigy", False, 0.0))
+    (tmp_path / "out.part").unlink()
+    annotate(nlp, items, tmp_path / "out.conll", Options("conll", False, 0.0))
+    [doc] = read_docs(tmp_path / "out.conll", BLANK, Settings(tag_column="2"))
+    assert [token.tag_ for token in doc] == [token.tag_ for token in nlp("the dog barks")]
