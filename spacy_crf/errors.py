@@ -490,6 +490,9 @@ class Errors(metaclass=_Coded):
         "to strings, finite numbers, booleans, lists of strings, or dicts of these."
     )
     CRF853 = "X and y can't be learned from: {problem}. Give each sequence as many labels as tokens, strings that are not empty."
+    CRF846 = "Component '{name}' has no label or tag '{label}'. Its labels: {known}."
+    CRF847 = "--span {given!r} names no tokens: write 3:5 for tokens 3 and 4, or 3:5:LABEL. The text has {n} tokens: {words}."
+    CRF848 = "The pipeline has no component{named} that can be explained. Components there: {components}."
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '

@@ -6,8 +6,14 @@ import math
 import numpy as np
 import pytest
 import spacy
+from spacy.cli._util import app
 from spacy.tokens import Doc, Span
+from spacy.training import Example
+from spacy.util import import_file
+from typer.testing import CliRunner
 
+import spacy_crf.cli  # noqa: F401
+from spacy_crf.explain.overview import overview
 from spacy_crf.explain.reading import Reading
 from spacy_crf.features.doc_batch import DocBatch
 
@@ -28,7 +34,7 @@ CHAINS = [("crf_ner", {"scheme": scheme}) for scheme in ("BILUO", "BIO", "IO", "
 COMPONENTS = [*CHAINS, ("crf_tagger", {}), ("semicrf_ner", {})]
 
 
-def made(factory, scale=1.0, seed=0, features=FEATURES, **config):
+def made(factory, scale=1.0, seed=0, features=FEATURES, path=None, **config):
     """A component whose weights are drawn: its features are those of a few texts."""
     segments = factory == "semicrf_ner"
     model = {"@architectures": f"spacy_crf.{'SemiMarkov' if segments else 'LinearChain'}.v1"}
@@ -40,6 +46,8 @@ def made(factory, scale=1.0, seed=0, features=FEATURES, **config):
     examples = tag_examples(nlp) if factory == "crf_tagger" else ner_examples(nlp)
     nlp.initialize(lambda: examples)
     draw(pipe, scale, seed)
+    if path is not None:
+        nlp.to_disk(path)
     return pipe
 
 
@@ -306,3 +314,110 @@ def test_rules_have_their_part(factory):
     found = pipe.explain(doc, Span(doc, 1, 2, label="ORG"))
     assert [(rule.name, rule.effect) for rule in found.rules][:1] == [("never", "forbids the span")]
     assert "rule never (never_on) forbids the span" in found.to_text()
+
+
+# -------------------------------------------------------------------------------------------------- what was learned
+
+
+def test_weights_are_those_of_the_model(pipe):
+    draw(pipe, 1.0, seed=9)
+    label = pipe.labels[0]
+    rows = pipe.weights(label)
+    assert [abs(row.weight) for row in rows] == sorted((abs(row.weight) for row in rows), reverse=True)
+    assert all(any(tag.endswith(label) for tag in row.tags) for row in rows)
+    assert pipe.weights(label, top=5) == rows[:5]
+    features = pipe.sparse_features
+    of_feature = [row for row in pipe.weights() if row.feature == "lower[0]=bob" or row.feature == "lower[0]=cat"]
+    n = features.states.index.names().index(of_feature[0].feature)
+    pairs = slice(*features.states.pair_starts[n : n + 2])
+    weights = pipe.model.get_ref("emissions").get_param("states")[pairs]
+    tags = [pipe.tags()[column] for column in features.states.pair_columns[pairs]]
+    assert {(row.tags, row.weight) for row in of_feature} == {((tag,), float(w)) for tag, w in zip(tags, weights)}
+    assert {row.count for row in of_feature} == {int(features.states.counts[n])}
+    steps = {row.tags: row.weight for row in pipe.weights() if row.feature == "transition"}
+    shared = pipe.model.get_param("transitions")
+    assert steps and all(
+        weight == shared[tuple(map(pipe.tags().index, tags))] for tags, weight in steps.items()
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="CRF846"):
+        pipe.weights("XYZ")
+
+
+def test_a_dump_has_a_line_for_each_weight(pipe):
+    lines = pipe.dump().splitlines()
+    assert len(lines) == len(pipe.weights())
+    assert all(len(line.split("\t")) == 3 for line in lines)
+
+
+def test_words_that_are_no_words_do_not_break_lines():
+    pipe = made("crf_ner")
+    doc = Doc(pipe.vocab, words=["a\tb\nc\\", "d"], ents=["B-PER", "O"])
+    pipe.initialize(lambda: [Example(Doc(pipe.vocab, words=["a\tb\nc\\", "d"]), doc)])
+    draw(pipe, 1.0)
+    assert any(line.split("\t")[1] == "lower[0]=a\\tb\\nc\\\\" for line in pipe.dump().splitlines())
+
+
+def test_an_overview_adds_up(pipe):
+    found = overview(pipe, top=3)
+    assert sum(row["weights"] for row in found["templates"]) == found["weights"]
+    masses = {row["template"]: row["mass"] for row in found["templates"] if row["of"] == "states"}
+    rows = [row for row in pipe.weights() if row.template == "lower[1]"]
+    assert masses["lower[1]"] == pytest.approx(sum(abs(row.weight) for row in rows), rel=1e-5)
+    assert set(found["top"]) - {"O"} == set(pipe.labels)
+    assert all(row["weight"] > 0 for sides in found["top"].values() for row in sides["for"])
+    assert len(found["transitions"]["transitions"]) == len(pipe.tags())
+    json.dumps(found)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["crf", *map(str, arguments)], env={"COLUMNS": "120"})
+
+
+CODE = """
+import spacy
+
+@spacy.registry.misc("test_explain_last.v1")
+def make():
+    return lambda doc: [[token.text[-1:]] for token in doc]
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A saved pipeline whose features are made by a function that only a file of code knows."""
+    folder = tmp_path_factory.mktemp("explained")
+    (folder / "code.py").write_text(CODE)
+    import_file("test_explain_code", folder / "code.py")
+    functions = {"last": {"@misc": "test_explain_last.v1"}}
+    features = {**FEATURES, "templates": [*TEMPLATES, "fn:last[0]"], "functions": functions}
+    rules = with_rules([{"rule": "at_most", "label": "*", "n": 1, "name": "once"}])
+    made("crf_ner", features=features, path=folder / "model", **rules)
+    return folder
+
+
+def test_commands(model):
+    pipeline, code = model / "model", ("--code", model / "code.py")
+    result = run("inspect", pipeline, *code, "--top", 2)
+    assert result.exit_code == 0, result.output
+    for expected in (
+        "3 labels: GPE, ORG, PER",
+        "fn:last[0]",
+        "for PER",
+        "against ORG",
+        "transitions",
+        "rule once (rule: at_most",
+    ):
+        assert expected in result.output
+    result = run("inspect", pipeline, *code, "--label", "PER", "--json")
+    assert list(json.loads(result.output)[0]["top"]) == ["PER"]
+    assert "CRF846" in run("inspect", pipeline, *code, "--label", "XYZ").output
+    result = run("explain", pipeline, "Bob left York", *code, "--span", "0:1:PER", "--kind", "log_odds")
+    assert result.exit_code == 0 and "'Bob' as PER" in result.output
+    result = run("explain", pipeline, "Bob left York", *code, "--json")
+    assert all(abs(found["check"]) < 1e-6 for found in json.loads(result.output))
+    page = model / "why.html"
+    result = run("explain", pipeline, "Bob <left> York", *code, "--span", "0:1", "--html", page)
+    assert result.exit_code == 0 and "&lt;" in page.read_text() and "<left>" not in page.read_text()
+    assert "CRF847" in run("explain", pipeline, "Bob left", *code, "--span", "1:7").output
+    spacy.blank("en").to_disk(model / "blank")
+    assert "CRF848" in run("explain", model / "blank", "Bob").output

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -16,6 +17,7 @@ import typer
 from spacy.cli._util import app as spacy_app
 from spacy.cli._util import import_code
 from spacy.language import Language
+from spacy.tokens import Doc
 from wasabi import msg
 
 from ..errors import Errors
@@ -89,6 +91,14 @@ def our_pipes(
         named, components = f" named '{component}'" if component else "", ", ".join(nlp.pipe_names) or "none"
         raise ValueError(none.format(named=named, components=components))
     return found
+
+
+def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
+    """A text as it comes to a component."""
+    doc = nlp.make_doc(text)
+    for _, other in takewhile(lambda item: item[1] is not pipe, nlp.pipeline):
+        doc = other(doc)
+    return doc
 
 
 def print_table(

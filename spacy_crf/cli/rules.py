@@ -1,6 +1,5 @@
 """The rules of a trained pipeline: how each is enforced, and what each changes in a text."""
 
-from itertools import takewhile
 from typing import Annotated, Optional
 
 import typer
@@ -8,7 +7,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
+from .main import CodeOption, ModelArgument, app, doc_before, load_pipeline, our_pipes, print_table, told_briefly
 
 
 @app.command("rules")
@@ -40,9 +39,7 @@ def _show_effects(nlp: Language, pipe, text: str) -> None:
     """What the spans are without rules, and what they become as the rules are added one by one."""
     from ..pipeline.rule_effects import effects
 
-    doc = nlp.make_doc(text)
-    for _, other in takewhile(lambda item: item[1] is not pipe, nlp.pipeline):
-        doc = other(doc)
+    doc = doc_before(nlp, pipe, text)
     before, changes = effects(pipe, doc)
     msg.text(f"without rules: {_written(before)}")
     for rule, spans, price in changes:

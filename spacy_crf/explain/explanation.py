@@ -1,7 +1,6 @@
 """What an explanation says: rows that add up, and what they add up to."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -170,6 +169,19 @@ class Explanation:
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
+    def to_html(self, top: int = 20) -> str:
+        """As a part of a page: with its style, without scripts, and with nothing from elsewhere.
+
+        top (int): How many features are listed.
+        RETURNS (str)
+        """
+        from .html import fragment
+
+        return fragment(self, top)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
     def __rich__(self) -> "Group":
         from rich.console import Group
         from rich.table import Table
@@ -195,6 +207,3 @@ def _weights(row: Row) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e-3 else f"{value:.4f}"
-
-
-Explain = Callable[..., Explanation]

@@ -94,15 +94,13 @@ def _rows(reading: Reading, terms: Terms, part: Part, first: NDArray[np.int64]) 
 
 def _shared_rows(question: Question, uses: tuple[Any, Any]) -> Iterator[Row]:
     """Of what all tokens share, at each place where it is used."""
-    architecture = question.pipe.model.attrs["role"]
-    weights = {name: question.pipe.model.get_param(name).astype(np.float64) for name in architecture.params}
     opens, closes = arrays.ends(question.reading.scores.starts, len(uses[0][0]))
     inside = np.zeros(len(opens), dtype=bool)
     inside[question.tokens] = True
     for name, tokens in (("transitions", inside & ~opens), ("first", inside & opens), ("last", inside & closes)):
         at = np.flatnonzero(tokens)
         probabilities = tuple(_at_ends(of_kind, name)[at].reshape(len(at), -1) for of_kind in uses)
-        flat = weights[name].ravel()
+        flat = question.reading.shared[name].ravel()
         group, cell = np.repeat(np.arange(len(at)), len(flat)), np.tile(np.arange(len(flat)), len(at))
         losses = Part(group, cell, np.tile(flat, len(at)), probabilities).losses()
         average = (probabilities[0] - probabilities[1]) @ flat

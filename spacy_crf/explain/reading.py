@@ -15,6 +15,7 @@ from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex
 from ..models.emissions import Emissions
 from ..models.neural_segments import EncodedSegments
+from ..models.pool import PoolRole, tell_members
 from ..models.sparse import SparseFeatures, SparseRole
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
@@ -175,6 +176,39 @@ class Steps(NamedTuple):
     use: Floats  # [N]
 
 
+class Member:
+    """A model of a structure, which may be one of a pool.
+
+    share (float): What it counts for.
+    """
+
+    def __init__(self, model: Model, share: float, docs: DocBatch):
+        self.share = share
+        self._architecture = model.attrs["role"]
+        layers = [
+            read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseRole) else read_encoder(layer, docs)
+            for layer in model.layers
+        ]
+        self._outputs = tuple(layer.output for layer in layers)
+        self._terms = [[one._replace(weight=share * one.weight) for one in layer.terms] for layer in layers]
+        self.weights = {name: model.get_param(name).astype(np.float64) for name in self._architecture.params}
+        self.scores = self._architecture.join(self._outputs, self._architecture.potentials(model, self.weights))
+
+    def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
+        """The terms of all layers, and the derivative with respect to the array of each."""
+        for of_layer, part in zip(self._terms, self._architecture.part(derivative, self._outputs)):
+            for terms in of_layer:
+                yield terms, _array(part, terms.of)
+
+
+def members_of(model: Model) -> list[tuple[Model, float]]:
+    """The models of a structure that a component's model is made of, and what each counts for."""
+    if not isinstance(model.attrs["role"], PoolRole):
+        return [(model, 1.0)]
+    tell_members(model)
+    return list(zip(model.layers, model.get_param("shares").astype(np.float64).tolist()))
+
+
 class Reading:
     """The scores of one Doc, in double precision, and what they are sums of.
 
@@ -183,25 +217,25 @@ class Reading:
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
-        self._model, self._tags = pipe.model, pipe.tags()
-        self._architecture = pipe.model.attrs["role"]
-        self.layers = [
-            read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseRole) else read_encoder(layer, docs)
-            for layer in pipe.model.layers
-        ]
-        self._outputs = tuple(layer.output for layer in self.layers)
-        self._weights = {name: pipe.model.get_param(name) for name in self._architecture.params}
-        shared = self._architecture.potentials(pipe.model, self._weights)
-        self.scores = self._architecture.join(self._outputs, shared)
+        self._tags = pipe.tags()
+        members = members_of(pipe.model)
+        self._members = [Member(model, share, docs) for model, share in members]
+        self._architecture = members[0][0].attrs["role"]
+        of_members, shares = [member.scores for member in self._members], np.array([share for _, share in members])
+        self.scores = of_members[0] if len(members) == 1 else self._architecture.weighted_sum(of_members, shares)
+        # What all tokens share: the weights of the members, each as often as it counts
+        self.shared = {
+            name: sum(member.share * member.weights[name] for member in self._members)
+            for name in self._architecture.params
+        }
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
         """The terms of all layers, and the derivative with respect to the array of each.
 
         derivative: With respect to the scores.
         """
-        for layer, part in zip(self.layers, self._architecture.part(derivative, self._outputs)):
-            for terms in layer.terms:
-                yield terms, _array(part, terms.of)
+        for member in self._members:
+            yield from member.parts(derivative)
 
     def rows(self, derivative: Any, steps: Optional[Steps] = None) -> list[Row]:
         """What each weight adds to a sum of scores.
@@ -234,12 +268,12 @@ class Reading:
     def _shared_rows(self, derivative: Any, steps: Optional[Steps]) -> list[Row]:
         uses, rows = self._architecture.derivatives(derivative), []
         if steps is not None:
-            weights = self._weights["transitions"]
+            weights = self.shared["transitions"]
             for token, before, after, use in zip(*(column.tolist() for column in steps)):
                 tags = self._tags[before], self._tags[after]
                 rows.append(_shared("transitions", tags, float(weights[before, after]), use, token))
         for name, of_name in uses.items():
-            weights = self._weights[name]
+            weights = self.shared[name]
             for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
                 if name == "transitions" and steps is not None:
                     continue

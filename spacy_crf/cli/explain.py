@@ -1,0 +1,89 @@
+"""Why a trained pipeline finds what it finds in a text."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+from spacy.tokens import Doc, Span
+from wasabi import msg
+
+from ..errors import Errors
+from .main import (
+    CodeOption,
+    ModelArgument,
+    app,
+    check_writable,
+    doc_before,
+    load_pipeline,
+    our_pipes,
+    told_briefly,
+)
+
+if TYPE_CHECKING:
+    from ..explain.explanation import Explanation
+    from ..pipeline.crf_pipe import CRFPipe
+
+_SPAN = re.compile(r"(\d{1,9}):(\d{1,9})(?::(.+))?")
+
+
+@app.command("explain")
+def explain_cli(
+    model: ModelArgument,
+    text: Annotated[str, typer.Argument(help="A text.")],
+    span: Annotated[
+        Optional[str], typer.Option("--span", help="Tokens 3:5, or 3:5:LABEL; by default each span that is found.")
+    ] = None,
+    against: Annotated[
+        Optional[str], typer.Option("--against", help="Another label, or O; by default everything else.")
+    ] = None,
+    kind: Annotated[str, typer.Option("--kind", "-k", help="contrast, log_odds, leave_out …")] = "contrast",
+    html: Annotated[Optional[Path], typer.Option("--html", help="Write a page instead.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    code: CodeOption = None,
+) -> None:
+    """Print which weights make the decisions about a text."""
+    with told_briefly():
+        if html is not None:
+            check_writable(html)
+        nlp, found = load_pipeline(model, code), []
+        for pipe in our_pipes(nlp, component, Errors.CRF848):
+            doc = doc_before(nlp, pipe, text)
+            spans = _found(pipe, doc) if span is None else [_parse(span, doc)]
+            found += [pipe.explain(doc, one, against, kind) for one in spans]
+        if html is not None:
+            from ..explain.html import page
+
+            html.write_text(page(found), encoding="utf8")
+            msg.good(f"{len(found)} explanations in {html}")
+            return
+    if as_json:
+        print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))
+        return
+    _show(found)
+
+
+def _show(found: "list[Explanation]") -> None:
+    from rich.console import Console
+
+    console = Console()
+    for explanation in found:
+        console.print(explanation)
+        console.print()
+
+
+def _found(pipe: "CRFPipe", doc: Doc) -> list[Optional[Span]]:
+    """What a component finds; the labelling as a whole, if that is nothing."""
+    best = pipe.n_best(doc, 1)
+    return list(best[0][1]) if best and best[0][1] else [None]
+
+
+def _parse(given: str, doc: Doc) -> Span:
+    """RAISES (ValueError): CRF847 for what names no tokens."""
+    match = _SPAN.fullmatch(given)
+    if match is None or not int(match[1]) < int(match[2]) <= len(doc):
+        words = " ".join(f"{token.i}:{token.text}" for token in doc[:30])
+        raise ValueError(Errors.CRF847.format(given=given, n=len(doc), words=words))
+    return Span(doc, int(match[1]), int(match[2]), label=match[3] or "")

@@ -1,0 +1,136 @@
+"""What a model has learned: its weights with their names, as rows and as text."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from thinc.api import Model
+
+from ..errors import Errors
+from ..features.feature_index import HashedIndex
+from ..models.sparse import SparseRole
+from .reading import Feature, members_of
+
+if TYPE_CHECKING:
+    from ..pipeline.crf_pipe import CRFPipe
+
+
+class WeightRow(NamedTuple):
+    """A weight.
+
+    feature (str): With its values filled in; "transition", "first", "last" and "length=N" for what all tokens share.
+    template (str), offset (Optional[int]): Of the feature, see `explanation.Row`.
+    tags (Tuple[str, ...]): What it speaks for: a tag, or the two of a transition.
+    weight (float): What was learned.
+    count (Optional[int]): How often training met the feature, None where it does not say.
+    """
+
+    feature: str
+    template: str
+    offset: Optional[int]
+    tags: tuple[str, ...]
+    weight: float
+    count: Optional[int]
+
+
+class Block(NamedTuple):
+    """The weights of one table, or of a parameter that all tokens share."""
+
+    name: str
+    weights: NDArray[np.float32]  # [W]
+    states: tuple[NDArray[np.int64], ...]  # one or two of each weight: int64[W]
+    rows: NDArray[np.int64]  # [W] features
+    feature: Callable[[int], Feature]
+    counts: Optional[NDArray[np.int64]]  # [F]
+    templates: Optional[tuple[list[str], NDArray[np.int64]]]  # their names, and which one each weight has (int64[W])
+
+    def row(self, n: int, tags: list[str]) -> WeightRow:
+        row, names = int(self.rows[n]), tuple(tags[int(states[n])] for states in self.states)
+        count = None if self.counts is None else int(self.counts[row]) or None
+        return WeightRow(*self.feature(row), names, float(self.weights[n]), count)
+
+
+def blocks(pipe: "CRFPipe") -> Iterator[Block]:
+    """All weights that have names; those of an encoder have none. In a pool each counts as much as its member."""
+    for model, share in members_of(pipe.model):
+        for layer in model.layers:
+            if isinstance(layer.attrs["role"], SparseRole):
+                yield from _blocks_of(layer, share)
+        for name, mask in model.attrs["role"].weighed(model).items():
+            places = np.nonzero(mask)
+            rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
+            yield Block(name, share * model.get_param(name)[mask], states, rows, _shared(name), None, None)
+
+
+def _blocks_of(layer: Model, share: float) -> Iterator[Block]:
+    features = layer.attrs["role"].features(layer)
+    for name, table in features.tables.items():
+        rows, columns, index = table.rows_of_pairs(), table.pair_columns.astype(np.int64), table.index
+        states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
+        feature, templates = _hashed, (["hashed rows"], np.zeros(len(rows), dtype=np.int64))
+        if not isinstance(index, HashedIndex):
+            feature, templates = partial(Feature.of, index), (index.templates, index.template_of[rows])
+        yield Block(name, share * layer.get_param(name), tuple(states), rows, feature, table.counts, templates)
+
+
+def _hashed(row: int) -> Feature:
+    return Feature(f"row {row}", "hashed rows", None)
+
+
+def _shared(name: str) -> Callable[[int], Feature]:
+    if name == "lengths":
+        return lambda row: Feature(f"length={row + 1}", name, None)
+    return lambda row: Feature(name.removesuffix("s"), name, None)
+
+
+def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
+    """See `CRFPipe.weights`."""
+    return largest(pipe, label, top, lambda block: block.weights != 0.0)
+
+
+def largest(
+    pipe: "CRFPipe", label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
+) -> list[WeightRow]:
+    """The largest of the weights of a label that are chosen (bool[W] of each block)."""
+    pipe.require_ready([])
+    wanted, tags = _states_of(pipe, label), pipe.tags()
+    found = []
+    for block in blocks(pipe):
+        about = np.logical_or.reduce([wanted[states] for states in block.states])
+        [some] = np.nonzero(about & chosen(block))
+        found += [(block, int(n)) for n in _largest(block.weights, some, top)]
+    found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
+    return [block.row(n, tags) for block, n in found[:top]]
+
+
+def _largest(values: NDArray, some: NDArray[np.int64], top: Optional[int]) -> NDArray[np.int64]:
+    if top is None or len(some) <= top:
+        return some
+    return some[np.argpartition(-np.abs(values[some]), top)[:top]]
+
+
+def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
+    """Which states are of a label, or are a tag; all for None. RAISES (ValueError): CRF846 if there is neither."""
+    tags = pipe.tags()
+    if label is None:
+        return np.ones(len(tags), dtype=bool)
+    if label in pipe.labels:
+        return pipe.decoding.label_of_states == pipe.labels.index(label)
+    if label not in tags:
+        raise ValueError(Errors.CRF846.format(name=pipe.name, label=label, known=", ".join([*pipe.labels, "O"])))
+    return np.array([tag == label for tag in tags])
+
+
+def dump(pipe: "CRFPipe") -> str:
+    """See `CRFPipe.dump`."""
+    lines = ["\t".join((" → ".join(row.tags), _escaped(row.feature), f"{row.weight:.9g}")) for row in weights(pipe)]
+    return "\n".join([*lines, ""])
+
+
+def _escaped(feature: str) -> str:
+    """In one column of one line, whatever words there are."""
+    for character, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        feature = feature.replace(character, written)
+    return feature
