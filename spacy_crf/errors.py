@@ -493,6 +493,16 @@ class Errors(metaclass=_Coded):
     CRF846 = "Component '{name}' has no label or tag '{label}'. Its labels: {known}."
     CRF847 = "--span {given!r} names no tokens: write 3:5 for tokens 3 and 4, or 3:5:LABEL. The text has {n} tokens: {words}."
     CRF848 = "The pipeline has no component{named} that can be explained. Components there: {components}."
+    CRF890 = (
+        "'{name}' can't be trained in {folds} folds on {texts} texts. It takes at least 2 folds, as many texts, and a "
+        "component whose scores are sums of weights, without an encoder."
+    )
+    CRF891 = "--folds needs the training texts: add --train PATH."
+    CRF892 = (
+        '{path} is no learning curve: {reason}. It has to be a JSON list of {{"texts": number, "score": number}}, as '
+        "`python -m spacy crf curve --json` writes it."
+    )
+    CRF893 = "--kind = {kind!r} is no kind of mistake. These are: {known}."
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '

@@ -25,6 +25,7 @@ LAYERS = [
     ("models",),
     ("pipeline",),
     ("explain", "distributed", "migrate", "sklearn"),
+    ("report",),
     ("cli",),
 ]
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}

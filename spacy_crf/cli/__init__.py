@@ -1,19 +1,16 @@
 """``python -m spacy crf …``: every command is one file, imported here, under its name."""
 
-from . import annotate, calibrate, clusters, convert, data, explain, inspect, rules, show, tune, update
-from .main import app
-
-__all__ = [
-    "annotate",
-    "app",
-    "calibrate",
-    "clusters",
-    "convert",
-    "data",
-    "explain",
-    "inspect",
-    "rules",
-    "show",
-    "tune",
-    "update",
-]
+from . import annotate as annotate
+from . import calibrate as calibrate
+from . import clusters as clusters
+from . import convert as convert
+from . import data as data
+from . import errors as errors
+from . import explain as explain
+from . import inspect as inspect
+from . import report as report
+from . import rules as rules
+from . import show as show
+from . import tune as tune
+from . import update as update
+from .main import app as app

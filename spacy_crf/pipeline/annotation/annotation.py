@@ -1,13 +1,14 @@
 """What the components' annotations have in common."""
 
 import copy
-from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import ORTH
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
+from spacy.training import Example
 from spacy.vocab import Vocab
 
 from ...errors import Errors
@@ -24,13 +25,27 @@ class Gold(NamedTuple):
     unset: NDArray[np.bool_]  # [T] tokens without annotation
 
 
+class Mention(NamedTuple):
+    """Something with a label in a text."""
+
+    start: int  # characters
+    end: int
+    label: str
+    probability: Optional[float] = None  # that a component gave it
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """The same of what is said to be there and what was found there."""
+        return self[:3]
+
+
 class Annotation:
     """What a component's annotation means: where labels are read and written, and how they are spelt as tags. It knows the labels
     that it was bound to, and is not changed. `Entities` says what each question is; `TokenTags` answers them too:
 
         tags tag_labels mask span_states path             how labels are spelt
         span_tags tells_alone continuing_tags spell       how the annotation of training is read as tags
-        gold_labels gold is_gold fingerprint judged       what reference Docs say
+        gold_labels gold is_gold fingerprint mentions …   what reference Docs say
         preset settle clamp refused_beside write          what Docs bring to prediction, and get from it
     """
 
@@ -69,10 +84,30 @@ class Annotation:
         if not is_text or not label:
             raise ValueError(Errors.CRF401.format(name=self.name, label=label))
 
+    def mentions_in(self, doc: Doc) -> list[Mention]:
+        """What a Doc says."""
+        raise NotImplementedError
+
+    def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        """What the reference says, and what was found where it says anything."""
+        raise NotImplementedError
+
+    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
+        """Probability of each span found, and whether it is right; none of those whose gold annotation is missing."""
+        gold, found = self.mentions(example)
+        places = {mention.place for mention in gold}
+        for mention in found:
+            yield mention.probability, mention.place in places
+
     @property
     def assigns(self) -> list[str]:
         """What is written, in the words of `nlp.analyze_pipes`."""
         return [f"token.{name}" for name in self.writes]
+
+
+def probability_of(span: Span) -> Optional[float]:
+    """What a component with ``confidence`` gave a span."""
+    return span._.crf_prob if Span.has_extension("crf_prob") else None
 
 
 def same_words(doc: Doc, other: Doc) -> bool:

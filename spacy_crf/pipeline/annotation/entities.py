@@ -1,7 +1,7 @@
 """Entities as annotation: read from ``doc.ents``, and written to it."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -17,7 +17,7 @@ from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, TransitionMask
 from ...types import Clamp
 from ..gold_report import GoldReport
-from .annotation import Annotation, Gold, Starts, Tags, same_words
+from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
     from ..prediction import Prediction
@@ -151,13 +151,16 @@ class Entities(Annotation):
         """Changes with what is annotated."""
         return zlib.crc32(read_attributes(docs, _ENTITY))
 
-    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
-        """Probability of each span found, and whether it is right; none of those whose gold annotation is missing."""
-        gold = {(ent.start_char, ent.end_char, ent.label_) for ent in example.reference.ents}
-        missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
-        for ent in example.predicted.ents:
-            if not any(missing[ent.start : ent.end]):
-                yield ent._.crf_prob, (ent.start_char, ent.end_char, ent.label_) in gold
+    def mentions_in(self, doc: Doc) -> list[Mention]:
+        return [Mention(ent.start_char, ent.end_char, ent.label_, probability_of(ent)) for ent in doc.ents]
+
+    def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        gold, found = self.mentions_in(example.reference), self.mentions_in(example.predicted)
+        if not same_words(example.predicted, example.reference) or MISSING in example.reference.to_array(ENT_IOB):
+            missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
+            pairs = zip(example.predicted.ents, found)
+            found = [mention for ent, mention in pairs if not any(missing[ent.start : ent.end])]
+        return gold, found
 
     # -------------------------------------------------------------------------------------------------- in prediction
 

@@ -1,7 +1,7 @@
 """One label per token as annotation: tags, parts of speech, morphology, or a custom extension."""
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...schemes import BEGIN, MISSING, NO_SEGMENTS, NO_STEPS, Segments, Transiti
 from ...types import Clamp
 from ..gold_report import GoldReport
 from ..scorers import attribute_getter
-from .annotation import Annotation, Gold, Starts, Tags, same_words
+from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
     from ..prediction import Prediction
@@ -129,12 +129,22 @@ class TokenTags(Annotation):
     def fingerprint(self, docs: list[Doc]) -> int:
         return zlib.crc32(self._values(docs) if self._id is None else read_attributes(docs, [self._id]))
 
-    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
+    def mentions_in(self, doc: Doc) -> list[Mention]:
+        return self._mentions(doc, self._values([doc]))
+
+    def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         gold = self._aligned_values(example, GoldReport())
-        found = self._values([example.predicted])
-        for token, is_gold, is_found in zip(example.predicted, gold, found):
-            if is_gold and is_found:
-                yield example.predicted[token.i : token.i + 1]._.crf_prob, bool(is_gold == is_found)
+        found = np.where(gold != 0, self._values([example.predicted]), 0)
+        return self._mentions(example.predicted, gold), self._mentions(example.predicted, found)
+
+    def _mentions(self, doc: Doc, values: NDArray[np.uint64]) -> list[Mention]:
+        """Of tokens by their values, but 0."""
+        names = self.vocab.strings
+        return [
+            Mention(token.idx, token.idx + len(token), names[value], probability_of(doc[token.i : token.i + 1]))
+            for token, value in zip(doc, values.tolist())
+            if value
+        ]
 
     # -------------------------------------------------------------------------------------------------- in prediction
 

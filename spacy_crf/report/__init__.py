@@ -1,0 +1,1 @@
+"""What a trained pipeline does well and badly, on texts whose annotation is known."""

@@ -1,0 +1,101 @@
+"""Charts as SVG: drawn here, so that a page needs no program and no network, and prints.
+
+Colours are classes of the page's style sheet, which knows light and dark. Each chart says in words what it shows, and stands
+beside the table of its numbers.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Optional
+
+from markupsafe import Markup
+
+from .figures import Share
+
+WIDTH, ROW, LEFT, RIGHT = 640, 24, 170, 60
+SIZE, MARGIN = 300, 40
+
+
+def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
+    """A bar from 0 to 1 for each row, with its interval."""
+    parts, height = [], ROW * len(rows) + 22
+    for n in range(5):
+        x, y = _x(n / 4), height - 6
+        parts.append(f'<line class="grid" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height - 20}"/>')
+        parts.append(f'<text class="axis" x="{x:.1f}" y="{y}" text-anchor="middle">{25 * n} %</text>')
+    for n, (name, share) in enumerate(rows):
+        top, middle = n * ROW + 4, n * ROW + ROW / 2
+        width = _x(share.value) - LEFT
+        parts += [
+            f'<text x="{LEFT - 8}" y="{middle + 4}" text-anchor="end">{escape(_cut(name))}</text>',
+            f'<rect class="bar" x="{LEFT}" y="{top}" width="{width:.1f}" height="{ROW - 8}"/>',
+            f'<path class="interval" d="M{_x(share.low):.1f} {middle}H{_x(share.high):.1f}"/>',
+            f'<text x="{WIDTH - RIGHT + 12}" y="{middle + 4}">{100 * share.value:.1f}</text>',
+        ]
+    return _svg(title, WIDTH, height, parts)
+
+
+def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Markup:
+    """What came true of what was said: mean probability, share that is right, and how many (the area of the point)."""
+    points = list(points)
+    most = max((n for *_, n in points), default=1)
+    parts = _square()
+    parts.append(f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>')
+    places = [(MARGIN + SIZE * said, SIZE - SIZE * came_true, n) for said, came_true, n in points]
+    if places:
+        line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
+        parts.append(f'<path class="line" d="M{line}"/>')
+    for x, y, n in places:
+        parts.append(f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{2 + 8 * (n / most) ** 0.5:.1f}"/>')
+    parts.append(_said("probability", MARGIN + SIZE / 2, SIZE + 34))
+    parts.append(_said("right", 12, SIZE / 2, turned=True))
+    return _svg(title, SIZE + MARGIN + 20, SIZE + 44, parts)
+
+
+def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_name: str) -> Markup:
+    """A line from the lowest to the highest of both."""
+    xs, ys = zip(*points)
+    least, most = min(ys), max(ys)
+    span = most - least or 1.0
+    parts = _square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:.3g}" for n in range(5)])
+    places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span) for x, y in points]
+    parts.append('<path class="line" d="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
+    parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="4"/>' for x, y in places]
+    parts.append(_said(x_name, MARGIN + SIZE / 2, SIZE + 34))
+    parts.append(_said(y_name, 12, SIZE / 2, turned=True))
+    return _svg(title, SIZE + MARGIN + 20, SIZE + 44, parts)
+
+
+def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None) -> list[str]:
+    """Grid and numbers of a chart of SIZE by SIZE."""
+    percent = [f"{25 * n} %" for n in range(5)]
+    parts = []
+    for n, (row, column) in enumerate(zip(rows or percent, columns or percent)):
+        x, y = MARGIN + SIZE * n / 4, SIZE - SIZE * n / 4
+        parts += [
+            f'<path class="grid" d="M{x} 0V{SIZE}M{MARGIN} {y}H{MARGIN + SIZE}"/>',
+            f'<text class="axis" x="{x}" y="{SIZE + 16}" text-anchor="middle">{column}</text>',
+            f'<text class="axis" x="{MARGIN - 4}" y="{max(y + 4, 10)}" text-anchor="end">{row}</text>',
+        ]
+    return parts
+
+
+def _said(text: str, x: float, y: float, *, turned: bool = False) -> str:
+    turn = f' transform="rotate(-90 {x} {y})"' if turned else ""
+    return f'<text class="axis" x="{x}" y="{y}" text-anchor="middle"{turn}>{escape(text)}</text>'
+
+
+def _svg(title: str, width: float, height: float, parts: Iterable[str]) -> Markup:
+    inside, title = "".join(parts), escape(title)
+    return Markup(
+        f'<svg role="img" aria-label="{title}" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+        f"<title>{title}</title>{inside}</svg>"
+    )
+
+
+def _x(share: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * share
+
+
+def _cut(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,0 +1,176 @@
+"""Figures of a report: scores with intervals, who is taken for whom, and what is found how often."""
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.training import Example
+
+from .cases import Case, Judged
+
+DRAWS = 1000
+LEVEL = 0.95
+ALL = "all"
+LENGTHS = (1, 2, 3, 5)  # the longest of each group, in tokens
+FREQUENCIES = (0, 1, 4, 19)
+
+
+class Share(NamedTuple):
+    """A share with an interval that holds it with a probability of `LEVEL`."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Score(NamedTuple):
+    label: str
+    n_gold: int
+    n_found: int
+    n_right: int
+    precision: Share
+    recall: Share
+    f: Share
+
+
+class Group(NamedTuple):
+    """Mentions of the annotation that have something in common."""
+
+    name: str
+    n: int
+    found: Share  # how many of them
+
+
+def scores(judged: Judged, *, seed: int = 0) -> list[Score]:
+    """Precision, recall and F1 of all labels together and of each, with bootstrap intervals over texts (Efron & Tibshirani 1993,
+    chapter 13: percentiles).
+
+    seed (int): One seed, one answer.
+    """
+    labels = labels_of(judged.cases)
+    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))  # of gold, found, right
+    for case in judged.cases:
+        for what, mention in enumerate((case.gold, case.found, case.gold if case.kind == "right" else None)):
+            if mention is not None:
+                counts[case.doc, what, [0, 1 + labels.index(mention.label)]] += 1
+    texts = len(counts)
+    total = counts.sum(axis=0)
+    drawn = np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=DRAWS) if texts else [[]]
+    resampled = (drawn @ counts.reshape(texts, -1)).reshape(-1, *total.shape)
+    values, spread = _precision_recall_f(total[np.newaxis])[0], _precision_recall_f(resampled)
+    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    rows = []
+    for n, label in enumerate([ALL, *labels]):
+        shares = [Share(float(values[k, n]), float(low[k, n]), float(high[k, n])) for k in range(3)]
+        rows.append(Score(label, *(int(number) for number in total[:, n]), *shares))
+    return rows
+
+
+def _precision_recall_f(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[N, 3 (gold, found, right), L] → [N, 3 (precision, recall, F1), L]; 0 of 0 is 0, as in spaCy."""
+    gold, found, right = np.moveaxis(counts, 1, 0)
+    shares = [(right, found), (right, gold), (2 * right, found + gold)]
+    return np.stack([np.divide(a, b, out=np.zeros_like(a), where=b > 0) for a, b in shares], axis=1)
+
+
+def labels_of(cases: Iterable[Case]) -> list[str]:
+    """The labels that occur, the most frequent in the annotation first."""
+    gold = Counter(case.gold.label for case in cases if case.gold)
+    found = Counter(case.found.label for case in cases if case.found)
+    return sorted({*gold, *found}, key=lambda label: (-gold[label], label))
+
+
+def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]:
+    """How often each label of the annotation (row) was found as each (column); the last row is what the annotation does not have,
+    the last column what was not found. Right labels count here where the boundary is wrong."""
+    number = {label: n for n, label in enumerate(labels)}
+    table = np.zeros((len(labels) + 1, len(labels) + 1), dtype=np.int64)
+    for case in cases:
+        row = number[case.gold.label] if case.gold else len(labels)
+        column = number[case.found.label] if case.found else len(labels)
+        table[row, column] += 1
+    return table
+
+
+def by_length(judged: Judged) -> list[Group]:
+    """Of mentions by how many tokens they have."""
+    groups = _names(LENGTHS, "token", "tokens")
+
+    def group(case: Case) -> str:
+        doc = judged.examples[case.doc].reference
+        span = doc.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
+        return groups[bisect.bisect_left(LENGTHS, len(span))]
+
+    return _grouped(judged.cases, groups, group)
+
+
+def by_frequency(judged: Judged, training: Sequence[Example]) -> list[Group]:
+    """Of mentions by how often the training texts have the same words with the same label."""
+    known = Counter()
+    for example in training:
+        text = example.reference.text.lower()
+        known.update((text[m.start : m.end], m.label) for m in judged.pipe.annotation.mentions_in(example.reference))
+    groups = _names(FREQUENCIES, "time in training", "times in training")
+
+    def group(case: Case) -> str:
+        words = judged.texts[case.doc][case.gold.start : case.gold.end].lower()
+        return groups[bisect.bisect_left(FREQUENCIES, known[words, case.gold.label])]
+
+    return _grouped(judged.cases, groups, group)
+
+
+def by_words(judged: Judged, training: Iterable[Example]) -> list[Group]:
+    """Of mentions with and without words that training did not have."""
+    known = {token.lower for example in training for token in example.reference}
+    groups = ["all words known", "with unknown words"]
+
+    def group(case: Case) -> str:
+        doc = judged.examples[case.doc].reference
+        span = doc.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
+        return groups[any(token.lower not in known for token in span)]
+
+    return _grouped(judged.cases, groups, group)
+
+
+def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
+    """Groups of numbers up to each bound, and above the last."""
+    names, least = [], 0 if bounds[0] == 0 else 1
+    for most in bounds:
+        numbers = f"{most}" if least == most else f"{least} to {most}"
+        names.append(f"{numbers} {one if most == 1 else many}")
+        least = most + 1
+    return [*names, f"{least} {many} or more"]
+
+
+def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[Case], str]) -> list[Group]:
+    totals, right = Counter(), Counter()
+    for case in cases:
+        if case.gold:
+            name = group(case)
+            totals[name] += 1
+            right[name] += case.kind == "right"
+    return [Group(name, totals[name], wilson(right[name], totals[name])) for name in names if totals[name]]
+
+
+def wilson(right: int, n: int, z: float = 1.959964) -> Share:
+    """A share of n with its score interval (Wilson 1927)."""
+    if n == 0:
+        return Share(0.0, 0.0, 1.0)
+    share, square = right / n, z * z
+    middle = (share + square / (2 * n)) / (1 + square / n)
+    reach = z / (1 + square / n) * np.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return Share(share, max(0.0, float(middle - reach)), min(1.0, float(middle + reach)))
+
+
+def judged_probabilities(cases: Iterable[Case]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Of all that was found: its probability, and whether it is right."""
+    known = [
+        (case.found.probability, case.kind == "right")
+        for case in cases
+        if case.found and case.found.probability is not None
+    ]
+    probability: Optional[list[float]] = [pair[0] for pair in known]
+    return np.array(probability, dtype=np.float64), np.array([pair[1] for pair in known], dtype=bool)

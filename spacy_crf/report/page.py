@@ -1,0 +1,223 @@
+"""A report as one file of HTML, which needs no network: styles, charts, data and the script that filters them are all inside."""
+
+import base64
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from typing import Any, NamedTuple, Optional
+
+from markupsafe import Markup
+from spacy.training import Example
+
+from .. import __version__
+from ..pipeline.annotation.annotation import Mention
+from ..pipeline.calibration import calibration
+from . import charts
+from .cases import KINDS, Case, Judged, certainty
+from .figures import (
+    LEVEL,
+    Group,
+    Share,
+    by_frequency,
+    by_length,
+    by_words,
+    confusion,
+    judged_probabilities,
+    labels_of,
+    scores,
+)
+from .rules import MOST, rule_effects
+from .suspects import Suspect, judged_by, ranked
+
+AROUND = 90  # characters of the text on each side of a mistake
+MOST_ERRORS = 5000
+MOST_SUSPECTS = 50
+MOST_LABELS = 30  # in charts and in the table of confusions
+_SUSPECT = "Annotation that looks wrong"
+
+
+class Subject(NamedTuple):
+    """One component, and what is known beside its work."""
+
+    judged: Judged
+    training: Sequence[Example] = ()
+    suspects: Optional[Sequence[Suspect]] = None  # among the training texts
+    why: Mapping[int, list[tuple[str, str, float]]] = {}  # by the number of the mistake: feature, word, contribution
+
+
+def render(title: str, subjects: Iterable[Subject], *, curve: Sequence[tuple[float, float]] = ()) -> str:
+    """The page.
+
+    title (str): Heading.
+    subjects (Iterable[Subject]): What each component did.
+    curve (Sequence[tuple[float, float]]): Numbers of training texts and the scores reached with them.
+    """
+    subjects = list(subjects)
+    style, script = Markup(_source("page.css")), Markup(_source("page.js"))
+    drawn = charts.curve("Score by training texts", curve, x_name="texts", y_name="score") if curve else None
+    return _template().render(
+        title=title,
+        version=f"spacy-crf {__version__}",
+        n_texts=len(subjects[0].judged.examples),
+        level=round(100 * LEVEL),
+        most_texts=MOST,
+        sections=[_section(subject) for subject in subjects],
+        curve=drawn,
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+    )
+
+
+def _section(subject: Subject) -> dict[str, Any]:
+    judged = subject.judged
+    rows, labels = scores(judged), labels_of(judged.cases)
+    probabilities, right = judged_probabilities(judged.cases)
+    trusted = calibration(probabilities, right)
+    bins = [row for row in trusted["calibration"] if row["spans"]]
+    points = [(row["probability"], row["right"], row["spans"]) for row in bins]
+    errors = _errors(judged, subject.why)
+    shown = labels[:MOST_LABELS]
+    kinds = Counter(case.kind for case in judged.cases)
+    return {
+        "name": judged.pipe.name,
+        "scores": rows,
+        "chart_of_scores": charts.shares("F1 by label", [(row.label, row.f) for row in rows[: MOST_LABELS + 1]]),
+        "kinds": [(name, kinds[kind]) for kind, name in KINDS.items()],
+        "labels": shown,
+        "confusion": _confusion(judged, shown),
+        "errors": _as_json(errors[:MOST_ERRORS]),
+        "n_shown": MOST_ERRORS,
+        "n_left_out": max(0, len(errors) - MOST_ERRORS),
+        "bins": bins,
+        "calibration_error": trusted["calibration_error"],
+        "brier": trusted["brier"],
+        "chart_of_calibration": charts.reliability("Share that is right by probability", points),
+        "groups": _groups(subject),
+        "suspects": _suspects(subject),
+        "rules": rule_effects(judged),
+    }
+
+
+def _groups(subject: Subject) -> list[tuple[str, Markup, list[Group]]]:
+    judged, training = subject.judged, subject.training
+    found = [] if judged.pipe.annotation.spans_are_tokens else [("length", by_length(judged))]
+    if training:
+        found += [("frequency", by_frequency(judged, training)), ("words", by_words(judged, training))]
+    return [
+        (name, charts.shares(f"Found, by {name}", [(group.name, group.found) for group in groups]), groups)
+        for name, groups in found
+    ]
+
+
+def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Rows of numbers with the name of a shade, which says how much of the row's mistakes it is. Labels that are not shown
+    count as nothing."""
+    hidden = {label for label in labels_of(judged.cases) if label not in labels}
+    cases = [case._replace(gold=_unless(case.gold, hidden), found=_unless(case.found, hidden)) for case in judged.cases]
+    table, rows = confusion(cases, labels), []
+    for n, (name, numbers) in enumerate(zip([*labels, "spurious"], table.tolist())):
+        wrong = max(1, sum(numbers) - (numbers[n] if n < len(labels) else 0))
+        shades = ["right" if k == n else str(math.ceil(3 * number / wrong)) for k, number in enumerate(numbers)]
+        rows.append((name, list(zip(numbers, shades))))
+    return rows
+
+
+def _unless(mention: Optional[Mention], hidden: set[str]) -> Optional[Mention]:
+    return None if mention is None or mention.label in hidden else mention
+
+
+# ------------------------------------------------------------------------------------------------------- mistakes
+
+
+def _errors(judged: Judged, why: Mapping[int, list[tuple[str, str, float]]]) -> list[dict[str, Any]]:
+    """For the browser, the surest first."""
+    numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))
+    return [
+        {
+            "at": number,
+            "kind": KINDS[case.kind],
+            "gold": case.gold and (case.gold.label, case.gold.probability),
+            "found": case.found and (case.found.label, case.found.probability),
+            "parts": parts(judged.texts[case.doc], case),
+            **({"why": why[number]} if number in why else {}),
+        }
+        for number, case in numbered
+    ]
+
+
+def parts(text: str, case: Case) -> list[tuple[str, str]]:
+    """The text around a mistake, in pieces: what is annotated ("gold"), "found", "both", or neither ("")."""
+    first, last = case.places
+    begin, end = max(0, first - AROUND), min(len(text), last + AROUND)
+    marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
+    cuts = sorted({begin, end, *(place for _, mention in marks for place in (mention.start, mention.end))})
+    pieces = []
+    for left, right in pairwise(cuts):
+        names = [name for name, mention in marks if mention.start <= left and right <= mention.end]
+        pieces.append((text[left:right], "both" if len(names) == 2 else "".join(names)))
+    if begin > 0:
+        pieces.insert(0, ("… ", ""))
+    if end < len(text):
+        pieces.append((" …", ""))
+    return pieces
+
+
+def _suspects(subject: Subject) -> list[tuple[str, str, list[dict[str, str]]]]:
+    of_data = ranked(judged_by(subject.judged.pipe, subject.judged.examples))
+    said = (
+        "Texts of which the model holds something else for more probable than the annotation, by the ratio of the two."
+    )
+    found = [(_SUSPECT, said, of_data)]
+    if subject.suspects is not None:
+        said = "The same, each text judged by a model that was trained without it (cross-validation)."
+        found.append((f"{_SUSPECT}, in the training texts", said, list(subject.suspects)))
+    return [(title, said, [_spelt(s) for s in suspects[:MOST_SUSPECTS]]) for title, said, suspects in found]
+
+
+def _spelt(suspect: Suspect) -> dict[str, str]:
+    def listed(mentions: list[Mention]) -> str:
+        return "; ".join(f"{suspect.text[m.start : m.end]} ({m.label})" for m in mentions) or "nothing"
+
+    here, there = {mention.place for mention in suspect.gold}, {mention.place for mention in suspect.best}
+    ratio = f"a factor of {math.exp(suspect.log_ratio):,.3g}" if suspect.log_ratio < 50 else "more than e^50"
+    return {
+        "text": suspect.text,
+        "ratio": ratio,
+        "gold": listed([mention for mention in suspect.gold if mention.place not in there]),
+        "best": listed([mention for mention in suspect.best if mention.place not in here]),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- the file
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["percent"] = lambda share: f"{100 * (share.value if isinstance(share, Share) else share):.1f}"
+    environment.filters["part"] = lambda number: f"{number:.2f}"
+    return environment.from_string(_source("page.html.jinja"))
+
+
+def _source(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf8")
+
+
+def _as_json(data: Any) -> Markup:
+    """JSON that no element of HTML can end."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def _hash(source: str) -> str:
+    """As a content security policy names it."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode("utf8")).digest()).decode("ascii")

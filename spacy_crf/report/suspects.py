@@ -1,0 +1,95 @@
+"""Annotation that looks wrong: texts of which the model says something much more probable than what they are annotated with.
+
+A model that has learned a text believes its annotation, so each text is judged by one that was trained without it.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from spacy.attrs import ENT_IOB
+from spacy.language import Language
+from spacy.training import Example
+
+from ..errors import Errors
+from ..optimizers.lbfgs import LBFGS
+from ..pipeline.annotation.annotation import Mention
+from ..pipeline.crf_pipe import CRFPipe
+from ..pipeline.initialization import earlier_annotation
+from ..schemes import MISSING
+
+ITERATIONS = 100
+
+
+class Suspect(NamedTuple):
+    """A text with what is annotated, and what is more probable."""
+
+    text: str
+    log_ratio: float  # log p(best) - log p(annotated); infinite for annotation that the model holds impossible
+    gold: list[Mention]
+    best: list[Mention]
+
+
+def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
+    """How far from the model's own labelling the annotation of texts lies that it has not learned from.
+
+    Texts that are not annotated throughout, or as the model would annotate them, are left out.
+    """
+    for example in examples:
+        gold = pipe.annotation.mentions_in(example.reference)
+        doc = example.predicted
+        spans = [doc.char_span(mention.start, mention.end, label=mention.label) for mention in gold]
+        if not len(doc) or None in spans or not _is_complete(pipe, example):
+            continue
+        best = pipe.n_best(doc, 1)
+        if not best:
+            continue
+        found = [Mention(span.start_char, span.end_char, span.label_) for span in best[0][1]]
+        if {mention.place for mention in found} != {mention.place for mention in gold}:
+            log_ratio = math.log(best[0][0]) - pipe.log_probability(doc, spans)
+            yield Suspect(doc.text, log_ratio, gold, found)
+
+
+def cross_validated(
+    nlp: Language,
+    pipe: CRFPipe,
+    examples: Sequence[Example],
+    folds: int,
+    *,
+    on_fold: Callable[[], None] = lambda: None,
+) -> list[Suspect]:
+    """The same of training texts: the component is trained anew, as often as there are folds, without those of one.
+
+    pipe (CRFPipe): It stays as it is. What it was given at its initialization, its gazetteers and clusters, is kept.
+    on_fold (Callable): Called after each training.
+    RETURNS (list[Suspect]): The least probable annotation first.
+    RAISES (ValueError): CRF890 if there are fewer texts than folds, or no objective to train with.
+    """
+    if not 2 <= folds <= len(examples) or not pipe.is_linear:
+        raise ValueError(Errors.CRF890.format(name=pipe.name, folds=folds, texts=len(examples)))
+    annotate = earlier_annotation(pipe, nlp)
+    examples = [Example(annotate(example), example.reference) for example in examples]
+    suspects = []
+    for fold in range(folds):
+        learned = [example for n, example in enumerate(examples) if n % folds != fold]
+        fresh = copy.deepcopy(pipe)
+        fresh.initialize(lambda learned=learned: learned, nlp=nlp)
+        objective = fresh.training.objective(LBFGS(), learned)
+        LBFGS(l1=0.05, l2=0.05, iterations_per_step=ITERATIONS, max_iterations=ITERATIONS).step(
+            objective, key=pipe.name
+        )
+        suspects.extend(judged_by(fresh, examples[fold::folds]))
+        on_fold()
+    return ranked(suspects)
+
+
+def ranked(suspects: Iterable[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda suspect: -suspect.log_ratio)
+
+
+def _is_complete(pipe: CRFPipe, example: Example) -> bool:
+    """Whether every token is annotated."""
+    if pipe.annotation.spans_are_tokens:
+        return len(pipe.annotation.mentions_in(example.reference)) == len(example.predicted)
+    return MISSING not in example.reference.to_array(ENT_IOB)
