@@ -217,6 +217,20 @@ def test_the_ratio_is_that_of_the_two_labellings(nlp):
     assert math.exp(probabilities[0]) == pytest.approx(ner.n_best(example.predicted, 1)[0][0])
 
 
+def test_mistakes_are_explained(judged):
+    from spacy_crf.report.why import reasons
+
+    (number,) = (n for n, case in enumerate(judged.errors) if case.kind == "label")
+    case = judged.errors[number]
+    doc = judged.examples[case.doc].predicted
+    found, gold = (doc.char_span(m.start, m.end, label=m.label) for m in (case.found, case.gold))
+    rows = judged.pipe.explain(doc, found, against=gold).table(6)[:6]
+    assert [(feature, f"{amount:+.4f}") for feature, _, amount in reasons(judged)[number]] == [
+        (feature, contribution) for contribution, feature, _, _ in rows
+    ]
+    assert len(reasons(judged, 2)) == 2
+
+
 def test_the_component_stays_as_it_is(nlp):
     ner = nlp.get_pipe("crf_ner")
     before = ner.to_bytes()
@@ -274,6 +288,7 @@ def test_a_page_is_whole_and_asks_for_nothing(judged, nlp):
     errors = json.loads(next(text for attrs, text in page.named("script") if "type" in attrs))
     assert len(errors) == len(judged.errors)
     assert {error["kind"] for error in errors} == {KINDS[case.kind] for case in judged.errors}
+    assert [error["at"] for error in errors if "why" not in error] == []
     assert len(page.named("svg")) == 6  # scores, calibration, three groups, the curve
     assert "at_most" in html
 

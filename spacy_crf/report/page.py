@@ -33,6 +33,7 @@ from .figures import (
 )
 from .rules import MOST, rule_effects
 from .suspects import Suspect, judged_by, ranked
+from .why import Reason, reasons
 
 AROUND = 90  # characters of the text on each side of a mistake
 MOST_ERRORS = 5000
@@ -47,7 +48,6 @@ class Subject(NamedTuple):
     judged: Judged
     training: Sequence[Example] = ()
     suspects: Optional[Sequence[Suspect]] = None  # among the training texts
-    why: Mapping[int, list[tuple[str, str, float]]] = {}  # by the number of the mistake: feature, word, contribution
 
 
 def render(title: str, subjects: Iterable[Subject], *, curve: Sequence[tuple[float, float]] = ()) -> str:
@@ -82,7 +82,7 @@ def _section(subject: Subject) -> dict[str, Any]:
     trusted = calibration(probabilities, right)
     bins = [row for row in trusted["calibration"] if row["spans"]]
     points = [(row["probability"], row["right"], row["spans"]) for row in bins]
-    errors = _errors(judged, subject.why)
+    errors = _errors(judged, reasons(judged))
     shown = labels[:MOST_LABELS]
     kinds = Counter(case.kind for case in judged.cases)
     return {
@@ -136,7 +136,7 @@ def _unless(mention: Optional[Mention], hidden: set[str]) -> Optional[Mention]:
 # ------------------------------------------------------------------------------------------------------- mistakes
 
 
-def _errors(judged: Judged, why: Mapping[int, list[tuple[str, str, float]]]) -> list[dict[str, Any]]:
+def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, Any]]:
     """For the browser, the surest first."""
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))
     return [

@@ -32,10 +32,10 @@ def rule_effects(judged: Judged) -> list[RuleEffect]:
         gold = {mention.place for mention in pipe.annotation.mentions(example)[0]}
         before, changes = effects(pipe, example.predicted)
         right = _right(before, gold)
-        for rule, spans in changes:
-            now = _right(spans, gold)
+        for change in changes:
+            now = _right(change.spans, gold)
             for n, amount in enumerate((1, len(now - right), len(right - now))):
-                counts[rule.name][n] += amount
+                counts[change.rule.name][n] += amount
             right = now
     weights = {rule.name: "hard" if rule.hard else f"{rule.weight:g}" for rule in pipe.rules().all.rules}
     return [RuleEffect(name, weights[name], *numbers) for name, numbers in counts.items()]
