@@ -447,6 +447,31 @@ class Errors(metaclass=_Coded):
         "Component '{name}' can't explain anything in '{doc}': doc.spans['crf_blocked'] leaves some of its tokens without any "
         "label."
     )
+    CRF810 = (
+        "{where}, but there is none. Give the component one, as a block [components.NAME.second_stage], or leave these templates "
+        "out."
+    )
+    CRF811 = (
+        "Component '{name}' has an encoder and a second_stage, whose first stage is trained by itself, several times: that is "
+        "for sparse emissions alone. Leave out model.tok2vec, or set second_stage = null."
+    )
+    CRF812 = (
+        "Component '{name}' has a second_stage, whose first stage learns from some texts of the training data and labels others: "
+        "there must be two at least, but there {n} different. Give more, not all in one Doc, or set second_stage = null."
+    )
+    CRF813 = (
+        "Component '{name}' has a second_stage, whose first stage learns from the examples that nlp.initialize is given, but "
+        "these have no annotation. Give it the training data, or set second_stage = null."
+    )
+    CRF814 = (
+        "Component '{name}' has a second_stage, but none of its templates reads what the first one says. Name some in "
+        "second_stage.features (they are added to the model's emissions), or in the templates, such as stage:token_majority[0]."
+    )
+    CRF815 = (
+        "Component '{name}' has a second_stage, whose first stage learns before other components do, but {others} in "
+        "annotating_components would say something else by then. Train and freeze what annotates first, or set second_stage = "
+        "null."
+    )
     CRF800 = (
         "The feature template '{template}' reads vectors of words, and there are none. Name a pipeline with vectors as "
         "[initialize] vectors, or as [initialize.components.NAME] vectors. A model that was saved without its vectors can't be "

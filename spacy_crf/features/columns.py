@@ -18,6 +18,7 @@ from .document import DOCUMENT_ATTRIBUTES, READS, read_document
 from .gazetteers import Gazetteer
 from .items import Items, Source, read_items
 from .lexemes import LEXEME_ATTRIBUTES, NO_TABLES, LexemeTable, WordTables, padding_values
+from .stages import STAGE_ATTRIBUTES, Labeller, read_stage
 from .word_vectors import VECTOR
 
 # Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
@@ -28,10 +29,14 @@ TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 
+def plain_attributes() -> set[str]:
+    """Those that stand for themselves."""
+    return {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, *STAGE_ATTRIBUTES}
+
+
 def known_attributes() -> str:
     """For error messages: everything a template may name."""
-    names = sorted([*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, VECTOR])
-    return ", ".join([*names, "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"])
+    return ", ".join([*sorted({*plain_attributes(), VECTOR}), "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"])
 
 
 class TokenColumns(NamedTuple):
@@ -50,7 +55,8 @@ class TokenColumns(NamedTuple):
 class ColumnReader:
     """Reads Docs into columns.
 
-    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns.
+    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns. Those of
+        the document may be some of `DOCUMENT_ATTRIBUTES`, and then some of `STAGE_ATTRIBUTES`.
     gazetteers: By the name of their attribute; their columns follow.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
     words: Clusters that attributes of the lexeme read, and vectors of words.
@@ -79,8 +85,13 @@ class ColumnReader:
         self.padding = padding
         self.max_lexemes = 500_000  # words kept in the table before it is started anew
         self.names: Optional[dict[int, str]] = None
+        self.first_stage: Optional[Labeller] = None  # what labels Docs that bring no labelling of their own
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
-        self._forms = [lexeme_attributes.index(name) for name in READS] if document_attributes else []
+        n_of_stage = sum(name in STAGE_ATTRIBUTES for name in document_attributes)
+        self._of_document = document_attributes[: len(document_attributes) - n_of_stage]
+        self._of_stage = document_attributes[len(self._of_document) :]
+        self._forms = [lexeme_attributes.index(name) for name in READS] if self._of_document else []
+        self._lower = lexeme_attributes.index("lower") if self._of_stage else -1
         self._table = self._new_table()
 
     @property
@@ -105,7 +116,8 @@ class ColumnReader:
     def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
         """Values of an attribute for humans; for values read since names are kept."""
         names = self.names or {}
-        other = vocab.strings.__getitem__ if attribute in STRING_ATTRIBUTES else _signed
+        is_text = attribute in STRING_ATTRIBUTES or attribute in STAGE_ATTRIBUTES
+        other = vocab.strings.__getitem__ if is_text else _signed
         return [names[value] if value in names else other(value) for value in values.tolist()]
 
     def read(self, docs: list[Doc]) -> TokenColumns:
@@ -125,10 +137,14 @@ class ColumnReader:
             tokens = np.empty((2 * reach + len(attributes), values.shape[1]), dtype=np.uint64)
             tokens[: 2 * reach] = padding_values(reach, self.padding, self.names)[:, None]
             tokens[2 * reach :, :n_plain] = attributes
-            if self.document_attributes:
+            if self._of_document:
                 forms = table.columns[numbers[:, np.newaxis], self._forms]
-                found = read_document(self.document_attributes, forms, doc_starts, starts)
+                found = read_document(self._of_document, forms, doc_starts, starts)
                 tokens[2 * reach :, n_plain : n_plain + found.shape[1]] = found
+            if self._of_stage:
+                lower, column = table.columns[numbers, self._lower], n_plain + len(self._of_document)
+                found = read_stage(self._of_stage, docs.labelled_by(self.first_stage), lower, doc_starts, starts)
+                tokens[2 * reach :, column : column + found.shape[1]] = found
             for column, read in enumerate(self.gazetteers.values(), start=n_columns - len(self.gazetteers)):
                 for doc, begin, end in zip(docs, doc_starts, doc_starts[1:]):
                     tokens[2 * reach + begin : 2 * reach + end, column] = read(doc)

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from spacy.attrs import ENT_IOB, ORTH, SENT_START
 from spacy.tokens import Doc
 
+from ..errors import Errors
 from ..kernels.hashing import sequence_starts
+from .stages import Labeller, Labelling
 
 # Read together, since most of what reading costs is the same for one attribute and for three
 _PLAIN = [ORTH, SENT_START, ENT_IOB]
@@ -24,6 +26,7 @@ class DocBatch(list[Doc]):
     # Not as cached properties: before Python 3.12 these take a lock, which for a short Doc takes as long as its features
     _bounds: Optional[NDArray[np.int64]] = None
     _rows: Optional[NDArray[np.uint64]] = None
+    labelling: Optional[Labelling] = None  # what a first stage says of them, where it is not the last word of the stage
 
     @classmethod
     def of(cls, docs: Iterable[Doc]) -> "DocBatch":
@@ -55,6 +58,12 @@ class DocBatch(list[Doc]):
     def sequence_starts(self) -> NDArray[np.int64]:
         """Where the sequences begin and end, at the Docs' ends and at known sentence starts: int64[B + 1]."""
         return sequence_starts(self.sent_start, self.bounds)
+
+    def labelled_by(self, stage: Optional[Labeller]) -> Labelling:
+        """What the first stage says of them. RAISES (ValueError): CRF810 if there is none."""
+        if self.labelling is None and stage is None:
+            raise ValueError(Errors.CRF810.format(where="The features read what a first stage says (stage:...)"))
+        return stage(self) if self.labelling is None else self.labelling
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
         """``Doc.to_array``, and along with it what all batches are asked for: uint64[T, C]."""

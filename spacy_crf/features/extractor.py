@@ -1,5 +1,6 @@
 """From Docs to features: templates compiled against columns, hashed, and looked up in an index."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple, Optional
@@ -15,12 +16,13 @@ from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
-from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
+from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes, plain_attributes
 from .document import DOCUMENT_ATTRIBUTES, READS
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
 from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, WordTables, columns_of
+from .stages import STAGE_ATTRIBUTES
 from .templates import Part, Template, parse_templates
 from .word_vectors import VECTOR, WordVectors
 
@@ -104,6 +106,28 @@ class FeatureSet:
         """Custom extensions that the templates read."""
         return [attribute[4:] for attribute in self._attributes() if attribute.startswith("ext:")]
 
+    @property
+    def reads_stage(self) -> bool:
+        """Whether the templates read what a first stage says."""
+        return not set(STAGE_ATTRIBUTES).isdisjoint(self._attributes())
+
+    def with_stage(self, templates: list[str]) -> "FeatureSet":
+        """The same with more templates, each once. RAISES (ValueError): As the class."""
+        changed = copy.copy(self)
+        changed.templates = list(dict.fromkeys([*self.templates, *parse_templates(templates)]))
+        return changed
+
+    def without_stage(self) -> "FeatureSet":
+        """The same without templates that read what a first stage says. RAISES (ValueError): CRF107 if no others are left."""
+        changed = copy.copy(self)
+        changed.templates, changed.transitions = (
+            [t for t in some if not any(part.attribute in STAGE_ATTRIBUTES for part in t.parts)]
+            for some in (self.templates, self.transitions)
+        )
+        if not changed.templates:
+            raise ValueError(Errors.CRF107)
+        return changed
+
     def _attributes(self) -> list[str]:
         parts = (part for template in self.templates + self.transitions for part in template.parts)
         return list(dict.fromkeys(part.attribute for part in parts))
@@ -129,11 +153,12 @@ class FeatureSet:
         sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
         offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
         of_document = [a for a in attributes if a in DOCUMENT_ATTRIBUTES]
-        of_lexeme = [*attributes, *READS] if of_document else attributes
+        of_stage = [a for a in attributes if a in STAGE_ATTRIBUTES]
+        of_lexeme = [*attributes, *(READS if of_document else []), *(["lower"] if of_stage else [])]
         return ColumnReader(
             [column for a in dict.fromkeys(of_lexeme) if a in LEXEME_ATTRIBUTES for column in columns_of(a)],
             self.token_attributes,
-            of_document,
+            [*of_document, *of_stage],
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
             words=WordTables(clusters if self.reads_clusters else None, vectors if self.vector_offsets else None),
@@ -154,7 +179,7 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
     if kind == "fn" and name not in functions:
         known = ", ".join(sorted(functions)) or "none"
         raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
-    if kind in ("", "if", "doc") and attribute not in {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES}:
+    if kind in ("", "if", "doc", "stage") and attribute not in plain_attributes():
         raise ValueError(Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes()))
 
 

@@ -42,6 +42,7 @@ from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions, hash_item, named_numbers
 from .lexemes import NGRAMS
 from .phrases import PhraseIndex, Spans
+from .stages import STAGE_ATTRIBUTES
 from .templates import OFFSETS, Part, combined, is_text, offsets_of
 
 SpanSource = Callable[[Span], Any]
@@ -234,6 +235,20 @@ class SegmentFeatureSet:
     def extensions(self) -> list[str]:
         """Custom extensions that the templates read."""
         return self._attributes.extensions
+
+    @property
+    def reads_stage(self) -> bool:
+        """Whether the templates read what a first stage says."""
+        return self._attributes.reads_stage
+
+    def with_stage(self, templates: list[str]) -> "SegmentFeatureSet":
+        """The same with more templates."""
+        return SegmentFeatureSet([*map(str, self.templates), *templates], self.patterns, self.functions)
+
+    def without_stage(self) -> "SegmentFeatureSet":
+        """The same without templates that read what a first stage says."""
+        kept = [str(t) for t in self.templates if not any(part.name in STAGE_ATTRIBUTES for part in t.parts)]
+        return SegmentFeatureSet(kept, self.patterns, self.functions)
 
     def reader(
         self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None, vectors: None = None

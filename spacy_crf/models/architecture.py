@@ -5,6 +5,7 @@ transitions, firsts and lasts the tag scheme allows (`TransitionMask`, set by th
 weight (uint8[S + 2, S]), and "met", how many tokens and sequences training met.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Optional
@@ -197,6 +198,18 @@ def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any)
         if part.has_ref("tok2vec"):
             model.set_ref("tok2vec", part.get_ref("tok2vec"))  # where spaCy's commands look for an encoder
     return model
+
+
+def without_stage(model: Model) -> StructureModel:
+    """A model of the same settings that has learned nothing, without the templates that read what a first stage says."""
+    layers = {name: model.get_ref(name).copy() for name in model.ref_names}
+    for layer in layers.values():
+        layer.ops = NumpyOps()
+        for features in layer.attrs.values():
+            if hasattr(features, "set_stage"):
+                features.set_stage(features.feature_set.without_stage(), None)
+    attrs = copy.deepcopy({name: value for name, value in model.attrs.items() if name != "role"})
+    return build(model.name, copy.deepcopy(model.attrs["role"]), layers, **attrs)
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:

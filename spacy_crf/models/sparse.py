@@ -17,6 +17,7 @@ from ..errors import Errors
 from ..features.clusters import Clusters
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.gazetteers import Gazetteer
+from ..features.stages import Labeller
 from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
 from . import lists
@@ -54,6 +55,7 @@ class SparseFeatures:
 
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
+    first_stage: Optional[Labeller] = None  # what templates read as stage:NAME
     # Words of the corpus that are in one, or have one, and all of them
     in_clusters = have_vectors = (0, 0)
 
@@ -132,7 +134,9 @@ class SparseFeatures:
     def compiled(self) -> Any:
         with self._lock:
             if self._compiled is None:
-                self._compiled = self.compile()
+                compiled = self.compile()
+                compiled.reader.first_stage = self.first_stage
+                self._compiled = compiled
             return self._compiled
 
     @property
@@ -164,6 +168,11 @@ class SparseFeatures:
         for vectors."""
         self.feature_set.reader(gazetteers, clusters, vectors)
         self.gazetteers, self.clusters, self.vectors = gazetteers, clusters, vectors
+        self._compiled = self._scorer = None
+
+    def set_stage(self, feature_set: Any, first_stage: Optional[Labeller]) -> None:
+        """Templates, and what those of them ask that read what a first stage says."""
+        self.feature_set, self.first_stage = feature_set, first_stage
         self._compiled = self._scorer = None
 
     def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
@@ -354,6 +363,7 @@ class SparseRole(Role):
         super().forget(model)
         tables = {name: getattr(features, name) for name in ("gazetteers", "clusters", "vectors")}
         model.attrs[self.attr] = type(features)(features.feature_set, **tables)
+        model.attrs[self.attr].set_stage(features.feature_set, features.first_stage)
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from ..constraints.rules import Constraints
     from .decoding import Distribution
     from .rule_matching import RuleMatcher
+    from .stages import FirstStage
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -74,6 +75,7 @@ class CRFPipe(TrainablePipe):
         right tags.
     min_prob (float): Spans with a lower probability are left out.
     constraints (Constraints): Rules that labellings keep.
+    second_stage (FirstStage): What labels a Doc first, for templates that read stage:NAME.
     settings: Others that are saved.
     """
 
@@ -96,6 +98,7 @@ class CRFPipe(TrainablePipe):
         decode: str = "viterbi",
         min_prob: float = 0.0,
         constraints: "Optional[Constraints]" = None,
+        second_stage: "Optional[FirstStage]" = None,
         **settings: Any,
     ):
         self.vocab = vocab
@@ -124,6 +127,8 @@ class CRFPipe(TrainablePipe):
         self.is_pool = isinstance(model.attrs["role"], PoolRole)
         self.annotation = annotation
         self.loss = loss
+        self.first_stage = second_stage
+        self._connect_stages()
         self.optimizer = optimizer
         self.scorer = scorer
         self.constraints = constraints
@@ -234,6 +239,22 @@ class CRFPipe(TrainablePipe):
     def asks_functions(self) -> bool:
         """Whether functions or extensions give features, which may say something else at the next step."""
         return any(features.asks_functions for features in self.feature_stores)
+
+    def _connect_stages(self) -> None:
+        """Lets the templates read what a first stage says.
+
+        RAISES (ValueError): CRF810 if they do, and there is none; CRF814 if there is one, and none of them does.
+        """
+        stores, first = self.feature_stores, self.first_stage
+        if first is not None:
+            for features in stores:
+                more = first.settings.templates() if features is self.sparse_features else []
+                features.set_stage(features.feature_set.with_stage(more), first)
+        reads = any(features.feature_set.reads_stage for features in stores)
+        if reads and first is None:
+            raise ValueError(Errors.CRF810.format(where=f"The features of component '{self.name}' read stage:NAME"))
+        if first is not None and not reads:
+            raise ValueError(Errors.CRF814.format(name=self.name))
 
     def forget_scores(self) -> None:
         """The weights were changed in place."""
@@ -612,7 +633,8 @@ class CRFPipe(TrainablePipe):
         if self.constraints is not None:
             tables = self.constraints.tables
             settings = {**settings, "rules": {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}}
-        return saving.pack(type(self).__name__, settings, model)
+        first = None if self.first_stage is None else self.first_stage.component.to_bytes()
+        return saving.pack(type(self).__name__, settings, model, first)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "CRFPipe":
         """Load what `to_bytes` gave. After an error the component is as it was before.
@@ -643,11 +665,20 @@ class CRFPipe(TrainablePipe):
                 self._labels_changed()
                 saving.load_model(self.model, saved.model, len(self.tags()))
                 forget_gradients(self.model)  # they were of other weights
+                self._load_first_stage(saved.first_stage)
         except Exception as error:  # it may be anything, for anything may be in a file
             reason = saving.reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self.training.begin()
         self.training.go_on()
+
+    def _load_first_stage(self, saved: Optional[bytes]) -> None:
+        """RAISES (ValueError): CRF510 if there is one on one side only."""
+        stages = [None if stage is None else "a block" for stage in (saved, self.first_stage)]
+        if stages[0] != stages[1]:
+            raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
+        if saved is not None:
+            self.first_stage.load(saved)
 
     def _take_settings(self, saved: dict[str, Any]) -> None:
         """Takes over what a saved component has learned; its other settings are those of the config.

@@ -67,6 +67,9 @@ _PARAMETERS = """
         is annotated they are all that is, elsewhere they are beside the annotation. None for none.
     incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
         {wrong}. None for none.
+    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which learns from what a first one says of the rest of
+        the Doc: `folds`, `features` {stages}, and `l1`,
+        `l2` and `iterations` of the first. None for one stage.
     scorer (Optional[Callable]): The scoring method. Defaults to {scorer}.
 """
 _OF_ENTITIES = {
@@ -74,12 +77,14 @@ _OF_ENTITIES = {
     "unlikely": "entities with a lower probability are left out",
     "wrong": "precisely these tokens are no entity of this label",
     "scorer": "`Scorer.score_spans` of the entities",
+    "stages": '(of "token_majority", "entity_majority", "superentity_majority")',
 }
 _OF_TAGS = {
     "unit": "token",
     "unlikely": "labels with a lower probability are left out, and their tokens stay without one",
     "wrong": "none of its tokens has its label",
     "scorer": "the accuracy of the attribute",
+    "stages": '(["token_majority"])',
 }
 
 
@@ -100,8 +105,9 @@ def _explained(words: dict[str, str]) -> Callable[[Callable], Callable]:
 # Settings that say how to predict
 PREDICTION = {"confidence": False, "decode": "viterbi", "min_prob": 0.0, "constraints": None}
 
-# Settings that all components have
+# Settings that all components have, and that say how they learn
 SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
+STAGES = {"second_stage": None}
 
 if not Doc.has_extension("crf_weight"):
     Doc.set_extension("crf_weight", default=1.0)  # how much a Doc counts in training
@@ -110,6 +116,12 @@ if not Doc.has_extension("crf_weight"):
 def _made(make: "Callable[..., CRFPipe]", factory: str, nlp: Language, **settings: Any) -> "CRFPipe":
     """A component. What `nlp.analyze_pipes` says of a factory spaCy takes from it right after it made a component, and what ours
     read and write is up to their settings."""
+    if settings["second_stage"] is not None:
+        from .stages import first_stage  # most do without
+
+        settings["second_stage"] = first_stage(
+            make, nlp.vocab, {**settings, **PREDICTION, **STAGES}, settings["second_stage"]
+        )
     component = make(nlp.vocab, **settings)
     meta = replace(nlp.get_factory_meta(factory), assigns=component.assigns(), requires=component.requires())
     Language.set_factory_meta(factory, meta)  # whatever the language, also for a pipeline that sources the component
@@ -123,6 +135,7 @@ def _made(make: "Callable[..., CRFPipe]", factory: str, nlp: Language, **setting
         "scheme": "BILUO",
         **PREDICTION,
         **SUPERVISION,
+        **STAGES,
         **_defaults("LinearChain", "ner_features.v2", "spacy.ner_scorer"),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
@@ -141,6 +154,7 @@ def make_crf_ner(
     optimizer: Optional[Optimizer],
     alternatives_spans_key: Optional[str],
     incorrect_spans_key: Optional[str],
+    second_stage: Optional[dict[str, Any]],
     scorer: Optional[Callable],
 ):
     """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
@@ -168,6 +182,7 @@ def make_crf_ner(
         "neg_prefix": "!",
         **PREDICTION,
         **SUPERVISION,
+        **STAGES,
         **_defaults("LinearChain", "tagger_features.v2", "spacy_crf.tagger_scorer"),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
@@ -188,6 +203,7 @@ def make_crf_tagger(
     optimizer: Optional[Optimizer],
     alternatives_spans_key: Optional[str],
     incorrect_spans_key: Optional[str],
+    second_stage: Optional[dict[str, Any]],
     scorer: Optional[Callable],
 ):
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
@@ -213,6 +229,7 @@ def make_crf_tagger(
     default_config={
         **PREDICTION,
         **SUPERVISION,
+        **STAGES,
         **_defaults("SemiMarkov", "ner_features.v1", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
@@ -230,6 +247,7 @@ def make_semicrf_ner(
     optimizer: Optional[Optimizer],
     alternatives_spans_key: Optional[str],
     incorrect_spans_key: Optional[str],
+    second_stage: Optional[dict[str, Any]],
     scorer: Optional[Callable],
 ):
     """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities

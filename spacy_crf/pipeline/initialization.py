@@ -95,12 +95,24 @@ def initialize(
     vectors = _vectors(pipe, lists.vectors, goes_on=saved is not None)
     _set_lists(pipe, gazetteers, clusters, vectors, nlp)
     pipe.decoding.measure(get_examples, Keys.of(pipe))
+    if pipe.first_stage is not None and saved is None:
+        _learn_first_stage(pipe, get_examples, nlp)
     _count(pipe, get_examples, nlp, had_labels)
     if finds_optimum and pipe.training.new_features is None:
         find_optimum(pipe, _as_in_training(pipe, get_examples(), nlp))
     if prepares:
         announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
         pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))
+
+
+def _learn_first_stage(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language]) -> None:
+    """RAISES (ValueError): CRF815 if components annotate that are trained in the same run; CRF812, CRF813."""
+    others = [] if nlp is None else annotators_that_learn(nlp, pipe.name)
+    if others:
+        raise ValueError(Errors.CRF815.format(name=pipe.name, others=", ".join(map(repr, others))))
+    if not labels_of(pipe, get_examples()):
+        raise ValueError(Errors.CRF813.format(name=pipe.name))
+    pipe.first_stage.learn(pipe, lambda: get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp))
 
 
 def _saved(pipe: "CRFPipe", start_from: Any) -> Optional[Path]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import srsly
 from thinc.api import Model
@@ -23,11 +23,14 @@ FILE_NAME = "model"
 class Saved(NamedTuple):
     settings: dict[str, Any]
     model: dict[str, Any]  # what `thinc.Model.from_dict` takes
+    first_stage: Optional[bytes] = None  # a component of its own, packed
 
 
-def pack(component: str, settings: dict[str, Any], model: Model) -> bytes:
+def pack(component: str, settings: dict[str, Any], model: Model, first_stage: Optional[bytes] = None) -> bytes:
     with shared_lists():
         content = {"component": component, "settings": settings, "model": model.to_bytes()}
+    if first_stage is not None:
+        content["first_stage"] = first_stage
     return seal(FORMAT, srsly.msgpack_dumps(content))
 
 
@@ -40,7 +43,8 @@ def unpack(data: bytes, source: str, component: str) -> Saved:
     content = unseal(FORMAT, data, source)
     try:
         content = srsly.msgpack_loads(content)
-        found, saved = content["component"], Saved(dict(content["settings"]), srsly.msgpack_loads(content["model"]))
+        model, found = srsly.msgpack_loads(content["model"]), content["component"]
+        saved = Saved(dict(content["settings"]), model, content.get("first_stage"))
     except Exception as error:  # whatever msgpack raises
         raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
     if found != component:

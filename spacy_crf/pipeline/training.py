@@ -147,8 +147,14 @@ class Training:
         if block:
             yield block
 
+    def _to_learn(self, docs: list[Doc]) -> list[Doc]:
+        """Docs, with what a first stage says of them that has not learned from them."""
+        stage = self._pipe.first_stage
+        return docs if stage is None else stage.to_learn(docs)
+
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
+        docs = self._to_learn(docs)
         starts = DocBatch.of(docs).sequence_starts()
         known = self.supervise(examples, starts, report)
         told = {"alternatives": known.alternatives, "excluded": known.wrong, "soft": known.soft}
@@ -159,7 +165,7 @@ class Training:
 
         kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
         """
-        docs = [example.predicted for example in examples]
+        docs = self._to_learn([example.predicted for example in examples])
         if self._pipe.has_encoder and self._pipe.is_linear:
             require_rest(self._pipe, docs)
         starts = DocBatch.of(docs).sequence_starts()
@@ -316,7 +322,7 @@ class Training:
         pipe = self._pipe
         self.meet(batch.examples)
         set_dropout_rate(pipe.model, batch.drop)
-        docs = [example.predicted for example in batch.examples]
+        docs = self._to_learn([example.predicted for example in batch.examples])
         if not pipe.is_linear:
             require_vectors(pipe, docs, is_train=True)
         scores, backprop = pipe.model.begin_update(docs)

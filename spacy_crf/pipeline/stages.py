@@ -1,0 +1,231 @@
+"""Two stages (Krishnan & Manning 2006): a first component labels each Doc, and what it says of the rest of the Doc is read by the
+templates of a second one.
+
+The first one learns when the second is initialized, and stays as it is from then on. The second shall learn how far it can be
+trusted with a text that it has not seen: of each text of the training data it is told what a first stage says that has learned
+from the others (from those of other folds). What predicts has learned from all of them.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.vocab import Vocab
+from thinc.api import Optimizer
+
+from .. import checks
+from ..errors import Errors
+from ..features.doc_batch import DocBatch
+from ..features.stages import MAJORITIES, Labelling
+from ..models.architecture import without_stage
+from ..models.role import AnnotatedDocs, forget
+from ..schemes import Segments
+from .gold_report import GoldReport
+from .saving import unchanged_by_errors
+from .supervision import Keys
+
+if TYPE_CHECKING:
+    from .crf_pipe import CRFPipe
+
+Read = Callable[[], Iterable[Example]]
+DocSpans = NDArray[np.int64]  # [3, N] starts, ends and labels of the spans of a Doc
+
+
+class SecondStage(NamedTuple):
+    """Settings of ``[components.NAME.second_stage]``.
+
+    folds (int): In how many parts the training data is cut. The first stage is trained once without each, and once on all.
+    per (str): What the texts are whose labels should be consistent: "doc".
+    features (List[str]): What the second stage reads of the first: some of `MAJORITIES`.
+    l1, l2 (float): As of `spacy_crf.LBFGS.v1`, by which the first stage learns.
+    iterations (int): Most iterations of each of its trainings.
+    """
+
+    folds: int = 5
+    per: str = "doc"
+    features: tuple[str, ...] = MAJORITIES
+    l1: float = 0.0
+    l2: float = 0.1
+    iterations: int = 100
+
+    @classmethod
+    def read(cls, owner: str, given: Any, features: tuple[str, ...]) -> "SecondStage":
+        """What a config says; the others have their defaults.
+
+        features (tuple[str]): What there is to read, all of it by default.
+        RAISES (ValueError): CRF020.
+        """
+        given = checks.table(owner, "second_stage", given, "settings")
+        for key in given:
+            checks.one_of(owner, "second_stage: setting", key, cls._fields)
+        stage = cls(**{"features": features, **given})
+        read = checks.listed(owner, "second_stage.features", stage.features, "names")
+        for name in read:
+            checks.one_of(owner, "second_stage.features", name, features)
+        return cls(
+            checks.count(owner, "second_stage.folds", stage.folds, least=2),
+            checks.one_of(owner, "second_stage.per", stage.per, ("doc",)),
+            tuple(read),
+            checks.number(owner, "second_stage.l1", stage.l1),
+            checks.number(owner, "second_stage.l2", stage.l2),
+            checks.count(owner, "second_stage.iterations", stage.iterations),
+        )
+
+    def optimizer(self) -> Optimizer:
+        """A new one for each training."""
+        from ..optimizers.lbfgs import LBFGS  # prediction does without
+
+        most = {"max_iterations": self.iterations, "iterations_per_step": self.iterations}
+        return LBFGS(l1=self.l1, l2=self.l2, delta=5e-4, **most)
+
+    def templates(self) -> list[str]:
+        """What the second stage reads beside the templates of the config."""
+        return [f"stage:{name}{rest}" for name in self.features for rest in ("[-1..1]", "[0]|lower[0]")]
+
+
+def first_stage(
+    make: "Callable[..., CRFPipe]", vocab: Vocab, settings: dict[str, Any], second_stage: Any
+) -> "FirstStage":
+    """The first stage of a component.
+
+    settings (dict): Those of the component, but that it predicts without rules and probabilities.
+    second_stage: The block of the config.
+    RAISES (ValueError): CRF811 for a model that has an encoder, CRF210 for a loss that L-BFGS can't train.
+    """
+    name, model = settings["name"], settings["model"]
+    if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
+        raise ValueError(Errors.CRF811.format(name=name))
+    own = {"name": f"{name}.first_stage", "model": without_stage(model), "optimizer": None, "scorer": None}
+    component = make(vocab, **{**settings, **own})
+    known = MAJORITIES[:1] if component.annotation.spans_are_tokens else MAJORITIES
+    stage = SecondStage.read(f"Component '{name}'", second_stage, known)
+    component.training.check_fit(stage.optimizer())
+    return FirstStage(component, stage)
+
+
+class FirstStage:
+    """Labels Docs for the templates of a second stage.
+
+    component (CRFPipe): By which it does. Nobody else has it.
+    settings (SecondStage): Those of the config.
+    """
+
+    def __init__(self, component: "CRFPipe", settings: SecondStage):
+        self.component = component
+        self.settings = settings
+        self._held_out: dict[bytes, DocSpans] = {}  # of training texts, by a model that has not learned from them
+
+    def __call__(self, docs: list[Doc]) -> Labelling:
+        """What it says of a batch, without rules, and by the words alone: annotation that Docs bring is left out of account."""
+        component = self.component
+        hashes = np.array([component.vocab.strings[label] for label in component.labels], dtype=np.uint64)
+        if not component.is_initialized:  # for there are no labels
+            return Labelling(_joined([]), hashes)
+        scores = component.model.predict(docs)
+        tags = component.decoding.best_tags(scores, None)
+        return Labelling(component.decoding.segments(tags, scores.starts), hashes)
+
+    def to_learn(self, docs: list[Doc]) -> DocBatch:
+        """Docs from which the second stage learns, with what is said of them by a model that has not: that of their fold, or,
+        where they were not among the texts of `learn`, the first stage itself."""
+        batch = DocBatch(docs)
+        if not self._held_out:
+            return batch
+        known = [self._held_out.get(_key(doc)) for doc in batch]
+        others = DocBatch(doc for doc, spans in zip(batch, known) if spans is None)
+        found = self(others)
+        of_others = iter(_by_doc(found.spans, others.bounds))
+        spans = [next(of_others) if of_doc is None else of_doc for of_doc in known]
+        moved = [of_doc + _shift(begin) for of_doc, begin in zip(spans, batch.bounds.tolist())]
+        batch.labelling = found._replace(spans=_joined(moved))
+        return batch
+
+    def learn(self, pipe: "CRFPipe", read: Read) -> None:
+        """Learns from the training data. After an error it is as it was before.
+
+        pipe (CRFPipe): The second stage, whose labels and lists it takes over.
+        read (Callable): Gives the training data; texts with the same words are in the same fold.
+        RAISES (ValueError): CRF812 if there are no two different texts.
+        """
+        component, places = self.component, {}
+        for example in read():
+            places.setdefault(_key(example.predicted), len(places))
+        n_folds = min(self.settings.folds, len(places))
+        if n_folds < 2:
+            raise ValueError(Errors.CRF812.format(name=pipe.name, n="is none" if not n_folds else "is one"))
+        held_out: dict[bytes, DocSpans] = {}
+        with unchanged_by_errors(component):
+            self._take_over(pipe, read)
+            for fold in range(n_folds):
+
+                def is_out(example: Example, fold: int = fold) -> bool:
+                    return places.get(_key(example.predicted), -1) % n_folds == fold
+
+                def others(is_out: Callable = is_out) -> Iterable[Example]:
+                    return (example for example in read() if not is_out(example))
+
+                self._train(others, f"without part {fold + 1} of {n_folds}")
+                for block in component.training.blocks(filter(is_out, read())):
+                    docs = DocBatch(example.predicted for example in block)
+                    held_out.update(zip(map(_key, docs), _by_doc(self(docs).spans, docs.bounds)))
+            self._train(read, "all")
+        self._held_out = held_out
+
+    def _take_over(self, pipe: "CRFPipe", read: Read) -> None:
+        """The labels, how they are spelt, and the lists."""
+        component = self.component
+        for label in pipe.labels:
+            component.add_label(label)
+        component.choose_settings(read)
+        component.check_settings()
+        for features, others in zip(component.feature_stores, pipe.feature_stores):
+            clusters = others.clusters if features.feature_set.reads_clusters else None
+            features.set_lists(others.gazetteers, clusters, others.vectors)
+
+    def _train(self, read: Read, part: str) -> None:
+        """Begins anew, with some of the training data."""
+        component = self.component
+        forget(component.model)
+        component.training.begin()
+        component.decoding.measure(read, Keys.of(component))
+
+        def corpus() -> Iterable[AnnotatedDocs]:
+            for block in component.training.blocks(read()):
+                docs = [example.predicted for example in block]
+                yield component.training.to_count(docs, block, GoldReport())
+
+        component.model.initialize(X=corpus, Y=(component.vocab, len(component.tags())))
+        optimizer = self.settings.optimizer()
+        objective = component.training.objective(optimizer, read())
+        optimizer.step(objective, key=f"{component.name}, {part}")
+        component.training.prunes = self.settings.l1 > 0.0
+        component.forget_scores()
+
+    def load(self, data: bytes) -> None:
+        """Takes over what was saved. RAISES (ValueError): With what is wrong about it."""
+        self.component.from_bytes(data)
+        self._held_out = {}
+
+
+def _key(doc: Doc) -> bytes:
+    """The same for texts with the same words."""
+    return hashlib.blake2b(DocBatch([doc]).words.tobytes(), digest_size=16).digest()
+
+
+def _by_doc(spans: Segments, bounds: NDArray[np.int64]) -> list[DocSpans]:
+    """The spans of each Doc of a batch, which are in their order."""
+    first, columns = np.searchsorted(spans.start, bounds).tolist(), np.array(spans)
+    return [columns[:, a:b] - _shift(begin) for a, b, begin in zip(first, first[1:], bounds.tolist())]
+
+
+def _shift(begin: int) -> DocSpans:
+    """From spans of a Doc to those of a batch in which it begins there."""
+    return np.array([[begin], [begin], [0]])
+
+
+def _joined(spans: list[DocSpans]) -> Segments:
+    return Segments(*np.concatenate([np.zeros((3, 0), dtype=np.int64), *spans], axis=1))
