@@ -51,7 +51,7 @@ Pattern = list[dict[str, Any]]
 # Parts that read one token, and the offset from the end of the segment that they stand for
 _TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, "count": 0}
 _OPENING, _CLOSING, _INSIDE = {"first", "before"}, {"last", "after"}, {"contains", "count"}
-_WHOLE = {"text": "orth", "lower": "lower", "shape": "shape"}
+_WHOLE = {"text": "orth", "lower": "lower", "folded": "folded", "shape": "shape"}
 _ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
 _PHRASES = {"in", "near"}  # of these, those that name a gazetteer
 _NAMED = {*_TOKEN_PARTS, *_ITEMS}

@@ -42,6 +42,7 @@ def _without(*templates: str) -> Variant:
 
 
 _FLAGS = ["if:is_title[-2..2]", "if:is_upper[-2..2]", "if:is_digit[-2..2]", "if:has_hyphen[-2..2]"]
+_TRIPLES = [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in (-1, 0, 1)]
 VARIANTS = {
     "v1": Variant("v1"),
     "v2": Variant(),
@@ -66,7 +67,9 @@ VARIANTS = {
     ),
     "short shapes": _with("short_shape[-1..1]"),
     "pair around": _with("lower[-1]|lower[1]"),
-    "pairs, triples of words": _with("lower[-2]|lower[-1]", "lower[1]|lower[2]", "lower[-1]|lower[0]|lower[1]"),
+    "no outer pairs": _without("lower[-2]|lower[-1]", "lower[1]|lower[2]"),
+    "no triples": _without(*_TRIPLES),
+    "no outer pairs, triples": _without("lower[-2]|lower[-1]", "lower[1]|lower[2]", *_TRIPLES),
     "pairs of shapes": _with("shape[-1]|shape[0]", "shape[0]|shape[1]"),
     "transitions by word": Variant(features={"transitions": ["lower[0]"]}),
     "transitions by shape": Variant(features={"transitions": ["short_shape[0]"]}),
