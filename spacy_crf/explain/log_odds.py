@@ -16,7 +16,7 @@ from .explanation import Explanation
 from .question import Question
 
 _NODES, _FACTORS = np.polynomial.legendre.leggauss(16)
-_RELATIVE = 1e-9  # what is left of the log-odds after the integral
+_RELATIVE = 1e-8  # what is left of the log-odds after the integral
 _MOST_HALVINGS = 12
 
 

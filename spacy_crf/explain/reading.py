@@ -12,7 +12,7 @@ from thinc.api import Model
 from .. import arrays
 from ..features.doc_batch import DocBatch
 from ..features.extractor import IndexBuilder
-from ..features.feature_index import FeatureIndex, HashedIndex
+from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 from ..models.emissions import Emissions
 from ..models.neural_segments import EncodedSegments
 from ..models.pool import PoolRole, tell_members
@@ -33,9 +33,20 @@ class Feature(NamedTuple):
     offset: Optional[int]
 
     @classmethod
-    def of(cls, index: FeatureIndex, row: int) -> "Feature":
-        template = index.templates[index.template_of[row]]
+    def of(cls, index: Any, row: int) -> "Feature":
+        """A row of an index, whichever it is."""
+        names, of_rows = templates_of(index, np.array([row]))
+        template = names[int(of_rows[0])]
         return cls(index.name(row), template, offset_of(template))
+
+
+def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.int64]]:
+    """Names of the templates of an index, and which one each row has (int64[N])."""
+    if isinstance(index, FeatureIndex):
+        return index.templates, index.template_of[rows].astype(np.int64)
+    if isinstance(index, VectorIndex):
+        return [f"vector[{offset}]" for offset in index.offsets], rows // index.width
+    return ["hashed rows"], np.zeros(len(rows), dtype=np.int64)
 
 
 def offset_of(template: str) -> Optional[int]:
@@ -87,14 +98,16 @@ def read_sparse(layer: Model, docs: DocBatch) -> Layer:
     features: SparseFeatures = layer.attrs["role"].features(layer)
     found, names = features.look_up(docs), {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
-        found, names = _named(features, docs, found)
+        found, names = _named(features, docs, found)  # but for vectors, which are not hashed
     size, terms, sums = int(found.starts[-1]), [], {}
     for kind, of_kind in found.features.items():
         table, of = features.kinds[kind]
         weights = layer.get_param(table)
         tokens = _tokens_of(found.listed if of == "spans" else None, size)
         shape = (len(tokens[0]), *features.shape(table))
-        terms.append(_expand(features, table, weights, of_kind, names.get(table), (of, tokens, shape)))
+        expanded = _expand(features, table, weights, of_kind, names.get(table), (of, tokens, shape))
+        index = features.tables[table].index
+        terms.append(_of_vectors(expanded, index) if isinstance(index, VectorIndex) else expanded)
         sums[of] = sums.get(of, 0.0) + terms[-1].sum()
     return Layer(features.output(sums, found.starts, found.listed), terms)
 
@@ -135,6 +148,22 @@ def _expand(
     )
 
 
+def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
+    """Vectors as one feature each: its weight is the vector times those of its numbers."""
+    n_offsets, size = len(index.offsets), int(np.prod(terms.shape[1:]))
+    cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
+    used, where = np.unique(cells, return_inverse=True)
+    place, column = used // size, used % size
+    return terms._replace(
+        place=place // n_offsets,
+        column=column,
+        value=np.ones(len(used)),
+        weight=np.bincount(where, terms.value * terms.weight, minlength=len(used)),
+        feature=place % n_offsets,
+        name=lambda n: Feature(f"vector[{index.offsets[n]}]", f"vector[{index.offsets[n]}]", index.offsets[n]),
+    )
+
+
 def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, dict[str, FeatureIndex]]:
     """Features that share rows by their hashes, under the names that they have in the text."""
     compiled = features.compile()  # its own: names are kept, and tables of words made anew
@@ -144,7 +173,7 @@ def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, d
         builder = IndexBuilder(templates, FeatureIndex.empty())
         named[kind] = builder.add(columns)
         own[features.kinds[kind].table] = builder.freeze(np.ones(len(builder), dtype=bool), docs[0].vocab)
-    return found._replace(features=named), own
+    return found._replace(features={**found.features, **named}), own
 
 
 def read_encoder(layer: Model, docs: DocBatch) -> Layer:

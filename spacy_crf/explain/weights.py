@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..errors import Errors
-from ..features.feature_index import HashedIndex
 from ..models.sparse import SparseRole
-from .reading import Feature, members_of
+from .reading import Feature, members_of, templates_of
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
@@ -69,14 +68,8 @@ def _blocks_of(layer: Model, share: float) -> Iterator[Block]:
     for name, table in features.tables.items():
         rows, columns, index = table.rows_of_pairs(), table.pair_columns.astype(np.int64), table.index
         states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
-        feature, templates = _hashed, (["hashed rows"], np.zeros(len(rows), dtype=np.int64))
-        if not isinstance(index, HashedIndex):
-            feature, templates = partial(Feature.of, index), (index.templates, index.template_of[rows])
-        yield Block(name, share * layer.get_param(name), tuple(states), rows, feature, table.counts, templates)
-
-
-def _hashed(row: int) -> Feature:
-    return Feature(f"row {row}", "hashed rows", None)
+        weights, templates = share * layer.get_param(name), templates_of(index, rows)
+        yield Block(name, weights, tuple(states), rows, partial(Feature.of, index), table.counts, templates)
 
 
 def _shared(name: str) -> Callable[[int], Feature]:
