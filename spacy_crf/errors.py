@@ -186,6 +186,13 @@ class Errors(metaclass=_Coded):
         "Component '{name}' can't learn from soft labels with the scheme IOB1, whose tags depend on the entity before. Use "
         "BILUO, BIO or IO."
     )
+    CRF830 = (
+        "There is no component{named} to learn from: one of this package, one that writes spans with scores (spancat; or name "
+        "the key where another one writes them, --spans-key), or one that finds entities. Components: {components}."
+    )
+    CRF831 = "{place}: the teacher can't annotate it, component '{name}': {reason}"
+    CRF832 = "--labels names labels that the teacher does not have: {unknown}. Its labels: {known}."
+    CRF833 = 'There are no texts in {path}: raw texts are one a line, or JSONL with "text".'
     CRF401 = "Component '{name}': a label is a string that is not empty and can be saved as UTF-8, not {label!r}."
     CRF402 = (
         "Component '{name}' was not trained: it has labels but no weights. Call nlp.initialize() with examples, train it "

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 TemplateRows = NDArray[np.int32]  # [M, T] feature row of each template at each token, -1 where it has none
 Clamp = NDArray[np.bool_]  # [T, S] states still allowed at each token
+SOFT_LABELS = "crf_soft"  # key of doc.spans with what a teacher says, see `losses.soft`
 GOES_ON = -2  # what stands in a path of segments at tokens where no segment begins
 
 

@@ -5,6 +5,7 @@ from . import calibrate as calibrate
 from . import clusters as clusters
 from . import convert as convert
 from . import data as data
+from . import distil as distil
 from . import errors as errors
 from . import explain as explain
 from . import inspect as inspect

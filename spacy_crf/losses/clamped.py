@@ -21,7 +21,6 @@ from ..errors import Errors
 from ..inference.structure import Structure
 from ..types import Clamp, Floats
 
-SOFT_LABELS = "crf_soft"  # the key of doc.spans, see `losses.soft`
 # Share of a value that rounding may take
 _ROUNDING = 1e-9
 Self = TypeVar("Self", bound="LabelledLoss")

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from .. import arrays, checks
 from ..arrays import Scores
 from ..inference.structure import Structure, Work
-from ..types import Floats
-from .clamped import SOFT_LABELS, LabelledLoss, LogLikelihood, without_rounding
+from ..types import SOFT_LABELS, Floats
+from .clamped import LabelledLoss, LogLikelihood, without_rounding
 from .terms import per_sequence
 
 NO_STATE = -1  # where a run begins or ends a sequence

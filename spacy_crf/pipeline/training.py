@@ -15,12 +15,12 @@ from thinc.api import Optimizer, set_dropout_rate
 
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, doc_bounds
-from ..losses.clamped import SOFT_LABELS
 from ..models.corpus import block_tokens
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
 from ..schemes import NO_SEGMENTS, NO_STEPS
+from ..types import SOFT_LABELS
 from . import supervision
 from .batchers import Tick
 from .going_on import GoingOn

@@ -1,0 +1,267 @@
+"""A pipeline annotates raw texts with its probabilities, for a faster one that learns from them (`spacy_crf.SoftLabels.v1`)."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NoReturn, Optional
+
+import typer
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span, SpanGroup
+from wasabi import msg
+
+from .. import checks
+from ..errors import Errors
+from ..sealed import write_whole
+from ..types import SOFT_LABELS
+from .formats.source import Source, read_lines
+from .main import CodeOption, app, check_writable, load_pipeline, told_briefly
+from .raw_texts import of_lines, of_source
+
+OWNER = "spacy crf distil"
+_SOFTENER = "spacy_crf_softener"  # the component that is put behind the teacher
+Soft = list[tuple[int, int, str, float]]  # first token, token behind, label, probability
+
+
+class RawText(NamedTuple):
+    place: str
+    doc: Optional[Doc]
+
+
+class Teacher(NamedTuple):
+    """What of a pipeline teaches.
+
+    component (str): Whose probabilities are taken; None for none.
+    spans_key (str): The key of ``doc.spans`` where they are. If there is neither, entities count as certain.
+    """
+
+    nlp: Language
+    component: Optional[str]
+    spans_key: Optional[str]
+
+    def __str__(self) -> str:
+        source = self.component or (f"doc.spans['{self.spans_key}']" if self.spans_key else "doc.ents, as certain")
+        return f"probabilities of {source}" if self.component else source
+
+
+@app.command("distil")
+def distil_cli(
+    teacher: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
+    texts: Annotated[Path, typer.Argument(help="Raw texts: .jsonl, .spacy, or one a line; - for stdin.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .spacy file to write.")],
+    component: Annotated[
+        Optional[str], typer.Option("--component", "-c", help="That teaches; by default the last that can.")
+    ] = None,
+    spans_key: Annotated[
+        Optional[str], typer.Option("--spans-key", help="Key of doc.spans where the teacher writes spans with scores.")
+    ] = None,
+    labels: Annotated[Optional[str], typer.Option("--labels", help="Between commas; by default all.")] = None,
+    min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out what is less probable.")] = 0.05,
+    n_process: Annotated[int, typer.Option("--n-process", help="Processes that annotate.")] = 1,
+    code: CodeOption = None,
+) -> None:
+    """Let a pipeline annotate raw texts with soft labels, for one that learns from them by the loss "spacy_crf.SoftLabels.v1".
+
+    A component of this package tells its exact probabilities. Others write spans with scores into doc.spans, as spancat does;
+    where there are none, the entities that are found count as certain.
+    """
+    from rich.progress import Progress
+
+    with told_briefly():
+        check_writable(output)
+        found = find_teacher(load_pipeline(teacher, code), component, spans_key)
+        wanted = None if labels is None else [label.strip() for label in labels.split(",")]
+        msg.info(f"Soft labels: {found}")
+        docs, n_spans = DocBin(), 0
+        with Progress(transient=True) as bars:
+            task = bars.add_task("annotating", total=None)
+            raw = read_raw(texts, found.nlp, lambda done, total: bars.update(task, completed=done, total=total))
+            for text in distil(found, raw, labels=wanted, min_prob=min_prob, n_process=n_process):
+                docs.add(text.doc)
+                n_spans += len(text.doc.spans[SOFT_LABELS])
+        if not len(docs):
+            raise ValueError(Errors.CRF833.format(path=texts))
+        write_whole(output, docs.to_bytes())
+    msg.good(f"{output}: {len(docs):,} texts, {n_spans:,} spans with their probabilities")
+
+
+def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Optional[str] = None) -> Teacher:
+    """What of a pipeline teaches: a component of ours, or spans with scores, or entities.
+
+    component (str): Its name; by default the last one of ours, else the last one that writes spans with scores.
+    spans_key (str): Take the spans that are there.
+    RAISES (ValueError): CRF830 if there is none.
+    """
+    from ..pipeline.crf_pipe import CRFPipe
+
+    pipes = [(name, pipe) for name, pipe in nlp.pipeline if component in (None, name)]
+    if component is not None and not pipes:
+        raise ValueError(Errors.CRF830.format(named=f" '{component}'", components=", ".join(nlp.pipe_names) or "none"))
+    if spans_key is not None:
+        return Teacher(nlp, None, spans_key)
+    for name, pipe in reversed(pipes):
+        if isinstance(pipe, CRFPipe):
+            return Teacher(nlp, name, None)
+    for _, pipe in reversed(pipes):
+        if isinstance(getattr(pipe, "key", None), str) and hasattr(pipe, "suggester"):
+            return Teacher(nlp, None, pipe.key)
+    if not any("doc.ents" in nlp.get_pipe_meta(name).assigns for name, _ in pipes):
+        raise ValueError(Errors.CRF830.format(named="", components=", ".join(nlp.pipe_names) or "none"))
+    return Teacher(nlp, None, None)
+
+
+def distil(
+    teacher: Teacher,
+    texts: Iterable[RawText],
+    *,
+    labels: Optional[Iterable[str]] = None,
+    min_prob: float = 0.05,
+    n_process: int = 1,
+) -> Iterator[RawText]:
+    """Texts with what a teacher says of them, and nothing else, one by one.
+
+    texts (Iterable[RawText]): With their tokens.
+    labels (Iterable[str]): Only these.
+    min_prob (float): Less probable spans are left out.
+    n_process (int): How many processes annotate.
+    RAISES (ValueError): CRF832 for labels that the teacher does not have, CRF831 with file and line of a text that it can't
+        annotate.
+    """
+    nlp, component, spans_key = teacher
+    min_prob = checks.number(OWNER, "--min-prob", min_prob, most=1.0)
+    n_process = checks.count(OWNER, "--n-process", n_process)
+    labels = None if labels is None else _checked(labels, teacher)
+    settings = {"component": component, "spans_key": spans_key, "labels": labels, "min_prob": min_prob}
+    # What comes behind the teacher adds nothing, and what it writes itself would count as certain
+    left_out = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
+    nlp.add_pipe(_SOFTENER, config=settings)
+    handler = nlp.default_error_handler
+    nlp.set_error_handler(_refuse)
+    try:
+        with nlp.select_pipes(disable=left_out):
+            pairs = ((_unannotated(text.doc), text._replace(doc=None)) for text in texts)
+            for doc, text in nlp.pipe(pairs, as_tuples=True, n_process=n_process):
+                yield text._replace(doc=doc)
+    finally:
+        nlp.set_error_handler(handler)
+        nlp.remove_pipe(_SOFTENER)
+
+
+def _checked(labels: Iterable[str], teacher: Teacher) -> list[str]:
+    labels = list(labels)
+    if teacher.component is not None:
+        known = teacher.nlp.get_pipe(teacher.component).labels
+        unknown = [label for label in labels if label not in known]
+        if unknown:
+            raise ValueError(Errors.CRF832.format(unknown=", ".join(map(repr, unknown)), known=", ".join(known)))
+    return labels
+
+
+def _unannotated(doc: Doc) -> Doc:
+    """The same words."""
+    return Doc(doc.vocab, words=[token.text for token in doc], spaces=[bool(token.whitespace_) for token in doc])
+
+
+def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn:
+    """RAISES (ValueError): CRF831 with the places of the texts."""
+    _, code, said = str(error).strip().rpartition("CRF831")
+    if code:  # by a component before, or with a traceback by another process
+        raise ValueError(code + said) from error
+    places = [doc._context.place for doc in docs if doc._context is not None]
+    place = f"{places[0]} to {places[-1].rpartition(', ')[2]}" if len(places) > 1 else "".join(places) or "a text"
+    raise ValueError(Errors.CRF831.format(place=place, name=name, reason=error or type(error).__name__)) from error
+
+
+def read_raw(path: Path, nlp: Language, progress: Callable[[int, int], Any] = lambda *_: None) -> Iterator[RawText]:
+    """The texts of a file: JSONL, ``.spacy``, or one a line. Those without words are left out.
+
+    path (Path): "-" for the standard input.
+    nlp (Language): Its tokenizer is used.
+    progress (Callable): Told how much was read, and how much there is.
+    RAISES (ValueError): With file and line, if one can't be read.
+    """
+    if path.suffix == ".spacy":
+        try:
+            docs = list(DocBin().from_disk(path).get_docs(nlp.vocab))
+        except Exception as error:  # whatever zlib and msgpack raise
+            raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
+        for number, doc in enumerate(docs, start=1):
+            progress(number, len(docs))
+            yield RawText(f"{path}, text {number}", doc)
+        return
+    source = None if str(path) == "-" else Source(path)
+    items = of_lines(read_lines(sys.stdin.buffer, "the standard input")) if source is None else of_source(source)
+    for place, item in items:
+        if source is not None:
+            progress(source.position, source.size)
+        if item["text"].strip():
+            yield RawText(place, _tokenized(item["text"], nlp, place))
+
+
+def _tokenized(text: str, nlp: Language, place: str) -> Doc:
+    try:
+        return nlp.make_doc(text)
+    except ValueError as error:  # too long, or no Unicode
+        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+
+
+# ------------------------------------------------------------------------------------------- in the teacher's processes
+
+
+@Language.factory(_SOFTENER)
+def make_softener(
+    nlp: Language,
+    name: str,
+    component: Optional[str],
+    spans_key: Optional[str],
+    labels: Optional[list[str]],
+    min_prob: float,
+):
+    return Softener(None if component is None else nlp.get_pipe(component), spans_key, labels, min_prob)
+
+
+class Softener:
+    """Gives each Doc as one that has the teacher's probabilities, and nothing else."""
+
+    def __init__(self, pipe: Any, spans_key: Optional[str], labels: Optional[list[str]], min_prob: float):
+        self._pipe, self._spans_key, self._labels, self._min_prob = pipe, spans_key, labels, min_prob
+
+    def __call__(self, doc: Doc) -> Doc:
+        found = self._found(doc)
+        wanted = [
+            part for part in found if part[3] >= self._min_prob and (self._labels is None or part[2] in self._labels)
+        ]
+        soft = _unannotated(doc)
+        soft._context = doc._context
+        spans = [Span(soft, begin, end, label=label) for begin, end, label, _ in wanted]
+        soft.spans[SOFT_LABELS] = SpanGroup(soft, spans=spans, attrs={"scores": [score for *_, score in wanted]})
+        return soft
+
+    def _found(self, doc: Doc) -> Soft:
+        if self._pipe is not None:
+            return _of_component(self._pipe, doc, self._min_prob)
+        if self._spans_key is not None:
+            return _of_group(doc, self._spans_key)
+        return [(ent.start, ent.end, ent.label_, 1.0) for ent in doc.ents]
+
+
+def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
+    """What one of ours says, beside what is there already."""
+    if not len(doc):
+        return []
+    if pipe.annotation.spans_are_tokens:
+        marginals, tags = pipe.marginals(doc, keep_annotation=True)
+        likely = zip(*(marginals >= min(min_prob, 1.0 / len(tags))).nonzero())
+        return [(int(t), int(t) + 1, tags[n], float(marginals[t, n])) for t, n in likely if marginals[t, n] > 0.0]
+    found = pipe.span_probabilities(doc, min_prob, keep_annotation=True)
+    others = [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]  # of components before it
+    return sorted((span.start, span.end, span.label_, min(1.0, p)) for span, p in (*found, *others))
+
+
+def _of_group(doc: Doc, key: str) -> Soft:
+    from ..pipeline.supervision import soft_scores
+
+    if key not in doc.spans:
+        return []
+    group = doc.spans[key]
+    return [(span.start, span.end, span.label_, score) for span, score in zip(group, soft_scores(group, key))]
