@@ -19,7 +19,17 @@ from .formats.source import Source, read_lines
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, check_spans, probability
 from .formats.writers import Annotated as Found
-from .main import CodeOption, ModelArgument, app, check_writable, choice, load_pipeline, our_pipes, told_briefly
+from .main import (
+    CodeOption,
+    ModelArgument,
+    app,
+    check_writable,
+    choice,
+    load_pipeline,
+    our_pipes,
+    tell_probabilities,
+    told_briefly,
+)
 from .raw_texts import Item, of_lines, of_source
 
 if TYPE_CHECKING:
@@ -159,12 +169,8 @@ def _without_annotation(item: Item, place: str) -> Item:
 
 
 def _records(nlp: Language, items: Iterable[Item], options: Options, component: Optional[str]) -> Iterator[Record]:
-    from ..pipeline.prediction import register_extension
-
-    register_extension()
     pipes = our_pipes(nlp, component, Errors.CRF710)
-    for pipe in pipes:
-        pipe.cfg["confidence"] = True
+    tell_probabilities(pipes)
     for doc, item in nlp.pipe(((item["text"], item) for item in items), as_tuples=True):
         check_spans(options.format, doc)
         likely = [span for span in doc.ents if probability(span) >= options.min_prob]

@@ -8,7 +8,16 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
+from .main import (
+    CodeOption,
+    ModelArgument,
+    app,
+    load_pipeline,
+    our_pipes,
+    print_table,
+    tell_probabilities,
+    told_briefly,
+)
 from .reading import read_examples
 
 
@@ -34,12 +43,8 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     component (str): Only this one.
     RAISES (ValueError): If no component gives probabilities.
     """
-    from ..pipeline.prediction import register_extension
-
-    register_extension()
     pipes = our_pipes(nlp, component, Errors.CRF710)
-    for pipe in pipes:
-        pipe.cfg["confidence"] = True
+    tell_probabilities(pipes)
     scores = nlp.evaluate(read_examples(data, nlp))
     return {
         pipe.name: {

@@ -1,20 +1,18 @@
 """What a trained pipeline finds in a few texts."""
 
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Optional
 
 import typer
-from spacy import displacy
 from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from ..errors import Errors
 from .formats.source import read_lines
-from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
+from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, tell_probabilities, told_briefly
 from .raw_texts import of_lines
 
 
@@ -33,6 +31,10 @@ def show_cli(
         if html is not None:
             check_writable(html)
         nlp, docs = load_pipeline(model, code), []
+        if html is not None:
+            from ..pipeline.crf_pipe import CRFPipe
+
+            tell_probabilities(pipe for _, pipe in nlp.pipeline if isinstance(pipe, CRFPipe))
         for doc in nlp.pipe(texts or _read_texts()):
             docs.append(doc)
             print(f"\n{doc.text}")
@@ -40,9 +42,9 @@ def show_cli(
         if not docs:
             raise ValueError(Errors.CRF718)
         if html is not None:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=r".*W006")  # a text without entities is no mistake
-                html.write_text(displacy.render(docs, style="ent", page=True, jupyter=False), encoding="utf8")
+            from ..explain.marks import render
+
+            html.write_text(render(docs, page=True, jupyter=False) or "", encoding="utf8")
             msg.good(f"Marked texts in {html}")
 
 

@@ -47,6 +47,9 @@ class Role:
     is_linear = True  # whether its output is a linear function of its weights, which may be part of an objective
     meaning: tuple[str, ...] = ()  # those of the config that say what the weights mean; the others say how to train
 
+    def __repr__(self) -> str:  # for `spacy debug model`
+        return f"{type(self).__name__}()"
+
     def resize(self, model: Model, n_states: int) -> None:
         """Makes room for new states behind those that are there. Their weights are zero."""
         raise NotImplementedError

@@ -77,6 +77,10 @@ class SparseFeatures:
         self.tables = {name: Table.empty(width) for name, width in self.widths(n_states).items()}
         self._forget()
 
+    def __repr__(self) -> str:  # for `spacy debug model`
+        weights = ", ".join(f"{len(table.pair_columns):,} weights of {name}" for name, table in self.tables.items())
+        return f"{type(self).__name__}({weights})"
+
     def _forget(self) -> None:
         self._compiled: Any = None
         self._scorer: Optional[Scorer] = None

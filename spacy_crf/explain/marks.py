@@ -1,0 +1,91 @@
+"""Texts with what was found in them marked, as displaCy does, each mark as strong as it is probable."""
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any, Optional, Union
+
+from spacy import displacy
+from spacy.displacy.render import EntityRenderer
+from spacy.tokens import Doc, Span
+
+# White over displaCy's colour, the less probable the more: that goes with colours and gradients alike.
+_MARK = """
+<mark class="entity" style="background: linear-gradient(rgba(255, 255, 255, {faint}), rgba(255, 255, 255, {faint})), {bg}; \
+color: #000; border: 1px solid rgba(128, 128, 128, 0.5); padding: 0.45em 0.6em; margin: 0 0.25em; line-height: 1; \
+border-radius: 0.35em" title="{told}">
+    {text}
+    <span style="font-size: 0.8em; font-weight: bold; line-height: 1; border-radius: 0.35em; vertical-align: middle; \
+margin-inline-start: 0.5rem">{label}{kb_link}{percent}</span>
+</mark>
+"""
+_FAINTEST = 0.9  # share of white of a mark whose probability is 0
+
+
+def render(
+    docs: Union[Doc, Iterable[Doc]],
+    *,
+    page: bool = False,
+    jupyter: Optional[bool] = None,
+    options: Optional[dict[str, Any]] = None,
+) -> Optional[str]:
+    """HTML of texts with their entities marked, or with their tags where they have no entities. A mark is as strong as its
+    ``crf_prob``, where a component with ``confidence = true`` gave it one.
+
+    docs (Doc, Iterable[Doc]): What pipelines made.
+    page (bool): Whether to make a whole page of it, which needs nothing from elsewhere.
+    jupyter (bool): Whether to show it in a notebook, where nothing is returned; by default if this is one.
+    options (dict): displaCy's: colors, ents, kb_url_template.
+    RETURNS (str)
+    """
+    options = options or {}
+    colors = EntityRenderer(options).colors
+    wanted = options.get("ents")
+    shown = {label.upper() for label in wanted} if wanted is not None else None
+    parsed = [_parsed(doc, options, colors, shown) for doc in ([docs] if isinstance(docs, Doc) else docs)]
+    settings = {key: value for key, value in options.items() if key != "ents"} | {"template": _MARK}
+    html = displacy.render(parsed, style="ent", page=page, jupyter=jupyter, options=settings, manual=True)
+    if page and html is not None:
+        html = html.replace("<head>", '<head>\n        <meta charset="utf-8">', 1)  # displaCy does not tell
+    return html
+
+
+def _parsed(doc: Doc, options: dict[str, Any], colors: dict[str, str], wanted: Optional[set[str]]) -> dict[str, Any]:
+    """A Doc as displaCy's renderer takes it, which escapes texts, but neither labels nor titles."""
+    title = doc.user_data.get("title")
+    return {
+        "text": doc.text,
+        "ents": [
+            _mark(span, options, colors) for span in _spans(doc) if wanted is None or span.label_.upper() in wanted
+        ],
+        "title": escape(title) if isinstance(title, str) else None,
+        "settings": {
+            "lang": escape(doc.lang_),
+            "direction": doc.vocab.writing_system.get("direction", "ltr"),
+        },
+    }
+
+
+def _spans(doc: Doc) -> list[Span]:
+    if doc.has_annotation("ENT_IOB"):
+        return list(doc.ents)
+    return [Span(doc, token.i, token.i + 1, token.tag_) for token in doc if token.tag_ and not token.is_space]
+
+
+def _mark(span: Span, options: dict[str, Any], colors: dict[str, str]) -> dict[str, Any]:
+    probability = span._.crf_prob if Span.has_extension("crf_prob") else None
+    told, percent, faint = escape(span.label_), "", 0.0
+    if probability is not None:
+        told, percent = f"{told}, probability {probability:.4f}", f" {probability:.0%}"
+        faint = round(_FAINTEST * (1.0 - probability), 3)
+    link = options.get("kb_url_template")
+    params = {"told": told, "percent": percent, "faint": faint, "text": escape(span.text)}
+    if span.label_.upper() in colors:  # by the label, not by how it is escaped
+        params["bg"] = colors[span.label_.upper()]
+    return {
+        "start": span.start_char,
+        "end": span.end_char,
+        "label": escape(span.label_),
+        "kb_id": escape(span.kb_id_),
+        "kb_url": escape(link.format(span.kb_id_)) if link and span.kb_id_ else "#",
+        "params": params,
+    }
