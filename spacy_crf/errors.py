@@ -535,6 +535,29 @@ class Errors(metaclass=_Coded):
         "`python -m spacy crf curve --json` writes it."
     )
     CRF893 = "--kind = {kind!r} is no kind of mistake. These are: {known}."
+    CRF854 = "{source} can't be read as {kind}: {place}: {reason}. Copy it again, or say with --from what it is."
+    CRF855 = (
+        "{source} is a pickle, and pickles run code when they are read, so this is not read. Where it was trained, write the "
+        "model inside to a file: shutil.copy(crf.modelfile.name, 'model.crfsuite') for a CRF of sklearn-crfsuite. Then import "
+        "that file."
+    )
+    CRF857 = (
+        "The pipeline has no component (asked for: {named}) that CRFsuite can stand for: a trained linear chain on sparse, not "
+        "hashed, features alone. Components: {components}."
+    )
+    CRF858 = "Component '{name}' has {what}, which CRFsuite has not: it would give other labels. Export one without."
+    CRF859 = (
+        "--features {path} is no function that can be imported: {reason}. Give package.module:function, from a Doc, or with "
+        "--columns from a list of words, to a list of feature dicts."
+    )
+    CRF860 = "--columns: there is no attribute '{column}' of tokens. Known: {known}."
+    CRF861 = (
+        "A model of CRFsuite knows the names of its features, not what makes them. Give the function that did with --features "
+        "package.module:function, and --columns orth if it takes a list of words (orth,tag for tuples of words and tags) in "
+        "place of a Doc."
+    )
+    CRF862 = "--check needs {program} itself: python -m pip install {package}. Without --check nothing of it is needed."
+    CRF863 = "Models of '{program}' are not known. Known: {known}."
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '

@@ -9,6 +9,7 @@ from . import distil as distil
 from . import errors as errors
 from . import explain as explain
 from . import inspect as inspect
+from . import migrate as migrate
 from . import report as report
 from . import rules as rules
 from . import show as show

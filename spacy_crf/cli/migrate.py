@@ -1,0 +1,133 @@
+"""Models of other programs as pipelines, and the way back."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+from spacy.language import Language
+from spacy.util import registry
+from wasabi import msg
+
+from ..errors import Errors
+from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
+
+if TYPE_CHECKING:
+    from ..migrate.checking import Comparison, Rival
+    from ..migrate.foreign import ForeignModel
+
+PROGRAMS = ("crfsuite",)
+
+
+@app.command("import")
+def import_cli(
+    file: Annotated[Path, typer.Argument(help="A model.", exists=True, dir_okay=False)],
+    program: Annotated[str, typer.Option("--from", help=f"Whose it is: {', '.join(PROGRAMS)}.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the pipeline.")],
+    columns: Annotated[
+        Optional[str], typer.Option("--columns", help="Attributes of tokens that stand for the columns: orth,tag.")
+    ] = None,
+    features: Annotated[
+        Optional[str],
+        typer.Option("--features", help="CRFsuite: the function that makes features, package.module:function."),
+    ] = None,
+    check: Annotated[
+        Optional[Path],
+        typer.Option("--check", help="File of columns that both programs label.", exists=True, dir_okay=False),
+    ] = None,
+    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
+    attribute: Annotated[str, typer.Option("--attribute", help="Of tokens, which gets the labels.")] = "tag",
+) -> None:
+    """Make a pipeline of another program's model.
+
+    Its component crf_tagger gives each token the label that the other program gives.
+    """
+    with told_briefly():
+        check_writable(output / "meta.json")
+        names = [name.strip() for name in columns.split(",")] if columns else []
+        model = read_model(file, program)
+        nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute)
+        msg.good(f"{len(model.labels)} labels, {len(model.states.names):,} features, {model.n_weights:,} weights")
+        comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
+        nlp.to_disk(output)
+        msg.good(f"Pipeline in {output}")
+        if features is not None:
+            from ..migrate.functions import write_registration
+
+            registered = write_registration(output, features, names)
+            msg.info(f"Its features are made by {features}: give --code {registered} to commands that load it")
+    if comparison is not None:
+        _tell(comparison)
+
+
+def read_model(file: Path, program: str) -> "ForeignModel":
+    """RAISES (ValueError): CRF863 for a program that is not known; CRF854 and others for what is no model of it."""
+    from ..migrate.crfsuite import read_crfsuite
+
+    readers = {"crfsuite": read_crfsuite}
+    if program not in readers:
+        raise ValueError(Errors.CRF863.format(program=program, known=", ".join(readers)))
+    return readers[program](file.read_bytes(), str(file))
+
+
+def make_pipeline(
+    model: "ForeignModel", columns: list[str], features: Optional[str], *, lang: str = "en", attribute: str = "tag"
+) -> Language:
+    """A pipeline of a model.
+
+    columns (List[str]): Attributes of tokens that features are made of.
+    features (str): Path of the function that makes them, for models that don't say.
+    RAISES (ValueError): CRF861 if nothing says.
+    """
+    from ..migrate.functions import find_function, register_features
+    from ..migrate.pipeline import SOURCE, build_pipeline
+
+    if features is None:
+        raise ValueError(Errors.CRF861)
+    name, function = find_function(features)
+    if not registry.has("misc", name):
+        register_features(name, function, columns=columns)
+    return build_pipeline(model, {SOURCE: {"@misc": name}}, lang=lang, attribute=attribute, reads=columns)
+
+
+def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, columns: list[str]) -> "Comparison":
+    """The pipeline beside the program it comes from. RAISES (ValueError): CRF862 if that is not installed."""
+    from ..migrate.checking import compare, crfsuite_rival, read_columns
+
+    rival: Rival = crfsuite_rival(file)
+    return compare(nlp, model, read_columns(data, nlp, columns), rival)
+
+
+def _tell(found: "Comparison") -> None:
+    counts = f"{found.sequences:,} sequences, {found.tokens:,} tokens"
+    if found.is_same:
+        ties = f", but for {found.ties} in ties" if found.ties else ""
+        msg.good(f"{counts}: both programs give the same labels{ties}")
+    else:
+        gap = f"the largest difference of scores is {found.largest_gap:.2g}"
+        msg.fail(f"{counts}: {found.different - found.ties} tokens get other labels, {gap}", exits=1)
+
+
+@app.command("export")
+def export_cli(
+    model: ModelArgument,
+    output: Annotated[Path, typer.Argument(help="The file to write.")],
+    program: Annotated[str, typer.Option("--to", help="For whom: crfsuite.")] = "crfsuite",
+    component: Annotated[
+        Optional[str], typer.Option("--component", "-c", help="By default the first that fits.")
+    ] = None,
+    code: CodeOption = None,
+) -> None:
+    """Write a component's weights as a model of CRFsuite.
+
+    Its features are named as ours (lower[0]=the); `spacy_crf.migrate.pipeline.features_of` makes them of Docs.
+    """
+    with told_briefly():
+        if program != "crfsuite":
+            raise ValueError(Errors.CRF863.format(program=program, known="crfsuite"))
+        check_writable(output)
+        from ..migrate.crfsuite import write_crfsuite
+        from ..migrate.pipeline import weights_of
+
+        weights = weights_of(load_pipeline(model, code), component)
+        write_crfsuite(weights, output)
+        msg.good(f"{output}: {len(weights.labels)} labels, {weights.n_weights:,} weights")

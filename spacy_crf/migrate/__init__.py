@@ -1,0 +1,1 @@
+"""Models of other programs, read in plain Python, and the way back."""

@@ -1,0 +1,143 @@
+"""An imported model beside the program it comes from."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from ..errors import Errors
+from ..features.doc_batch import DocBatch
+from ..features.items import named_numbers
+from ..types import Floats
+from .columns import set_columns
+from .foreign import ForeignModel, Weighted
+from .pipeline import COMPONENT, PAIRS, SOURCE
+
+TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32
+
+Rows = list[Any]  # what a source gives for each token
+Rival = Callable[[Doc, Rows], list[str]]
+
+
+class Comparison(NamedTuple):
+    sequences: int
+    tokens: int
+    different: int  # tokens with other labels
+    ties: int  # of these, in sequences whose two labellings score the same
+    largest_gap: float  # between the scores of two labellings of a sequence
+
+    @property
+    def is_same(self) -> bool:
+        return self.different == self.ties
+
+
+class Scorer:
+    """Scores as the other program sums them up, in float64, feature by feature."""
+
+    def __init__(self, model: ForeignModel):
+        self._model = model
+        self._states, self._pairs = _by_name(model.states), _by_name(model.pairs)
+        self._number = {label: n for n, label in enumerate(model.labels)}
+
+    def score(self, rows: Rows, of_pairs: Optional[Rows], labels: Sequence[str]) -> float:
+        """Of one labelling of a sequence."""
+        n_states, states = len(self._model.labels), [self._number[label] for label in labels]
+        total = sum(self._model.transitions[i, j] for i, j in pairwise(states))
+        for t, row in enumerate(rows):
+            total += _sum(row, self._states, n_states)[states[t]]
+            if of_pairs is not None and t:
+                total += _sum(of_pairs[t], self._pairs, n_states**2)[states[t - 1] * n_states + states[t]]
+        return float(total)
+
+
+def _by_name(weighted: Weighted) -> dict[str, tuple[Any, Any]]:
+    order = np.argsort(weighted.rows, kind="stable")
+    bounds = np.searchsorted(weighted.rows[order], np.arange(len(weighted.names) + 1)).tolist()
+    columns, weights = weighted.columns[order], weighted.weights[order]
+    return {name: (columns[b:e], weights[b:e]) for name, b, e in zip(weighted.names, bounds, bounds[1:])}
+
+
+def _sum(row: Any, known: dict[str, tuple[Any, Any]], n_columns: int) -> Floats:
+    total = np.zeros(n_columns)
+    found = named_numbers(row)
+    for name, number in zip(*found) if found is not None else ():
+        if name in known:
+            columns, weights = known[name]
+            np.add.at(total, columns, number * weights)
+    return total
+
+
+def compare(nlp: Language, model: ForeignModel, docs: Iterable[Doc], rival: Rival) -> Comparison:
+    """Labels of both, sequence by sequence.
+
+    docs (Iterable[Doc]): With what the features read, each a single sequence.
+    rival (Callable): From a Doc and what the source gives for its tokens to the other program's labels.
+    """
+    tagger, scorer = nlp.get_pipe(COMPONENT), Scorer(model)
+    functions = tagger.sparse_features.feature_set.functions
+    n_sequences = n_tokens = different = ties = 0
+    largest = 0.0
+    for doc in docs:
+        rows = list(functions[SOURCE](doc))
+        of_pairs = list(functions[PAIRS](doc)) if PAIRS in functions else None
+        theirs = rival(doc, rows)
+        [ours] = _labels(tagger, [doc])
+        n_sequences, n_tokens = n_sequences + 1, n_tokens + len(doc)
+        wrong = sum(a != b for a, b in zip(ours, theirs, strict=True))
+        if wrong:
+            gap = abs(scorer.score(rows, of_pairs, ours) - scorer.score(rows, of_pairs, theirs))
+            largest, different = max(largest, gap), different + wrong
+            ties += wrong if gap < TIE else 0
+    return Comparison(n_sequences, n_tokens, different, ties, largest)
+
+
+def _labels(tagger: Any, docs: list[Doc]) -> Iterator[list[str]]:
+    """Those that a component finds, whatever the Docs have."""
+    prediction = tagger.predict([doc if not doc.has_annotation("SENT_START") else doc.copy() for doc in docs])
+    labels = tagger.labels
+    for begin, end in pairwise(DocBatch(docs).bounds.tolist()):
+        yield [labels[tag] for tag in prediction.tags[begin:end]]
+
+
+def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[Doc]:
+    """Docs of a file of columns between tabs or blanks, with an empty line after each sentence.
+
+    columns (Sequence[str]): The first ones, of which one is the word; further ones are not read.
+    RAISES (ValueError): CRF703 for a line with too few.
+    """
+    rows: list[list[str]] = []
+    with path.open(encoding="utf8") as lines:
+        for number, line in enumerate([*lines, ""], start=1):
+            fields = line.split("\t") if "\t" in line else line.split()
+            fields = [field.strip() for field in fields]
+            if not any(fields):
+                if rows:
+                    yield _doc(nlp, rows, columns)
+                rows = []
+            elif len(fields) < len(columns):
+                place = f"Line {number} of {path}"
+                raise ValueError(Errors.CRF703.format(place=place, got=len(fields), expected=len(columns)))
+            else:
+                rows.append(fields)
+
+
+def _doc(nlp: Language, rows: list[list[str]], columns: Sequence[str]) -> Doc:
+    values = [*zip(*rows)]
+    doc = Doc(nlp.vocab, words=values[columns.index("orth") if "orth" in columns else 0])
+    set_columns(doc, columns, values)
+    return doc
+
+
+def crfsuite_rival(path: Path) -> Rival:
+    """RAISES (ValueError): CRF862 without python-crfsuite."""
+    try:
+        import pycrfsuite
+    except ImportError as error:
+        raise ValueError(Errors.CRF862.format(program="CRFsuite", package="python-crfsuite")) from error
+    tagger = pycrfsuite.Tagger()
+    tagger.open(str(path))
+    return lambda doc, rows: tagger.tag(rows)

@@ -1,0 +1,209 @@
+"""Models of CRFsuite (python-crfsuite, sklearn-crfsuite): reading and writing.
+
+A file is a header and chunks: the features with their weights, the labels and the attributes (each a constant database: hash
+tables to find the number of a text, and a list to find the text of a number), and which features each label and attribute has.
+"""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from ..sealed import write_whole
+from .foreign import MOST_LABELS, ForeignModel, Weighted
+from .octets import Octets, as_text
+
+MAGIC = b"lCRF"
+_HEADER = struct.Struct("<4sI4s9I")
+_VERSION = 100
+_CHUNK = struct.Struct("<4sII")  # its name, its size, how many
+_FEATURE = np.dtype([("type", "<u4"), ("source", "<u4"), ("target", "<u4"), ("weight", "<f8")])
+_STATE, _TRANSITION = 0, 1
+_DATABASE = struct.Struct("<4s5I")  # name, size, flags, order of bytes, how many texts, where the list of them is
+_ORDER = 0x62445371
+_TABLES = 256
+_TEXT = struct.Struct("<II")  # its number and its length, with a 0 behind it
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+def read_crfsuite(data: bytes, source: str) -> ForeignModel:
+    """A model from the bytes of its file.
+
+    source (str): Where they come from, for messages.
+    RAISES (ValueError): CRF855 for a pickle, CRF854 for what is no such model, or damaged, with the place.
+    """
+    if data.startswith(_PICKLES):
+        raise ValueError(Errors.CRF855.format(source=source))
+    octets = Octets(data, source, "a model of CRFsuite")
+    if data[:4] != MAGIC:
+        octets.refuse("byte 0", f"it begins with {data[:4]!r}, not with {MAGIC!r}")
+    header = octets.part(0, _HEADER.size, "the header")
+    _, size, kind, version, _, n_labels, n_attributes, *offsets = _HEADER.unpack(header)
+    if kind != b"FOMC" or version != _VERSION:
+        octets.refuse("the header, byte 8", f"{kind!r} of version {version} is not known, only b'FOMC' of {_VERSION}")
+    if size > len(octets):
+        octets.refuse("the header, byte 4", f"{size} bytes are announced, and there are {len(octets)}: it is cut off")
+    labels = _read_texts(octets, offsets[1], n_labels, "the labels")
+    attributes = _read_texts(octets, offsets[2], n_attributes, "the attributes")
+    if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
+        octets.refuse(
+            "the labels", f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
+        )
+    found = _read_features(octets, offsets[0])
+    for kind, sources, what in ((_STATE, attributes, "attributes"), (_TRANSITION, labels, "labels")):
+        some = found[found["type"] == kind]
+        for end, known in (("source", sources), ("target", labels)):
+            if len(some) and some[end].max() >= len(known):
+                octets.refuse("the features", f"one names number {some[end].max()} of {len(known)} {what}")
+    states, steps = found[found["type"] == _STATE], found[found["type"] == _TRANSITION]
+    transitions = np.zeros((len(labels), len(labels)))
+    transitions[steps["source"], steps["target"]] = steps["weight"]
+    rows, columns = states["source"].astype(np.int64), states["target"].astype(np.int64)
+    return ForeignModel("crfsuite", labels, Weighted(attributes, rows, columns, states["weight"].copy()), transitions)
+
+
+def _read_features(octets: Octets, at: int) -> NDArray:
+    name, _, n = octets.fields(_CHUNK.format, at, "the features")
+    if name != b"FEAT":
+        octets.refuse(f"the features, byte {at}", f"{name!r} stands where b'FEAT' belongs")
+    found = octets.numbers(at + _CHUNK.size, _FEATURE, n, "the features")
+    if n and found["type"].max() > _TRANSITION:
+        octets.refuse("the features", f"one is of the unknown type {found['type'].max()}")
+    if not np.isfinite(found["weight"]).all():
+        octets.refuse("the features", "a weight is not a finite number")
+    return found
+
+
+def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
+    """The texts of a database in the order of their numbers."""
+    name, _, _, order, size, list_at = octets.fields(_DATABASE.format, at, what)
+    if name != b"CQDB" or order != _ORDER:
+        octets.refuse(
+            f"{what}, byte {at}", "this is no database of texts, or one of a machine with another order of bytes"
+        )
+    if size != n:
+        octets.refuse(f"{what}, byte {at}", f"{size} are listed, and the header announces {n}")
+    texts = []
+    for number, place in enumerate(octets.numbers(at + list_at, "<u4", n, what).tolist()):
+        found, length = octets.fields(_TEXT.format, at + place, f"{what}, number {number}")
+        text = octets.part(at + place + _TEXT.size, length, f"{what}, number {number}")
+        if found != number or not text.endswith(b"\0"):
+            octets.refuse(f"{what}, number {number}, byte {at + place}", "this is not the text of that number")
+        texts.append(as_text(text[:-1]))
+    return texts
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+
+def write_crfsuite(model: ForeignModel, path: Path) -> None:
+    """Writes a model that CRFsuite reads. Weights that are 0 are left out, as CRFsuite does."""
+    states, transitions = model.states, model.transitions
+    kept = states.weights != 0
+    used, rows = np.unique(states.rows[kept], return_inverse=True)
+    before, after = np.nonzero(transitions)
+    features = np.zeros(int(kept.sum()) + len(before), dtype=_FEATURE)
+    of_states, of_steps = features[: len(rows)], features[len(rows) :]
+    of_states["source"], of_states["target"], of_states["weight"] = rows, states.columns[kept], states.weights[kept]
+    of_steps["type"], of_steps["source"], of_steps["target"] = _TRANSITION, before, after
+    of_steps["weight"] = transitions[before, after]
+    attributes = [states.names[row] for row in used.tolist()]
+    chunks = [_CHUNK.pack(b"FEAT", _CHUNK.size + features.nbytes, len(features)) + features.tobytes()]
+    chunks += [_texts(model.labels), _texts(attributes)]
+    starts = _starts(chunks)
+    steps_of = _listed(
+        before, len(rows), len(model.labels) + 2
+    )  # for two labels outside of the sequence, which have none
+    chunks.append(_references(b"LFRF", steps_of, starts[-1], n_used=len(model.labels)))
+    chunks.append(_references(b"AFRF", _listed(rows, 0, len(attributes)), _starts(chunks)[-1], n_used=len(attributes)))
+    starts = _starts(chunks)
+    header = _HEADER.pack(MAGIC, starts[-1], b"FOMC", _VERSION, 0, len(model.labels), len(attributes), *starts[:-1])
+    write_whole(path, header + b"".join(map(_padded, chunks)))
+
+
+def _padded(chunk: bytes) -> bytes:
+    return chunk + bytes(-len(chunk) % 4)
+
+
+def _starts(chunks: Sequence[bytes]) -> list[int]:
+    """Where each begins in the file, and where the next one would."""
+    return [_HEADER.size, *(_HEADER.size + np.cumsum([len(_padded(chunk)) for chunk in chunks])).tolist()]
+
+
+def _listed(of: NDArray[np.int64], first: int, n: int) -> list[NDArray[np.int64]]:
+    """Numbers, from the first on, of the features of each of n sources."""
+    order = np.argsort(of, kind="stable")
+    return np.split(first + order, np.searchsorted(of[order], np.arange(1, n))) if n else []
+
+
+def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used: int) -> bytes:
+    """Which features each label or attribute has; ``at`` is where the chunk begins."""
+    data = [np.append(len(numbers), numbers).astype("<u4").tobytes() for numbers in lists[:n_used]]
+    begin = at + _CHUNK.size + 4 * len(lists)
+    offsets = np.zeros(len(lists), dtype="<u4")
+    offsets[:n_used] = begin + np.cumsum([0, *map(len, data)])[:-1]
+    body = offsets.tobytes() + b"".join(data)
+    return _CHUNK.pack(name, _CHUNK.size + len(body), len(lists)) + body
+
+
+def _texts(texts: Sequence[str]) -> bytes:
+    """A database of texts, found by hash tables with as many free places as taken ones."""
+    begin = _DATABASE.size + 8 * _TABLES
+    entries, tables = [], [[] for _ in range(_TABLES)]
+    at = begin
+    for number, text in enumerate(texts):
+        octets = text.encode("utf8") + b"\0"
+        hashed = _jenkins(octets)
+        tables[hashed % _TABLES].append((hashed, at))
+        entries.append(_TEXT.pack(number, len(octets)) + octets)
+        at += len(entries[-1])
+    places = (begin + np.cumsum([0, *map(len, entries)]))[:-1]
+    references, buckets = [], []
+    for table in tables:
+        references.append((at if table else 0, 2 * len(table)))
+        buckets.append(_buckets(table))
+        at += len(buckets[-1])
+    body = np.array(references, dtype="<u4").tobytes() + b"".join([*entries, *buckets])
+    body += places.astype("<u4").tobytes()
+    return _DATABASE.pack(b"CQDB", _DATABASE.size + len(body), 0, _ORDER, len(texts), at) + body
+
+
+def _buckets(table: list[tuple[int, int]]) -> bytes:
+    places = np.zeros((2 * len(table), 2), dtype="<u4")
+    for hashed, at in table:
+        n = (hashed >> 8) % len(places)
+        while places[n, 1]:
+            n = (n + 1) % len(places)
+        places[n] = hashed, at
+    return places.tobytes()
+
+
+def _jenkins(octets: bytes) -> int:
+    """Bob Jenkins' hash for look-ups (lookup3.c, 2006), of one sequence of bytes and from 0."""
+    most = 0xFFFFFFFF
+    a = b = c = (0xDEADBEEF + len(octets)) & most
+    last = (len(octets) - 1) // 12 * 12  # where the last block begins
+    words = struct.unpack(f"<{last // 4 + 3}I", octets + bytes(last + 12 - len(octets)))
+    for n in range(0, len(words) - 3, 3):
+        a, b, c = (a + words[n]) & most, (b + words[n + 1]) & most, (c + words[n + 2]) & most
+        a, c = ((a - c) & most) ^ _turned(c, 4), (c + b) & most
+        b, a = ((b - a) & most) ^ _turned(a, 6), (a + c) & most
+        c, b = ((c - b) & most) ^ _turned(b, 8), (b + a) & most
+        a, c = ((a - c) & most) ^ _turned(c, 16), (c + b) & most
+        b, a = ((b - a) & most) ^ _turned(a, 19), (a + c) & most
+        c, b = ((c - b) & most) ^ _turned(b, 4), (b + a) & most
+    a, b, c = ((value + word) & most for value, word in zip((a, b, c), words[-3:]))
+    c = ((c ^ b) - _turned(b, 14)) & most
+    a = ((a ^ c) - _turned(c, 11)) & most
+    b = ((b ^ a) - _turned(a, 25)) & most
+    c = ((c ^ b) - _turned(b, 16)) & most
+    a = ((a ^ c) - _turned(c, 4)) & most
+    b = ((b ^ a) - _turned(a, 14)) & most
+    return ((c ^ b) - _turned(b, 24)) & most
+
+
+def _turned(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & 0xFFFFFFFF

@@ -1,0 +1,178 @@
+"""From the weights of another program to a pipeline with a `crf_tagger`, and from such a component to weights."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import spacy
+from numpy.typing import NDArray
+from spacy.language import Language
+
+from ..errors import Errors
+from ..features.extractor import template_seed
+from ..features.feature_index import FeatureIndex
+from ..features.items import hash_item
+from ..features.templates import parse_template
+from ..kernels.hashing import mix_all
+from ..models.table import Table
+from ..pipeline.crf_tagger import CRFTagger
+from .foreign import ForeignModel, Weighted
+from .octets import is_text
+
+COMPONENT, SOURCE, PAIRS = "crf_tagger", "imported", "imported_pairs"  # the sources of features of labels, and of pairs
+
+
+def build_pipeline(
+    model: ForeignModel,
+    functions: dict[str, dict[str, Any]],
+    *,
+    lang: str = "en",
+    attribute: str = "tag",
+    reads: Sequence[str] = (),
+) -> Language:
+    """A pipeline whose component gives the labels that the other program gives.
+
+    functions (dict[str, dict]): Blocks of registered functions that make the names of features, by SOURCE and PAIRS.
+    attribute (str): Of tokens, which gets the labels.
+    reads (Sequence[str]): Attributes that the functions read: if one of them gets the labels, these take its place.
+    """
+    features = {
+        "@misc": "spacy_crf.features.v1",
+        "templates": [f"fn:{SOURCE}[0]"],
+        "transitions": [f"fn:{PAIRS}[0]"] if PAIRS in functions else [],
+        "functions": functions,
+    }
+    nlp = spacy.blank(lang)
+    config = {"attribute": attribute, "overwrite": attribute in reads, "model": {"emissions": {"features": features}}}
+    tagger = nlp.add_pipe(COMPONENT, config=config)
+    for label in model.labels:
+        tagger.add_label(label)
+    _set_weights(tagger, model)
+    return nlp
+
+
+def _set_weights(tagger: CRFTagger, model: ForeignModel) -> None:
+    chain, n_states = tagger.model, len(model.labels)
+    [emissions] = chain.layers
+    chain.attrs["role"].resize(chain, n_states)
+    tables, old = {}, emissions.attrs["features"]
+    for name, source, weighted in (("states", SOURCE, model.states), ("transitions", PAIRS, model.pairs)):
+        tables[name], weights = _table(weighted, source, old.tables[name].n_columns)
+        emissions.set_param(name, weights)
+    emissions.attrs["features"] = old.with_tables(tables, n_states=n_states)
+    chain.set_param("transitions", model.transitions.astype(np.float32))
+    observed = np.zeros((n_states + 2, n_states), dtype=np.uint8)
+    observed[:-2] = model.transitions != 0
+    chain.attrs["observed"] = observed
+
+
+def _table(weighted: Weighted, source: str, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
+    """The weights that are not 0, of names that a text can have. Several of one pair are added up."""
+    known = np.array([is_text(name) for name in weighted.names], dtype=bool)
+    kept = (weighted.weights != 0) & known[weighted.rows]
+    used, rows = np.unique(weighted.rows[kept], return_inverse=True)
+    places, inverse = np.unique(rows * n_columns + weighted.columns[kept], return_inverse=True)
+    weights = np.bincount(inverse, weights=weighted.weights[kept], minlength=len(places))
+    starts = np.searchsorted(places, np.arange(len(used) + 1) * n_columns)
+    index = _index([weighted.names[row] for row in used.tolist()], source)
+    return Table(index, starts, (places % n_columns).astype(np.int32), n_columns), weights.astype(np.float32)
+
+
+def _index(names: list[str], source: str) -> FeatureIndex:
+    if not names:
+        return FeatureIndex.empty()
+    [template] = parse_template(f"fn:{source}[0]")
+    keys = np.full(len(names), template_seed(template), dtype=np.uint64)
+    mix_all(keys, np.array([hash_item(source, name) for name in names], dtype=np.uint64))
+    numbers = np.arange(len(names) + 1)
+    parts = numbers[:-1].astype(np.int32)
+    return FeatureIndex(keys, [str(template)], np.zeros_like(parts), numbers.astype(np.int64), parts, names)
+
+
+# ---------------------------------------------------------------------------------------------------------- the way back
+
+
+def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
+    """The weights of a component as another program can have them: features are named as ours are.
+
+    RAISES (ValueError): CRF858 for a component that is more than such a model.
+    """
+    tagger = _exported(nlp, component)
+    chain = tagger.model
+    [emissions] = chain.layers
+    features, first, last = emissions.attrs["features"], chain.get_param("first"), chain.get_param("last")
+    allowed = tagger.annotation.mask()
+    for is_so, what in (
+        (bool(features.feature_set.transitions), "features of pairs of labels"),
+        (
+            not (allowed.transitions.all() and allowed.first.all() and allowed.last.all()),
+            "transitions that are forbidden",
+        ),
+        (tagger.rules() is not None, "rules"),
+    ):
+        if is_so:
+            raise ValueError(Errors.CRF858.format(name=tagger.name, what=what))
+    table = features.states
+    names = [*map(_plain_name, table.index.names())]
+    rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
+    weights = [emissions.get_param("states").astype(np.float64)]
+    states = np.arange(len(first))
+    for name, of_labels in (("__BOS__", first), ("__EOS__", last)):
+        if of_labels.any():
+            rows, columns = np.append(rows, np.full(len(states), len(names))), np.append(columns, states)
+            weights.append(of_labels.astype(np.float64))
+            names.append(name)
+    transitions = chain.get_param("transitions").astype(np.float64)
+    return ForeignModel(
+        "spacy_crf", tagger.tags(), Weighted(names, rows, columns, np.concatenate(weights)), transitions
+    )
+
+
+def _plain_name(name: str) -> str:
+    """A name that a function gave is that name alone: what a CRFsuite model was imported with is what it is exported with."""
+    prefix = f"fn:{SOURCE}[0]="
+    return name[len(prefix) :] if name.startswith(prefix) else name
+
+
+def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = None) -> list[list[dict[str, float]]]:
+    """What to feed to the program that a component was exported to: for each Doc the features of its tokens, by their names.
+
+    docs (Iterable[Doc]): Annotated by the components before it. Each sentence is a sequence of its own.
+    """
+    tagger = _exported(nlp, component)
+    [emissions] = tagger.model.layers
+    features = emissions.attrs["features"]
+    names = [*map(_plain_name, features.states.index.names())]
+    sequences = []
+    for doc in docs:
+        starts, found, _ = features.look_up([doc])
+        rows, values, of_token = found["states"]
+        numbers = np.ones(len(rows)) if values is None else values
+        tokens: list[dict[str, float]] = [{} for _ in doc]
+        for t, token in enumerate(tokens):
+            for n in range(of_token[t], of_token[t + 1]):
+                token[names[rows[n]]] = token.get(names[rows[n]], 0.0) + float(numbers[n])
+        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist()):
+            if begin < end:
+                tokens[begin]["__BOS__"] = tokens[end - 1]["__EOS__"] = 1.0
+                sequences.append(tokens[begin:end])
+    return sequences
+
+
+def _exported(nlp: Language, component: Optional[str]) -> CRFTagger:
+    """RAISES (ValueError): CRF857 if there is none that another program can stand for."""
+    found = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
+    if not found:
+        raise ValueError(Errors.CRF857.format(components=", ".join(nlp.pipe_names) or "none", named=component or "any"))
+    return found[0]
+
+
+def pipe_fits(pipe: Any) -> bool:
+    """Whether a component is a chain on sparse features alone, with weights."""
+    return (
+        hasattr(pipe, "sparse_features")
+        and pipe.model.name == "linear_chain"
+        and len(pipe.model.layers) == 1
+        and pipe.is_initialized
+        and isinstance(getattr(pipe.sparse_features and pipe.sparse_features.states, "index", None), FeatureIndex)
+    )
