@@ -22,6 +22,8 @@ from spacy_crf.features.stages import STAGE_ATTRIBUTES, Labelling, read_stage
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.minibatch import Minibatch
 from spacy_crf.optimizers.sgd import SGD
+from spacy_crf.pipeline import initialization
+from spacy_crf.pipeline.stages import FirstStage
 from spacy_crf.schemes import Segments
 
 from .util import entities, ner_examples, plain, tag_examples
@@ -284,6 +286,36 @@ def test_it_is_saved_as_one_component(trained, tmp_path):
         assert other.pipeline[0][1].to_bytes() == nlp.pipeline[0][1].to_bytes()
 
 
+def test_copies_have_a_first_stage_of_their_own(trained):
+    nlp, examples = trained
+    [(_, pipe)] = nlp.pipeline
+    before = pipe.to_bytes()
+    for other in (copy.deepcopy(nlp), pickle.loads(pickle.dumps(nlp))):
+        [(_, copied)] = other.pipeline
+        assert copied.first_stage is not pipe.first_stage
+        assert all(features.first_stage is copied.first_stage for features in copied.feature_stores)
+        other.initialize(lambda: examples[:3])
+    assert pipe.to_bytes() == before
+
+
+def test_pruned_models_are_saved_without_a_copy_of_the_first_stage(monkeypatch):
+    """It would be one of its vocab too."""
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_ner", config={"second_stage": {"folds": 2, "l1": 0.1}})
+    examples = ner_examples(nlp, TEXTS)
+    optimizer = LBFGS(l1=0.1, l2=0.1, iterations_per_step=10)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    nlp.update(examples, sgd=optimizer)
+    monkeypatch.setattr(FirstStage, "__deepcopy__", lambda *_: pytest.fail("copied"), raising=False)
+    n_weights = pipe.sparse_features.states.n_weights
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    loaded = again.get_pipe("crf_ner")
+    assert loaded.sparse_features.states.n_weights < n_weights
+    of_first = [stage.component.sparse_features.states.n_weights for stage in (pipe.first_stage, loaded.first_stage)]
+    assert of_first[1] < of_first[0]
+    assert _found(again, _docs(examples)) == _found(nlp, _docs(examples))
+
+
 def test_what_is_saved_belongs_to_the_config(trained):
     nlp, _ = trained
     [(name, pipe)] = nlp.pipeline
@@ -303,6 +335,7 @@ def test_an_error_leaves_both_stages_as_they_were(monkeypatch):
     nlp, examples = _train("crf_ner")
     pipe = nlp.get_pipe("crf_ner")
     before = pipe.to_bytes()
+    held_out = {**pipe.first_stage._held_out}
     train, calls = pipe.first_stage._train, []
 
     def interrupted(read, part):
@@ -311,10 +344,16 @@ def test_an_error_leaves_both_stages_as_they_were(monkeypatch):
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipe.first_stage, "_train", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        nlp.initialize(lambda: examples[:4])
-    assert pipe.to_bytes() == before
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    for owner, name, error in ((pipe.first_stage, "_train", interrupted), (initialization, "_count", fail)):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, error)
+            with pytest.raises(KeyboardInterrupt):
+                nlp.initialize(lambda: examples[:4])
+        assert pipe.to_bytes() == before
+        assert pipe.first_stage._held_out.keys() == held_out.keys()
 
 
 def test_updates_teach_the_second_stage(trained, tmp_path):

@@ -255,6 +255,13 @@ class SparseFeatures:
         self.__dict__.update(state)
         self._forget()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SparseFeatures":
+        """A first stage, which is a component, is not copied along with each model that is laid out anew for saving."""
+        copied = copy.copy(self)
+        rest = {name: value for name, value in copied.__dict__.items() if name not in ("first_stage", "_lock")}
+        copied.__dict__.update(copy.deepcopy(rest, memo))
+        return copied
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "templates": self.feature_set.spelled(),

@@ -613,6 +613,7 @@ class CRFPipe(TrainablePipe):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+        self._connect_stages()
         if self.cfg["confidence"]:
             register_extension()
 

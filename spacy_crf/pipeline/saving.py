@@ -93,7 +93,17 @@ def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
 
 @contextmanager
 def unchanged_by_errors(pipe: "CRFPipe") -> Iterator[None]:
-    """After an error a component is what it was before: its settings, its model, and what waits for a step."""
+    """After an error a component is what it was before: its settings, its model, what waits for a step, and its first stage."""
+    if pipe.first_stage is None:
+        with _unchanged_by_errors(pipe):
+            yield
+    else:
+        with _unchanged_by_errors(pipe), pipe.first_stage.unchanged_by_errors():
+            yield
+
+
+@contextmanager
+def _unchanged_by_errors(pipe: "CRFPipe") -> Iterator[None]:
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
     attributes = [(vars(owner), dict(vars(owner))) for owner in (pipe, pipe.training)]
     nodes = []

@@ -7,7 +7,9 @@ from the others (from those of other folds). What predicts has learned from all 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -135,7 +137,7 @@ class FirstStage:
         batch = DocBatch(docs)
         if not self._held_out:
             return batch
-        known = [self._held_out.get(_key(doc)) for doc in batch]
+        known = [self._held_out.get(key) for key in _keys(batch)]
         others = DocBatch(doc for doc, spans in zip(batch, known) if spans is None)
         found = self(others)
         of_others = iter(_by_doc(found.spans, others.bounds))
@@ -145,7 +147,7 @@ class FirstStage:
         return batch
 
     def learn(self, pipe: "CRFPipe", read: Read) -> None:
-        """Learns from the training data. After an error it is as it was before.
+        """Learns from the training data.
 
         pipe (CRFPipe): The second stage, whose labels and lists it takes over.
         read (Callable): Gives the training data; texts with the same words are in the same fold.
@@ -153,26 +155,26 @@ class FirstStage:
         """
         component, places = self.component, {}
         for example in read():
-            places.setdefault(_key(example.predicted), len(places))
+            places.setdefault(*_keys([example.predicted]), len(places))
         n_folds = min(self.settings.folds, len(places))
         if n_folds < 2:
             raise ValueError(Errors.CRF812.format(name=pipe.name, n="is none" if not n_folds else "is one"))
         held_out: dict[bytes, DocSpans] = {}
-        with unchanged_by_errors(component):
-            self._take_over(pipe, read)
-            for fold in range(n_folds):
+        self._take_over(pipe, read)
+        for fold in range(n_folds):
 
-                def is_out(example: Example, fold: int = fold) -> bool:
-                    return places.get(_key(example.predicted), -1) % n_folds == fold
+            def is_out(example: Example, fold: int = fold) -> bool:
+                [key] = _keys([example.predicted])
+                return key in places and places[key] % n_folds == fold
 
-                def others(is_out: Callable = is_out) -> Iterable[Example]:
-                    return (example for example in read() if not is_out(example))
+            def others(is_out: Callable = is_out) -> Iterable[Example]:
+                return (example for example in read() if not is_out(example))
 
-                self._train(others, f"without part {fold + 1} of {n_folds}")
-                for block in component.training.blocks(filter(is_out, read())):
-                    docs = DocBatch(example.predicted for example in block)
-                    held_out.update(zip(map(_key, docs), _by_doc(self(docs).spans, docs.bounds)))
-            self._train(read, "all")
+            self._train(others, f"without part {fold + 1} of {n_folds}")
+            for block in component.training.blocks(filter(is_out, read())):
+                docs = DocBatch(example.predicted for example in block)
+                held_out.update(zip(_keys(docs), _by_doc(self(docs).spans, docs.bounds)))
+        self._train(read, "all")
         self._held_out = held_out
 
     def _take_over(self, pipe: "CRFPipe", read: Read) -> None:
@@ -210,10 +212,23 @@ class FirstStage:
         self.component.from_bytes(data)
         self._held_out = {}
 
+    @contextmanager
+    def unchanged_by_errors(self) -> Iterator[None]:
+        """After an error it is what it was before."""
+        held_out = self._held_out
+        try:
+            with unchanged_by_errors(self.component):
+                yield
+        except BaseException:
+            self._held_out = held_out
+            raise
 
-def _key(doc: Doc) -> bytes:
-    """The same for texts with the same words."""
-    return hashlib.blake2b(DocBatch([doc]).words.tobytes(), digest_size=16).digest()
+
+def _keys(docs: list[Doc]) -> list[bytes]:
+    """Of each, the same for texts with the same words."""
+    batch = DocBatch.of(docs)
+    words, bounds = batch.words, batch.bounds.tolist()
+    return [hashlib.blake2b(words[a:b].tobytes(), digest_size=16).digest() for a, b in pairwise(bounds)]
 
 
 def _by_doc(spans: Segments, bounds: NDArray[np.int64]) -> list[DocSpans]:
