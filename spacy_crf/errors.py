@@ -558,6 +558,8 @@ class Errors(metaclass=_Coded):
     )
     CRF862 = "--check needs {program} itself: python -m pip install {package}. Without --check nothing of it is needed."
     CRF863 = "Models of '{program}' are not known. Known: {known}."
+    CRF808 = "Vectors are learned by floret, which can't be imported ({reason}): pip install 'spacy-crf[vectors]'"
+    CRF809 = "Vectors can't be learned of the words in {paths}: {reason}. Give more text, or a lower --min-count."
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '

@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import spacy
 import srsly
@@ -17,6 +18,7 @@ from spacy.tokens import DocBin
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, load_model_from_config
+from spacy.vectors import Vectors
 from typer.testing import CliRunner
 
 from .util import NER_TEXTS, entities, ner_doc, plain
@@ -57,6 +59,16 @@ def _write_corpus(path, copies=1):
     return path
 
 
+def _write_vectors(path):
+    """A pipeline with vectors of words."""
+    nlp = spacy.blank("en")
+    words = sorted({token.text for text in NER_TEXTS for token in ner_doc(nlp, text)})
+    data = np.random.default_rng(0).normal(size=(len(words), 8)).astype(np.float32)
+    nlp.vocab.vectors = Vectors(strings=nlp.vocab.strings, data=data, keys=words)
+    nlp.to_disk(path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def model(corpus, tmp_path_factory):
     """A trained crf_ner on disk. Do not change."""
@@ -75,6 +87,8 @@ def _train(config_path, corpus, output=None, stdout=None, **overrides):
         "training.eval_frequency": 1,
         **overrides,
     }
+    if config_path.stem == "crf_ner_vectors":
+        overrides["paths.vectors"] = str(_write_vectors(corpus.parent / "vectors"))
     config = load_config(config_path, overrides=overrides)
     if "transformer" in config["components"]:
         _shrink(config, corpus.parent / "pieces.txt")

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.util import registry
 from spacy.vectors import Vectors
 from spacy.vocab import Vocab
@@ -345,8 +345,8 @@ def test_every_optimizer_learns_as_from_the_same_numbers_of_a_function(factory, 
     other = blank(
         factory, [t.replace("vector", "fn:v") for t in TEMPLATES], items=items, loss=loss, possible_states=True
     )
-    for each in (nlp, other):
-        train(each, optimizer_of(name, **settings), steps=3)
+    for each, initialize in ((nlp, {"vectors": {"length": 1.0}}), (other, {})):
+        train(each, optimizer_of(name, **settings), steps=3, **initialize)
     assert np.abs(pipe_of(nlp).model.get_ref("emissions").get_param("vectors")).max() > 0.01
     np.testing.assert_allclose(marginals(nlp), marginals(other), atol=1e-3)
 
@@ -530,3 +530,14 @@ def test_updates_bring_new_labels_and_words():
 
 def test_parts_are_those_of_floret():
     assert make_vectors(floret_vectors(), None, 1.0, "test").parts == Parts(2, 3, 2, 7, "<", ">")
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_explanations_show_what_a_vector_says(hashed):
+    """One row for a word at an offset, not for each number; together they are the score."""
+    nlp = train(blank(vectors=word_vectors(), hashed=hashed))
+    pipe, doc = pipe_of(nlp), nlp("Rome left Ann")
+    found = pipe.explain(doc, Span(doc, 2, 3, label="PER"))
+    of_vectors = [row for row in found.rows if row.template.startswith("vector")]
+    assert {(row.feature, row.token) for row in of_vectors} >= {("vector[0]", 2), ("vector[-2]", 2)}
+    assert any(row.feature.startswith("vector[0]=#") for row in pipe.weights("PER")) or hashed

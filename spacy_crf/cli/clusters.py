@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -51,19 +52,8 @@ def clusters_cli(
 ) -> None:
     """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. What is stopped
     goes on where it was when the same command is given again."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
     *texts, output = files
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with told_briefly(), Bars(*columns, transient=True) as bars:
-        tasks: dict[str, int] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what)
-            bars.update(tasks[what], completed=done, total=total)
-
+    with told_briefly(), progress_bars() as progress:
         import_code(code)
         check_writable(output)
         _check_arguments(method, texts, output, from_vectors)
@@ -84,6 +74,24 @@ def _check_arguments(method: Optional[str], texts: list[Path], output: Path, fro
     is_kmeans = from_vectors is not None
     if output in texts or is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
         raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """A bar for each thing that is done, as long as it lasts."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Bars(*columns, transient=True) as bars:
+        tasks: dict[str, int] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -153,7 +161,7 @@ def clusters_of_texts(
     source = ", ".join(map(str, texts))
     brown = _go_on(checkpoint, what)
     if brown is None:
-        text = _read(texts, _tokenizer(lang), progress).text(min_count, lower=lower, digits=not digits)
+        text = _read(texts, tokenizer(lang), progress).text(min_count, lower=lower, digits=not digits)
         brown = Brown(text, n, source)
 
     def save(brown: "Brown") -> None:
@@ -197,7 +205,7 @@ def _go_on(checkpoint: Path, what: str) -> "Optional[Brown]":
     return brown
 
 
-def _tokenizer(lang: str) -> Language:
+def tokenizer(lang: str) -> Language:
     """RAISES (ValueError): CRF953 if spaCy has no such language."""
     try:
         nlp = spacy.blank(lang)

@@ -13,7 +13,8 @@ from .word_vectors import WordVectors, make_vectors
 
 VectorSource = Union[str, Path, dict[str, Any]]
 
-_LENGTH = 1.0
+# Found on wnut17 with l1 = l2 = 0.05: with 1 or 3, its dev set is served a point worse
+_LENGTH = 2.0
 
 
 class _Settings(NamedTuple):

@@ -1,0 +1,107 @@
+"""``spacy crf vectors``: what it reads, writes and says."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import DocBin
+from spacy.vectors import Mode
+from typer.testing import CliRunner
+
+from spacy_crf.cli import app
+from spacy_crf.features.vector_sources import read_vectors
+
+from .test_vectors import blank, marginals, train
+
+LINES = ["Ann lives in New York , near the sea .", "Bob left Paris for Rome , in the south ."] * 20
+FEW = ["--dims", 8, "--rows", 500, "--epochs", 1]
+
+
+def run(*args):
+    return CliRunner().invoke(app, ["vectors", *map(str, args)])
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(LINES) + "\n\n", encoding="utf8")
+    return path
+
+
+def needs_floret():
+    pytest.importorskip("floret", reason="pip install 'spacy-crf[vectors]' has not been run")
+
+
+def test_vectors_of_texts(texts, tmp_path):
+    """The same of lines, JSONL, .spacy, and of two files; [initialize] vectors takes them as they are."""
+    needs_floret()
+    output = tmp_path / "new" / "vectors"
+    done = run(texts, output, *FEW)
+    assert done.exit_code == 0 and "500 vectors of 8 numbers" in done.output, done.output
+    nlp = spacy.load(output)
+    assert nlp.vocab.vectors.mode == Mode.floret and not nlp.pipe_names
+    assert "York" not in nlp.vocab.strings
+    expected = read_vectors(str(output), None, nlp.vocab, name="crf_ner")
+    assert expected.parts[:3] == (3, 5, 2) and np.abs(expected.data).max() > 0
+    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in LINES), encoding="utf8")
+    DocBin(docs=map(nlp.make_doc, LINES)).to_disk(tmp_path / "texts.spacy")
+    for n, half in enumerate((LINES[:15], LINES[15:])):
+        (tmp_path / f"part{n}.txt").write_text("\n".join(half), encoding="utf8")
+    for given in (["texts.jsonl"], ["texts.spacy"], ["part0.txt", "part1.txt"]):
+        done = run(*(tmp_path / name for name in given), output, *FEW)
+        assert done.exit_code == 0, done.output
+        assert read_vectors(str(output), None, nlp.vocab, name="crf_ner").source == expected.source
+    pipeline = blank()
+    pipeline.config["initialize"]["vectors"] = str(output)
+    assert marginals(train(pipeline), "unseen words in Rome").shape == (4, 13)
+
+
+def test_options(texts, tmp_path):
+    needs_floret()
+    options = ["--shortest", 2, "--longest", 4, "--method", "skipgram", "--min-count", 1, "--threads", 2]
+    done = run(texts, tmp_path / "out", *FEW, *options)
+    assert done.exit_code == 0, done.output
+    assert spacy.load(tmp_path / "out").vocab.vectors.minn == 2
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--dims", 0], "--dims = 0 "),
+        (["--rows", 0], "--rows = 0 "),
+        (["--shortest", 6], "--shortest = 6 .*at most --longest, 5"),
+        (["--epochs", 0], "--epochs = 0 "),
+    ],
+)
+def test_options_are_checked(texts, tmp_path, options, message):
+    done = run(texts, tmp_path / "out", *options)
+    assert done.exit_code == 1
+    assert_told(done, rf"CRF020: spacy crf vectors: {message}")
+
+
+def assert_told(done, pattern):
+    assert re.search(pattern, " ".join(done.output.split())), done.output
+
+
+def test_without_words(tmp_path, texts):
+    needs_floret()
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n \n", encoding="utf8")
+    assert_told(run(empty, tmp_path / "out"), r"CRF809: .*empty.txt: there are none at all")
+    assert_told(run(texts, tmp_path / "out", "--min-count", 1000), r"CRF809: .*texts.txt: none is there 1000 times")
+
+
+def test_without_the_extra(texts, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "floret", None)
+    assert_told(run(texts, tmp_path / "out"), r"CRF808: .*pip install 'spacy-crf\[vectors\]'")
+
+
+def test_files_that_do_not_go_together(texts, tmp_path):
+    assert_told(run(texts), "CRF020: .*TEXTS = ")
+    assert_told(run(texts, texts), "CRF020: .*OUTPUT = ")
+    assert_told(run(tmp_path / "nothing.txt", tmp_path / "out"), "CRF706: .*nothing.txt|CRF808")
+    (tmp_path / "file").write_text("")
+    assert_told(run(texts, tmp_path / "file"), "CRF706: .*file")
