@@ -15,8 +15,8 @@ from . import rules as rules
 from . import show as show
 from . import tune as tune
 from . import update as update
-from .evaluate import draw_entities_of_any_component
 from . import vectors as vectors
+from .evaluate import draw_entities_of_any_component
 from .main import app as app
 
 draw_entities_of_any_component()
