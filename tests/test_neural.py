@@ -368,17 +368,44 @@ def test_a_component_loads_one_with_other_labels(name):
     assert not pipe.is_initialized and not pipe.labels
 
 
+@pytest.mark.parametrize("name", ["sum", "segments, sum"])
 @pytest.mark.parametrize("loss", ["LogLikelihood", "Perceptron", "MaxMargin", "SoftmaxMargin", "PseudoLikelihood"])
-def test_losses_of_a_sum(loss):
-    nlp, _, examples = _trained({**HYBRID, "loss": {"@losses": f"spacy_crf.{loss}.v1"}})
+def test_losses_of_a_sum(name, loss):
+    factory, config = MODELS[name]
+    nlp, _, examples = _trained({**config, "loss": {"@losses": f"spacy_crf.{loss}.v1"}}, factory=factory)
     assert nlp.evaluate(examples)["ents_f"] == 1.0
 
 
-def test_partial_annotation_rules_and_confidence_of_a_sum():
+@pytest.mark.parametrize("name", ["sum", "segments, sum", "pool"])
+def test_averages_are_of_all_parts(name):
+    factory, config = MODELS[name]
+    nlp, pipe, examples = _trained(config, steps=1, factory=factory)
+    sgd = registry.get("optimizers", "Adam.v1")(0.02, use_averages=True)
+    docs = [example.reference for example in examples]
+    for _ in range(3):
+        nlp.update(examples, sgd=sgd)
+    last = pipe.model.predict(docs)[0]
+    with nlp.use_params(sgd.averages):
+        averaged = pipe.model.predict(docs)[0]
+    assert not np.allclose(averaged, last, atol=1e-3)
+    np.testing.assert_array_equal(pipe.model.predict(docs)[0], last)
+    params = [(node, name) for node in pipe.model.walk() for name in node.param_names if node.has_grad(name)]
+    assert {pipe.model.get_ref("emissions"), pipe.model.get_ref("encoder").get_ref("output")} < {
+        node for node, _ in params
+    }
+    for node, name in params:
+        if node.get_param(name).size:  # there may be no feature of a kind
+            node.set_param(name, sgd.averages[node.id, name])
+    np.testing.assert_array_equal(pipe.model.predict(docs)[0], averaged)
+
+
+@pytest.mark.parametrize("name", ["sum", "segments, sum"])
+def test_partial_annotation_rules_and_confidence_of_a_sum(name):
     rules = {"@misc": "spacy_crf.constraints.v1", "in_training": True}
     rules["rules"] = [{"rule": "at_most", "label": "ORG", "n": 1, "per": "sentence"}]
+    factory, config = MODELS[name]
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_ner", config={**HYBRID, "confidence": True, "constraints": rules})
+    nlp.add_pipe(factory, config={**config, "confidence": True, "constraints": rules})
     examples = ner_examples(nlp)
     free = examples[1].reference
     free.set_ents([free.ents[0]], missing=[free[3:]])
@@ -386,7 +413,7 @@ def test_partial_annotation_rules_and_confidence_of_a_sum():
     sgd.learn_rate = 0.01
     for _ in range(40):
         losses = nlp.update(examples, sgd=sgd)
-    assert losses["crf_ner"] < 1.0
+    assert losses[factory] < 1.0
     for example in examples[:1] + examples[2:]:
         doc = nlp(plain(example.reference))
         assert entities(doc) == entities(example.reference)
