@@ -6,7 +6,7 @@ from spacy.vocab import Vocab
 pytest.importorskip("pycrfsuite", reason="the benchmarks need the extra 'dev'")
 pytest.importorskip("seqeval", reason="the benchmarks need the extra 'dev'")
 
-from . import data, measure, rivals
+from . import data, measure, neural, rivals
 from .speed import Line
 
 CHUNKS = """\
@@ -80,6 +80,19 @@ def test_scores_count_entities_and_tokens():
     gold, predicted = [["B-X", "I-X", "O", "B-Y"]], [["B-X", "O", "O", "B-Y"]]
     assert measure.entity_f1(gold, predicted) == pytest.approx(50.0)
     assert measure.token_accuracy(gold, predicted) == pytest.approx(75.0)
+
+
+@pytest.mark.parametrize("learner", ["ner", "pool"])
+def test_encoders_learn_for_some_seconds(learner, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPACY_CRF_DATA", str(tmp_path))
+    monkeypatch.setenv("SPACY_CRF_BENCHMARK_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "conll2000").mkdir()
+    for part in ("train", "test"):  # it has no dev
+        (tmp_path / "conll2000" / f"{part}.conll").write_text(CHUNKS * 20, encoding="utf8")
+    found = neural.learned("conll2000", learner, 1)
+    assert found.dev == 100.0 and found.test > 80.0 and found.words_per_second > 0
+    monkeypatch.setattr(neural, "_learn", None)
+    assert neural.learned("conll2000", learner, 1) == found
 
 
 def test_verdicts_know_which_way_is_better():
