@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 import spacy
 from spacy.cli._util import app
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 from spacy.util import import_file
 from spacy.vectors import Vectors
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
+from spacy_crf.explain.changed import changed
 from spacy_crf.explain.overview import overview
-from spacy_crf.explain.reading import Reading
+from spacy_crf.explain.reading import Reading, read_by
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.features.templates import parse_template
 
 from . import reference
 from .test_neural import ENCODER
@@ -475,3 +477,87 @@ def test_models_of_other_parts(name):
         assert {row.feature for row in found.rows if row.token == 0} >= {"vector[0]", "bias"}
         assert any(row.feature == "vector[0]=#1" for row in pipe.weights("PER"))
     overview(pipe)
+
+
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    "template, expected",
+    [
+        ("lower[-1]|shape[2]", ([-1, 2], [], False)),
+        ("bias", ([], [], False)),
+        ("seg.first:lower[-2]|seg.length", ([-2], [], False)),
+        ("seg.before:lower|seg.after:shape", ([-1], [1], False)),
+        ("seg.last:lower", ([], [0], False)),
+        ("seg.lower", ([], [], True)),
+    ],
+)
+def test_which_tokens_a_template_reads(template, expected):
+    assert read_by(template) == expected
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
+def test_a_word_that_is_erased_is_read_by_nothing(factory):
+    pipe = made(factory, scale=1.0, seed=11)
+    doc, label = text(pipe), pipe.labels[0]
+    features, layer = pipe.sparse_features, pipe.model.get_ref("emissions")
+    scores, found = Reading(pipe, DocBatch([doc])).scores, features.look_up([doc]).features
+    rows = {row.token: row for row in pipe.explain(doc, Span(doc, 1, 2, label=label), kind="words").rows}
+    assert sorted(rows) == [0, 1, 2]
+    before = odds(enumerated(pipe, doc, scores), (1, 2, label))[0]
+    for erased, row in rows.items():
+        emissions, steps = scores.emissions.copy(), scores.transitions.copy()
+        for kind, target in (("states", emissions), ("transitions", steps)):
+            table, weights = features.tables[kind], layer.get_param(kind)
+            for t in range(3):
+                for n in range(*found[kind].starts[t : t + 2]):
+                    feature = int(found[kind].rows[n])
+                    [template] = parse_template(table.index.templates[table.index.template_of[feature]])
+                    value = 1.0 if found[kind].values is None else found[kind].values[n]
+                    pairs = slice(*table.pair_starts[feature : feature + 2])
+                    if str(template) != "bias" and any(t + offset == erased for _, offset in template.parts):
+                        target[t].ravel()[table.pair_columns[pairs]] -= value * weights[pairs]
+        without = enumerated(pipe, doc, scores._replace(emissions=emissions, transitions=steps))
+        assert row.contribution == pytest.approx(before - odds(without, (1, 2, label))[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["crf_ner", "semicrf_ner", "pool"])
+def test_other_words_change_the_decision(name):
+    factory, model = OTHERS.get(name, (name, None))
+    pipe = made(factory, scale=1.0, seed=3, **({"model": model} if model else {}))
+    doc = text(pipe)
+    best = next(span for span, _ in pipe.span_probabilities(doc, 0.0))
+    found = pipe.explain(doc, best, kind="words")
+    here = (best.start, best.end, best.label_)
+    was_found = here in pipe.explain(doc).labelling
+    assert found.flips
+    for flip in found.flips:
+        other = changed(doc, {token: word for token, _, word in flip.words})
+        assert [other[token].text for token, _, _ in flip.words] == [word for _, _, word in flip.words]
+        now = [(span.start, span.end, span.label_) for span in pipe.n_best(other, 1)[0][1]]
+        assert (here in now) != was_found and now == flip.spans
+    assert f"another decision with {found.flips[0].words[0][2]} instead of" in found.to_text()
+    with pytest.raises(ValueError, match="CRF020"):
+        pipe.explain(doc, best, kind="words", candidates=-1)
+
+
+def test_a_changed_text_keeps_all_the_rest():
+    nlp = spacy.blank("en")
+    Token.set_extension("explain_flag", default=None, force=True)
+    words, spaces = ["Ann", "left", "York"], [True, True, False]
+    tree = {"heads": [1, 1, 1], "deps": ["x", "y", "z"]}
+    doc = Doc(nlp.vocab, words, spaces, tags=["A", "B", "C"], pos=["NOUN"] * 3, lemmas=["a", "b", "c"], **tree)
+    doc[2]._.explain_flag = "x"
+    doc.spans["crf_forced"] = [Span(doc, 2, 3, label="GPE")]
+    doc.set_ents([Span(doc, 0, 1, label="PER")])
+    other = changed(doc, {0: "Annabella"})
+    assert other.text == "Annabella left York" and other[2]._.explain_flag == "x"
+    assert [(t.tag_, t.pos_, t.lemma_, t.head.i) for t in other] == [(t.tag_, t.pos_, t.lemma_, t.head.i) for t in doc]
+    assert [(s.text, s.label_) for s in (*other.ents, *other.spans["crf_forced"])] == [
+        ("Annabella", "PER"),
+        ("York", "GPE"),
+    ]
+    Token.remove_extension("explain_flag")
+    parted = Doc(nlp.vocab, words, spaces, sent_starts=[True, False, True])
+    assert [token.is_sent_start for token in changed(parted, {1: "x"})] == [True, False, True]

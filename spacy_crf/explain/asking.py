@@ -37,6 +37,13 @@ class Asked(NamedTuple):
         found = {"log-odds": odds, "probability": float(np.exp(-np.logaddexp(0.0, -odds)))}
         return found | {"1 - probability": float(np.exp(-np.logaddexp(0.0, odds)))}
 
+    @property
+    def outside_and_labels(self) -> list[str]:
+        """The labels, and the tag of tokens outside of all spans, if there is one."""
+        pipe = self.question.pipe
+        outside = [tag for tag, label in zip(pipe.tags(), pipe.decoding.label_of_states) if label < 0]
+        return [*outside, *pipe.labels]
+
     def explanation(
         self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
     ) -> Explanation:

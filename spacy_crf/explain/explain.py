@@ -12,6 +12,7 @@ from .contrast import contrast
 from .explanation import Explanation
 from .leave_out import leave_out
 from .log_odds import log_odds
+from .words import words
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
@@ -20,6 +21,7 @@ KINDS: dict[str, Callable[..., Explanation]] = {
     "contrast": contrast,
     "log_odds": log_odds,
     "leave_out": leave_out,
+    "words": words,
 }
 
 

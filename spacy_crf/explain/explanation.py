@@ -57,6 +57,27 @@ class RuleEffect:
     spans: list[SpanOf] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Flip:
+    """A change that makes the decision another one.
+
+    words (List[Tuple[int, str, str]]): Token, word, and the word in its place.
+    log_odds (float): Of what is explained, in the changed text. spans (List[Tuple[int, int, str]]): What is found there.
+    """
+
+    words: list[tuple[int, str, str]]
+    log_odds: float
+    spans: list[SpanOf]
+
+    @property
+    def characters(self) -> int:
+        """How many characters of the words are others."""
+        return sum(
+            max(len(word), len(other)) - sum(a.lower() == b.lower() for a, b in zip(word, other))
+            for _, word, other in self.words
+        )
+
+
 @dataclass
 class Explanation:
     """Why a component decides as it does about a span.
@@ -71,6 +92,7 @@ class Explanation:
     totals (Dict[str, float]): The score or the log-odds, the probability, and its complement, which near 1 says more.
     labelling, rival (List[Tuple[int, int, str]]): The spans of the two labellings that a contrast compares.
     rules (List[RuleEffect]): What rules have to do with it.
+    flips (List[Flip]): Of "words", what would make the decision another one, the smallest changes first.
     additive (bool): Whether the rows add up to the target.
     """
 
@@ -86,6 +108,7 @@ class Explanation:
     labelling: list[SpanOf] = field(default_factory=list)
     rival: list[SpanOf] = field(default_factory=list)
     rules: list[RuleEffect] = field(default_factory=list)
+    flips: list[Flip] = field(default_factory=list)
     additive: bool = True
 
     def __post_init__(self) -> None:
@@ -127,6 +150,9 @@ class Explanation:
             price = "" if rule.price is None else f", which costs {_number(rule.price)}"
             found = f": {self._spelt(rule.spans)}" if rule.effect.startswith("changes") else ""
             lines.append(f"rule {rule.name} ({rule.rule}) {rule.effect}{price}{found}")
+        for flip in self.flips[:_MOST_FLIPS]:
+            words = ", ".join(f"{other} instead of {word}" for _, word, other in flip.words)
+            lines.append(f"another decision with {words}: log-odds {_number(flip.log_odds)}")
         return lines
 
     def table(self, top: int = 20) -> list[tuple[str, str, str, str]]:
@@ -194,7 +220,7 @@ class Explanation:
         return Group(Text(self.title, "bold"), *map(Text, self.told()), table)
 
 
-_MOST_TAGS = 3
+_MOST_TAGS, _MOST_FLIPS = 3, 3
 
 
 def _sum(rows: list[Row]) -> float:

@@ -67,8 +67,8 @@ class Question:
             fixed, graph = self.ruled.apply(), self.ruled.graph()
             self._joins, self._structure = graph is not None, graph or self._structure
         self.tokens = self._sequences(np.asarray(reading.scores.starts))
-        self.scores = self._cut(reading.scores)
-        self._fixed = None if fixed is reading.scores else _less(self._cut(fixed), self.scores)
+        self.scores = self.cut(reading.scores)
+        self._fixed = None if fixed is reading.scores else _less(self.cut(fixed), self.scores)
         clamps = [*sides.having, *sides.lacking]
         clamps = clamps if clamp is None else [pipe.decoding.both(one, clamp) for one in clamps]
         self.n_clamps, self._clamp = len(clamps), self._laid_out([arrays.cut_clamp(one, self.tokens) for one in clamps])
@@ -81,7 +81,8 @@ class Question:
         last = np.searchsorted(starts, self.sides.tokens.stop, side="left")
         return slice(int(starts[first]), int(starts[last]))
 
-    def _cut(self, scores: Any) -> Any:
+    def cut(self, scores: Any) -> Any:
+        """Those of the tokens that it is about, of the scores of the Doc."""
         return arrays.cut_document(scores, None, self.tokens)[0]
 
     def _laid_out(self, clamps: list[Any]) -> Any:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ENCODER = "tok2vec"
 _OFFSET = re.compile(r"\[(-?\d+)\]")
+_SEGMENT = re.compile(r"seg\.([a-z]+)")
 
 
 class Feature(NamedTuple):
@@ -55,6 +57,22 @@ def offset_of(template: str) -> Optional[int]:
     return int(offsets.pop()) if len(offsets) == 1 else None
 
 
+def read_by(template: str) -> tuple[list[int], list[int], bool]:
+    """Which tokens a template reads: offsets from the first token that it is about, offsets from the last, and whether all."""
+    begin, end, inside = [], [], False
+    for part in template.split("|"):
+        match, offset = _SEGMENT.match(part), offset_of(part)
+        if match is None:
+            begin += [] if offset is None else [offset]
+        elif match[1] in ("first", "before"):
+            begin.append((offset or 0) - (match[1] == "before"))
+        elif match[1] in ("last", "after"):
+            end.append((offset or 0) + (match[1] == "after"))
+        else:
+            inside |= match[1] != "length"
+    return begin, end, inside
+
+
 class Terms(NamedTuple):
     """The N weights whose sums are one of the arrays that a layer gives: each is added, times its value, at a place (a token, or
     a span that is listed) to a column (a state, or a pair of them)."""
@@ -81,6 +99,22 @@ class Terms(NamedTuple):
         """
         return derivative.reshape(self.shape[0], -1)[self.place, self.column]
 
+    def read(self, token: int) -> NDArray[np.bool_]:
+        """Which features read a token: bool[N]."""
+        begin, end = (ends[self.place] for ends in self.tokens)
+        _, first, number = np.unique(self.feature, return_index=True, return_inverse=True)
+        reads = np.zeros(len(self.place), dtype=bool)
+        templates = [self.name(int(row)).template for row in self.feature[first]]
+        for template in set(templates):
+            of_template = np.array([one == template for one in templates])[number]
+            from_begin, from_end, inside = read_by(template)
+            reads |= of_template & (
+                np.isin(token - begin, from_begin)
+                | np.isin(token - end + 1, from_end)
+                | (inside & (token >= begin) & (token < end))
+            )
+        return reads
+
     def only(self, chosen: NDArray) -> "Terms":
         """Some of them."""
         return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:6]})
@@ -91,6 +125,15 @@ class Layer(NamedTuple):
 
     output: Any
     terms: list[Terms]
+    summed: Optional[Callable[[dict[str, Floats]], Any]]  # what it gives for other sums; None for an encoder
+
+    def erased(self, token: int) -> Any:
+        """What features give that don't read a token."""
+        sums: dict[str, Floats] = {}
+        for terms in self.terms:
+            left = terms.only(~terms.read(token)).sum()
+            sums[terms.of] = sums[terms.of] + left if terms.of in sums else left
+        return self.summed(sums)
 
 
 def read_sparse(layer: Model, docs: DocBatch) -> Layer:
@@ -109,7 +152,11 @@ def read_sparse(layer: Model, docs: DocBatch) -> Layer:
         index = features.tables[table].index
         terms.append(_of_vectors(expanded, index) if isinstance(index, VectorIndex) else expanded)
         sums[of] = sums.get(of, 0.0) + terms[-1].sum()
-    return Layer(features.output(sums, found.starts, found.listed), terms)
+    return Layer(_output(features, found, sums), terms, partial(_output, features, found))
+
+
+def _output(features: SparseFeatures, found: Any, sums: dict[str, Floats]) -> Any:
+    return features.output(sums, found.starts, found.listed)
 
 
 def _tokens_of(listed: Optional[SpanList], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -180,12 +227,12 @@ def read_encoder(layer: Model, docs: DocBatch) -> Layer:
     """What an encoder says has no parts: it is the end of the explanation."""
     output = layer.predict(docs)
     if isinstance(output, Emissions):
-        return Layer(output, [_whole("scores", output.scores, None)])
+        return Layer(output, [_whole("scores", output.scores, None)], None)
     assert isinstance(output, EncodedSegments)
     spans = output.spans
     of_spans = [_whole(name, getattr(spans, name), None) for name in ("begins", "ends")]
     terms = [_whole("scores", output.emissions.scores, None), *of_spans, _whole("spans", spans.spans, spans)]
-    return Layer(output, terms)
+    return Layer(output, terms, None)
 
 
 def _whole(of: str, scores: Floats, spans: Any) -> Terms:
@@ -214,14 +261,28 @@ class Member:
     def __init__(self, model: Model, share: float, docs: DocBatch):
         self.share = share
         self._architecture = model.attrs["role"]
-        layers = [
+        self._model = model
+        self._layers = [
             read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseRole) else read_encoder(layer, docs)
             for layer in model.layers
         ]
-        self._outputs = tuple(layer.output for layer in layers)
-        self._terms = [[one._replace(weight=share * one.weight) for one in layer.terms] for layer in layers]
+        self._outputs = tuple(layer.output for layer in self._layers)
+        self._terms = [[one._replace(weight=share * one.weight) for one in layer.terms] for layer in self._layers]
         self.weights = {name: model.get_param(name).astype(np.float64) for name in self._architecture.params}
-        self.scores = self._architecture.join(self._outputs, self._architecture.potentials(model, self.weights))
+        self.scores = self._join(self._outputs)
+
+    def _join(self, outputs: tuple) -> Any:
+        return self._architecture.join(outputs, self._architecture.potentials(self._model, self.weights))
+
+    def erased(self, token: int, docs: DocBatch) -> Any:
+        """The scores without a word.
+
+        docs (DocBatch): The Doc with an unknown word in its place.
+        """
+        pairs = zip(self._layers, self._model.layers)
+        return self._join(
+            tuple(read.erased(token) if read.summed is not None else layer.predict(docs) for read, layer in pairs)
+        )
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
         """The terms of all layers, and the derivative with respect to the array of each."""
@@ -250,13 +311,24 @@ class Reading:
         members = members_of(pipe.model)
         self._members = [Member(model, share, docs) for model, share in members]
         self._architecture = members[0][0].attrs["role"]
-        of_members, shares = [member.scores for member in self._members], np.array([share for _, share in members])
-        self.scores = of_members[0] if len(members) == 1 else self._architecture.weighted_sum(of_members, shares)
+        self.scores = self._total([member.scores for member in self._members])
         # What all tokens share: the weights of the members, each as often as it counts
         self.shared = {
             name: sum(member.share * member.weights[name] for member in self._members)
             for name in self._architecture.params
         }
+
+    def _total(self, of_members: list[Any]) -> Any:
+        if len(of_members) == 1:
+            return of_members[0]
+        return self._architecture.weighted_sum(of_members, np.array([member.share for member in self._members]))
+
+    def erased(self, token: int, docs: DocBatch) -> Any:
+        """The scores without a word: without the features that read it. An encoder reads an unknown word instead.
+
+        docs (DocBatch): The Doc with that.
+        """
+        return self._total([member.erased(token, docs) for member in self._members])
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
         """The terms of all layers, and the derivative with respect to the array of each.

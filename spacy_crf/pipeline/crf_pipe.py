@@ -566,7 +566,8 @@ class CRFPipe(TrainablePipe):
             another span, or a complete labelling. By default everything else, or without a span the second best labelling.
         kind (str): "contrast", the best labelling with the span and the best one without it: the difference of their scores.
             "log_odds", how likely the span is, split up among all weights. "leave_out", what the log-odds lose without each
-            feature, one at a time.
+            feature, one at a time. "words", the same for each word, and other words that would change the decision.
+        **options: Of "words": `candidates`, how many words of each label are tried.
         RETURNS (Explanation)
         RAISES (ValueError): For a span that can't be asked about.
         """
