@@ -90,10 +90,27 @@ class LinearChain(Structure[ChainScores]):
     ) -> ChainScores:
         out, single = arrays.zeros(work.scores), end - begin == 1
         np.add.at(out.emissions, begin[single], derivative[single])
-        opening, closing = work.ends()
-        out.first[:] = out.emissions[opening].sum(axis=0)
-        out.last[:] = out.emissions[closing].sum(axis=0)
-        return out
+        return _with_ends(work, out)
+
+    # Of a few states of each token, in a third of the time
+
+    def score_chosen(
+        self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
+    ) -> Floats:
+        return np.where(end - begin == 1, work.emissions[begin, states], -np.inf)
+
+    def derive_chosen(
+        self,
+        work: ChainWork,
+        begin: NDArray[np.int64],
+        end: NDArray[np.int64],
+        states: NDArray[np.int64],
+        derivative: Floats,
+    ) -> ChainScores:
+        out, single = arrays.zeros(work.scores), end - begin == 1
+        places = begin[single] * work.n_states + states[single]
+        out.emissions.ravel()[:] = np.bincount(places, derivative[single], minlength=out.emissions.size)
+        return _with_ends(work, out)
 
     def weigh_pieces(self, work: ChainWork, every: SpanList) -> tuple[Floats, Floats]:
         steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
@@ -117,6 +134,14 @@ class LinearChain(Structure[ChainScores]):
             states[chunk.tokens], likely = spans.best(work.cut(chunk), spelt, self.best)
             found.append(likely.moved(chunk.tokens.start))
         return BestPath(states, LikelySpans.join(found))
+
+
+def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
+    """With what follows from the derivative of the emissions."""
+    opening, closing = work.ends()
+    out.first[:] = out.emissions[opening].sum(axis=0)
+    out.last[:] = out.emissions[closing].sum(axis=0)
+    return out
 
 
 class _Kept(NamedTuple):

@@ -235,6 +235,25 @@ class Structure(Generic[Scores]):
         count for nothing."""
         raise NotImplementedError
 
+    def score_chosen(
+        self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
+    ) -> Floats:
+        """Scores of pieces with one state each: float64[N], otherwise as `score_pieces`."""
+        return self.score_pieces(work, begin, end)[np.arange(len(begin)), states]
+
+    def derive_chosen(
+        self,
+        work: Work[Scores],
+        begin: NDArray[np.int64],
+        end: NDArray[np.int64],
+        states: NDArray[np.int64],
+        derivative: Floats,
+    ) -> Scores:
+        """The way back from these (float64[N]), as `derive_pieces`."""
+        of_pieces = np.zeros((len(begin), work.n_states))
+        of_pieces[np.arange(len(begin)), states] = derivative
+        return self.derive_pieces(work, begin, end, of_pieces)
+
     def weigh_pieces(self, work: Work[Scores], every: SpanList) -> tuple[Floats, Floats]:
         """Probabilities of all pieces (float64[N, S]), and of the steps into one that begins at each token (float64[T, S, S])."""
         raise NotImplementedError

@@ -124,7 +124,7 @@ def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> F
     """The expected score of the pieces with soft labels, and of the steps between them: float64[B]."""
     (begin, end, state, weight), steps, scores = soft.pieces, soft.steps, work.scores
     opens, closes = arrays.ends(work.starts, work.n_tokens)
-    of_pieces = structure.score_pieces(work, begin, end)[np.arange(len(begin)), state]
+    of_pieces = structure.score_chosen(work, begin, end, state)
     of_pieces += np.where(opens[begin], scores.first[state], 0.0)
     of_pieces += np.where(closes[end - 1], scores.last[state], 0.0)
     of_steps = work.transitions[_rows(work, steps.token), steps.before, steps.after]
@@ -146,13 +146,10 @@ def _take_off_expected(
 ) -> None:
     of_token = np.repeat(weights, np.diff(work.starts))
     (begin, end, state, weight), steps = soft.pieces, soft.steps
-    derivative = np.zeros((len(begin), work.n_states))
-    derivative[np.arange(len(begin)), state] = weight * of_token[begin]
-    expected = structure.derive_pieces(work, begin, end, derivative)
-    d_transitions = expected.transitions.reshape(work.transitions.shape)
-    np.add.at(
-        d_transitions, (_rows(work, steps.token), steps.before, steps.after), steps.weight * of_token[steps.token]
-    )
+    expected = structure.derive_chosen(work, begin, end, state, weight * of_token[begin])
+    place = (_rows(work, steps.token) * work.n_states + steps.before) * work.n_states + steps.after
+    of_steps = np.bincount(place, steps.weight * of_token[steps.token], minlength=expected.transitions.size)
+    expected.transitions.ravel()[:] = of_steps
     arrays.subtract(d_scores, structure.narrow(work, expected))
 
 
