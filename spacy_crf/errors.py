@@ -435,6 +435,11 @@ class Errors(metaclass=_Coded):
         "{path} should hold what was done before it was stopped, but {reason}. Give the same command with the same texts to go "
         "on, or remove the file to begin anew."
     )
+    CRF876 = (
+        "[{corpus}] has no path, so parts of the training texts can't be taken: a learning curve needs a reader of .spacy files, "
+        'such as @readers = "spacy.Corpus.v1".'
+    )
+    CRF877 = "--shares {value}: give numbers above 0 and up to 100, between commas: percents of the training texts."
     CRF725 = "The config {path} can't be read: {reason}"
     CRF836 = "Component '{name}' has no label '{label}' to explain. Its labels: {known}."
     CRF837 = (

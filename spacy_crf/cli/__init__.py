@@ -4,6 +4,7 @@ from . import annotate as annotate
 from . import calibrate as calibrate
 from . import clusters as clusters
 from . import convert as convert
+from . import curve as curve
 from . import data as data
 from . import distil as distil
 from . import errors as errors

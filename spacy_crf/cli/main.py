@@ -18,6 +18,7 @@ from spacy.cli._util import app as spacy_app
 from spacy.cli._util import import_code
 from spacy.language import Language
 from spacy.tokens import Doc
+from spacy.util import Config, load_config
 from wasabi import msg
 
 from ..errors import Errors
@@ -60,6 +61,14 @@ def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
         return spacy.load(model)
     except Exception as error:
         raise ValueError(Errors.CRF715.format(model=model, reason=error or type(error).__name__)) from error
+
+
+def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
+    """RAISES (ValueError): CRF725 if the file can't be read."""
+    try:
+        return load_config(path, overrides=overrides, interpolate=interpolate)
+    except ValueError as error:
+        raise ValueError(Errors.CRF725.format(path=path, reason=error)) from None
 
 
 def check_writable(path: Path) -> None:

@@ -11,12 +11,12 @@ from spacy.cli._util import import_code, parse_config_overrides
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
 from spacy.training import Example
-from spacy.util import Config, load_config, load_model_from_config, registry, resolve_dot_names
+from spacy.util import Config, load_model_from_config, registry, resolve_dot_names
 from wasabi import msg
 
 from ..errors import Errors
 from ..schemes import SCHEMES
-from .main import CodeOption, app, check_writable, print_table, told_briefly
+from .main import CodeOption, app, check_writable, print_table, read_config, told_briefly
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -64,13 +64,13 @@ def tune_cli(
         if output is not None:
             check_writable(output)
         overrides = parse_config_overrides(ctx.args)
-        settings = _load(config, overrides, interpolate=False)
+        settings = read_config(config, overrides, interpolate=False)
         grid = _numbers("l1", l1), _numbers("l2", l2)
         tried = [] if schemes is None else list(dict.fromkeys(map(str.strip, schemes.split(","))))
         total = len(grid[0]) * len(grid[1]) * max(1, len(tried)) * folds
         task = progress.add_task("training", total=total)
         tuned = tune(
-            _load(config, overrides, interpolate=True),
+            read_config(config, overrides, interpolate=True),
             *grid,
             schemes=tried,
             component=component,
@@ -146,14 +146,6 @@ def tune(
         scores, sizes = np.array(runs[setting]).T
         trials.append(Trial(*setting[1:], float(scores.mean()), float(scores.std()), round(sizes.mean()), setting[0]))
     return Tuned(name, trials)
-
-
-def _load(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
-    """RAISES (ValueError): CRF725 if the file can't be read."""
-    try:
-        return load_config(path, overrides=overrides, interpolate=interpolate)
-    except ValueError as error:
-        raise ValueError(Errors.CRF725.format(path=path, reason=error)) from None
 
 
 def _read(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:

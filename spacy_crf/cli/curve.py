@@ -1,0 +1,200 @@
+"""How much is gained by more training texts: what is reached with a tenth of them, a quarter, half and all."""
+
+import io
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, NamedTuple, Optional
+
+import spacy
+import typer
+from spacy.cli._util import import_code, parse_config_overrides
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import DIR_MODEL_BEST, train
+from spacy.util import Config
+from wasabi import msg
+
+from ..errors import Errors, announcements
+from .formats import Settings
+from .main import CodeOption, app, check_writable, print_table, read_config, told_briefly
+from .reading import read_docs
+
+# Of a chart that stands alone
+_STYLE = "text { font: 12px sans-serif } .grid { stroke: #ccc; fill: none } .line { stroke: #06c; stroke-width: 2; fill: none } "
+_STYLE += ".point { fill: #06c } .axis { fill: #555 }"
+
+
+class Point(NamedTuple):
+    """What training reached with a share of the texts."""
+
+    share: float  # in percent
+    texts: int
+    tokens: int
+    score: float
+    scores: dict[str, float]  # those that it is made of
+    seconds: float
+
+
+@app.command("curve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def curve_cli(
+    ctx: typer.Context,
+    config: Annotated[
+        Path, typer.Argument(help="As for `spacy train`; overrides such as --paths.train work.", exists=True)
+    ],
+    shares: Annotated[
+        str, typer.Option("--shares", help="Of the training texts, in percent, between commas.")
+    ] = "10,25,50,100",
+    svg: Annotated[Optional[Path], typer.Option("--svg", help="Draw it to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, which `report --curve` draws.")] = False,
+    code: CodeOption = None,
+) -> None:
+    """Train as `spacy train` does with parts of the training texts, each part within the next, and score each on dev."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with told_briefly(), Progress(console=Console(stderr=True), transient=True) as progress:
+        import_code(code)
+        if svg is not None:
+            check_writable(svg)
+        wanted = _percents(shares)
+        task = progress.add_task("training", total=sum(wanted))
+        settings = read_config(config, parse_config_overrides(ctx.args), interpolate=False)
+        points = curve(settings, wanted, on_training=lambda share: progress.advance(task, share))
+    if svg is not None:
+        svg.write_text(_drawn(points), encoding="utf8")
+    if as_json:
+        print(json.dumps([point._asdict() for point in points], indent=2))
+        return
+    _show(points)
+    if svg is not None:
+        msg.good(f"Learning curve in {svg}")
+
+
+def curve(
+    config: Config, shares: list[float], *, on_training: Callable[[float], None] = lambda share: None
+) -> list[Point]:
+    """Trains with each share of the training texts, and scores by what the best evaluation on dev was.
+
+    config (Config): As for `spacy train`, not interpolated.
+    shares (List[float]): In percent.
+    on_training (Callable[[float], None]): Called after each training, with the share.
+    RAISES (ValueError): CRF876 if the training corpus is no reader of a path; what `spacy train` would say.
+    """
+    name = _path_of_texts(config)
+    files = Path(_at(config.interpolate(), name) or "")
+    docs = _read(files, spacy.blank(config.interpolate()["nlp"]["lang"]))
+    order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
+    points = []
+    for share in shares:
+        taken = sorted(order[: max(1, round(len(docs) * share / 100))])
+        points.append(_train(config, name, [docs[n] for n in taken], share))
+        on_training(share)
+    return points
+
+
+def _train(config: Config, name: str, docs: list[Doc], share: float) -> Point:
+    with TemporaryDirectory() as folder, _quietly():
+        texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
+        output.mkdir()
+        DocBin(docs=docs, store_user_data=True).to_disk(texts)
+        started = time.perf_counter()
+        part = config.copy().merge(_nested(name, str(texts)))
+        nlp = init_nlp(part)
+        train(nlp, output, stdout=io.StringIO(), stderr=io.StringIO())
+        seconds = time.perf_counter() - started
+        performance = json.loads((output / DIR_MODEL_BEST / "meta.json").read_text(encoding="utf8"))["performance"]
+        weights = {key: weight for key, weight in nlp.config["training"]["score_weights"].items() if weight}
+    scores = {key: float(performance.get(key) or 0.0) for key in weights}
+    score = sum(weights[key] * value for key, value in scores.items())
+    return Point(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """What training announces, once for each part, is of no use here."""
+    level = announcements.level
+    announcements.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        announcements.setLevel(level)
+
+
+# ---------------------------------------------------------------------------------------------------------- config
+
+
+def _path_of_texts(config: Config) -> str:
+    """Where the config says which the training texts are: the variable, if it is one, since others may read it too.
+
+    RAISES (ValueError): CRF876 if it says so nowhere.
+    """
+    corpus = config.interpolate().get("training", {}).get("train_corpus", "corpora.train")
+    value = _at(config, f"{corpus}.path")
+    if not isinstance(value, str):
+        raise ValueError(Errors.CRF876.format(corpus=corpus))
+    is_variable = value.startswith("${") and value.endswith("}") and ":" not in value
+    return value[2:-1] if is_variable else f"{corpus}.path"
+
+
+def _at(config: dict[str, Any], name: str) -> Any:
+    for part in name.split("."):
+        config = config.get(part) if isinstance(config, dict) else None
+    return config
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return value
+
+
+def _read(path: Path, nlp: Language) -> list[Doc]:
+    """RAISES (ValueError): CRF708 if there are no texts."""
+    files = sorted(path.rglob("*.spacy")) if path.is_dir() else [path]
+    docs = [doc for file in files for doc in read_docs(file, nlp, Settings(format="spacy", without_spans=True))]
+    if not docs:
+        raise ValueError(Errors.CRF708.format(path=path))
+    return docs
+
+
+def _percents(text: str) -> list[float]:
+    """RAISES (ValueError): CRF877 if they are none."""
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] <= 0 or found[-1] > 100:
+        raise ValueError(Errors.CRF877.format(value=text))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- shown
+
+
+def _show(points: list[Point]) -> None:
+    names = [name for name in points[0].scores if len(points[0].scores) > 1]
+    rows = []
+    for n, point in enumerate(points):
+        gain = f"{100 * (point.score - points[n - 1].score):+.2f}" if n else ""
+        scores = [f"{100 * point.scores[name]:.2f}" for name in names]
+        size = (f"{point.share:g} %", f"{point.texts:,}", f"{point.tokens:,}")
+        rows.append((*size, f"{100 * point.score:.2f}", gain, *scores, f"{point.seconds:.1f}"))
+    print_table("learning curve", ("share", "texts", "tokens", "score", "gain", *names, "seconds"), rows)
+
+
+def _drawn(points: list[Point]) -> str:
+    from ..report.charts import curve as draw
+
+    chart = draw("Score by training texts", [(p.texts, p.score) for p in points], x_name="texts", y_name="score")
+    return (
+        str(chart)
+        .replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        .replace("</title>", f"</title><style>{_STYLE}</style>", 1)
+    )

@@ -1,0 +1,98 @@
+"""``python -m spacy crf curve``: parts within each other, trained as `spacy train` does it."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+from spacy.cli._util import app
+from spacy.tokens import DocBin
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import load_config
+from typer.testing import CliRunner
+
+import spacy_crf.cli  # noqa: F401
+from spacy_crf.cli import curve as command
+
+from .test_configs import ROOT
+from .test_probabilities import trained
+from .util import NER_TEXTS, ner_examples
+
+pytestmark = pytest.mark.issue(15)
+CONFIG = ROOT / "configs" / "crf_ner.cfg"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("curve")
+    docs = [example.reference for example in ner_examples(trained(), NER_TEXTS)]
+    DocBin(docs=docs).to_disk(folder / "train.spacy")
+    DocBin(docs=docs).to_disk(folder / "dev.spacy")
+    return folder
+
+
+@pytest.fixture
+def overrides(folder):
+    return [f"--paths.{name}={folder / f'{name}.spacy'}" for name in ("train", "dev")] + [
+        "--training.optimizer.max_iterations=4"
+    ]
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["crf", "curve", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result
+
+
+def test_all_texts_reach_what_spacy_train_reaches(folder, overrides, tmp_path):
+    code, result = run(CONFIG, "--shares", "50,100", "--svg", tmp_path / "curve.svg", "--json", *overrides)
+    assert code == 0, result.output
+    half, whole = json.loads(result.stdout)
+    n = len(NER_TEXTS)
+    assert (half["texts"], whole["texts"]) == (round(n / 2), n) and half["tokens"] < whole["tokens"]
+    settings = dict(option.removeprefix("--").split("=") for option in overrides)
+    settings["training.optimizer.max_iterations"] = 4
+    nlp = init_nlp(load_config(CONFIG, overrides=settings, interpolate=False))
+    train(nlp, tmp_path)
+    performance = json.loads((tmp_path / "model-best" / "meta.json").read_text())["performance"]
+    assert whole["score"] == performance["ents_f"]
+    root = ET.fromstring((tmp_path / "curve.svg").read_text())
+    assert len(root.findall("{*}circle")) == 2
+
+
+def test_parts_are_within_each_other(folder, monkeypatch):
+    taken = []
+
+    def keep(config, name, docs, share):
+        taken.append([doc.text for doc in docs])
+        return command.Point(share, len(docs), 1, 0.5, {}, 0.0)
+
+    monkeypatch.setattr(command, "_train", keep)
+    config = load_config(CONFIG, overrides={"paths.train": str(folder / "train.spacy")}, interpolate=False)
+    command.curve(config, [1.0, 50.0, 100.0])
+    command.curve(config, [50.0])
+    assert len(taken[0]) == 1 and set(taken[0]) < set(taken[1]) < set(taken[2])
+    assert taken[2] == [example.reference.text for example in ner_examples(trained(), NER_TEXTS)]
+    assert taken[3] == taken[1]
+
+
+def test_the_table(folder, overrides, monkeypatch):
+    points = iter([command.Point(10, 1, 9, 0.5, {}, 1.0), command.Point(100, 10, 90, 0.75, {}, 2.0)])
+    monkeypatch.setattr(command, "_train", lambda *args: next(points))
+    code, result = run(CONFIG, "--shares", "10,100", *overrides)
+    assert code == 0 and "75.00" in result.output and "+25.00" in result.output
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (["--shares", "0,50"], "CRF877"),
+        (["--shares", "half"], "CRF877"),
+        (["--shares", "50,101"], "CRF877"),
+        (["--training.train_corpus=corpora.none"], "CRF876"),
+        (["--paths.train=nothing.spacy"], "CRF706"),
+    ],
+)
+def test_what_cannot_be_done(overrides, options, says):
+    code, result = run(CONFIG, *overrides, *options)
+    assert code == 1 and says in result.output
