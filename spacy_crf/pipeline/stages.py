@@ -86,7 +86,7 @@ class SecondStage(NamedTuple):
 
     def templates(self) -> list[str]:
         """What the second stage reads beside the templates of the config."""
-        return [f"stage:{name}{rest}" for name in self.features for rest in ("[-1..1]", "[0]|lower[0]")]
+        return [f"stage:{name}[0]" for name in self.features]
 
 
 def first_stage(

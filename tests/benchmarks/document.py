@@ -15,11 +15,11 @@ import typer
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
-from spacy.vocab import Vocab
 
+from spacy_crf.cli.reading import read_docs
 from spacy_crf.optimizers.lbfgs import LBFGS
 
-from .data import Sentence, data_folder, iob2_tags, parse_conll
+from .data import ROOT, Sentence, data_folder, iob2_tags, parse_conll
 from .measure import entity_f1, show, token_accuracy
 from .ours import make_pipeline
 
@@ -47,6 +47,9 @@ SETS = {
         {"train": Part("train.conll", 25), "dev": Part("dev.conll", 20), "test": Part("test.conll", 40)},
         settings={"scheme": "BIO"},
     ),
+    "news": DocumentSet(  # of the repository: documents of one or two sentences
+        {"train": Part("train.jsonl", 267), "dev": Part("dev.jsonl", 51), "test": Part("test.jsonl", 53)}
+    ),
     "ud_ewt_docs": DocumentSet(
         {"train": Part("train.conllu", 150), "dev": Part("dev.conllu", 150), "test": Part("test.conllu", 316)},
         "crf_tagger",
@@ -73,7 +76,12 @@ def main(
         for row in _compare(name, chosen, iterations):
             print(*row, sep="\t", flush=True)  # it takes a while
             rows.append(row)
-    show("Context of the document", header, rows, note="The step that is best on dev; l1 and l2 as in the configs.")
+    show(
+        "Context of the document",
+        header,
+        rows,
+        note="The step that is best on dev; l1, l2 as in the configs; CPU time.",
+    )
 
 
 def _compare(name: str, chosen: DocumentSet, iterations: int) -> Iterator[list[object]]:
@@ -98,7 +106,7 @@ def _run(name: str, chosen: DocumentSet, extra: list[str], settings: dict[str, A
     features = {"@misc": f"spacy_crf.{preset}_features.v2", "extra": extra}
     config = {"model": {"emissions": {"features": features}}, **chosen.settings, **settings}
     nlp = make_pipeline(chosen.factory, config)
-    gold = {part: _read(name, chosen, part, nlp.vocab) for part in chosen.parts}
+    gold = {part: _read(name, chosen, part, nlp) for part in chosen.parts}
     examples = [Example(_plain(doc), doc) for doc in gold["train"]]
     optimizer = LBFGS(iterations_per_step=STEP, l1=chosen.l1, l2=chosen.l2, delta=5e-4)
     start, found = time.process_time(), []
@@ -132,15 +140,17 @@ def _plain(doc: Doc) -> Doc:
     return Doc(doc.vocab, words=[token.text for token in doc], sent_starts=starts)
 
 
-def _read(name: str, chosen: DocumentSet, part: str, vocab: Vocab) -> list[Doc]:
+def _read(name: str, chosen: DocumentSet, part: str, nlp: Language) -> list[Doc]:
     """Some of the documents of a file."""
-    path, n = data_folder() / name / chosen.parts[part].file, chosen.parts[part].documents
-    docs = []
+    file, n = chosen.parts[part]
+    if name == "news":
+        return read_docs(ROOT / "assets" / "news" / file, nlp)[:n]
+    docs, path = [], data_folder() / name / file
     for sentences in islice(_documents(path), n):
         words, tags = [word for s in sentences for word in s.words], [tag for s in sentences for tag in s.tags]
         starts = [n == 0 for s in sentences for n in range(len(s.words))]
         annotation = {"tags": tags} if chosen.factory == "crf_tagger" else {"ents": tags}
-        docs.append(Doc(vocab, words=words, sent_starts=starts, **annotation))
+        docs.append(Doc(nlp.vocab, words=words, sent_starts=starts, **annotation))
     return docs
 
 
