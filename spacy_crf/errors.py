@@ -450,6 +450,16 @@ class Errors(metaclass=_Coded):
         "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment."
     )
     CRF839 = "Component '{name}' labels single tokens, and '{span}' has {n}: ask about one of them, such as doc[3:4]."
+    CRF840 = "Component '{name}' can't split a decision up among its training texts: {reason}."
+    CRF841 = (
+        "Component '{name}': weights are sums over the training texts only where l2 > 0. Give the l2 that the component was "
+        "trained with (and the l1, if there was one), as [training.optimizer] has it."
+    )
+    CRF842 = (
+        "Component '{name}': the training texts add up to {found:.4f}, but the contrast is {target:.4f}. Either these are not "
+        "the texts it was trained with, or not with l2 = {l2:g} and l1 = {l1:g}, or training had not converged: train until "
+        "L-BFGS stops by itself, with a smaller delta."
+    )
     CRF843 = (
         "Component '{name}': without a span the labelling as a whole is explained, which can be compared with another one, a "
         "list of Spans, but not with {against!r}. Give a span."

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import spacy
 from spacy.cli._util import app
-from spacy.tokens import Doc, Span, Token
+from spacy.tokens import Doc, DocBin, Span, Token
 from spacy.training import Example
 from spacy.util import import_file
 from spacy.vectors import Vectors
+from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
@@ -19,6 +20,9 @@ from spacy_crf.explain.overview import overview
 from spacy_crf.explain.reading import Reading, read_by
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.templates import parse_template
+from spacy_crf.models.objective import CorpusObjective
+from spacy_crf.models.weights import Weights
+from spacy_crf.optimizers.lbfgs import LBFGS
 
 from . import reference
 from .test_neural import ENCODER
@@ -282,6 +286,8 @@ def test_what_can_not_be_explained_is_said():
             ner.explain(doc, span, against)
     with pytest.raises(ValueError, match="CRF020"):
         ner.explain(doc, kind="shap")
+    with pytest.raises(ValueError, match="candidates"):
+        ner.explain(doc, candidates=3)
     with pytest.raises(ValueError, match="CRF460"):
         ner.explain("Bob")
     doc = text(tagger)
@@ -561,3 +567,89 @@ def test_a_changed_text_keeps_all_the_rest():
     Token.remove_extension("explain_flag")
     parted = Doc(nlp.vocab, words, spaces, sent_starts=[True, False, True])
     assert [token.is_sent_start for token in changed(parted, {1: "x"})] == [True, False, True]
+
+
+# ------------------------------------------------------------------------------------------------------------- texts
+
+
+def converged(factory, l1=0.0, l2=0.3, **config):
+    pipe = made(factory, **config)
+    examples = tag_examples(spacy.blank("en")) if factory == "crf_tagger" else ner_examples(spacy.blank("en"))
+    draw(pipe, 0.0)
+    pipe.update(examples, sgd=LBFGS(l1=l1, l2=l2, delta=1e-14, iterations_per_step=2000), losses={})
+    return pipe, examples
+
+
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("l1", [0.0, 0.05])
+@pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner"])
+def test_a_contrast_is_a_sum_over_texts(factory, l1):
+    pipe, examples = converged(factory, l1)
+    doc = text(pipe)
+    span = next(span for span, _ in pipe.span_probabilities(doc, 0.0))
+    found = pipe.explain(doc, span, kind="texts", corpus=examples, l2=0.3, l1=l1)
+    of_weights = pipe.explain(doc, span)
+    assert found.target == pytest.approx(of_weights.target)
+    assert abs(found.check) <= 1e-3 * sum(abs(row.contribution) for row in of_weights.rows)
+    if l1:
+        return
+    # What one text adds to all weights, by its own gradient, is what it adds to the contrast of the two labellings.
+    weights = Weights(pipe.model)
+    learned, shares = weights.weights(), {int(row.feature[1:].split()[0]): row.contribution for row in found.rows}
+
+    def gap(vector):
+        weights.assign(vector)
+        pipe.forget_scores()
+        labellings = dict(map(reversed, enumerated(pipe, doc)))
+        return labellings[frozenset(found_labelling)] - labellings[frozenset(of_weights.rival)]
+
+    found_labelling = of_weights.labelling
+    for n, example in enumerate(examples):
+        data = pipe.training.data([example])
+        _, gradient = CorpusObjective(pipe.model, pipe.loss, [data]).evaluate(learned)
+        step = -gradient / (2 * 0.3)
+        expected = gap(learned + step) - gap(learned)
+        weights.assign(learned)
+        assert shares.get(n, 0.0) == pytest.approx(expected, abs=1e-4)
+
+
+def test_texts_that_can_not_be_the_reason_are_refused():
+    pipe, examples = converged("crf_ner")
+    doc = text(pipe)
+    span = Span(doc, 0, 1, label="PER")
+    for options, code in [
+        ({}, "CRF840"),
+        ({"corpus": examples}, "CRF841"),
+        ({"corpus": examples[:2], "l2": 0.3}, "CRF842"),
+        ({"corpus": examples, "l2": 0.1}, "CRF842"),
+    ]:
+        with pytest.raises(ValueError, match=code):
+            pipe.explain(doc, span, kind="texts", **options)
+    with pytest.raises(ValueError, match="CRF840"):
+        made(*OTHERS["sum"][:1], model=OTHERS["sum"][1]).explain(doc, kind="texts", corpus=examples, l2=0.1)
+
+
+def test_texts_are_printed(tmp_path):
+    pipe, examples = converged("crf_ner", path=tmp_path / "model")
+    pipe.to_disk(tmp_path / "model" / "crf_ner")
+    config = Config().from_disk(tmp_path / "model" / "config.cfg", interpolate=False)
+    config["training"]["optimizer"] = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.3}
+    config.to_disk(tmp_path / "model" / "config.cfg")
+    DocBin(docs=[example.reference for example in examples]).to_disk(tmp_path / "train.spacy")
+    asked = ("explain", tmp_path / "model", "Bob left York", "--span", "0:1:PER", "--kind", "texts")
+    result = run(*asked, "--train", tmp_path / "train.spacy")
+    assert result.exit_code == 0 and "Bob left Paris for Acme Corp" in result.output
+    assert "CRF840" in run(*asked).output
+
+
+def test_texts_with_wrong_spans_and_rules_in_training():
+    rules = [{"rule": "at_most", "label": "PER", "n": 1}]
+    nlp = spacy.blank("en")
+    examples = ner_examples(nlp)
+    examples[0].reference.spans["wrong"] = [Span(examples[0].reference, 3, 4, label="ORG")]
+    pipe = made("crf_ner", incorrect_spans_key="wrong", **with_rules(rules, in_training=True))
+    draw(pipe, 0.0)
+    pipe.update(examples, sgd=LBFGS(l2=0.3, delta=1e-14, iterations_per_step=2000), losses={})
+    doc = text(pipe)
+    found = pipe.explain(doc, Span(doc, 0, 1, label="PER"), kind="texts", corpus=examples, l2=0.3)
+    assert found.check == pytest.approx(0.0, abs=1e-3 * abs(found.target))

@@ -3,9 +3,10 @@
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+from spacy.language import Language
 from spacy.tokens import Doc, Span
 from wasabi import msg
 
@@ -20,6 +21,7 @@ from .main import (
     our_pipes,
     told_briefly,
 )
+from .reading import read_examples
 
 if TYPE_CHECKING:
     from ..explain.explanation import Explanation
@@ -38,7 +40,12 @@ def explain_cli(
     against: Annotated[
         Optional[str], typer.Option("--against", help="Another label, or O; by default everything else.")
     ] = None,
-    kind: Annotated[str, typer.Option("--kind", "-k", help="contrast, log_odds, leave_out …")] = "contrast",
+    kind: Annotated[
+        str, typer.Option("--kind", "-k", help="contrast, log_odds, leave_out, words, texts.")
+    ] = "contrast",
+    train: Annotated[
+        Optional[Path], typer.Option("--train", help="For texts: what it was trained with.", exists=True)
+    ] = None,
     html: Annotated[Optional[Path], typer.Option("--html", help="Write a page instead.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
@@ -49,10 +56,11 @@ def explain_cli(
         if html is not None:
             check_writable(html)
         nlp, found = load_pipeline(model, code), []
+        options = {} if train is None else _training(nlp, train)
         for pipe in our_pipes(nlp, component, Errors.CRF848):
             doc = doc_before(nlp, pipe, text)
             spans = _found(pipe, doc) if span is None else [_parse(span, doc)]
-            found += [pipe.explain(doc, one, against, kind) for one in spans]
+            found += [pipe.explain(doc, one, against, kind, **options) for one in spans]
         if html is not None:
             from ..explain.html import page
 
@@ -72,6 +80,13 @@ def _show(found: "list[Explanation]") -> None:
     for explanation in found:
         console.print(explanation)
         console.print()
+
+
+def _training(nlp: Language, train: Path) -> dict[str, Any]:
+    """The texts of training, and the regularization that the config says they were learned with."""
+    optimizer = nlp.config["training"]["optimizer"] or {}
+    strengths = {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
+    return {"corpus": list(read_examples(train, nlp)), **strengths}
 
 
 def _found(pipe: "CRFPipe", doc: Doc) -> list[Optional[Span]]:

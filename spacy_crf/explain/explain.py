@@ -12,6 +12,7 @@ from .contrast import contrast
 from .explanation import Explanation
 from .leave_out import leave_out
 from .log_odds import log_odds
+from .texts import texts
 from .words import words
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ KINDS: dict[str, Callable[..., Explanation]] = {
     "log_odds": log_odds,
     "leave_out": leave_out,
     "words": words,
+    "texts": texts,
 }
+
+_OPTIONS = {"words": ("candidates",), "texts": ("corpus", "l2", "l1")}
 
 
 def explain(
@@ -37,5 +41,7 @@ def explain(
     check_doc(pipe.name, doc)
     checks.one_of(pipe.owner, "kind", kind, KINDS)
     pipe.require_ready([doc])
+    for name in options:
+        checks.one_of(pipe.owner, f"kind = '{kind}': option", name, _OPTIONS.get(kind, ()))
     asked: Asked = ask(pipe, doc, span, against)
     return KINDS[kind](asked, **options)

@@ -567,7 +567,9 @@ class CRFPipe(TrainablePipe):
         kind (str): "contrast", the best labelling with the span and the best one without it: the difference of their scores.
             "log_odds", how likely the span is, split up among all weights. "leave_out", what the log-odds lose without each
             feature, one at a time. "words", the same for each word, and other words that would change the decision.
-        **options: Of "words": `candidates`, how many words of each label are tried.
+            "texts", the contrast split up among the texts of training.
+        **options: Of "words": `candidates`, how many words of each label are tried. Of "texts": `corpus`, the Examples of
+            training, and `l2` and `l1`, by default those of the component's own optimizer.
         RETURNS (Explanation)
         RAISES (ValueError): For a span that can't be asked about.
         """
