@@ -5,14 +5,18 @@ import re
 
 import pytest
 import spacy
-from spacy.tokens import DocBin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spacy.tokens import DocBin, Span
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli.annotate import Options, annotate
 from spacy_crf.cli.formats import Settings
 from spacy_crf.cli.formats.writers import WRITERS
+from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.reading import read_docs
+from spacy_crf.pipeline.prediction import register_extension
 
 from .test_probabilities import trained
 from .util import tag_examples
@@ -48,7 +52,8 @@ def spans_of(docs):
     found = []
     for doc in docs:
         words = [token.text for token in doc if not token.is_space]
-        found.append((words, [(" ".join(span.text.split()), span.label_) for span in doc.ents]))
+        spans = [([token.text for token in span if not token.is_space], span.label_) for span in doc.ents]
+        found.append((words, spans))
     return found
 
 
@@ -65,6 +70,38 @@ def test_what_is_written_is_read_back(nlp, folder, tmp_path, name):
     expected = spans_of(nlp.pipe(TEXTS))
     assert any(spans for _, spans in expected) and spans_of(docs) == expected
     assert [path.name for path in tmp_path.iterdir()] == [f"out.{name}"]
+
+
+words = st.sampled_from(
+    ["Ann", "Zoë", "😀", "#", "-", "O", '"', "''", "|", ",", "B-PER", "\\", "&", "日本", "\u200b", "[", "{"]
+)
+spaces = st.sampled_from([" ", "", "  ", "\n", "\t", "\u2028", "\x85", "\r\n", "\xa0"])
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(words, spaces, st.sampled_from(["O", "B", "I"])), min_size=1, max_size=8))
+def test_whatever_is_written_is_read_back(folder, parts):
+    register_extension()
+    doc = BLANK.make_doc("".join(word + space for word, space, _ in parts))
+    tags = [tag for (*_, tag), _ in zip(parts * len(doc), doc)]
+    spans, start = [], 0
+    for i, token in enumerate(doc):  # neither begins nor ends with white space
+        if tags[i] == "B" and not token.is_space:
+            end = i + 1
+            while end < len(doc) and tags[end] == "I" and not doc[end].is_space:
+                end += 1
+            if i >= start:
+                spans.append(Span(doc, i, end, "X"))
+                start = end
+    doc.set_ents(spans)
+    for name, writer in WRITERS.items():
+        path = folder / f"any.{name}"
+        with path.open("wb") as file:
+            writer.join([writer.render(Found(doc, {}, list(doc.ents), []))], file, BLANK.vocab)
+        if all(token.is_space for token in doc) and name == "conll":
+            continue  # which knows no white space
+        [read] = read_docs(path, BLANK, Settings(predictions=True, n_sents=0, without_spans=True, scheme="BIO"))
+        assert spans_of([read]) == spans_of([doc]), name
 
 
 def test_what_came_with_the_texts_is_kept(folder, tmp_path):

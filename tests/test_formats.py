@@ -381,6 +381,29 @@ def test_what_annotators_did_not_accept(write):
     assert len(report.unread) == len(report.rejected) == 1
 
 
+def test_what_is_not_read_is_told(write):
+    report = Report()
+    docs_of(write("a.conll", "Ann NNP B-NP B-PER\nran VBD B-VP O\n"), report, tag_column="2")
+    assert report.columns == ["3"]
+    docs_of(write("a.csv", ",word,lemma,tag\n0,Ann,Ann,B-PER\n"), report)
+    assert report.columns == ["1", "lemma"]
+    report = Report()
+    docs_of(write("a.conll", "Ann B-PER\n" * 5001), report)
+    assert [place.partition(", ")[2] for place in report.long] == ["document 1: 5,001 tokens"]
+
+
+def test_white_space_behind_a_tag_is_no_label(write):
+    [doc] = docs_of(write("a.conll", "Ann\tB-PER \nLee\tI-PER\n"))
+    assert entities(doc) == [(0, 2, "PER")]
+
+
+@pytest.mark.parametrize("key", ["heads", "deps", "pos", "morphs", "lemmas"])
+def test_other_annotation_of_spacy_2_is_an_error(write, key):
+    source = write("train.py", f"TRAIN_DATA = [('Ann ran', {{'{key}': ['a', 'b']}})]\n")
+    with pytest.raises(ValueError, match=f"CRF707.*line 1, item 1: '{key}'"):
+        docs_of(source)
+
+
 # --------------------------------------------------------------------------------------- files with one fault each
 
 
@@ -486,3 +509,14 @@ def test_damaged_files_are_read_or_refused_with_a_code(write, name):
                 docs_of(write(path, damaged))
             except ValueError as error:
                 assert re.match(r"CRF\d{3}: ", str(error)), (damaged, error)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_taken_for_others(write, name):
+    path, text, _ = FILES[name]
+    source = write(path, text)
+    for format_ in FORMATS:
+        try:
+            docs_of(source, format=format_)
+        except ValueError as error:
+            assert re.match(r"CRF\d{3}: ", str(error)), (format_, error)

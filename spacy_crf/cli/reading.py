@@ -27,17 +27,18 @@ def read_docs(
     return list(read(Source(path, settings.encoding), nlp, settings, report or Report()))
 
 
-def read_examples(path: Path, nlp: Language) -> list[Example]:
-    """Examples of a .spacy file, of a folder of them, or of a file that `read_docs` reads. What could not be used of that is
-    told.
+def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Example]:
+    """Examples of a .spacy file, of a folder of them, or of a file that `read_docs` reads.
 
+    tell (bool): Whether to print what could not be used.
     RAISES (ValueError): If there are none.
     """
     corpus = Corpus(path)
     if path.suffix != ".spacy" and not path.is_dir():
         report = Report()
         examples = list(corpus.make_examples(nlp, read_docs(path, nlp, report=report)))
-        report.tell()
+        if tell:
+            report.tell()
         return examples
     try:
         examples = list(corpus(nlp))

@@ -57,7 +57,7 @@ def update(
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]
     annotates = (nlp.config.get("training") or {}).get("annotating_components") or []
-    examples = list(read_examples(data, nlp))
+    examples = read_examples(data, nlp)
     for _ in range(10):
         nlp.update(examples, sgd=sgd, exclude=others, annotates=annotates)
     return {title: (before[title], _scores(nlp, names, path)) for title, path in sets.items()}
@@ -65,7 +65,7 @@ def update(
 
 def _scores(nlp: Language, names: Iterable[str], data: Path) -> Scores:
     """What the components are judged by, and F of each label."""
-    found, scores = nlp.evaluate(list(read_examples(data, nlp))), {}
+    found, scores = nlp.evaluate(read_examples(data, nlp, tell=False)), {}
     for name in names:
         for score, weight in nlp.get_pipe_meta(name).default_score_weights.items():
             if weight:

@@ -12,6 +12,7 @@ from . import columns, conllu, docbin, label_studio, spacy_json, table, texts, t
 from .settings import Report, Settings
 from .source import Source
 
+_LONG = 5_000  # tokens of a document that is hardly one
 Sniff = Callable[[Source], bool]
 Read = Callable[[Source, Language, Settings, Report], Iterator[Doc]]
 
@@ -49,6 +50,8 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         report.documents += 1
         report.spans += len(doc.ents)
         report.tagged += doc.has_annotation("TAG")
+        if len(doc) > _LONG:
+            report.long.append(f"{source.path}, document {report.documents}: {len(doc):,} tokens")
         yield doc
     if not report.documents:
         rejected = len(report.rejected)

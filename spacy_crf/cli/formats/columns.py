@@ -20,10 +20,10 @@ def sniff(source: Source) -> bool:
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
     """The word is in the first column and the entity tag in the last, unless the settings say otherwise. The line
     ``-DOCSTART-`` begins a document."""
-    return tagged_docs(lambda: _sentences(source, settings), nlp.vocab, settings, report)
+    return tagged_docs(lambda: _sentences(source, settings, report), nlp.vocab, settings, report)
 
 
-def _sentences(source: Source, settings: Settings) -> Iterator[Optional[list[Row]]]:
+def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[Optional[list[Row]]]:
     word, label, tag = (_number(settings, name) for name in ("word_column", "label_column", "tag_column"))
     least, width = max(2, word or 0, label or 0, tag or 0), None
     rows: list[Row] = []
@@ -41,11 +41,14 @@ def _sentences(source: Source, settings: Settings) -> Iterator[Optional[list[Row
         expected = f"at least {least}" if width is None else f"{width}, as in the lines before,"
         if len(cells) < least or len(cells) != (width or len(cells)):
             raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=expected))
-        width = len(cells)
+        if width is None:
+            width = len(cells)
+            read_from = {word or 1, label or width, tag}
+            report.columns = [str(n) for n in range(1, width + 1) if n not in read_from]
         row = Row(
             place,
             cells[(word or 1) - 1],
-            cells[(label or width) - 1] if label or tag != width else None,
+            cells[(label or width) - 1].strip() if label or tag != width else None,
             cells[tag - 1] if tag else None,
         )
         if not row.word or row.ent == "":

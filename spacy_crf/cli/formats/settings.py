@@ -55,6 +55,8 @@ class Report:
     misaligned: list[str] = field(default_factory=list)
     rejected: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    long: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)  # those that nothing was read from
 
     def tell(self) -> None:
         """Warnings for whoever uses a command."""
@@ -64,6 +66,9 @@ class Report:
             (self.misaligned, "spans do not align with the tokens, and count as missing annotation"),
             (self.rejected, "texts were not accepted by the annotator, and are left out"),
             (self.unread, "texts are annotated several times: the first that counts is kept"),
+            (self.long, "documents are very long: are the ends of sentences marked in the file?"),
         ):
             if places:
                 msg.warn(f"{len(places):,} {what}. First: {'; '.join(places[:_SHOWN])}")
+        if self.columns:
+            msg.info(f"Columns that are not read: {', '.join(self.columns)}")

@@ -48,7 +48,7 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
     """A sentence ends where its number changes, and at an empty row; a document where its number changes."""
-    return tagged_docs(lambda: _sentences(source, settings), nlp.vocab, settings, report)
+    return tagged_docs(lambda: _sentences(source, settings, report), nlp.vocab, settings, report)
 
 
 def _header(line: str, settings: Settings) -> Header:
@@ -72,12 +72,14 @@ def _header(line: str, settings: Settings) -> Header:
     return Header(separator, names, word, label, tag, column(_SENTENCE), column(_DOCUMENT))
 
 
-def _sentences(source: Source, settings: Settings) -> Iterator[Optional[list[Row]]]:
+def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[Optional[list[Row]]]:
     lines = source.lines()
     first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
     header = _header(line, settings)
     if not header.is_usable():
         raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)))
+    read_from = (header.word, header.label, header.tag, header.sentence, header.document)
+    report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in read_from]
     rows: list[Row] = []
     number = document = ""
     for place, cells in _cells(lines, header):

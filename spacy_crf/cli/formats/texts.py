@@ -14,6 +14,7 @@ from .spans import holds_annotation, make_doc, parse_span
 SPAN_KEYS = ("spans", "entities", "label", "labels")
 # What tools write beside spans, and what this would lose
 _OTHER_ANNOTATION = {"accept", "annotations", "cats", "ents", "ner", "relations", "tags"}
+_OF_TOKENS = {"deps", "heads", "lemmas", "morphs", "pos"}  # spaCy 2's, where they are lists
 
 
 def sniff_prodigy(source: Source) -> bool:
@@ -66,7 +67,10 @@ def _spans_of(item: Item, ignore: Collection[str]) -> list[Any]:
         fields["label"] = None  # Prodigy writes there what was asked for
     keys = [key for key in SPAN_KEYS if fields.get(key) not in (None, [])]
     for key, value in fields.items():
-        if key not in SPAN_KEYS and value and (key in _OTHER_ANNOTATION or holds_annotation(value)):
+        if key in SPAN_KEYS or not value:
+            continue
+        is_of_tokens = key in _OF_TOKENS and isinstance(value, list)
+        if key in _OTHER_ANNOTATION or is_of_tokens or holds_annotation(value):
             raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known=", ".join(SPAN_KEYS)))
     if len(keys) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, keys)), last=keys[-1]))
