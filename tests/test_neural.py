@@ -468,6 +468,30 @@ def _emissions(nlp, examples):
     return nlp.get_pipe("crf_ner").model.predict([example.reference for example in examples]).emissions
 
 
+def test_segments_listen(tmp_path):
+    """Beside sparse features, with a component that listens too; from a copy of the encoder they say the same."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": ENCODER})
+    nlp.add_pipe("ner", config={"model": {"tok2vec": LISTENER}})
+    nlp.add_pipe("semicrf_ner", config=_segments(emissions=SPARSE, tok2vec=LISTENER, segments=OF_SEGMENTS))
+    examples = ner_examples(nlp)
+    sgd = nlp.initialize(lambda: examples)
+    sgd.learn_rate = 0.01
+    before = nlp.get_pipe("tok2vec").to_bytes()
+    for _ in range(20):
+        nlp.update(examples, sgd=sgd)
+    assert nlp.get_pipe("tok2vec").to_bytes() != before
+    nlp.remove_pipe("ner")
+    says = _says(nlp, examples)
+    assert says == [entities(example.reference) for example in examples]
+    nlp.replace_listeners("tok2vec", "semicrf_ner", ["model.tok2vec"])
+    nlp.remove_pipe("tok2vec")
+    nlp.to_disk(tmp_path)
+    sourced = spacy.blank("en")
+    sourced.add_pipe("semicrf_ner", source=spacy.load(tmp_path))
+    assert _says(nlp, examples) == _says(sourced, examples) == says
+
+
 @pytest.fixture
 def trained(corpus, tmp_path):
     """A pipeline of configs/crf_ner_listener.cfg on disk."""
@@ -529,13 +553,13 @@ def test_without_vectors(ask):
 # --------------------------------------------------------------------------------------------------- spaCy's commands
 
 
-@pytest.mark.parametrize("name", ["crf_ner_tok2vec", "crf_ner_hybrid", "crf_ner_listener"])
+@pytest.mark.parametrize("name", ["crf_ner_tok2vec", "crf_ner_hybrid", "crf_ner_pool", "crf_ner_listener"])
 def test_debug_model(name, corpus):
     options = ["--paths.train", corpus, "--paths.dev", corpus]
     assert "model looks good" in _run("debug", "model", CONFIGS / f"{name}.cfg", "crf_ner", *options)
 
 
-@pytest.mark.parametrize("name", ["crf_ner_tok2vec", "crf_ner_hybrid"])
+@pytest.mark.parametrize("name", ["crf_ner_tok2vec", "crf_ner_hybrid", "crf_ner_pool"])
 def test_pretraining(name, corpus, tmp_path):
     """The vectors to be learned are of the words' characters."""
     (tmp_path / "raw.jsonl").write_text('{"text": "Ann Lee lives in New York."}\n' * 20)
@@ -727,9 +751,9 @@ DEVICE_ENCODER = {"@architectures": "test_neural.device_encoder.v1", "rows": 50,
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
-@pytest.mark.parametrize("hidden_width", [0, 8])
-def test_an_encoder_on_a_device_sends_its_scores_to_the_host_once(factory, hidden_width, device):
-    parts = {"emissions": SPARSE, "tok2vec": DEVICE_ENCODER, "hidden_width": hidden_width}
+@pytest.mark.parametrize("hidden_width, mode", [(0, "adam"), (8, "adam"), (0, "pool")])
+def test_an_encoder_on_a_device_sends_its_scores_to_the_host_once(factory, hidden_width, mode, device):
+    parts = {"emissions": SPARSE, "tok2vec": DEVICE_ENCODER, "hidden_width": hidden_width, "joint": {"mode": mode}}
     nlp, pipe, examples = _trained(_chain(**parts) if factory == "crf_ner" else _segments(**parts), 40, factory)
     encoder = pipe.model.get_ref("encoder")
     assert isinstance(encoder.get_ref("output").get_param("W"), DeviceArray)
