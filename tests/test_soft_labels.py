@@ -483,3 +483,13 @@ def test_pieces_of_one_state_are_pieces(row, per_position):
     derivative[every, states] = weights
     found = structure.derive_chosen(work, begin, end, states, weights)
     assert_scores_close(found, structure.derive_pieces(work, begin, end, derivative))
+
+
+def test_texts_without_words_have_no_soft_labels():
+    nlp, pipe = make()
+    empty = soften(Doc(nlp.vocab), [])
+    for examples in ([Example(Doc(nlp.vocab), empty)], [annotated(nlp, OVERLAPPING), Example(Doc(nlp.vocab), empty)]):
+        batch = pipe.training.data(examples)
+        scores = random_scores(pipe, len(batch.unset))._replace(starts=batch.starts)
+        losses, _, impossible = pipe.loss(pipe.decoding.structure, scores, batch.allowed, soft=batch.soft)
+        assert len(losses) == len(examples) - 1 and np.isfinite(losses).all() and not impossible.any()
