@@ -18,7 +18,7 @@ from spacy_crf.features.feature_index import CountingTable, FeatureIndex, Hashed
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
 from spacy_crf.features.items import named_numbers
 from spacy_crf.features.presets import features, ner_features, ner_features_v2, tagger_features, tagger_features_v2
-from spacy_crf.features.segment_presets import segment_features
+from spacy_crf.features.segment_presets import segment_features, segment_features_v2
 from spacy_crf.kernels.hashing import sequence_starts
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
@@ -497,6 +497,11 @@ MISTAKES = {
     "transitions of v2": (lambda given: ner_features_v2(transitions=given), [*NOTHING_OF_THE_KIND, ["lower"]]),
     "seg templates": (segment_features, [*NOTHING_OF_THE_KIND, [MANY.replace("lower", "seg.first:lower")]]),
     "seg extra": (lambda given: segment_features(extra=given), [*NOTHING_OF_THE_KIND, ["seg.in:\ud800"]]),
+    "seg extra of v2": (lambda given: segment_features_v2(extra=given), NOTHING_OF_THE_KIND),
+    "seg without": (
+        lambda given: segment_features_v2(without=given),
+        [*NOTHING_OF_THE_KIND, ["seg.near:a"], ["lower[0]"]],
+    ),
     "seg functions": (lambda given: segment_features(functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}]),
     "patterns": (
         lambda given: segment_features(patterns=given),

@@ -222,6 +222,7 @@ _NAMED = {
         *(
             "spacy_crf.ner_features.v2",
             "spacy_crf.tagger_features.v2",
+            "spacy_crf.segment_features.v2",
             "spacy_crf.constraints.v1",
             "test_fuzz.letters.v1",
             "test_fuzz.words.v1",

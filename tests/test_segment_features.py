@@ -10,6 +10,7 @@ from spacy_crf.features.extractor import IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.features.phrases import PhraseIndex, Spans
+from spacy_crf.features.segment_presets import segment_features, segment_features_v2
 from spacy_crf.features.segments import (
     CompiledSegments,
     SegmentFeatureSet,
@@ -56,14 +57,34 @@ def features_of(doc, templates, *, longest=3, gazetteers=None, **settings):
 
 def test_whole_spans_are_read():
     doc = doc_of("In New York it")
-    found = features_of(doc, ["seg.text", "seg.lower", "seg.shape", "seg.length|seg.first:lower"])
+    found = features_of(doc, ["seg.text", "seg.lower", "seg.folded", "seg.shape", "seg.length|seg.first:lower"])
     assert found[1, 3] == {
         "seg.text=New York": 1.0,
         "seg.lower=new york": 1.0,
+        "seg.folded=new york": 1.0,
         "seg.shape=Xxx Xxxx": 1.0,
         "seg.length|seg.first:lower=2|new": 1.0,
     }
     assert len(found) == 3 + 3 + 2 + 1  # every span of one to three tokens
+
+
+@pytest.mark.issue(14)
+def test_whole_spans_are_read_without_their_digits():
+    found = features_of(doc_of("Box 42"), ["seg.folded"])
+    assert found == {
+        (0, 1): {"seg.folded=box": 1.0},
+        (1, 2): {"seg.folded=00": 1.0},
+        (0, 2): {"seg.folded=box 00": 1.0},
+    }
+
+
+@pytest.mark.issue(14)
+def test_the_preset_changes_without_being_copied():
+    whole = segment_features_v2().spelled()
+    changed = segment_features_v2(extra=["seg.text"], without=["seg.lower", "seg.first:lower[-1..1]"]).spelled()
+    left_out = ("seg.lower", "seg.first:lower", "seg.first:lower[-1]", "seg.first:lower[1]")
+    assert changed == [name for name in whole if name not in left_out] + ["seg.text"]
+    assert {*segment_features().spelled()} < {*whole}
 
 
 def test_joined_parts_read_the_ends_and_their_surroundings():

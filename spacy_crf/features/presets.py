@@ -1,10 +1,11 @@
 """The registered feature sets of tokens: one to fill in, two that are good without tuning."""
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 from .. import checks
 from .extractor import FeatureSet
-from .templates import WIDEST_OFFSET, parse_template, parse_templates
+from .templates import WIDEST_OFFSET, parse_template
 
 # ``functions`` are Any below: confection compares what a type says with a block that it has not called yet, and refuses it.
 
@@ -157,7 +158,7 @@ def ner_features_v2(
     functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     owner = "spacy_crf.ner_features.v2"
-    templates = _changed(owner, _ner_templates(_words_around(owner, window)), extra, without)
+    templates = changed(owner, _ner_templates(_words_around(owner, window)), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 
@@ -172,7 +173,7 @@ def tagger_features_v2(
     """Words, affixes, shapes and character n-grams around the token, for one tag per token (``spacy_crf.tagger_features.v2``).
     Parameters as of `ner_features_v2`."""
     owner = "spacy_crf.tagger_features.v2"
-    templates = _changed(owner, _tagger_templates(_words_around(owner, window)), extra, without)
+    templates = changed(owner, _tagger_templates(_words_around(owner, window)), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 
@@ -180,12 +181,17 @@ def _words_around(owner: str, window: Any) -> int:
     return checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
 
 
-def _changed(owner: str, templates: list[str], extra: Any, without: Any) -> list[str]:
-    """A preset with more templates and without some. RAISES (ValueError): CRF020 for one that it does not have."""
+def changed(
+    owner: str, templates: list[str], extra: Any, without: Any, parse: Callable[[str], list[Any]] = parse_template
+) -> list[str]:
+    """A preset with more templates and without some. RAISES (ValueError): CRF020 for one that it does not have.
+
+    parse (Callable): From a line to the templates that it stands for.
+    """
     extra = checks.listed(owner, "extra", extra, "templates")
-    kept = dict.fromkeys(map(str, parse_templates(templates)))
+    kept = dict.fromkeys(str(template) for line in templates for template in parse(line))
     for line in checks.listed(owner, "without", without, "templates"):
-        for template in map(str, parse_template(line)):
+        for template in map(str, parse(line)):
             checks.expect(template in kept, owner, "without", line, f"templates that are there: {', '.join(templates)}")
             del kept[template]
     return [*kept, *extra]

@@ -49,7 +49,7 @@ min_count = 1
 possible_states = false
 
 [model.segments.features]
-@misc = "spacy_crf.segment_features.v1"
+@misc = "spacy_crf.segment_features.v2"
 """
 # What the docstrings of all factories end with
 _PARAMETERS = """
@@ -230,7 +230,7 @@ def make_crf_tagger(
         **PREDICTION,
         **SUPERVISION,
         **STAGES,
-        **_defaults("SemiMarkov", "ner_features.v1", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
+        **_defaults("SemiMarkov", "ner_features.v2", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
@@ -254,7 +254,7 @@ def make_semicrf_ner(
     that a Doc has already are kept, and the rest is decoded around them.
 
     model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v1`, which adds features
-        of whole segments (`spacy_crf.segment_features.v1` by default) to those of their tokens.
+        of whole segments (`spacy_crf.segment_features.v2` by default) to those of their tokens.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """
     settings = dict(locals())
