@@ -36,9 +36,9 @@ def _at_both_ends(templates: list[str]) -> list[str]:
 
 
 SEGMENT_TEMPLATES = ["seg.length", "seg.lower", "seg.shape", *_at_both_ends(_AT_BOTH_ENDS)]
-# Where tokens have `ner_features.v2`, flags at both ends, as far as they hold, gain another 0.2 F1 on cora_refs in cross-validation.
-# Character n-grams, words without digits, pairs of words outside and of the ends' neighbours made no difference beyond chance there
-# and on usaddress; all of these together lost 1.0 on one fold.
+# Where tokens have `ner_features.v2`, flags at both ends, as far as they hold, gain another 0.2 F1 on cora_refs in
+# cross-validation. Character n-grams, words without digits, and pairs of words outside made no difference beyond chance there and
+# on usaddress; all of these together lost 1.0 on one fold.
 _SEGMENT_TEMPLATES_V2 = [
     *SEGMENT_TEMPLATES,
     *_at_both_ends(["if:is_title", "if:is_upper", "if:is_digit", "if:has_hyphen"]),
