@@ -32,14 +32,15 @@ def document_values(forms, doc_starts, begins):
     values = np.full((len(forms.lower), 3), ABSENT, dtype=np.uint64)
     for d in range(len(doc_starts) - 1):
         begin, end = doc_starts[d], doc_starts[d + 1]
-        order = begin + np.argsort(forms.lower[begin:end], kind="mergesort")
+        # A sort that keeps the order of equals takes three times as long
+        order = begin + np.argsort(forms.lower[begin:end])
         first = 0
         while first < len(order):
             last = first + 1
             while last < len(order) and forms.lower[order[last]] == forms.lower[order[first]]:
                 last += 1
             if last > first + 1:
-                _of_word(order[first:last], forms, begins, values)
+                _of_word(np.sort(order[first:last]), forms, begins, values)
             first = last
     return values
 

@@ -116,7 +116,7 @@ def _longest(first, begin, stop, label, n_labels, texts, most):
 def _most_of_others(keys, labels, n_labels):
     """For each of N keys, the label that most others have which are equal: int64[N]."""
     most = np.full(len(keys), NO_LABEL)
-    order = np.argsort(keys, kind="mergesort")
+    order = np.argsort(keys)
     counts, without = np.zeros(n_labels, dtype=np.int64), np.empty(n_labels, dtype=np.int64)
     first = 0
     while first < len(order):
@@ -142,7 +142,7 @@ def _most_of_others(keys, labels, n_labels):
 @helper
 def _most_of_each(keys, labels, n_labels):
     """The keys, each once and in order (uint64[M]), and the label that most of each have (int64[M])."""
-    order = np.argsort(keys, kind="mergesort")
+    order = np.argsort(keys)
     each, most = np.empty(len(keys), dtype=np.uint64), np.empty(len(keys), dtype=np.int64)
     counts = np.zeros(n_labels, dtype=np.int64)
     size, first = 0, 0
