@@ -556,6 +556,7 @@ class Errors(metaclass=_Coded):
         "model inside to a file: shutil.copy(crf.modelfile.name, 'model.crfsuite') for a CRF of sklearn-crfsuite. Then import "
         "that file."
     )
+    CRF856 = "The template '{template}' can't be followed: {reason}."
     CRF857 = (
         "The pipeline has no component (asked for: {named}) that CRFsuite can stand for: a trained linear chain on sparse, not "
         "hashed, features alone. Components: {components}."
@@ -575,6 +576,10 @@ class Errors(metaclass=_Coded):
     CRF863 = "Models of '{program}' are not known. Known: {known}."
     CRF808 = "Vectors are learned by floret, which can't be imported ({reason}): pip install 'spacy-crf[vectors]'"
     CRF809 = "Vectors can't be learned of the words in {paths}: {reason}. Give more text, or a lower --min-count."
+    CRF864 = (
+        "The model reads {needed} columns, and --columns names {given}. Name an attribute of tokens for each, the last column of "
+        "its training data (the labels) left out, such as --columns orth,tag."
+    )
     CRF930 = (
         "Component '{name}' learns from one batch after the other, but [training.batcher] is spacy_crf.clock.v1, which gives "
         'texts only once. Take @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that looks at the '

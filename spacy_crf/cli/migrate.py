@@ -1,21 +1,22 @@
 """Models of other programs as pipelines, and the way back."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 from spacy.language import Language
 from spacy.util import registry
+from thinc.api import Config
 from wasabi import msg
 
 from ..errors import Errors
 from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
 
 if TYPE_CHECKING:
-    from ..migrate.checking import Comparison, Rival
+    from ..migrate.checking import Comparison
     from ..migrate.foreign import ForeignModel
 
-PROGRAMS = ("crfsuite",)
+PROGRAMS = ("crfsuite", "crfpp", "wapiti")
 
 
 @app.command("import")
@@ -39,12 +40,19 @@ def import_cli(
 ) -> None:
     """Make a pipeline of another program's model.
 
-    Its component crf_tagger gives each token the label that the other program gives.
+    Its component crf_tagger gives each token the label that the other program gives. Of a file of templates (crfpp) or patterns
+    (wapiti) alone, features for a config are made: --output is the file of that block.
     """
     with told_briefly():
-        check_writable(output / "meta.json")
         names = [name.strip() for name in columns.split(",")] if columns else []
-        model = read_model(file, program)
+        data = file.read_bytes()
+        if program in _SYNTAX and is_templates(data):
+            check_writable(output)
+            output.write_text(features_block(data.decode("utf8"), program, names).to_str(), encoding="utf8")
+            msg.good(f"Features in {output}")
+            return
+        check_writable(output / "meta.json")
+        model = read_model(data, str(file), program)
         nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute)
         msg.good(f"{len(model.labels)} labels, {len(model.states.names):,} features, {model.n_weights:,} weights")
         comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
@@ -59,14 +67,36 @@ def import_cli(
         _tell(comparison)
 
 
-def read_model(file: Path, program: str) -> "ForeignModel":
-    """RAISES (ValueError): CRF863 for a program that is not known; CRF854 and others for what is no model of it."""
-    from ..migrate.crfsuite import read_crfsuite
+class _Syntax(NamedTuple):
+    """What a program calls what makes its features."""
 
-    readers = {"crfsuite": read_crfsuite}
+    source: str  # the registered function
+    argument: str
+    of_labels: str  # first letters
+    of_pairs: str
+
+
+_SYNTAX = {
+    "crfpp": _Syntax("spacy_crf.crfpp_features.v1", "templates", "U", "B"),
+    "wapiti": _Syntax("spacy_crf.wapiti_features.v1", "patterns", "u*", "b*"),
+}
+
+
+def is_templates(data: bytes) -> bool:
+    """Whether a file holds no model, but text that one is made with."""
+    return data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
+
+
+def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
+    """RAISES (ValueError): CRF863 for a program that is not known; CRF854 and others for what is no model of it."""
+    from ..migrate.crfpp import read_crfpp
+    from ..migrate.crfsuite import read_crfsuite
+    from ..migrate.wapiti import read_wapiti
+
+    readers = {"crfsuite": read_crfsuite, "crfpp": read_crfpp, "wapiti": read_wapiti}
     if program not in readers:
         raise ValueError(Errors.CRF863.format(program=program, known=", ".join(readers)))
-    return readers[program](file.read_bytes(), str(file))
+    return readers[program](data, source)
 
 
 def make_pipeline(
@@ -81,20 +111,58 @@ def make_pipeline(
     from ..migrate.functions import find_function, register_features
     from ..migrate.pipeline import SOURCE, build_pipeline
 
-    if features is None:
+    if model.program in _SYNTAX:
+        functions = _functions(model.templates, model.program, columns)
+    elif features is None:
         raise ValueError(Errors.CRF861)
-    name, function = find_function(features)
-    if not registry.has("misc", name):
-        register_features(name, function, columns=columns)
-    return build_pipeline(model, {SOURCE: {"@misc": name}}, lang=lang, attribute=attribute, reads=columns)
+    else:
+        name, function = find_function(features)
+        if not registry.has("misc", name):
+            register_features(name, function, columns=columns)
+        functions = {SOURCE: {"@misc": name}}
+    return build_pipeline(model, functions, lang=lang, attribute=attribute, reads=columns)
+
+
+def _functions(templates: list[str], program: str, columns: list[str]) -> dict[str, dict[str, Any]]:
+    """The blocks of functions that make the features of labels, and of pairs of labels where they read anything."""
+    from ..migrate.patterns import for_config
+    from ..migrate.pipeline import PAIRS, SOURCE
+
+    source, argument, of_labels, of_pairs = _SYNTAX[program]
+    lists = {
+        SOURCE: [t for t in templates if t[0] in of_labels],
+        PAIRS: [t for t in templates if t[0] in of_pairs and "%" in t],
+    }
+    return {
+        name: {"@misc": source, argument: [*map(for_config, some)], "columns": columns}
+        for name, some in lists.items()
+        if some or name == SOURCE
+    }
+
+
+def features_block(text: str, program: str, columns: list[str]) -> Config:
+    """The features of a config that are those of a file of templates.
+
+    RAISES (ValueError): CRF856 for a line that is no template, CRF864 for too few columns.
+    """
+    from ..migrate.crfpp import read_templates
+    from ..migrate.pipeline import PAIRS, SOURCE
+    from ..migrate.wapiti import read_patterns
+
+    templates = {"crfpp": read_templates, "wapiti": read_patterns}[program](text)
+    functions = _functions(templates, program, columns)
+    for block in functions.values():
+        registry.resolve({"source": block})
+    of_pairs = [f"fn:{PAIRS}[0]"] if PAIRS in functions else []
+    block = {"@misc": "spacy_crf.features.v1", "templates": [f"fn:{SOURCE}[0]"], "transitions": of_pairs}
+    return Config({"features": {**block, "functions": functions}})
 
 
 def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, columns: list[str]) -> "Comparison":
     """The pipeline beside the program it comes from. RAISES (ValueError): CRF862 if that is not installed."""
-    from ..migrate.checking import compare, crfsuite_rival, read_columns
+    from ..migrate.checking import RIVALS, compare, read_columns
 
-    rival: Rival = crfsuite_rival(file)
-    return compare(nlp, model, read_columns(data, nlp, columns), rival)
+    return compare(nlp, model, read_columns(data, nlp, columns), RIVALS[model.program](file, columns))
 
 
 def _tell(found: "Comparison") -> None:

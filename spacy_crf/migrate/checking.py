@@ -13,7 +13,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..features.items import named_numbers
 from ..types import Floats
-from .columns import set_columns
+from .columns import Columns, set_columns
 from .foreign import ForeignModel, Weighted
 from .pipeline import COMPONENT, PAIRS, SOURCE
 
@@ -141,3 +141,54 @@ def crfsuite_rival(path: Path) -> Rival:
     tagger = pycrfsuite.Tagger()
     tagger.open(str(path))
     return lambda doc, rows: tagger.tag(rows)
+
+
+def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
+    """RAISES (ValueError): CRF862 without crfpy."""
+    try:
+        import CRFPP
+    except ImportError as error:
+        raise ValueError(Errors.CRF862.format(program="CRF++", package="crfpy")) from error
+    try:
+        tagger, read = CRFPP.Tagger(f"-m {path}"), Columns(columns).read
+    except RuntimeError as error:  # as for text
+        place = {"kind": "a model by CRF++ itself", "place": "--check"}
+        raise ValueError(Errors.CRF854.format(source=path, reason=error, **place)) from error
+
+    def label(doc: Doc, rows: Rows) -> list[str]:
+        labels = []
+        for sequence in read(doc):
+            tagger.clear()
+            for word in zip(*sequence):
+                tagger.add("\t".join(word))
+            tagger.parse()
+            labels += [tagger.y2(t) for t in range(tagger.size())]
+        return labels
+
+    return label
+
+
+def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
+    """RAISES (ValueError): CRF862 without libwapiti."""
+    try:
+        import wapiti
+    except ImportError as error:
+        raise ValueError(Errors.CRF862.format(program="Wapiti", package="libwapiti")) from error
+    model, read = wapiti.Model(model=str(path), encoding="utf8"), Columns(columns).read
+
+    def label(doc: Doc, rows: Rows) -> list[str]:
+        labels = []
+        for sequence in read(doc):
+            lines = "\n".join("\t".join(word) for word in zip(*sequence))
+            labels += model.label_sequence(lines).decode("utf8").split()
+        return labels
+
+    return label
+
+
+# By the program: what labels the texts that are compared
+RIVALS: dict[str, Callable[[Path, Sequence[str]], Rival]] = {
+    "crfsuite": lambda path, columns: crfsuite_rival(path),
+    "crfpp": crfpp_rival,
+    "wapiti": wapiti_rival,
+}

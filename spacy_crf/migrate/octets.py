@@ -41,11 +41,25 @@ class Octets:
         """An array of n numbers or records."""
         return np.frombuffer(self.part(at, n * np.dtype(dtype).itemsize, what), dtype=dtype)
 
+    def find(self, octets: bytes, begin: int, end: int | None = None) -> int:
+        """Where these bytes are, the end of the file if nowhere."""
+        at = self._data.find(octets, begin, len(self._data) if end is None else end)
+        return len(self._data) if at < 0 else at
 
-def as_text(octets: bytes, encoding: str = "utf8") -> str:
-    """Bytes that are no text in the encoding become what no text has: half characters."""
-    return octets.decode(encoding, errors="surrogateescape")
+
+# Bytes that are no UTF-8, as programs without Unicode cut characters into, and characters for private use that stand for them:
+# each text of bytes is another text of characters.
+_PRIVATE = {0xDC00 + byte: 0xF700 + byte for byte in range(0x80, 0x100)}
+_BYTES = {private: escaped for escaped, private in _PRIVATE.items()}
 
 
-def is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+def as_text(octets: bytes) -> str:
+    """Bytes, most probably UTF-8, as a text."""
+    return (
+        octets.decode("utf8", errors="surrogateescape").translate(_PRIVATE) if not octets.isascii() else octets.decode()
+    )
+
+
+def as_octets(text: str) -> bytes:
+    """The way back."""
+    return text.translate(_BYTES).encode("utf8", errors="surrogateescape") if not text.isascii() else text.encode()

@@ -17,7 +17,6 @@ from ..kernels.hashing import mix_all
 from ..models.table import Table
 from ..pipeline.crf_tagger import CRFTagger
 from .foreign import ForeignModel, Weighted
-from .octets import is_text
 
 COMPONENT, SOURCE, PAIRS = "crf_tagger", "imported", "imported_pairs"  # the sources of features of labels, and of pairs
 
@@ -67,9 +66,8 @@ def _set_weights(tagger: CRFTagger, model: ForeignModel) -> None:
 
 
 def _table(weighted: Weighted, source: str, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
-    """The weights that are not 0, of names that a text can have. Several of one pair are added up."""
-    known = np.array([is_text(name) for name in weighted.names], dtype=bool)
-    kept = (weighted.weights != 0) & known[weighted.rows]
+    """The weights that are not 0. Several of one pair are added up."""
+    kept = weighted.weights != 0
     used, rows = np.unique(weighted.rows[kept], return_inverse=True)
     places, inverse = np.unique(rows * n_columns + weighted.columns[kept], return_inverse=True)
     weights = np.bincount(inverse, weights=weighted.weights[kept], minlength=len(places))

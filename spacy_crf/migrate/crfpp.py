@@ -1,0 +1,208 @@
+"""Models of CRF++: as text (``crf_learn -t``), and binary, whose features are the paths through a double array (Aoe 1989); and
+what its templates make of columns."""
+
+import re
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from .foreign import MOST_LABELS, ForeignModel
+from .octets import Octets, as_text
+from .patterns import (
+    Blocks,
+    Pattern,
+    PatternSource,
+    Place,
+    assemble,
+    from_config,
+    literal,
+    needed_columns,
+    template_lines,
+)
+
+_KIND = "a model of CRF++"
+_MACRO = re.compile(r"%x\[(-?\d{1,9}),(\d{1,9})\]")
+_FARTHEST = 8
+_VERSION = 100
+_HEADER = struct.Struct("<IidIII")  # version, type, cost factor, how many weights, columns, bytes of the double array
+_UNIT = np.dtype([("base", "<i4"), ("check", "<u4")])
+_HEAD = re.compile(rb"(version|cost-factor|maxid|xsize): *(\S+) *\r?")
+
+
+def compile_template(line: str) -> Pattern:
+    """RAISES (ValueError): CRF856 for what is no template."""
+    form, at, places = "", 0, []
+    for match in [*_MACRO.finditer(line), None]:
+        between = line[at : match.start() if match else len(line)]
+        if "%" in between:
+            raise ValueError(
+                Errors.CRF856.format(template=line, reason=f"'%' begins nothing but %x[row,column], not {between!r}")
+            )
+        form += literal(between)
+        if match:
+            place = Place(int(match[2]), int(match[1]))
+            if abs(place.offset) > _FARTHEST:
+                raise ValueError(Errors.CRF856.format(template=line, reason=f"rows are at most {_FARTHEST} away"))
+            form, at, places = form + "%s", match.end(), [*places, place]
+    if line[:1] not in ("U", "B"):
+        raise ValueError(Errors.CRF856.format(template=line, reason="templates begin with U or B"))
+    return Pattern(form, tuple(places))
+
+
+def crfpp_features(templates: Sequence[str], columns: Sequence[str]) -> PatternSource:
+    """The names of features that CRF++'s templates make (``spacy_crf.crfpp_features.v1``).
+
+    templates (List[str]): Such as "U05:%x[-1,0]/%x[0,0]"; a dollar is written %24.
+    columns (List[str]): Attributes of tokens that its columns are, such as ["orth", "tag"]; "ext:NAME" for an extension.
+    """
+    patterns = [compile_template(from_config(template)) for template in templates]
+    if needed_columns(patterns) > len(columns):
+        raise ValueError(Errors.CRF864.format(needed=needed_columns(patterns), given=", ".join(columns) or "none"))
+    return PatternSource(patterns, columns, lambda n: f"_B{n:+d}")
+
+
+def read_templates(text: str) -> list[str]:
+    """Those of a file. RAISES (ValueError): CRF856."""
+    lines = [line for line in template_lines(text) if not line.startswith("#")]
+    for line in lines:
+        compile_template(line)
+    return lines
+
+
+def read_crfpp(data: bytes, source: str) -> ForeignModel:
+    """A model from the bytes of its file, text or binary.
+
+    source (str): Where they come from, for messages.
+    RAISES (ValueError): CRF854 for what is no such model, or damaged, with the place; CRF856 for a template.
+    """
+    return _read_text(data, source) if data.startswith(b"version:") else _read_binary(data, source)
+
+
+def _read_text(data: bytes, source: str) -> ForeignModel:
+    octets = Octets(data, source, _KIND)
+    parts = [[]]
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.strip(b"\r"):
+            parts[-1].append((number, line))
+        else:
+            parts.append([])
+    parts = [part for part in parts if part]
+    if len(parts) != 5:
+        octets.refuse(
+            "the parts", f"there are {len(parts)} between empty lines, and 5 are needed: it is cut off, or no model"
+        )
+    head = {}
+    for number, line in parts[0]:
+        match = _HEAD.fullmatch(line)
+        if match is None:
+            octets.refuse(f"line {number}", f"{line[:40]!r} is no line of the header")
+        head[match[1].decode()] = match[2]
+    missing = {"version", "cost-factor", "maxid", "xsize"} - head.keys()
+    if missing:
+        octets.refuse("the header", f"{', '.join(sorted(missing))} is missing")
+    cost, n_weights = (
+        _number(octets, "the header", head["cost-factor"]),
+        int(_number(octets, "the header", head["maxid"])),
+    )
+    names, ids = [], []
+    for number, line in parts[3]:
+        first, _, name = line.rstrip(b"\r").partition(b" ")
+        if not first.isdigit() or len(first) > 18:
+            octets.refuse(f"line {number}", f"{line[:40]!r} has no number and feature")
+        ids.append(int(first))
+        names.append(as_text(name))
+    if len(parts[4]) != n_weights:
+        octets.refuse(f"line {parts[4][0][0]}", f"{len(parts[4])} weights follow, and the header announces {n_weights}")
+    weights = np.array([_number(octets, f"line {number}", line) for number, line in parts[4]])
+    labels, templates = ([as_text(line.rstrip(b"\r")) for _, line in part] for part in parts[1:3])
+    return _model(octets, labels, templates, names, np.array(ids, dtype=np.int64), cost * weights)
+
+
+def _number(octets: Octets, place: str, text: bytes) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value):
+        octets.refuse(place, f"{text[:40]!r} is no finite number")
+    return value
+
+
+def _read_binary(data: bytes, source: str) -> ForeignModel:
+    octets = Octets(data, source, _KIND)
+    version, _, cost, n_weights, _, size = octets.fields(_HEADER.format, 0, "the header")
+    if version != _VERSION:
+        octets.refuse("the header, byte 0", f"version {version} is not known, only {_VERSION}")
+    if not np.isfinite(cost):
+        octets.refuse("the header, byte 8", f"the cost factor is {cost}")
+    at, lists = _HEADER.size, []
+    for what in ("the labels", "the templates"):
+        (length,) = octets.fields("<I", at, what)
+        lists.append([as_text(text) for text in octets.part(at + 4, length, what).split(b"\0") if text])
+        at += 4 + length
+    units = octets.numbers(at, _UNIT, size // _UNIT.itemsize, "the features")
+    weights = octets.numbers(at + size, "<f4", n_weights, "the weights").astype(np.float64)
+    if not np.isfinite(weights).all():
+        octets.refuse("the weights", "one is no finite number")
+    names, ids = _paths(octets, units)
+    return _model(octets, lists[0], lists[1], names, ids, cost * weights)
+
+
+def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]]:
+    """All keys of a double array and their values. A unit at ``b + c + 1`` whose check is b goes on with the byte c from the one
+    whose base is b; at b itself a key ends, and its value is -1 - base."""
+    base, check = units["base"].astype(np.int64), units["check"].astype(np.int64)
+    if not len(units):
+        octets.refuse("the features", "there are none")
+    step = np.arange(len(units)) - check
+    of = np.argsort(check, kind="stable")
+    of = of[(step[of] >= 0) & (step[of] <= 256)]
+    parents = check[of]
+    names, ids, left = [], [], 64 * len(octets)  # in bytes, so that a broken array takes no endless memory
+    seen = np.zeros(len(units), dtype=bool)
+    path, waiting = bytearray(), [(int(base[0]), 0)]
+    while waiting:
+        begin, depth = waiting.pop()
+        if depth:
+            del path[depth - 1 :]
+            path.append(begin - int(check[begin]) - 1)
+            begin = int(base[begin])
+        for unit in of[np.searchsorted(parents, begin) : np.searchsorted(parents, begin, side="right")].tolist():
+            if unit == 0 or seen[unit]:
+                continue
+            seen[unit] = True
+            if unit != begin:
+                waiting.append((unit, depth + 1))
+            elif base[unit] < 0:
+                names.append(as_text(bytes(path)))
+                ids.append(-1 - int(base[unit]))
+                left -= len(path)
+                if left < 0:
+                    octets.refuse("the features", "their names are endless")
+    return names, np.array(ids, dtype=np.int64)
+
+
+def _model(
+    octets: Octets,
+    labels: list[str],
+    templates: list[str],
+    names: list[str],
+    ids: NDArray[np.int64],
+    weights: NDArray[np.float64],
+) -> ForeignModel:
+    if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
+        octets.refuse(
+            "the labels", f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
+        )
+    is_pair = np.array([name.startswith("B") for name in names], dtype=bool)
+    ends = ids + np.where(is_pair, len(labels) ** 2, len(labels))
+    if len(ids) and (ids.min() < 0 or ends.max() > len(weights)):
+        octets.refuse("the features", f"one has weights up to number {ends.max()}, and there are {len(weights)}")
+    patterns = [(template, compile_template(template)) for template in templates]
+    constants = {template for template, pattern in patterns if pattern.is_constant and template.startswith("B")}
+    blocks = Blocks(np.where(is_pair, -1, ids), np.where(is_pair, ids, -1))
+    [there] = np.nonzero(weights)
+    return assemble("crfpp", labels, names, blocks, there, weights[there], templates, constants)

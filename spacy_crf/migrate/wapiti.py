@@ -1,0 +1,309 @@
+"""Models of Wapiti (its linear chains), and what its patterns make of columns."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import Errors
+from .foreign import MOST_LABELS, ForeignModel
+from .octets import Octets, as_octets, as_text
+from .patterns import (
+    Blocks,
+    Pattern,
+    PatternSource,
+    Place,
+    assemble,
+    from_config,
+    literal,
+    needed_columns,
+    template_lines,
+)
+
+_KIND = "a model of Wapiti"
+_COMMAND = re.compile(r'%([xtmXTM])\[(@?)([+-]?\d{1,9}),(\d{1,9})(?:,"((?:[^"\\]|\\.)*)")?\]')
+_HEADERS = (
+    re.compile(rb"#mdl#(?:(\d{1,9})#)?(\d{1,18})"),
+    re.compile(rb"#rdr#(\d{1,9})/(\d{1,9})/(\d)"),
+    re.compile(rb"#qrk#(\d{1,18})"),
+)
+_CHAIN = b"2"
+_FARTHEST = 4
+_MOST_PATTERNS_AWAY = 1000
+
+
+# ----------------------------------------------------------------------------------------------- regular expressions
+
+_CLASSES = {
+    "a": frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+    "d": frozenset(b"0123456789"),
+    "l": frozenset(b"abcdefghijklmnopqrstuvwxyz"),
+    "p": frozenset(b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"),
+    "s": frozenset(b" \t\n\v\f\r"),
+    "u": frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+}
+_CLASSES["w"] = _CLASSES["a"] | _CLASSES["d"]
+_EVERY = frozenset(range(1, 256))
+_ONCE, _ANY, _MAYBE, _END = range(4)
+
+
+class Expression:
+    """A regular expression as Wapiti has them: over bytes, with the letters of ASCII.
+
+    ``.``, a byte, or ``\\`` and a class (a capital one for what is not in it); with ``*`` any number, as few as possible, with
+    ``?`` one or none; ``^`` and ``$`` at the ends.
+    RAISES (ValueError): What is wrong about it.
+    """
+
+    def __init__(self, text: str):
+        octets = as_octets(text)
+        self._is_anchored = octets.startswith(b"^")
+        self._items: list[tuple[frozenset[int], int]] = []
+        at = int(self._is_anchored)
+        while at < len(octets):
+            one = octets[at : at + 1]
+            if one == b"$" and at + 1 == len(octets):
+                self._items.append((frozenset(), _END))
+                break
+            if one in (b"*", b"?"):
+                raise ValueError(f"{one.decode()} repeats nothing")
+            width = 2 if one == b"\\" else 1
+            what = octets[at : at + width]
+            if what == b"\\":
+                raise ValueError("it ends with a backslash")
+            after = octets[at + width : at + width + 1]
+            kind = {b"*": _ANY, b"?": _MAYBE}.get(after, _ONCE)
+            self._items.append((_bytes_of(what), kind))
+            at += width + (kind != _ONCE)
+
+    def find(self, octets: bytes) -> tuple[int, int] | None:
+        """Where the first match begins, and how long it is said to be: at times longer than it is, as in Wapiti, where what a
+        failed try has counted is not taken back."""
+        for begin in range(1 if self._is_anchored else len(octets) + 1):
+            length = [0]
+            if self._match(0, octets, begin, length):
+                return begin, length[0]
+        return None
+
+    def _match(self, n: int, octets: bytes, at: int, length: list[int]) -> bool:
+        if n == len(self._items):
+            return True
+        known, kind = self._items[n]
+        if kind == _END:
+            return at == len(octets)
+        if kind == _ANY:
+            while True:
+                so_far = length[0]
+                if self._match(n + 1, octets, at, length):
+                    return True
+                length[0] = so_far + 1
+                if at >= len(octets) or octets[at] not in known:
+                    return False
+                at += 1
+        is_there = at < len(octets) and octets[at] in known
+        if kind == _MAYBE:
+            if is_there:
+                length[0] += 1
+                if self._match(n + 1, octets, at + 1, length):
+                    return True
+                length[0] -= 1
+            return self._match(n + 1, octets, at, length)
+        length[0] += 1
+        return is_there and self._match(n + 1, octets, at + 1, length)
+
+
+def _bytes_of(what: bytes) -> frozenset[int]:
+    if what == b".":
+        return _EVERY
+    if len(what) == 2:
+        name = chr(what[1])
+        if name in _CLASSES:
+            return _CLASSES[name]
+        if name.lower() in _CLASSES:
+            return _EVERY - _CLASSES[name.lower()]
+    return frozenset(what[-1:])
+
+
+class _Command(dict[str, str]):
+    """What a command makes of each word, remembered: tests and matches take long, and most words come again."""
+
+    def __init__(self, command: str, expression: str | None):
+        super().__init__()
+        self._kind, self._lowers = command.lower(), command.isupper()
+        self._expression = None if expression is None else Expression(expression)
+
+    def __missing__(self, word: str) -> str:
+        if len(self) > 100_000:
+            self.clear()
+        made = self[word] = self._make(as_octets(word)) if self._expression is not None else self._lowered(word)
+        return made
+
+    def _make(self, octets: bytes) -> str:
+        found = self._expression.find(octets)
+        if self._kind == "t":
+            return "false" if found is None else "true"
+        begin, length = found or (0, 0)
+        return self._lowered(as_text(octets[begin : begin + length]))
+
+    def _lowered(self, text: str) -> str:
+        return as_text(as_octets(text).lower()) if self._lowers else text  # bytes: ASCII alone
+
+
+def _change(command: str, expression: str | None) -> Callable[[str], str] | None:
+    return None if command == "x" else _Command(command, expression).__getitem__
+
+
+def compile_pattern(line: str) -> Pattern:
+    """RAISES (ValueError): CRF856 for what is no pattern, or none that can be followed."""
+    form, at, places = "", 0, []
+    for match in [*_COMMAND.finditer(line), None]:
+        between = line[at : match.start() if match else len(line)]
+        if "%" in between:
+            reason = f'{between!r} is none of %x[offset,column], %t[offset,column,"…"] and %m[offset,column,"…"]'
+            raise ValueError(Errors.CRF856.format(template=line, reason=reason))
+        form += literal(between)
+        if match:
+            form, at, places = form + "%s", match.end(), [*places, _place(line, match)]
+    if form[:1].lower() not in ("u", "b", "*"):
+        raise ValueError(Errors.CRF856.format(template=line, reason="patterns begin with u, b or *"))
+    return Pattern(form[:1].lower() + form[1:], tuple(places))
+
+
+def _place(line: str, match: "re.Match[str]") -> Place:
+    command, absolute, offset, column, expression = match.groups()
+    if (command.lower() == "x") != (expression is None):
+        raise ValueError(Errors.CRF856.format(template=line, reason="%t and %m have an expression, %x has none"))
+    try:
+        change = _change(command, expression)
+    except ValueError as error:
+        raise ValueError(Errors.CRF856.format(template=line, reason=f'"{expression}": {error}')) from error
+    position = int(offset)
+    if abs(position) > _MOST_PATTERNS_AWAY:
+        raise ValueError(Errors.CRF856.format(template=line, reason=f"offsets are at most {_MOST_PATTERNS_AWAY}"))
+    if not absolute:
+        return Place(int(column), position, "token", change)
+    return (
+        Place(int(column), position, "end", change)
+        if position < 0
+        else Place(int(column), position - 1, "start", change)
+    )
+
+
+def wapiti_features(patterns: Sequence[str], columns: Sequence[str]) -> PatternSource:
+    """The names of features that Wapiti's patterns make (``spacy_crf.wapiti_features.v1``).
+
+    patterns (List[str]): Such as '*:suffix=%m[0,0,".?.?%24"]', where %24 is a dollar.
+    columns (List[str]): Attributes of tokens that its columns are, such as ["orth", "tag"]; "ext:NAME" for an extension.
+    """
+    compiled = [compile_pattern(from_config(pattern)) for pattern in patterns]
+    if needed_columns(compiled) > len(columns):
+        raise ValueError(Errors.CRF864.format(needed=needed_columns(compiled), given=", ".join(columns) or "none"))
+    return PatternSource(compiled, columns, _outside)
+
+
+def _outside(n: int) -> str:
+    distance = str(abs(n)) if abs(n) <= _FARTHEST else "#"
+    return f"_x{'-' if n < 0 else '+'}{distance}"
+
+
+def read_patterns(text: str) -> list[str]:
+    """Those of a file. RAISES (ValueError): CRF856."""
+    lines = [*filter(None, (line.split("#")[0].rstrip() for line in template_lines(text)))]
+    for line in lines:
+        compile_pattern(line)
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------------------ models
+
+
+class _Lines:
+    """A file of headers, netstrings (``3:the,``) and lines, from its beginning to its end."""
+
+    def __init__(self, octets: Octets):
+        self._octets = octets
+        self._at = 0
+
+    def refuse(self, reason: str) -> Any:
+        self._octets.refuse(f"byte {self._at}", reason)
+
+    def header(self, form: "re.Pattern[bytes]", what: str) -> tuple[bytes, ...]:
+        line = self.line()
+        match = form.fullmatch(line)
+        return match.groups() if match else self.refuse(f"{what} is expected, not {line[:40]!r}")
+
+    def line(self) -> bytes:
+        """The next one; empty behind the last one."""
+        end = self._octets.find(b"\n", self._at)
+        line = self._octets.part(self._at, end - self._at, "a line")
+        self._at = min(end + 1, len(self._octets))
+        return line
+
+    def text(self) -> str:
+        """The next netstring."""
+        colon = self._octets.find(b":", self._at, self._at + 12)
+        digits = self._octets.part(self._at, colon - self._at, "a text")
+        if not digits.isdigit():
+            self.refuse("a text is expected, as LENGTH:TEXT,")
+        text = self._octets.part(colon + 1, int(digits) + 1, "a text")
+        if not text.endswith(b","):
+            self.refuse(f"the text {text[:20]!r} has another length than {int(digits)}")
+        self._at = colon + 2 + int(digits)
+        self.line()
+        return as_text(text[:-1])
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._at >= len(self._octets)
+
+
+def read_wapiti(data: bytes, source: str) -> ForeignModel:
+    """A model from the bytes of its file.
+
+    source (str): Where they come from, for messages.
+    RAISES (ValueError): CRF854 for what is no such model, or damaged, with the place; CRF856 for a pattern.
+    """
+    octets = Octets(data, source, _KIND)
+    lines = _Lines(octets)
+    kind, n_weights = lines.header(_HEADERS[0], "#mdl#")
+    if kind not in (None, _CHAIN):
+        octets.refuse(
+            "the header",
+            "it is no linear chain: maximum entropy models of single tokens (0) and of steps (1) are "
+            f"normalised otherwise, and this is {kind.decode()}",
+        )
+    n_patterns, _, _ = lines.header(_HEADERS[1], "#rdr#")
+    patterns = [lines.text() for _ in range(int(n_patterns))]
+    if not patterns:
+        octets.refuse("the patterns", "there are none: it was trained on features that were ready-made")
+    (n_labels,) = lines.header(_HEADERS[2], "#qrk#")
+    labels = [lines.text() for _ in range(int(n_labels))]
+    if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
+        octets.refuse(
+            "the labels", f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
+        )
+    (n_names,) = lines.header(_HEADERS[2], "#qrk#")
+    names = [lines.text() for _ in range(int(n_names))]
+    of_labels, of_pairs = (np.array([name[:1] in kinds for name in names], dtype=bool) for kinds in ("u*", "b*"))
+    size = len(labels)
+    starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
+    blocks = Blocks(
+        np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1)
+    )
+    ids, weights = [], []
+    while not lines.is_at_end:
+        first, _, value = lines.line().partition(b"=")
+        try:
+            ids.append(int(first))
+            weights.append(float.fromhex(value.decode("ascii")))
+        except (ValueError, OverflowError):
+            lines.refuse(f"{first[:20]!r} is no weight, as NUMBER=0x1.8p+1")
+        if not 0 <= ids[-1] < starts[-1] or not np.isfinite(weights[-1]):
+            lines.refuse(f"weight {ids[-1]} of {starts[-1]} is {weights[-1]}")
+    if len(ids) != int(n_weights):
+        octets.refuse("the weights", f"there are {len(ids)}, and the header announces {int(n_weights)}: it is cut off")
+    compiled = [compile_pattern(pattern) for pattern in patterns]
+    constants = {pattern.form % () for pattern in compiled if pattern.is_constant and pattern.form[0] in "b*"}
+    values = np.array(weights)
+    return assemble("wapiti", labels, names, blocks, np.array(ids, dtype=np.int64), values, patterns, constants)
