@@ -182,6 +182,24 @@ def test_overlapping_spans_are_both_named(jsonl, second):
     assert f"({second[2]})" in str(error.value)
 
 
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("mark", [{"_is_binary": True}, {"_view_id": "ner"}])
+def test_answers_to_single_spans_say_nothing_of_the_rest(jsonl, tmp_path, mark):
+    """As `ner.teach` of Prodigy asks. The rest of the text was taken to be outside, and what was rejected was lost."""
+    asked = item("Ann met Bob", (0, 3, "PER"), **mark)
+    path = jsonl({**asked, "answer": "accept"}, {**asked, "answer": "reject"}, {**asked, "answer": "ignore"})
+    accepted, rejected = convert(path)
+    assert [token.ent_iob_ for token in accepted] == ["B", "", ""]
+    assert [token.ent_iob_ for token in rejected] == ["", "", ""]
+    assert [(span.start, span.end, span.label_) for span in rejected.spans["incorrect_spans"]] == [(0, 1, "PER")]
+    code, output = run(path, tmp_path / "out.spacy")
+    assert code == 0 and "1 entities, 1 spans that are none" in output and "2 answers are about single spans" in output
+    only_rejected = jsonl({**asked, "answer": "reject"})
+    assert run(only_rejected, tmp_path / "out.spacy")[0] == 0
+    [doc] = DocBin().from_disk(tmp_path / "out.spacy").get_docs(spacy.blank("en").vocab)
+    assert len(doc.spans["incorrect_spans"]) == 1
+
+
 def test_not_utf8(tmp_path):
     path = tmp_path / "items.jsonl"
     path.write_bytes(b'{"text": "one"}\n{"text": "caf\xe9"}\n')

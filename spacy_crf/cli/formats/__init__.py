@@ -49,6 +49,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
         report.documents += 1
         report.spans += len(doc.ents)
+        report.incorrect += len(doc.spans.get(texts.INCORRECT, ()))
         report.tagged += doc.has_annotation("TAG")
         if len(doc) > _LONG:
             report.long.append(f"{source.path}, document {report.documents}: {len(doc):,} tokens")
@@ -57,7 +58,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         rejected = len(report.rejected)
         raise ValueError((Errors.CRF719 if rejected else Errors.CRF708).format(path=source.path, rejected=rejected))
     lost = len(report.misaligned)
-    if report.has_spans and not report.spans and not settings.without_spans:
+    if report.has_spans and not (report.spans or report.incorrect or settings.without_spans):
         shows = {
             "path": source.path,
             "documents": report.documents,

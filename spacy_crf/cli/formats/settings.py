@@ -49,6 +49,7 @@ class Report:
     documents: int = 0
     spans: int = 0
     tagged: int = 0  # documents with tags
+    incorrect: int = 0  # spans that are said to be none
     has_spans: bool = False  # whether the file has keys or columns for them, filled or not
     trimmed: list[str] = field(default_factory=list)
     overlapping: list[str] = field(default_factory=list)
@@ -56,6 +57,7 @@ class Report:
     rejected: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     long: list[str] = field(default_factory=list)
+    binary: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)  # those that nothing was read from
 
     def tell(self) -> None:
@@ -70,5 +72,10 @@ class Report:
         ):
             if places:
                 msg.warn(f"{len(places):,} {what}. First: {'; '.join(places[:_SHOWN])}")
+        if self.binary:
+            msg.info(
+                f"{len(self.binary):,} answers are about single spans: the rest of the text counts as missing annotation, and "
+                "what was rejected is in doc.spans['incorrect_spans'] (incorrect_spans_key of the components)"
+            )
         if self.columns:
             msg.info(f"Columns that are not read: {', '.join(self.columns)}")

@@ -11,6 +11,7 @@ from .settings import Report, Settings
 from .source import Item, Source
 from .spans import holds_annotation, make_doc, parse_span
 
+INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
 SPAN_KEYS = ("spans", "entities", "label", "labels")
 # What tools write beside spans, and what this would lose
 _OTHER_ANNOTATION = {"accept", "annotations", "cats", "ents", "ner", "relations", "tags"}
@@ -42,10 +43,15 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         report.has_spans |= bool((item.keys() - set(settings.ignore)) & set(SPAN_KEYS))
         text = item["text"]
         spans = [parse_span(span, text, place) for span in _spans_of(Item(place, item), settings.ignore)]
-        if item.get("answer") not in (None, "accept"):
-            report.rejected.append(f"{place} ({item['answer']!r})")
+        answer, is_binary = item.get("answer"), _is_binary(item)
+        if answer not in (None, "accept") and not (is_binary and answer == "reject"):
+            report.rejected.append(f"{place} ({answer!r})")
             continue
-        yield make_doc(nlp, text, spans, place=place, settings=settings, report=report)
+        doc = make_doc(nlp, text, spans, place=place, settings=settings, report=report)
+        if is_binary:
+            _keep_answer(doc, answer == "reject")
+            report.binary.append(place)
+        yield doc
 
 
 def _objects(source: Source) -> list[dict[str, Any]]:
@@ -58,6 +64,19 @@ def _as_object(value: Any) -> Any:
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         return {**value[1], "text": value[0]}
     return value
+
+
+def _is_binary(item: dict[str, Any]) -> bool:
+    """Whether Prodigy asked if these spans are right, and for nothing else in the text."""
+    return item.get("_is_binary", item.get("_view_id") == "ner") is True
+
+
+def _keep_answer(doc: Doc, is_rejected: bool) -> None:
+    """Of the rest of the text nothing is known. What was rejected is no entity."""
+    spans = list(doc.ents)
+    doc.set_ents([] if is_rejected else spans, default="missing")
+    if is_rejected:
+        doc.spans[INCORRECT] = spans
 
 
 def _spans_of(item: Item, ignore: Collection[str]) -> list[Any]:
