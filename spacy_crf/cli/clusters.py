@@ -221,7 +221,7 @@ def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter"
 
     counter, total, before = WordCounter(nlp.vocab.strings), sum(path.stat().st_size for path in paths), 0
     for path in paths:
-        for n, (at, doc) in enumerate(_docs(path, nlp)):
+        for n, (at, doc) in enumerate(raw_docs(path, nlp)):
             counter.add(doc)
             if n % 256 == 0:
                 progress("reading", before + at, total)
@@ -231,7 +231,7 @@ def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter"
     return counter
 
 
-def _docs(path: Path, nlp: Language) -> Iterator[tuple[int, Doc]]:
+def raw_docs(path: Path, nlp: Language) -> Iterator[tuple[int, Doc]]:
     """The texts of a file, and how many of its bytes were read."""
     if path.suffix == ".spacy":
         try:

@@ -14,7 +14,7 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
-from .clusters import Progress, _docs, progress_bars, tokenizer
+from .clusters import Progress, progress_bars, raw_docs, tokenizer
 from .main import CodeOption, app, check_writable, choice, told_briefly
 
 OWNER = "spacy crf vectors"
@@ -122,7 +122,7 @@ def _write_words(texts: list[Path], output: Path, nlp: Language, progress: Progr
     n_words, total, before = 0, sum(path.stat().st_size for path in texts), 0
     with output.open("w", encoding="utf8") as file:
         for path in texts:
-            for n, (at, doc) in enumerate(_docs(path, nlp)):
+            for n, (at, doc) in enumerate(raw_docs(path, nlp)):
                 words = " ".join(token.text for token in doc).split()
                 n_words += len(words)
                 file.write(" ".join(words) + "\n")

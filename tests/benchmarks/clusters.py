@@ -68,7 +68,7 @@ def _compare(name: str, sources: dict[str, Optional[str]], iterations: int) -> l
     trained = {source: _train(name, given, iterations) for source, given in sources.items()}
     pipelines = {source: nlp for source, (nlp, _) in trained.items()}
     docs = {source: [make_doc(nlp.vocab, s) for s in read_sentences(name, "test")] for source, nlp in pipelines.items()}
-    tasks = [partial(_predict, nlp, docs[source]) for source, nlp in pipelines.items()]
+    tasks = [partial(predict_all, nlp, docs[source]) for source, nlp in pipelines.items()]
     seconds = dict(zip(pipelines, side_by_side(*tasks, repeats=9)))
     rows, without = [], None
     for source, nlp in pipelines.items():
@@ -95,17 +95,17 @@ def _train(name: str, clusters: Optional[str], iterations: int) -> tuple[Languag
     found = []
     for done in range(STEP, iterations + 1, STEP):
         nlp.update(examples, sgd=optimizer)
-        found.append((_f1(nlp, name, "dev"), _f1(nlp, name, "test"), done))
+        found.append((f1_of(nlp, name, "dev"), f1_of(nlp, name, "test"), done))
     return nlp, max(found)
 
 
-def _predict(nlp: Language, docs: list) -> None:
+def predict_all(nlp: Language, docs: list) -> None:
     pipe = nlp.get_pipe("crf_ner")
     for begin in range(0, len(docs), 128):
         pipe.predict(docs[begin : begin + 128])
 
 
-def _f1(nlp: Language, name: str, part: str) -> float:
+def f1_of(nlp: Language, name: str, part: str) -> float:
     sentences = read_sentences(name, part)
     docs = nlp.pipe([make_doc(nlp.vocab, sentence) for sentence in sentences])
     return entity_f1([s.tags for s in sentences], [iob2_tags(doc) for doc in docs])

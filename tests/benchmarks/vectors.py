@@ -1,0 +1,152 @@
+"""What vectors of words gain beside clusters, gazetteers and the document: ``python -m tests.benchmarks.vectors``
+
+The preset of `crf_ner` alone, and one thing after the other added to it. Vectors are those of ``--vectors``, a pipeline, or else
+floret's, learned from the texts of the training data and from files under ``plain/``.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, NamedTuple, Optional
+
+import typer
+from spacy.language import Language
+
+from spacy_crf.cli.clusters import clusters_of_texts
+from spacy_crf.cli.vectors import Settings, vectors_of_texts
+from spacy_crf.features.clusters import write_clusters
+from spacy_crf.optimizers.lbfgs import LBFGS
+
+from .clusters import EXTRA, f1_of, predict_all
+from .data import data_folder, make_doc, make_examples, read_sentences
+from .measure import show, side_by_side
+from .ours import make_pipeline
+
+GAZETTEERS = {
+    "cities": "cities.txt",
+    "countries": "countries.txt",
+    "first_names": "first_names_us.txt",
+    "surnames": "surnames_us.txt",
+    "companies": "companies_us.txt",
+}
+DOCUMENT = ["doc:title_elsewhere[0]", "doc:majority_shape[0]"]
+LEAST_SHARE = 0.5  # of the speed of the first version of the preset
+PRESET = "spacy_crf.ner_features.v2"
+
+
+class Rung(NamedTuple):
+    """What is added to the preset."""
+
+    name: str
+    extra: list[str]
+    initialize: dict[str, Any]
+    preset: str = PRESET
+    without: tuple[str, ...] = ()
+
+    def plus(self, name: str, extra: list[str], **initialize: Any) -> "Rung":
+        lists = {**self.initialize, **initialize}
+        return self._replace(name=f"+ {name}", extra=[*self.extra, *extra], initialize=lists)
+
+
+def main(
+    sets: Annotated[str, typer.Option(help="Sets of entities, between commas.")] = "wnut17",
+    vectors: Annotated[Optional[str], typer.Option(help="A pipeline with vectors.")] = None,
+    clusters: Annotated[Optional[str], typer.Option(help="A file of clusters, or spacy-lookups-data.")] = None,
+    texts: Annotated[
+        str, typer.Option(help="Files under plain/, between commas, to make what is not given.")
+    ] = "tweets.txt",
+    dims: Annotated[int, typer.Option(help="Of the vectors, at most.")] = 100,
+    offsets: Annotated[str, typer.Option(help="Of the vectors.")] = "-1..1",
+    rungs: Annotated[str, typer.Option(help="Which to train, by their numbers from 0 on.")] = "0,1,2,3,4",
+    l1: Annotated[float, typer.Option(help="Of L-BFGS.")] = 0.0,
+    l2: Annotated[float, typer.Option(help="Of L-BFGS.")] = 0.5,
+    iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 30,
+    step: Annotated[int, typer.Option(help="Iterations from one look at dev to the next.")] = 3,
+    without: Annotated[str, typer.Option(help="Templates of the preset to leave out, between commas.")] = "",
+) -> None:
+    """F1 of entities on dev and test after the step that is best on dev, and the speed of prediction, one beside the other."""
+    header = ["set", "features", "dev F1", "test F1", "gain", "iterations", "tokens/s", "of v1", ""]
+    rows: list[list[object]] = []
+    for name in sets.split(","):
+        with TemporaryDirectory() as folder:
+            files = [_training_text(name, Path(folder)), *(data_folder() / "plain" / each for each in texts.split(","))]
+            given = vectors or _made_vectors(files, Path(folder) / "vectors", dims)
+            clusters_given = clusters or _made_clusters(files, Path(folder) / "clusters.bin")
+            left_out = tuple(filter(None, without.split(",")))
+            ladder = [rung._replace(without=left_out) for rung in _ladder(given, clusters_given, dims, offsets)]
+            chosen = [ladder[int(number)] for number in rungs.split(",")]
+            rows += _compare(
+                name, chosen, partial(LBFGS, l1=l1, l2=l2, iterations_per_step=step), range(step, iterations + 1, step)
+            )
+    note = f"L-BFGS with l1 = {l1}, l2 = {l2}; the best of {iterations} iterations by dev. Each row has all of the row above."
+    show("Vectors of words", header, rows, note=note)
+
+
+def _ladder(vectors: str, clusters: str, dims: int, offsets: str) -> list[Rung]:
+    preset = Rung("preset", [], {})
+    with_clusters = preset.plus("clusters", EXTRA, clusters=clusters)
+    template = f"vector[{offsets}]"
+    with_vectors = with_clusters.plus("vectors", [template], vectors={"path": vectors, "dims": dims})
+    files = {name: str(data_folder() / "gazetteers" / file) for name, file in GAZETTEERS.items()}
+    with_lists = with_vectors.plus("gazetteers", [f"in:{name}[-1..1]" for name in GAZETTEERS], gazetteers=files)
+    return [preset, with_clusters, with_vectors, with_lists, with_lists.plus("document", DOCUMENT)]
+
+
+def _training_text(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.txt"
+    path.write_text("\n".join(" ".join(sentence.words) for sentence in read_sentences(name, "train")), encoding="utf8")
+    return path
+
+
+def _made_vectors(files: list[Path], output: Path, dims: int) -> str:
+    settings = Settings(dims=dims, min_count=2, method="skipgram", epochs=10)
+    vectors_of_texts(files, settings).to_disk(output)
+    return str(output)
+
+
+def _made_clusters(files: list[Path], output: Path) -> str:
+    write_clusters(output, clusters_of_texts(files, 1000, output))
+    return str(output)
+
+
+def _compare(name: str, ladder: list[Rung], make_optimizer: Callable[[], LBFGS], steps: range) -> list[list[object]]:
+    """Rows of the table."""
+    plain = Rung("preset v1", [], {}, "spacy_crf.ner_features.v1")
+    pipelines, found = {}, {}
+    for rung in [plain, *ladder]:
+        pipelines[rung.name], found[rung.name] = _train(
+            name, rung, make_optimizer(), steps if rung in ladder else steps[:1]
+        )
+    docs = {rung: [make_doc(nlp.vocab, s) for s in read_sentences(name, "test")] for rung, nlp in pipelines.items()}
+    tasks = [partial(predict_all, nlp, docs[rung]) for rung, nlp in pipelines.items()]
+    seconds = dict(zip(pipelines, side_by_side(*tasks, repeats=9)))
+    rows, first = [], None
+    for rung in ladder:
+        dev, test, best = found[rung.name]
+        first = test if first is None else first
+        share = seconds[plain.name] / seconds[rung.name]
+        speed = round(sum(map(len, docs[rung.name])) / seconds[rung.name])
+        met = "met" if share >= LEAST_SHARE else "MISSED"
+        rows.append([name, rung.name, dev, test, f"{test - first:+.2f}", best, speed, f"{share:.2f}", met])
+    return rows
+
+
+def _train(name: str, rung: Rung, optimizer: LBFGS, steps: range) -> tuple[Language, tuple[float, float, int]]:
+    """The pipeline after all iterations; and F1 on dev and on test after those that are best on dev, and how many these are."""
+    features = {"@misc": rung.preset, "extra": rung.extra}
+    if rung.without:
+        features["without"] = rung.without
+    nlp = make_pipeline("crf_ner", {"scheme": "BIO", "model": {"emissions": {"features": features}}})
+    nlp.config["initialize"]["components"]["crf_ner"] = rung.initialize
+    examples = make_examples(nlp.vocab, read_sentences(name, "train"))
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    found = []
+    for done in steps:
+        nlp.update(examples, sgd=optimizer)
+        found.append((f1_of(nlp, name, "dev"), f1_of(nlp, name, "test"), done))
+    return nlp, max(found)
+
+
+if __name__ == "__main__":
+    typer.run(main)
