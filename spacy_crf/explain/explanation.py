@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 SpanOf = tuple[int, int, str]  # first token, the one behind the last, label
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What one weight, or one word, does to a decision.
 
     feature (str): With its values filled in: ``lower[-1]=in``; "transition", "first", "last", "length"; "tok2vec" for what an
@@ -190,7 +189,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        return {**asdict(self), "check": self.check}
+        return {**asdict(self), "rows": [row._asdict() for row in self.rows], "check": self.check}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), ensure_ascii=False)

@@ -16,7 +16,7 @@ from .explanation import Explanation
 from .question import Question
 
 _NODES, _FACTORS = np.polynomial.legendre.leggauss(16)
-_RELATIVE = 1e-8  # what is left of the log-odds after the integral
+_RELATIVE, _SMALLEST = 2e-7, 1e-3  # what may be left of the log-odds after the integral; of smaller ones as of such
 _MOST_HALVINGS = 12
 
 
@@ -25,18 +25,21 @@ def log_odds(asked: Asked) -> Explanation:
     question = asked.question
     base, target = _scaled(question, 0.0).odds, question.measure().odds
     uses = arrays.zeros(question.uses(question.measure(), np.zeros(question.n_clamps)))
-    integrate(question, (0.0, 1.0), (base, target), uses)
+    integrate(question, (0.0, 1.0), (base, target), uses, _RELATIVE * max(abs(target), _SMALLEST))
     rows = question.reading.rows(question.of_doc(uses))
     totals = asked.probability(target) | {"all labellings alike": base}
     return asked.explanation("log_odds", target, base, rows, totals)
 
 
-def integrate(question: Question, of: tuple[float, float], odds: tuple[float, float], out: Any, depth: int = 0) -> None:
+def integrate(
+    question: Question, of: tuple[float, float], odds: tuple[float, float], out: Any, most_left: float, depth: int = 0
+) -> None:
     """Adds the integral of the expected uses over some of the way. Since it is known what that has to be, it is told whether 16
     nodes are enough, and where not, each half is done by itself.
 
     of (Tuple[float, float]): From where to where. odds (Tuple[float, float]): The log-odds there.
     out: Added to, of the scores that the question is about.
+    most_left (float): How far the integral may be from what it has to be.
     """
     middle, half = sum(of) / 2, (of[1] - of[0]) / 2
     part = arrays.zeros(out)
@@ -44,10 +47,10 @@ def integrate(question: Question, of: tuple[float, float], odds: tuple[float, fl
         measured = _scaled(question, middle + half * node)
         _add(part, question.uses(measured, factor * half * measured.shares()))
     left = abs(dot(question.scores, part) - (odds[1] - odds[0]))
-    if left > _RELATIVE * max(map(abs, (*odds, 1.0))) and depth < _MOST_HALVINGS:
+    if left > most_left and depth < _MOST_HALVINGS:
         between = _scaled(question, middle).odds
-        integrate(question, (of[0], middle), (odds[0], between), out, depth + 1)
-        integrate(question, (middle, of[1]), (between, odds[1]), out, depth + 1)
+        integrate(question, (of[0], middle), (odds[0], between), out, most_left / 2, depth + 1)
+        integrate(question, (middle, of[1]), (between, odds[1]), out, most_left / 2, depth + 1)
     else:
         _add(out, part)
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -352,11 +351,12 @@ class Reading:
         return found + self._shared_rows(derivative, steps)
 
     def _rows(self, terms: Terms, uses: Floats) -> list[Row]:
-        names = {row: terms.name(row) for row in np.unique(terms.feature).tolist()}
+        features = {row: terms.name(row) for row in np.unique(terms.feature).tolist()}
+        tags = {column: self.tags_of(column, terms.shape) for column in np.unique(terms.column).tolist()}
         first, behind = (ends[terms.place].tolist() for ends in terms.tokens)
         columns = (terms.feature, terms.column, terms.value, terms.weight, uses, terms.value * terms.weight * uses)
         return [
-            Row(*names[row], token, end, self.tags_of(column, terms.shape), value, weight, use, contribution)
+            Row(*features[row], token, end, tags[column], value, weight, use, contribution)
             for token, end, row, column, value, weight, use, contribution in zip(
                 first, behind, *(array.tolist() for array in columns)
             )
@@ -382,7 +382,7 @@ class Reading:
                 if name == "lengths":
                     names = [self._tags[index[1]]]
                 row = _shared(name, tuple(names), float(weights[place]), float(of_name[place]))
-                rows.append(row if name != "lengths" else replace(row, feature=f"length={index[0] + 1}"))
+                rows.append(row if name != "lengths" else row._replace(feature=f"length={index[0] + 1}"))
         return [row for row in rows if row.contribution]
 
 
