@@ -213,7 +213,7 @@ class Joint(NamedTuple):
 
     mode: str = "adam"
     chain_rate: float = 10.0
-    sparse_rate: float = 20.0
+    sparse_rate: float = 3.0
     held_out: float = 0.1
 
     @classmethod
