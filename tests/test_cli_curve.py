@@ -57,7 +57,10 @@ def test_all_texts_reach_what_spacy_train_reaches(folder, overrides, tmp_path):
     performance = json.loads((tmp_path / "model-best" / "meta.json").read_text())["performance"]
     assert whole["score"] == performance["ents_f"]
     root = ET.fromstring((tmp_path / "curve.svg").read_text())
-    assert len(root.findall("{*}circle")) == 2
+    points = [[float(point.get(name)) for name in ("cx", "cy", "r")] for point in root.findall("{*}circle")]
+    left, top, width, height = map(float, root.get("viewBox").split())
+    assert len(points) == 2
+    assert all(left <= x - r < x + r <= left + width and top <= y - r < y + r <= top + height for x, y, r in points)
 
 
 def test_parts_are_within_each_other(folder, monkeypatch):

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from .figures import Share
 
 WIDTH, ROW, LEFT, RIGHT = 640, 24, 170, 60
-SIZE, MARGIN = 300, 40
+SIZE, MARGIN, TOP = 300, 60, 8  # numbers stand in the margin; TOP is for points at the upper edge
 
 
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
@@ -88,7 +88,8 @@ def _said(text: str, x: float, y: float, *, turned: bool = False) -> str:
 def _svg(title: str, width: float, height: float, parts: Iterable[str]) -> Markup:
     inside, title = "".join(parts), escape(title)
     return Markup(
-        f'<svg role="img" aria-label="{title}" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+        f'<svg role="img" aria-label="{title}" viewBox="0 {-TOP} {width} {height + TOP}" '
+        f'width="{width}" height="{height + TOP}">'
         f"<title>{title}</title>{inside}</svg>"
     )
 
