@@ -4,7 +4,6 @@ lists of labels out, without spaCy's pipelines. Table, objective and optimizers 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -315,13 +314,9 @@ class _ItemsOfDocs(ItemReader):
             docs.append(Doc(_VOCAB, words=["x"] * (end - begin), user_data={_ITEMS: own}))
         return docs
 
-    @cached_property
-    def _names(self) -> dict[int, str]:
-        return self._list.names
-
     def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
         if names is not None:
-            names.update(self._names)
+            names.update(self._list.names)
         hashes, values, starts = zip(*(doc.user_data[_ITEMS] for doc in docs)) if docs else ([], [], [])
         counts = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.diff, starts)])
         return Items(

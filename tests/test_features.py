@@ -16,7 +16,7 @@ from spacy_crf.features.clusters import Clusters, WordClusters
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
-from spacy_crf.features.items import named_numbers
+from spacy_crf.features.items import ItemList, KnownHashes, named_numbers
 from spacy_crf.features.presets import features, ner_features, ner_features_v2, tagger_features, tagger_features_v2
 from spacy_crf.features.segment_presets import segment_features, segment_features_v2
 from spacy_crf.kernels.hashing import sequence_starts
@@ -266,6 +266,21 @@ def test_dicts_are_named_as_python_crfsuite_names_them(given):
     names, numbers = named_numbers(given)
     assert dict(zip(names, numbers)) == expected
     assert len(names) == len(expected)
+    listed, quick = ItemList("fn:d"), ItemList("fn:d", KnownHashes("fn:d"))
+    for of_list in (listed, quick, quick):
+        of_list.add(given)
+    hashes, values, _ = listed.items
+    assert [listed.names[hashed] for hashed in hashes.tolist()] == names
+    assert values.tolist() == pytest.approx(numbers)
+    without_zeros = [hashed for hashed, number in zip(hashes.tolist(), numbers) if number]
+    assert quick.items.hashes.tolist() == 2 * without_zeros
+
+
+def test_keys_that_are_equal_have_names_of_their_own():
+    listed = ItemList("fn:d")
+    for given in ({1: True}, {True: True}, {1.0: True}, {"1": True}):
+        listed.add(given)
+    assert [listed.names[hashed] for hashed in listed.items.hashes.tolist()] == ["1", "True", "1.0", "1"]
 
 
 @pytest.mark.issue(15)

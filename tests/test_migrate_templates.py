@@ -4,6 +4,7 @@ these programs are at hand, models of their own."""
 import gzip
 import itertools
 import os
+import pickle
 import random
 import re
 import subprocess
@@ -169,6 +170,16 @@ def test_names_are_made_as_the_programs_make_them(program):
         expected = [[plainly(p, columns, t, plain.outside) for p in plain.patterns] for t in range(len(columns[0]))]
         assert source(doc_of(nlp, columns)) == expected
     assert source(nlp.make_doc("")) == []
+
+
+def test_other_processes_get_the_functions(program):
+    name, _, data = program
+    nlp = make_pipeline(read_model(data, "model", name), ["orth", "tag"], None)
+    functions = pickle.loads(pickle.dumps(nlp.get_pipe("crf_tagger").sparse_features.feature_set.functions))
+    columns = sentences(1, seed=8)[0]
+    doc = doc_of(nlp, columns)
+    for source, function in functions.items():
+        assert function(doc) == nlp.get_pipe("crf_tagger").sparse_features.feature_set.functions[source](doc)
 
 
 def test_sentences_are_sequences_of_their_own(program):

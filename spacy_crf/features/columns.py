@@ -16,7 +16,7 @@ from ..kernels.hashing import place
 from .doc_batch import DocBatch
 from .document import DOCUMENT_ATTRIBUTES, READS, read_document
 from .gazetteers import Gazetteer
-from .items import Items, Source, read_items
+from .items import Items, KnownHashes, Source, read_items
 from .lexemes import LEXEME_ATTRIBUTES, NO_TABLES, LexemeTable, WordTables, padding_values
 from .stages import STAGE_ATTRIBUTES, Labeller, read_stage
 from .word_vectors import VECTOR
@@ -83,7 +83,10 @@ class ColumnReader:
         self.words = words
         self.reach = reach
         self.padding = padding
-        self.max_lexemes = 500_000  # words kept in the table before it is started anew
+        self.max_lexemes = (
+            500_000  # words kept in the table before it is started anew, and names of items of each source
+        )
+        self._item_names = {name: KnownHashes(name) for name in item_sources}
         self.names: Optional[dict[int, str]] = None
         self.first_stage: Optional[Labeller] = None  # what labels Docs that bring no labelling of their own
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
@@ -150,8 +153,14 @@ class ColumnReader:
                     tokens[2 * reach + begin : 2 * reach + end, column] = read(doc)
             rows, _ = place(np.arange(2 * reach, len(tokens), dtype=np.int32), starts, reach)
             values[:] = tokens[rows]
-        items = {name: read_items(name, source, docs, self.names) for name, source in self.item_sources.items()}
+        items = {name: self._read_items(name, docs) for name in self.item_sources}
         return TokenColumns(starts, doc_starts, positions, lexemes, table, values, items)
+
+    def _read_items(self, name: str, docs: list[Doc]) -> Items:
+        known = self._item_names[name]
+        if known.size > self.max_lexemes:
+            known = self._item_names[name] = KnownHashes(name)  # a new one: other threads may be reading the old one
+        return read_items(name, self.item_sources[name], docs, self.names, known)
 
 
 def _signed(value: int) -> str:

@@ -89,42 +89,77 @@ class NotFinite(NotAnItem):
     """A number that is none, or that float32 can't hold."""
 
 
-class _Hashes(dict[str, int]):
-    """Of the texts of a source."""
+class _Remembered(dict):
+    """What is made of each key, once."""
+
+    def __init__(self, make: Callable[[str], Any]):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: str) -> Any:
+        made = self[key] = self._make(key)
+        return made
+
+
+class Names:
+    """What stands for the names of items: each is spelled once, for most come again and again.
+
+    make (Callable): Gives what stands for a name.
+    prefix (str): What the names begin with.
+    """
+
+    def __init__(self, make: Callable[[str], Any], prefix: str = ""):
+        self.plain = _Remembered(lambda key: make(prefix + key))
+        self.strings = _Remembered(lambda key: _Remembered(lambda value: make(f"{prefix}{key}:{value}")))
+        self.below = _Remembered(lambda key: Names(make, f"{prefix}{key}:"))
+
+
+class KnownHashes(Names):
+    """Hashes of names that are remembered from one batch to the next, of a source."""
 
     def __init__(self, source: str):
-        super().__init__()
+        self.size = 0
         self._source = source
+        super().__init__(self._hash)
 
-    def __missing__(self, text: str) -> int:
-        hashed = self[text] = hash_item(self._source, text)
-        return hashed
+    def _hash(self, name: str) -> int:
+        self.size += 1
+        return hash_item(self._source, name)
 
 
 class ItemList:
     """Items of one token after the other.
 
     source (str): Where they come from, for messages.
+    known (KnownHashes): Where nobody wants the names; items that are 0 are then left out, for they add nothing to any score.
     """
 
-    def __init__(self, source: str):
-        self._hash_of = _Hashes(source)
+    def __init__(self, source: str, known: Optional[KnownHashes] = None):
+        self.names: dict[int, str] = {}  # the text of each hash
+        self._source = source
+        self._keeps_zeros = known is None
+        self._known = Names(self._hash) if known is None else known
         self._hashes: list[int] = []
         self._values: list[float] = []
         self._ends = [0]
+
+    def _hash(self, name: str) -> int:
+        hashed = hash_item(self._source, name)
+        self.names[hashed] = name
+        return hashed
 
     def add(self, given: Any) -> None:
         """Those of the next token: see `named_numbers`.
 
         RAISES (NotAnItem, NotFinite): If they can't be used.
         """
-        found = named_numbers(given)
+        found = _read(given, self._known, self._keeps_zeros)
         if found is None:
             raise NotAnItem(given)
-        texts, numbers = found
-        if not all(map(math.isfinite, numbers)):
+        hashes, numbers = found
+        if not math.isfinite(sum(numbers)):  # of float32 numbers: no sum of these overflows
             raise NotFinite(next(number for number in numbers if not math.isfinite(number)))
-        self._hashes.extend(map(self._hash_of.__getitem__, texts))
+        self._hashes.extend(hashes)
         self._values.extend(numbers)
         self._ends.append(len(self._values))
 
@@ -134,22 +169,20 @@ class ItemList:
         hashes, values = np.array(self._hashes, dtype=np.uint64), np.array(self._values, dtype=np.float32)
         return Items(hashes, values, np.array(self._ends, dtype=np.int64))
 
-    @property
-    def names(self) -> dict[int, str]:
-        """The text of each hash."""
-        return {hashed: text for text, hashed in self._hash_of.items()}
 
-
-def read_items(name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+def read_items(
+    name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]], known: Optional[KnownHashes] = None
+) -> Items:
     """Calls a source on each Doc and lays its items end to end.
 
     The source gives per token a list of strings, a list of numbers, or a dict as CRFsuite takes them; or, for the whole Doc, an
     array of numbers with one row per token.
+    names (dict[int, str]): Where to add the text of each hash, if it is wanted. Otherwise hashes that are known already help.
     RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
     """
     if isinstance(source, ItemReader):
         return source.read(docs, names)
-    listed = ItemList(name)
+    listed = ItemList(name, known if names is None else None)
     for doc in docs:
         given = source(doc)
         try:
@@ -179,48 +212,59 @@ def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
 
     RETURNS (tuple[list[str], list[float]]): None if it is none of these; numbers that float32 can't hold are infinite.
     """
+    return _read(given, Names(str), keeps_zeros=True)
+
+
+def _read(given: Any, known: Names, keeps_zeros: bool) -> Optional[tuple[list[Any], list[float]]]:
+    """`named_numbers`, with what stands for the names in their place."""
     if isinstance(given, np.ndarray) and given.ndim == 1:
         given = given.tolist()
     if isinstance(given, dict):
-        names: list[str] = []
+        names: list[Any] = []
         numbers: list[float] = []
         try:
-            return (names, numbers) if _add_named(given, "", names, numbers) else None
+            return (names, numbers) if _add_named(given, known, names, numbers, keeps_zeros) else None
         except RecursionError:  # a dict that holds itself
             return None
     if isinstance(given, (list, tuple, set, frozenset)):
         if all(isinstance(item, str) for item in given):
-            return _in_order(given), [1.0] * len(given)
+            return [known.plain[item] for item in _in_order(given)], [1.0] * len(given)
         if isinstance(given, (set, frozenset)):
             return None  # without an order
         if not all(isinstance(v, _NUMBERS) and not isinstance(v, (bool, np.bool_)) for v in given):
             return None
-        return [str(n) for n in range(len(given))], [_as_float(value) for value in given]
+        return [known.plain[str(n)] for n in range(len(given))], [_as_float(value) for value in given]
     return None
 
 
-def _add_named(given: dict, prefix: str, names: list[str], numbers: list[float]) -> bool:
+def _add_named(given: dict, known: Names, names: list[Any], numbers: list[float], keeps_zeros: bool) -> bool:
     """Adds the items of a dict: a number or a boolean under its key, a string as ``key:string``, and what other dicts and lists
     of strings hold as ``key:…`` too.
 
     RETURNS (bool): Whether there was nothing else.
     """
     for key, value in given.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, str):
-            names.append(f"{name}:{value}")
+        if type(key) is not str:
+            key = str(key)
+        if type(value) is str:
+            names.append(known.strings[key][value])
             numbers.append(1.0)
-        elif isinstance(value, bool):
-            names.append(name)
-            numbers.append(1.0 if value else 0.0)
         elif isinstance(value, _NUMBERS):
-            names.append(name)
-            numbers.append(_as_float(value))
+            if value is True:
+                names.append(known.plain[key])
+                numbers.append(1.0)
+            elif keeps_zeros or value != 0:
+                names.append(known.plain[key])
+                numbers.append(_as_float(value))
         elif isinstance(value, dict):
-            if not _add_named(value, f"{name}:", names, numbers):
+            if not _add_named(value, known.below[key], names, numbers, keeps_zeros):
                 return False
+        elif isinstance(value, str):
+            names.append(known.strings[key][str(value)])
+            numbers.append(1.0)
         elif isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
-            names.extend(f"{name}:{item}" for item in _in_order(value))
+            of_key = known.strings[key]
+            names.extend(of_key[item] for item in _in_order(value))
             numbers.extend([1.0] * len(value))
         else:
             return False

@@ -7,7 +7,6 @@ from operator import attrgetter
 from spacy.tokens import Doc
 
 from ..errors import Errors
-from ..features.doc_batch import DocBatch
 
 ATTRIBUTES = (
     "orth",
@@ -46,8 +45,8 @@ class Columns:
     def read(self, doc: Doc) -> list[list[list[str]]]:
         """The columns of each sequence of a Doc, which is cut where the component cuts it: at known sentence starts."""
         columns = [[get(token) for token in doc] for get in self._getters]
-        starts = DocBatch([doc]).sequence_starts().tolist()
-        return [[column[b:e] for column in columns] for b, e in pairwise(starts)]
+        bounds = [0, *(token.i for token in doc if token.i and token.is_sent_start), len(doc)] if len(doc) else []
+        return [[column[b:e] for column in columns] for b, e in pairwise(bounds)]
 
 
 def _getter(name: str):
