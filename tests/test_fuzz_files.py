@@ -13,12 +13,16 @@ from spacy.util import registry
 from spacy_crf import sealed
 from spacy_crf.pipeline import saving
 
+from .test_vectors import floret_vectors, word_vectors
 from .util import ner_examples, plain, tag_examples
 
 RUNS, CASES = 10, 30
 _NEURAL = {"@architectures": "spacy.HashEmbedCNN.v2", "pretrained_vectors": None, "width": 8, "depth": 1}
 _NEURAL |= {"embed_size": 20, "window_size": 1, "maxout_pieces": 2, "subword_features": True}
-_WORDS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "bias", "in:names[0]", "cluster4[0]"]}
+_WORDS = {
+    "@misc": "spacy_crf.features.v1",
+    "templates": ["lower[0]", "bias", "in:names[0]", "cluster4[0]", "vector[0]"],
+}
 _HASHED = {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 64}
 _SPANS = {"extra": ["seg.near:names", "seg.matches:x"], "patterns": {"x": [{"IS_TITLE": True}]}}
 _RULES = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "*", "n": 3}]}
@@ -51,6 +55,7 @@ def trained(request, tmp_path_factory):
     examples = tag_examples(nlp) if pipe.name == "crf_tagger" else ner_examples(nlp)
     clusters = names.with_name("clusters.txt")
     clusters.write_text("00\tAnn\t2\n00\tBob\t1\n01\tthe\t9\n", encoding="utf8")
+    nlp.vocab.vectors = floret_vectors() if request.param == "hashed" else word_vectors()
     lists = {} if request.param == "neural" else {"gazetteers": {"names": names}, "clusters": clusters}
     pipe.initialize(lambda: examples, nlp=nlp, **lists)
     optimizer = "Adam.v1" if request.param == "neural" else "spacy_crf.LBFGS.v1"
