@@ -61,8 +61,9 @@ def main(
         for name in sets.split(","):
             found = {learner: learned(name, learner, seconds, fresh=fresh) for learner in learners.split(",")}
             for learner, (dev, test, at, speed) in found.items():
-                rows.append([name, learner, dev, test, at, round(speed)])
-        header = ["set", "learner", "dev F1", "test F1", "best after s", "words/s"]
+                gain = f"{test - found['ner'].test:+.2f}" if "ner" in found else None
+                rows.append([name, learner, dev, test, gain, at, round(speed)])
+        header = ["set", "learner", "dev F1", "test F1", "to ner", "best after s", "words/s"]
         show(f"Entities after {seconds} s of CPU", header, rows)
     if "speed" in parts_asked:
         show("Seconds of CPU on mit_restaurant", ["what", "ner", "tok2vec", "share", ""], speed_rows(repeats))
