@@ -157,7 +157,7 @@ def test_what_is_left_out_is_as_if_it_had_no_weight(pipe, scale):
     features = pipe.sparse_features
     names, weights = features.states.index.names(), pipe.model.get_ref("emissions").get_param("states")
     of_tokens = [row for row in found.rows if row.feature in names and len(row.tags) == 1]
-    assert len(of_tokens) > 10
+    assert len(of_tokens) > 5
     for row in of_tokens[:8]:
         n = names.index(row.feature)
         pairs = slice(*features.states.pair_starts[n : n + 2])

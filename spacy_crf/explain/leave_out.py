@@ -18,7 +18,7 @@ from ..types import Floats
 from .asking import Asked
 from .explanation import Explanation, Row
 from .question import Question
-from .reading import Reading, Terms
+from .reading import NOTHING, Reading, Terms
 
 
 class Part(NamedTuple):
@@ -82,7 +82,7 @@ def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
 
 def _rows(reading: Reading, terms: Terms, part: Part, first: NDArray[np.int64]) -> Iterator[Row]:
     losses, more = part.losses(), part.probabilities[0] - part.probabilities[1]
-    [some] = np.nonzero(losses)
+    [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
     average = np.bincount(part.group, terms.weight * more[part.group, part.cell], minlength=len(losses))
     begin, end = (ends[terms.place[first]] for ends in terms.tokens)
     for n in some.tolist():
@@ -105,7 +105,7 @@ def _shared_rows(question: Question, uses: tuple[Any, Any]) -> Iterator[Row]:
         losses = Part(group, cell, np.tile(flat, len(at)), probabilities).losses()
         average = (probabilities[0] - probabilities[1]) @ flat
         for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):
-            if loss:
+            if abs(loss) > NOTHING * np.abs(losses).max():
                 yield Row(name.removesuffix("s"), name, None, token, token + 1, (), 1.0, weight, 1.0, loss)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
 
 ENCODER = "tok2vec"
+NOTHING = 1e-13  # of the largest contribution: what is no row
 _OFFSET = re.compile(r"\[(-?\d+)\]")
 _SEGMENT = re.compile(r"seg\.([a-z]+)")
 
@@ -273,10 +274,10 @@ class Member:
     def _join(self, outputs: tuple) -> Any:
         return self._architecture.join(outputs, self._architecture.potentials(self._model, self.weights))
 
-    def erased(self, token: int, docs: DocBatch) -> Any:
+    def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
         """The scores without a word.
 
-        docs (DocBatch): The Doc with an unknown word in its place.
+        docs (DocBatch): The Doc with an unknown word in its place, for an encoder.
         """
         pairs = zip(self._layers, self._model.layers)
         return self._join(
@@ -322,7 +323,7 @@ class Reading:
             return of_members[0]
         return self._architecture.weighted_sum(of_members, np.array([member.share for member in self._members]))
 
-    def erased(self, token: int, docs: DocBatch) -> Any:
+    def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
         """The scores without a word: without the features that read it. An encoder reads an unknown word instead.
 
         docs (DocBatch): The Doc with that.
@@ -346,7 +347,10 @@ class Reading:
         found: list[Row] = []
         for terms, of_array in self.parts(derivative):
             uses = terms.uses(of_array)
-            [some] = np.nonzero(uses * terms.value * terms.weight)
+            sizes = np.abs(uses * terms.value * terms.weight)
+            [some] = np.nonzero(
+                sizes > NOTHING * sizes.max(initial=0.0)
+            )  # far from the span there are many, of next to nothing
             found += self._rows(terms.only(some), uses[some])
         return found + self._shared_rows(derivative, steps)
 

@@ -16,6 +16,7 @@ from .weights import Block, largest
 
 UNKNOWN = "\u2047"  # a word that nobody has learned
 _WORDS = ("orth[0]", "lower[0]", "norm[0]", "lemma[0]")  # templates whose features are words
+_NEAR = 50  # words on each side of a span that are looked at
 _MOST_PLACES = 5  # words that are replaced
 _MOST_CHANGES = 3  # words that are replaced together
 
@@ -28,8 +29,10 @@ def words(asked: Asked, candidates: int = 5) -> Explanation:
     """
     question = asked.question
     candidates = checks.count(question.pipe.owner, "candidates", candidates, least=0, most=1000)
-    odds, tokens = question.measure().odds, range(*question.tokens.indices(len(asked.doc)))
-    rows = [_row(asked, token, odds - _erased(asked, token)) for token in tokens]
+    odds, first, last = question.measure().odds, question.tokens.start, question.tokens.stop
+    if asked.span is not None:
+        first, last = max(first, asked.span[0] - _NEAR), min(last, asked.span[1] + _NEAR)
+    rows = [_row(asked, token, odds - _erased(asked, token)) for token in range(first, last)]
     places = [row.token for row in sorted(rows, key=lambda row: -abs(row.contribution))[:_MOST_PLACES]]
     flips = sorted(_flips(asked, places, candidates), key=lambda flip: (len(flip.words), flip.characters))
     return asked.explanation("words", odds, 0.0, rows, asked.probability(odds), flips=flips, additive=False)
@@ -57,9 +60,10 @@ def _flips(asked: Asked, places: list[int], n: int) -> list[Flip]:
 
 def _erased(asked: Asked, token: int) -> float:
     """The log-odds without a word."""
-    question = asked.question
-    docs = DocBatch([changed(asked.doc, {token: UNKNOWN})])
-    question.pipe.require_ready(docs)
+    question, docs = asked.question, None
+    if question.pipe.has_encoder:
+        docs = DocBatch([changed(asked.doc, {token: UNKNOWN})])
+        question.pipe.require_ready(docs)
     return question.measure(question.cut(question.reading.erased(token, docs))).odds
 
 
