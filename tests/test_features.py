@@ -3,6 +3,7 @@
 import math
 import pickle
 import threading
+import zlib
 
 import hypothesis
 import numpy as np
@@ -17,12 +18,31 @@ from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBui
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
 from spacy_crf.features.items import ItemList, KnownHashes, named_numbers
-from spacy_crf.features.presets import features, ner_features, ner_features_v2, tagger_features, tagger_features_v2
+from spacy_crf.features.presets import (
+    features,
+    ner_features,
+    ner_features_v2,
+    ner_features_v3,
+    tagger_features,
+    tagger_features_v2,
+    tagger_features_v3,
+)
 from spacy_crf.features.segment_presets import segment_features, segment_features_v2
 from spacy_crf.kernels.hashing import sequence_starts
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
 
+# Checksums of their templates. One that changes takes a new number: its name promises what it meant
+SPELLED_PRESETS = {
+    "ner_features": 2615634854,
+    "ner_features_v2": 3952177493,
+    "ner_features_v3": 2690249560,
+    "tagger_features": 1770208904,
+    "tagger_features_v2": 820911839,
+    "tagger_features_v3": 2547909825,
+    "segment_features": 3853622077,
+    "segment_features_v2": 3474307172,
+}
 HASHES_OF_SAVED_MODELS = [
     *(11724556408893989787, 11164902482223277355, 812238095144249939, 8105097113831310172),
     *(15111438328409758322, 2677515452674963592),
@@ -506,10 +526,10 @@ MISTAKES = {
     "functions": (lambda given: features(["lower[0]"], functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}, {"a": None}]),
     "extra": (ner_features, [*NOTHING_OF_THE_KIND, {}]),
     "extra of taggers": (tagger_features, NOTHING_OF_THE_KIND),
-    "extra of v2": (ner_features_v2, [*NOTHING_OF_THE_KIND, {}]),
-    "without": (lambda given: tagger_features_v2(without=given), [*NOTHING_OF_THE_KIND, ["tag[0]"], ["lower[-3..3]"]]),
-    "window": (lambda given: ner_features_v2(window=given), [None, True, -1, 21, 1.5, "2", [2]]),
-    "transitions of v2": (lambda given: ner_features_v2(transitions=given), [*NOTHING_OF_THE_KIND, ["lower"]]),
+    "extra of v3": (ner_features_v3, [*NOTHING_OF_THE_KIND, {}]),
+    "without": (lambda given: tagger_features_v3(without=given), [*NOTHING_OF_THE_KIND, ["tag[0]"], ["lower[-3..3]"]]),
+    "window": (lambda given: ner_features_v3(window=given), [None, True, -1, 21, 1.5, "2", [2]]),
+    "transitions of v3": (lambda given: ner_features_v3(transitions=given), [*NOTHING_OF_THE_KIND, ["lower"]]),
     "seg templates": (segment_features, [*NOTHING_OF_THE_KIND, [MANY.replace("lower", "seg.first:lower")]]),
     "seg extra": (lambda given: segment_features(extra=given), [*NOTHING_OF_THE_KIND, ["seg.in:\ud800"]]),
     "seg extra of v2": (lambda given: segment_features_v2(extra=given), NOTHING_OF_THE_KIND),
@@ -591,13 +611,22 @@ def test_features_have_the_hashes_of_saved_models(nlp):
 
 
 def test_presets_make_indices(docs):
-    for preset in (ner_features, tagger_features, ner_features_v2, tagger_features_v2):
+    presets = (ner_features, ner_features_v2, ner_features_v3, tagger_features, tagger_features_v2, tagger_features_v3)
+    for preset in presets:
         index, _, _ = freeze(preset(extra=["tag[0]"]), docs)
         assert "tag[0]=NNP" in index.names()
 
 
+def test_presets_keep_their_meaning():
+    """Saved pipelines name them, and load only with the templates that they were trained with."""
+    presets = [ner_features, ner_features_v2, ner_features_v3, tagger_features, tagger_features_v2, tagger_features_v3]
+    presets += [segment_features, segment_features_v2]
+    spelled = {preset.__name__: zlib.crc32(repr(preset().spelled()).encode("utf8")) for preset in presets}
+    assert spelled == SPELLED_PRESETS
+
+
 @pytest.mark.issue(14)
-@pytest.mark.parametrize("preset", [ner_features_v2, tagger_features_v2])
+@pytest.mark.parametrize("preset", [ner_features_v3, tagger_features_v3])
 def test_presets_change_without_being_copied(preset):
     whole = preset().spelled()
     changed = preset(extra=["tag[0]"], without=["lower[-2..-1]", "bias"]).spelled()

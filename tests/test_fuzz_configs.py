@@ -220,8 +220,8 @@ _NAMED = {
     "@misc": [
         *(f"spacy_crf.{name}.v1" for name in ("features", "ner_features", "tagger_features", "segment_features")),
         *(
-            "spacy_crf.ner_features.v2",
-            "spacy_crf.tagger_features.v2",
+            "spacy_crf.ner_features.v3",
+            "spacy_crf.tagger_features.v3",
             "spacy_crf.segment_features.v2",
             "spacy_crf.constraints.v1",
             "test_fuzz.letters.v1",

@@ -444,7 +444,7 @@ def test_a_pool_learns_from_soft_labels():
             "@architectures": "spacy_crf.LinearChain.v2",
             "emissions": {
                 "@architectures": "spacy_crf.SparseEmissions.v1",
-                "features": {"@misc": "spacy_crf.ner_features.v2"},
+                "features": {"@misc": "spacy_crf.ner_features.v3"},
             },
             "tok2vec": {
                 "@architectures": "spacy.HashEmbedCNN.v2",

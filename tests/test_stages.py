@@ -424,7 +424,7 @@ def test_rules_and_probabilities_are_of_the_second_stage():
 
 def test_templates_name_what_they_read():
     nlp = spacy.blank("en")
-    features = {"@misc": "spacy_crf.ner_features.v2", "extra": ["stage:entity_majority[0]|shape[0]"]}
+    features = {"@misc": "spacy_crf.ner_features.v3", "extra": ["stage:entity_majority[0]|shape[0]"]}
     config = {"model": {"emissions": {"features": features}}, "second_stage": {"features": []}}
     pipe = nlp.add_pipe("crf_ner", config=config)
     examples = ner_examples(nlp, TEXTS)

@@ -54,8 +54,8 @@ TAGGER_TEMPLATES = [
 
 
 # Found by `tests.benchmarks.feature_search`, on training data alone. Beside the first version, n-grams of characters gain 0.4 F1
-# in the mean (1.6 on wnut17), words with zeros for digits and flags that say nothing where they are false 0.1 each; two and
-# three words in a row 1.0 on mit_restaurant and 0.3 on snips, whose words are few and say little alone
+# in the mean (1.6 on wnut17), words with zeros for digits and flags that say nothing where they are false 0.1 each. Version 3
+# adds two and three words in a row, which gain 1.0 on mit_restaurant and 0.3 on snips, whose words are few and say little alone
 _AFFIXES = [f"{side}{n}[0]" for side in ("prefix", "suffix") for n in range(1, 5)]
 _NGRAMS = ["ngrams3[0]", "ngrams4[0]"]
 
@@ -68,7 +68,7 @@ def _triples(window: int) -> list[str]:
     return [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in range(1 - window, window)]
 
 
-def _ner_templates(window: int) -> list[str]:
+def _ner_templates(window: int, words_in_a_row: list[str]) -> list[str]:
     around = f"[-{window}..{window}]"
     return [
         "bias",
@@ -78,14 +78,13 @@ def _ner_templates(window: int) -> list[str]:
         "folded[-1..1]",
         *_AFFIXES,
         *_NGRAMS,
-        *_pairs(window),
-        *_triples(window),
+        *words_in_a_row,
         "shape[-1]|shape[0]|shape[1]",
         *(f"if:{flag}{around}" for flag in ("is_title", "is_upper", "is_digit", "has_hyphen")),
     ]
 
 
-def _tagger_templates(window: int) -> list[str]:
+def _tagger_templates(window: int, words_in_a_row: list[str]) -> list[str]:
     return [
         "bias",
         f"lower[-{window}..{window}]",
@@ -99,9 +98,7 @@ def _tagger_templates(window: int) -> list[str]:
         *(f"suffix{n}[{offset}]" for n in (2, 3) for offset in (-1, 1)),
         "has_hyphen[0]",
         "has_digit[0]",
-        *_pairs(window),
-        "lower[-1]|lower[1]",
-        "lower[-1]|lower[0]|lower[1]",
+        *words_in_a_row,
         "suffix3[-1]|suffix3[0]",
     ]
 
@@ -148,17 +145,10 @@ def ner_features_v2(
     transitions: Optional[list[str]] = None,
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
-    """Words, shapes, affixes and character n-grams around the token, for entities (``spacy_crf.ner_features.v2``).
-
-    extra (List[str]): More templates, such as ``in:cities[-1..1]``.
-    without (List[str]): Templates to leave out, such as ``shape[-2..2]``.
-    window (int): How many words before and behind the token are read.
-    padding (bool): Positions outside the sequence have values of their own.
-    transitions (List[str]): Templates whose features weigh pairs of tags.
-    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
-    """
+    """Words, shapes, affixes and character n-grams around the token, for entities (``spacy_crf.ner_features.v2``). Parameters as
+    of `ner_features_v3`."""
     owner = "spacy_crf.ner_features.v2"
-    templates = changed(owner, _ner_templates(_words_around(owner, window)), extra, without)
+    templates = changed(owner, _ner_templates(_words_around(owner, window), _pairs(1)), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 
@@ -171,9 +161,50 @@ def tagger_features_v2(
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Words, affixes, shapes and character n-grams around the token, for one tag per token (``spacy_crf.tagger_features.v2``).
-    Parameters as of `ner_features_v2`."""
+    Parameters as of `ner_features_v3`."""
     owner = "spacy_crf.tagger_features.v2"
-    templates = changed(owner, _tagger_templates(_words_around(owner, window)), extra, without)
+    templates = changed(owner, _tagger_templates(_words_around(owner, window), _pairs(1)), extra, without)
+    return FeatureSet(templates, transitions, padding, functions)
+
+
+def ner_features_v3(
+    extra: Optional[list[str]] = None,
+    without: Optional[list[str]] = None,
+    window: int = 2,
+    padding: bool = False,
+    transitions: Optional[list[str]] = None,
+    functions: Optional[dict[str, Any]] = None,
+) -> FeatureSet:
+    """Words, alone and up to three in a row, shapes, affixes and character n-grams around the token, for entities
+    (``spacy_crf.ner_features.v3``).
+
+    extra (List[str]): More templates, such as ``in:cities[-1..1]``.
+    without (List[str]): Templates to leave out, such as ``shape[-2..2]``.
+    window (int): How many words before and behind the token are read.
+    padding (bool): Positions outside the sequence have values of their own.
+    transitions (List[str]): Templates whose features weigh pairs of tags.
+    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
+    """
+    owner = "spacy_crf.ner_features.v3"
+    reach = _words_around(owner, window)
+    templates = changed(owner, _ner_templates(reach, [*_pairs(reach), *_triples(reach)]), extra, without)
+    return FeatureSet(templates, transitions, padding, functions)
+
+
+def tagger_features_v3(
+    extra: Optional[list[str]] = None,
+    without: Optional[list[str]] = None,
+    window: int = 2,
+    padding: bool = True,
+    transitions: Optional[list[str]] = None,
+    functions: Optional[dict[str, Any]] = None,
+) -> FeatureSet:
+    """Words, alone and in a row, affixes, shapes and character n-grams around the token, for one tag per token
+    (``spacy_crf.tagger_features.v3``). Parameters as of `ner_features_v3`."""
+    owner = "spacy_crf.tagger_features.v3"
+    reach = _words_around(owner, window)
+    words_in_a_row = [*_pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]
+    templates = changed(owner, _tagger_templates(reach, words_in_a_row), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 

@@ -36,7 +36,7 @@ def _at_both_ends(templates: list[str]) -> list[str]:
 
 
 SEGMENT_TEMPLATES = ["seg.length", "seg.lower", "seg.shape", *_at_both_ends(_AT_BOTH_ENDS)]
-# Where tokens have `ner_features.v2`, flags at both ends, as far as they hold, gain another 0.2 F1 on cora_refs in
+# Where tokens have `ner_features.v3`, flags at both ends, as far as they hold, gain another 0.2 F1 on cora_refs in
 # cross-validation. Character n-grams, words without digits, and pairs of words outside made no difference beyond chance there and
 # on usaddress; all of these together lost 1.0 on one fold.
 _SEGMENT_TEMPLATES_V2 = [
@@ -71,7 +71,7 @@ def segment_features_v2(
     patterns: Optional[dict[str, Any]] = None,
     functions: Optional[dict[str, Any]] = None,
 ) -> SegmentFeatureSet:
-    """Features of whole segments, for use beside ``spacy_crf.ner_features.v2`` (``spacy_crf.segment_features.v2``).
+    """Features of whole segments, for use beside ``spacy_crf.ner_features.v3`` (``spacy_crf.segment_features.v2``).
 
     extra (List[str]): More templates, such as ``seg.near:cities``.
     without (List[str]): Templates to leave out, such as ``seg.lower``.

@@ -136,7 +136,7 @@ def _made(make: "Callable[..., CRFPipe]", factory: str, nlp: Language, **setting
         **PREDICTION,
         **SUPERVISION,
         **STAGES,
-        **_defaults("LinearChain", "ner_features.v2", "spacy.ner_scorer"),
+        **_defaults("LinearChain", "ner_features.v3", "spacy.ner_scorer"),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
@@ -161,7 +161,7 @@ def make_crf_ner(
     kept, and the rest is decoded around them.
 
     model (Model[List[Doc], ChainScores]): Scores of the tags: `spacy_crf.LinearChain.v1`, whose emissions are sparse features
-        (`spacy_crf.ner_features.v2` by default) or neural.
+        (`spacy_crf.ner_features.v3` by default) or neural.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     scheme (str): How entities are spelt as tags: "BILUO", the default, "BIO", "IOB1", or "IO", which can't tell neighbours of
         one label apart; "auto" for BIO where the training data has few and short entities of a label, else BILUO. A saved model
@@ -183,7 +183,7 @@ def make_crf_ner(
         **PREDICTION,
         **SUPERVISION,
         **STAGES,
-        **_defaults("LinearChain", "tagger_features.v2", "spacy_crf.tagger_scorer"),
+        **_defaults("LinearChain", "tagger_features.v3", "spacy_crf.tagger_scorer"),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
 )
@@ -209,7 +209,7 @@ def make_crf_tagger(
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
 
     model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v1`, whose emissions are sparse features
-        (`spacy_crf.tagger_features.v2` by default) or neural.
+        (`spacy_crf.tagger_features.v3` by default) or neural.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     attribute (str): Where labels are read and written: "tag", the default, "pos", "morph", or the name of a Token extension
         that is set before the pipeline is built.
@@ -230,7 +230,7 @@ def make_crf_tagger(
         **PREDICTION,
         **SUPERVISION,
         **STAGES,
-        **_defaults("SemiMarkov", "ner_features.v2", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
+        **_defaults("SemiMarkov", "ner_features.v3", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )

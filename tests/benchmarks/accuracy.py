@@ -78,7 +78,7 @@ def compare(name: str, *, fresh: bool) -> list[object]:
 def config(name: str) -> dict[str, Any]:
     """What the files in configs/ have."""
     entities = SETS[name].entities
-    preset = f"spacy_crf.{'ner' if entities else 'tagger'}_features.v2"
+    preset = f"spacy_crf.{'ner' if entities else 'tagger'}_features.v3"
     features = {"@misc": preset, "extra": EXTRA.get(name, [])}
     return {"model": {"emissions": {"features": features}}, **({"scheme": "auto"} if entities else {})}
 

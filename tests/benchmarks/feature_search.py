@@ -1,4 +1,4 @@
-"""What changes of a preset gain where no test has been: ``python -m tests.benchmarks.feature_search --variants v1,v2``.
+"""What changes of a preset gain where no test has been: ``python -m tests.benchmarks.feature_search --variants v1,v2,v3``.
 
 Small sets are cut into folds of their training data, of the others some sentences train and others (of dev, where there is one)
 test. What is known from an earlier run is not measured again: delete the file that is named to begin anew.
@@ -27,7 +27,7 @@ TAGS = ("ud_ewt_xpos",)
 class Variant:
     """How a pipeline differs from one with the preset of version 2."""
 
-    preset: str = "v2"
+    preset: str = "v3"
     features: dict[str, Any] = field(default_factory=dict)
     component: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, float] = field(default_factory=dict)
@@ -45,7 +45,8 @@ _FLAGS = ["if:is_title[-2..2]", "if:is_upper[-2..2]", "if:is_digit[-2..2]", "if:
 _TRIPLES = [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in (-1, 0, 1)]
 VARIANTS = {
     "v1": Variant("v1"),
-    "v2": Variant(),
+    "v2": Variant(preset="v2"),
+    "v3": Variant(),
     "bio": Variant(component={"scheme": "BIO"}),
     "padding": Variant(features={"padding": True}),
     "window 1": Variant(features={"window": 1}),

@@ -114,7 +114,7 @@ def compare_dictionaries(name: str, resamples: int) -> list[object]:
 
 
 def chain_extra(templates: list[str]) -> dict[str, Any]:
-    return {"model": {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v2", "extra": templates}}}}
+    return {"model": {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v3", "extra": templates}}}}
 
 
 def segments_extra(templates: list[str]) -> dict[str, Any]:
