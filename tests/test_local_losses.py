@@ -464,6 +464,9 @@ def test_a_component_learns(loss):
     assert sum(right) >= (5 if loss is BesagPseudoLikelihood else 6)
 
 
+PRESETS = {"emissions": "ner", "segments": "segment"}
+
+
 @each
 def test_wrong_spans_of_a_component(loss, caplog):
     """Left out where the loss sums over what the annotation leaves open, and named where it does not."""
@@ -471,7 +474,9 @@ def test_wrong_spans_of_a_component(loss, caplog):
     for key in (None, "wrong"):
         nlp = spacy.blank("en")
         settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1"}, "incorrect_spans_key": key}
-        pipe = nlp.add_pipe("semicrf_ner", config=settings)
+        # The more features say that it is a name, the less one text can say against them
+        features = {name: {"features": {"@misc": f"spacy_crf.{of}_features.v1"}} for name, of in PRESETS.items()}
+        pipe = nlp.add_pipe("semicrf_ner", config={**settings, "model": features})
         reference = Doc(nlp.vocab, words=words)
         reference.spans["wrong"] = [Span(reference, 0, 2, "PER")]
         examples = [*ner_examples(nlp), Example(Doc(nlp.vocab, words=words), reference)]
