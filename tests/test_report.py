@@ -8,6 +8,7 @@ import math
 import re
 from html.parser import HTMLParser
 
+import catalogue
 import numpy as np
 import pytest
 import spacy
@@ -19,7 +20,7 @@ from spacy.training import Example
 
 from spacy_crf.pipeline.annotation.annotation import Mention
 from spacy_crf.report import figures, suspects
-from spacy_crf.report.cases import KINDS, judge, match
+from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
 from spacy_crf.report.page import Subject, parts, render
 
 from .test_commands import run
@@ -229,6 +230,22 @@ def test_mistakes_are_explained(judged):
         (feature, contribution) for contribution, feature, _, _ in rows
     ]
     assert len(reasons(judged, 2)) == 2
+
+
+@pytest.mark.issue(15)
+def test_only_what_has_no_rival_is_left_unexplained(nlp, monkeypatch):
+    """Any ValueError passed for that, also spaCy's about an installation that is out of date."""
+    from spacy_crf.report.why import reasons
+
+    ner = nlp.get_pipe("crf_ner")
+    doc = Doc(nlp.vocab, words=["Bob", "left", "Ann", "Lee"], sent_starts=[True, False, False, True])
+    found, crossing = Mention(0, 3, "PER", 0.9), Mention(9, 16, "PER", 0.1)
+    cases = [Case(0, "missed", crossing, None), Case(0, "spurious", None, found)]
+    judged = Judged(ner, [Example(doc, doc)], cases, [doc.text])
+    assert list(reasons(judged)) == [1]
+    monkeypatch.setattr(type(ner), "explain", lambda *_: catalogue.create("test").get("nothing"))
+    with pytest.raises(catalogue.RegistryError):
+        reasons(judged)
 
 
 def test_the_component_stays_as_it_is(nlp):

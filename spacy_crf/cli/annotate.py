@@ -27,7 +27,6 @@ from .main import (
     choice,
     load_pipeline,
     our_pipes,
-    tell_probabilities,
     told_briefly,
 )
 from .raw_texts import Item, of_lines, of_source
@@ -169,6 +168,8 @@ def _without_annotation(item: Item, place: str) -> Item:
 
 
 def _records(nlp: Language, items: Iterable[Item], options: Options, component: Optional[str]) -> Iterator[Record]:
+    from ..pipeline.prediction import tell_probabilities
+
     pipes = our_pipes(nlp, component, Errors.CRF710)
     tell_probabilities(pipes)
     for doc, item in nlp.pipe(((item["text"], item) for item in items), as_tuples=True):

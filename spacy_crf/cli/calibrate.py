@@ -15,7 +15,6 @@ from .main import (
     load_pipeline,
     our_pipes,
     print_table,
-    tell_probabilities,
     told_briefly,
 )
 from .reading import read_examples
@@ -43,6 +42,8 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     component (str): Only this one.
     RAISES (ValueError): If no component gives probabilities.
     """
+    from ..pipeline.prediction import tell_probabilities
+
     pipes = our_pipes(nlp, component, Errors.CRF710)
     tell_probabilities(pipes)
     scores = nlp.evaluate(read_examples(data, nlp))

@@ -110,15 +110,6 @@ def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
     return doc
 
 
-def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
-    """From now on each span that they find has its ``crf_prob``."""
-    from ..pipeline.prediction import register_extension
-
-    register_extension()
-    for pipe in pipes:
-        pipe.cfg["confidence"] = True
-
-
 def print_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, n_texts: int = 0, bold: Any = None
 ) -> None:

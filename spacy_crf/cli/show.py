@@ -12,7 +12,7 @@ from wasabi import msg, table
 
 from ..errors import Errors
 from .formats.source import read_lines
-from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, tell_probabilities, told_briefly
+from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
 from .raw_texts import of_lines
 
 
@@ -33,6 +33,7 @@ def show_cli(
         nlp, docs = load_pipeline(model, code), []
         if html is not None:
             from ..pipeline.crf_pipe import CRFPipe
+            from ..pipeline.prediction import tell_probabilities
 
             tell_probabilities(pipe for _, pipe in nlp.pipeline if isinstance(pipe, CRFPipe))
         for doc in nlp.pipe(texts or _read_texts()):

@@ -12,7 +12,7 @@ from ..pipeline.arguments import labelling
 from ..schemes import NO_SEGMENTS, Segments
 from .events import Place, events_of
 from .explanation import Explanation, Row, SpanOf
-from .question import Question, Sides
+from .question import NothingToCompare, Question, Sides
 from .reading import Reading
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Asking:
     def _check(self, begin: int, end: int) -> None:
         text, name = self._doc[begin:end].text, self._pipe.name
         if ((self._starts > begin) & (self._starts < end)).any():
-            raise ValueError(Errors.CRF837.format(name=name, span=text))
+            raise NothingToCompare(Errors.CRF837.format(name=name, span=text))
         if self._pipe.annotation.spans_are_tokens and end - begin > 1:
             raise ValueError(Errors.CRF839.format(name=name, span=text, n=end - begin))
 
@@ -132,7 +132,7 @@ class _Asking:
             raise ValueError(Errors.CRF843.format(name=self._pipe.name, against=against))
         best = self._pipe.n_best(self._doc, 2)
         if len(best) < 2:
-            raise ValueError(Errors.CRF838.format(name=self._pipe.name, what="lacks"))
+            raise NothingToCompare(Errors.CRF838.format(name=self._pipe.name, what="lacks"))
         (_, ours), (_, theirs) = best
         [first, _], (second, told) = self._only(ours), self._only(theirs if against is None else against)
         return Sides([first], [second], slice(0, len(self._doc))), f"against {told}"

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
 
 
+class NothingToCompare(ValueError):
+    """No possible labelling has, or none lacks, what is to be explained."""
+
+
 class Sides(NamedTuple):
     """Clamps that exclude each other: of the labellings that a decision is for, and of those that it is against."""
 
@@ -52,7 +56,7 @@ class Question:
     docs (DocBatch): Of a single Doc.
     reading (Reading): Its scores.
     sides (Sides): The two kinds.
-    RAISES (ValueError): CRF838 if there is no labelling of one of them.
+    RAISES (NothingToCompare): CRF838 if there is no labelling of one of them.
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, reading: Reading, sides: Sides):
@@ -106,7 +110,7 @@ class Question:
         n_having = len(self.sides.having)
         for some, what in ((log_z[:n_having], "has"), (log_z[n_having:], "lacks")):
             if not (some > -np.inf).any():
-                raise ValueError(Errors.CRF838.format(name=self.pipe.name, what=what))
+                raise NothingToCompare(Errors.CRF838.format(name=self.pipe.name, what=what))
         return Measured(work, log_z, n_having)
 
     def uses(self, measured: Measured, shares: Floats) -> Any:
@@ -135,7 +139,9 @@ class Question:
         if self.ruled is not None:
             ours, theirs = self.ruled.best(self.sides.having), self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
-                raise ValueError(Errors.CRF838.format(name=self.pipe.name, what="has" if ours is None else "lacks"))
+                raise NothingToCompare(
+                    Errors.CRF838.format(name=self.pipe.name, what="has" if ours is None else "lacks")
+                )
             return ours.path, theirs.path, ours.score - theirs.score
         found = self._structure.viterbi(self.measure().work)
         scores, paths = found.scores.reshape(self.n_clamps, -1).sum(axis=1), found.states.reshape(self.n_clamps, -1)

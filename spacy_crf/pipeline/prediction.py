@@ -110,6 +110,13 @@ def register_extension() -> None:
         Span.set_extension("crf_prob", default=None)
 
 
+def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
+    """From now on each span that they find has its ``crf_prob``."""
+    register_extension()
+    for pipe in pipes:
+        pipe.cfg["confidence"] = True
+
+
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
     """Sets ``span._.crf_prob`` of the spans found. Those that were present keep what they have, and are certain if that is
     nothing."""

@@ -9,7 +9,7 @@ from spacy.training import Example
 
 from ..pipeline.annotation.annotation import Mention
 from ..pipeline.crf_pipe import CRFPipe
-from ..pipeline.prediction import register_extension
+from ..pipeline.prediction import tell_probabilities
 
 # What a case is, and how it is said
 KINDS = {
@@ -64,9 +64,7 @@ def judge(nlp: Language, pipes: Sequence[CRFPipe], examples: Iterable[Example]) 
     examples (Iterable[Example]): Annotated texts.
     RETURNS (list[Judged]): For each component.
     """
-    register_extension()
-    for pipe in pipes:
-        pipe.cfg["confidence"] = True
+    tell_probabilities(pipes)
     examples = list(examples)
     docs = nlp.pipe(example.predicted.copy() for example in examples)
     compared = [Example(doc, example.reference) for doc, example in zip(docs, examples)]

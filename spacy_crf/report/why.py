@@ -1,5 +1,6 @@
 """Why a component makes its mistakes."""
 
+from ..explain.question import NothingToCompare
 from .cases import Case, Judged, certainty
 
 MOST = 200  # mistakes that are explained, the surest
@@ -29,7 +30,7 @@ def _reasons(judged: Judged, case: Case) -> list[Reason]:
         return []  # it is of another tokenization
     try:
         explanation = judged.pipe.explain(doc, *spans)
-    except ValueError:  # there is no labelling with one of them, such as an entity that crosses sentences
+    except NothingToCompare:  # such as an entity that crosses sentences
         return []
     rows = explanation.table(TOP)[:TOP]
     return [(feature, words, float(contribution)) for contribution, feature, words, _ in rows]
