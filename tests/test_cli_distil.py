@@ -1,6 +1,7 @@
 """``spacy crf distil``: a teacher, raw texts, and a student that learns from what the one says of the others."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.distil import RawText, Teacher, distil, find_teacher
+from spacy_crf.cli.distil import Teacher, distil, find_teacher
+from spacy_crf.cli.raw_texts import RawText
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities, ner_examples, plain, tag_examples
@@ -183,6 +185,17 @@ def test_what_goes_wrong_names_the_line(teacher, tmp_path, monkeypatch, n_proces
     assert done.exit_code == 1 and output.read_bytes() == b"before"
     said = " ".join(done.output.split())
     assert "CRF831" in said and "line 2" in said and "'test_distil_breaks': no such thing" in said, done.output
+
+
+@pytest.mark.issue(15)
+def test_broken_json_is_no_text_wherever_it_stands(teacher, tmp_path, monkeypatch):
+    """From the standard input, and in a file of another name, a line that was cut off was annotated as it is."""
+    monkeypatch.setattr("spacy_crf.cli.distil.load_pipeline", lambda *_: teacher)
+    raw = '{"text": "Ann Lee"}\n{"text": "Bob'
+    (tmp_path / "raw.txt").write_text(raw, encoding="utf8")
+    for source, place in ((tmp_path / "raw.txt", "raw.txt, line 2"), ("-", "the standard input, line 2")):
+        done = run("teacher", source, "-o", tmp_path / "corpus.spacy", input=raw)
+        assert done.exit_code == 1 and re.search(f"CRF701:.*{place}", " ".join(done.output.split())), done.output
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,8 @@ def test_calibrate_and_update_say_what_is_wrong_with_data(files, tmp_path, name,
         ('{"spans": []}\n', "CRF709: the standard input, line 1"),
         ('Bob\n{"text": 1}\n', "CRF709: the standard input, line 2"),
         (b"caf\xe9\n", "CRF701: the standard input, line 1"),
+        ('Bob\n{"text": "cut o', "CRF701: the standard input, line 2"),
+        ("{'text': 'Bob'}", "CRF701: the standard input, line 1"),
     ],
 )
 def test_show_says_what_is_wrong_with_texts(files, stdin, says):

@@ -15,7 +15,6 @@ from spacy.tokens import Doc
 from wasabi import msg
 
 from ..errors import Errors, shown
-from .formats.source import Source, read_lines
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, check_spans, probability
 from .formats.writers import Annotated as Found
@@ -29,7 +28,7 @@ from .main import (
     our_pipes,
     told_briefly,
 )
-from .raw_texts import Item, of_lines, of_source
+from .raw_texts import STANDARD, Item, read_items
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 FormatName = choice("FormatName", WRITERS)
 Order = choice("Order", ("uncertainty",))
-_STANDARD = "-"  # input or output
 
 
 class Options(NamedTuple):
@@ -82,11 +80,11 @@ def annotate_cli(
     from rich.progress import Progress
 
     options = Options(format_.value, sort is not None, min_prob)
-    is_file, from_file = str(output_path) != _STANDARD, str(input_path) != _STANDARD
+    is_file = str(output_path) != STANDARD
     with told_briefly(), Progress(console=Console(stderr=True), transient=True) as progress:
         if is_file:
             check_writable(output_path)
-        items = _with_bar(Source(input_path), progress) if from_file else _of_standard_input()
+        items = _items(input_path, progress)
         nlp = load_pipeline(model, code)
         name = f"{model} {input_path} {component}"
         if is_file:
@@ -144,15 +142,9 @@ def annotate_to(
 # ------------------------------------------------------------------------------------------------------------ texts
 
 
-def _with_bar(source: Source, progress: "Progress") -> Iterator[Item]:
-    task = progress.add_task("annotating", total=source.size)
-    for place, item in of_source(source):
-        progress.update(task, completed=source.position)
-        yield _without_annotation(item, place)
-
-
-def _of_standard_input() -> Iterator[Item]:
-    for place, item in of_lines(read_lines(sys.stdin.buffer, "the standard input")):
+def _items(path: Path, bars: "Progress") -> Iterator[Item]:
+    task = bars.add_task("annotating", total=None)
+    for place, item in read_items(path, lambda done, total: bars.update(task, completed=done, total=total)):
         yield _without_annotation(item, place)
 
 

@@ -11,14 +11,13 @@ import spacy
 import typer
 from spacy.cli._util import import_code
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
 from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
 from ..sealed import write_whole
-from .formats.source import read_lines
 from .main import CodeOption, app, check_writable, load_pipeline, told_briefly
+from .raw_texts import read_raw
 
 if TYPE_CHECKING:
     from spacy.vectors import Vectors
@@ -219,47 +218,9 @@ def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter"
     """RAISES (ValueError): CRF949 if there are no words."""
     from ..features.brown import WordCounter
 
-    counter, total, before = WordCounter(nlp.vocab.strings), sum(path.stat().st_size for path in paths), 0
-    for path in paths:
-        for n, (at, doc) in enumerate(raw_docs(path, nlp)):
-            counter.add(doc)
-            if n % 256 == 0:
-                progress("reading", before + at, total)
-        before += path.stat().st_size
+    counter = WordCounter(nlp.vocab.strings)
+    for text in read_raw(paths, nlp, lambda done, total: progress("reading", done, total)):
+        counter.add(text.doc)
     if not counter.n_words:
         raise ValueError(Errors.CRF949.format(paths=", ".join(map(str, paths))))
     return counter
-
-
-def raw_docs(path: Path, nlp: Language) -> Iterator[tuple[int, Doc]]:
-    """The texts of a file, and how many of its bytes were read."""
-    if path.suffix == ".spacy":
-        try:
-            docs = list(DocBin().from_disk(path).get_docs(nlp.vocab))
-        except Exception as error:  # whatever zlib and msgpack raise
-            raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
-        yield from ((0, doc) for doc in docs)
-        return
-    with path.open("rb") as file:
-        at = 0
-        for place, line in read_lines(file, str(path)):
-            at += len(line) + 1
-            if line.strip():
-                text = _text_of(line, place) if path.suffix == ".jsonl" else line
-                try:
-                    yield at, nlp.make_doc(text)
-                except UnicodeEncodeError as error:
-                    reason = f"its text is no Unicode ({error.reason})"
-                    raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
-
-
-def _text_of(line: str, place: str) -> str:
-    """RAISES (ValueError): CRF701 or CRF709 for a line without a text."""
-    try:
-        item = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
-    text = item.get("text") if isinstance(item, dict) else item
-    if not isinstance(text, str):
-        raise ValueError(Errors.CRF709.format(place=place))
-    return text

@@ -1,7 +1,6 @@
 """A pipeline annotates raw texts with its probabilities, for a faster one that learns from them (`spacy_crf.SoftLabels.v1`)."""
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, Optional
 
@@ -14,18 +13,12 @@ from .. import checks
 from ..errors import Errors
 from ..sealed import write_whole
 from ..types import SOFT_LABELS
-from .formats.source import Source, read_lines
 from .main import CodeOption, app, check_writable, load_pipeline, told_briefly
-from .raw_texts import of_lines, of_source
+from .raw_texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
 _SOFTENER = "spacy_crf_softener"  # the component that is put behind the teacher
 Soft = list[tuple[int, int, str, float]]  # first token, token behind, label, probability
-
-
-class RawText(NamedTuple):
-    place: str
-    doc: Optional[Doc]
 
 
 class Teacher(NamedTuple):
@@ -75,7 +68,7 @@ def distil_cli(
         docs, n_spans = DocBin(), 0
         with Progress(transient=True) as bars:
             task = bars.add_task("annotating", total=None)
-            raw = read_raw(texts, found.nlp, lambda done, total: bars.update(task, completed=done, total=total))
+            raw = read_raw([texts], found.nlp, lambda done, total: bars.update(task, completed=done, total=total))
             for text in distil(found, raw, labels=wanted, min_prob=min_prob, n_process=n_process):
                 docs.add(text.doc)
                 n_spans += len(text.doc.spans[SOFT_LABELS])
@@ -170,39 +163,6 @@ def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn
     places = [doc._context.place for doc in docs if doc._context is not None]
     place = f"{places[0]} to {places[-1].rpartition(', ')[2]}" if len(places) > 1 else "".join(places) or "a text"
     raise ValueError(Errors.CRF831.format(place=place, name=name, reason=error or type(error).__name__)) from error
-
-
-def read_raw(path: Path, nlp: Language, progress: Callable[[int, int], Any] = lambda *_: None) -> Iterator[RawText]:
-    """The texts of a file: JSONL, ``.spacy``, or one a line. Those without words are left out.
-
-    path (Path): "-" for the standard input.
-    nlp (Language): Its tokenizer is used.
-    progress (Callable): Told how much was read, and how much there is.
-    RAISES (ValueError): With file and line, if one can't be read.
-    """
-    if path.suffix == ".spacy":
-        try:
-            docs = list(DocBin().from_disk(path).get_docs(nlp.vocab))
-        except Exception as error:  # whatever zlib and msgpack raise
-            raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
-        for number, doc in enumerate(docs, start=1):
-            progress(number, len(docs))
-            yield RawText(f"{path}, text {number}", doc)
-        return
-    source = None if str(path) == "-" else Source(path)
-    items = of_lines(read_lines(sys.stdin.buffer, "the standard input")) if source is None else of_source(source)
-    for place, item in items:
-        if source is not None:
-            progress(source.position, source.size)
-        if item["text"].strip():
-            yield RawText(place, _tokenized(item["text"], nlp, place))
-
-
-def _tokenized(text: str, nlp: Language, place: str) -> Doc:
-    try:
-        return nlp.make_doc(text)
-    except ValueError as error:  # too long, or no Unicode
-        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
 
 
 # ------------------------------------------------------------------------------------------- in the teacher's processes

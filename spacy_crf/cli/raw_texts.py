@@ -1,41 +1,108 @@
-"""Texts to be processed: one a line, or in JSON with what came with them."""
+"""Raw texts for commands: one a line, or in JSON with what came with them; with their tokens in .spacy files."""
 
-import json
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import Any
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
 
 from ..errors import Errors
-from .formats.source import Source
+from .formats.source import Source, parsed, read_lines
+
+STANDARD = "-"  # input or output
+_STEPS = 1000  # of a progress bar
+_OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # a line that is meant to be a JSON object
 
 Item = dict[str, Any]  # with its "text"
+Progress = Callable[[int, int], Any]  # told how much was read, and how much there is
 
 
-def of_source(source: Source) -> Iterator[tuple[str, Item]]:
-    """The items of a file with their places: lines that are texts if it is no JSON.
+class RawText(NamedTuple):
+    place: str
+    doc: Optional[Doc]
 
+
+def _silent(done: int, total: int) -> None:
+    pass
+
+
+def read_raw(paths: Iterable[Path], nlp: Language, progress: Progress = _silent) -> Iterator[RawText]:
+    """The texts of files: JSONL, ``.spacy``, or one a line. Those without words are left out.
+
+    nlp (Language): Its tokenizer is used.
+    RAISES (ValueError): With file and line, if one can't be read.
+    """
+    sizes = [(path, 0 if str(path) == STANDARD else path.stat().st_size) for path in paths]
+    total, before = sum(size for _, size in sizes), 0
+    for path, size in sizes:
+        if path.suffix == ".spacy":
+            yield from _docs(path, nlp)
+        else:
+            for place, item in read_items(path, _behind(progress, before, total)):
+                if item["text"].strip():
+                    yield RawText(place, _tokenized(item["text"], nlp, place))
+        before += size
+        progress(before, total)
+
+
+def _behind(progress: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: progress(before + done, total)
+
+
+def _docs(path: Path, nlp: Language) -> Iterator[RawText]:
+    try:
+        docs = list(DocBin().from_disk(path).get_docs(nlp.vocab))
+    except Exception as error:  # whatever zlib and msgpack raise
+        raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
+    for number, doc in enumerate(docs, start=1):
+        yield RawText(f"{path}, text {number}", doc)
+
+
+def _tokenized(text: str, nlp: Language, place: str) -> Doc:
+    try:
+        return nlp.make_doc(text)
+    except ValueError as error:  # too long, or no Unicode
+        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+
+
+def read_items(path: Path, progress: Progress = _silent) -> Iterator[tuple[str, Item]]:
+    """The texts of a file with their places, and with what else JSON says of them. Lines are texts if the file is no JSON.
+
+    path (Path): "-" for the standard input.
     RAISES (ValueError): With the place, if one can't be read.
     """
-    if not source.is_json():
-        yield from of_lines(source.lines())
+    if str(path) == STANDARD:
+        yield from _of_lines(_standard_input())
         return
-    for place, value in source.items():
+    source, told = Source(path), 0
+    items = source.items() if source.is_json() else _of_lines(source.lines())
+    for place, value in items:
+        if source.position - told >= source.size // _STEPS:
+            told = source.position
+            progress(told, source.size)
         yield place, _checked(value, place)
 
 
-def of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Item]]:
+def _standard_input() -> Iterator[tuple[str, str]]:
+    if sys.stdin.isatty():
+        print("Reading texts, one a line; the end of the file (Ctrl-D) ends them", file=sys.stderr)
+    return read_lines(sys.stdin.buffer, "the standard input")
+
+
+def _of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Item]]:
     """Lines of texts or of JSON objects, which may take turns."""
     for place, line in lines:
         text = line.strip()
-        value: Any = {"text": text}
-        if text.startswith("{"):
-            with suppress(json.JSONDecodeError, RecursionError):  # a text that begins so
-                value = json.loads(text)
         if text:
-            yield place, _checked(value, place)
+            yield place, _checked(parsed(text, place) if _OBJECT.match(text) else {"text": text}, place)
 
 
 def _checked(value: Any, place: str) -> Item:
+    if isinstance(value, str):
+        return {"text": value}
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise ValueError(Errors.CRF709.format(place=place))
     return value

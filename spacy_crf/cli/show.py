@@ -1,7 +1,5 @@
 """What a trained pipeline finds in a few texts."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Optional
@@ -11,9 +9,8 @@ from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from ..errors import Errors
-from .formats.source import read_lines
 from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
-from .raw_texts import of_lines
+from .raw_texts import STANDARD, read_items
 
 
 @app.command("show")
@@ -36,7 +33,7 @@ def show_cli(
             from ..pipeline.prediction import tell_probabilities
 
             tell_probabilities(pipe for _, pipe in nlp.pipeline if isinstance(pipe, CRFPipe))
-        for doc in nlp.pipe(texts or _read_texts()):
+        for doc in nlp.pipe(texts or (item["text"] for _, item in read_items(Path(STANDARD)))):
             docs.append(doc)
             print(f"\n{doc.text}")
             print(indent(table(_rows(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
@@ -47,14 +44,6 @@ def show_cli(
 
             html.write_text(render(docs, page=True, jupyter=False) or "", encoding="utf8")
             msg.good(f"Marked texts in {html}")
-
-
-def _read_texts() -> Iterator[str]:
-    """The texts of the standard input: lines, or what is under "text" in lines that are JSON objects."""
-    if sys.stdin.isatty():
-        msg.info("Reading texts, one a line; the end of the file (Ctrl-D) ends them")
-    for _, item in of_lines(read_lines(sys.stdin.buffer, "the standard input")):
-        yield item["text"]
 
 
 def _rows(doc: Doc) -> list[tuple[str, ...]]:

@@ -14,8 +14,9 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
-from .clusters import Progress, progress_bars, raw_docs, tokenizer
+from .clusters import Progress, progress_bars, tokenizer
 from .main import CodeOption, app, check_writable, choice, told_briefly
+from .raw_texts import read_raw
 
 OWNER = "spacy crf vectors"
 METHODS = ("cbow", "skipgram")
@@ -119,14 +120,10 @@ def vectors_of_texts(texts: list[Path], settings: Settings, *, lang: str = "en",
 
 def _write_words(texts: list[Path], output: Path, nlp: Language, progress: Progress) -> int:
     """A text a line, its words between spaces. RETURNS (int): How many words there are."""
-    n_words, total, before = 0, sum(path.stat().st_size for path in texts), 0
+    n_words = 0
     with output.open("w", encoding="utf8") as file:
-        for path in texts:
-            for n, (at, doc) in enumerate(raw_docs(path, nlp)):
-                words = " ".join(token.text for token in doc).split()
-                n_words += len(words)
-                file.write(" ".join(words) + "\n")
-                if n % 256 == 0:
-                    progress("reading", before + at, total)
-            before += path.stat().st_size
+        for text in read_raw(texts, nlp, lambda done, total: progress("reading", done, total)):
+            words = " ".join(token.text for token in text.doc).split()
+            n_words += len(words)
+            file.write(" ".join(words) + "\n")
     return n_words

@@ -61,7 +61,7 @@ class Source:
         else:
             for place, line in self.lines():
                 if line.strip():
-                    yield Item(place, _parsed(line, place))
+                    yield Item(place, parsed(line, place))
 
     def head_lines(self) -> list[str]:
         """The first lines that are not empty."""
@@ -117,7 +117,8 @@ def read_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Ite
         yield place, text.rstrip("\r\n")
 
 
-def _parsed(text: str, place: str) -> Any:
+def parsed(text: str, place: str) -> Any:
+    """A value of JSON. RAISES (ValueError): CRF701 with the place, if it is none."""
     try:
         return json.loads(text, object_pairs_hook=_without_twins)
     except (ValueError, RecursionError) as error:
