@@ -17,7 +17,7 @@ from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_sem
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "checks", "types", "schemes", "arrays", "sealed"),
+    ("errors", "checks", "types", "schemes", "arrays", "sealed", "dollars"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),

@@ -9,6 +9,7 @@ from itertools import pairwise, permutations
 import pytest
 import spacy
 import srsly
+from spacy.tokens import Doc
 from spacy.util import registry
 
 from spacy_crf import sealed
@@ -385,3 +386,32 @@ def test_models_of_before_are_read(trained):
     again = spacy.blank("en")
     again.add_pipe("semicrf_ner", name="it", config=VARIANTS["matches"][1]).from_bytes(header + payload)
     assert _says(again) == _says(nlp)
+
+
+@pytest.mark.issue(15)
+def test_dollars_are_not_doubled_by_the_config(tmp_path):
+    """spaCy writes `$` as `$$`, and reads it back so: rules meant something else, and patterns of segments were refused."""
+    rules = [
+        {"rule": "always_on", "label": "ORG", "phrases": ["$"]},
+        {"rule": "never_on", "label": "PER", "pattern": [[{"TEXT": {"REGEX": "^A\\w+$"}}]]},
+        {"rule": "never_on", "label": "GPE", "phrases": ["$$"]},
+    ]
+    model = {"segments": {"features": {"extra": ["seg.matches:x"], "patterns": {"x": [{"TEXT": "$"}]}}}}
+    constraints = {"@misc": "spacy_crf.constraints.v1", "rules": rules}
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("semicrf_ner", config={"model": model, "constraints": constraints})
+    pipe.initialize(lambda: ner_examples(nlp), nlp=nlp)
+    pipe.add_rule({"rule": "never_on", "label": "ORG", "phrases": ["US$"]})
+    tables, docs = pipe.constraints.tables, [Doc(nlp.vocab, words=["Ann", "paid", "$", "."])]
+    for folder in (tmp_path / "once", tmp_path / "twice"):
+        nlp.to_disk(folder)
+        nlp = spacy.load(folder)
+        pipe = nlp.get_pipe("semicrf_ner")
+        assert pipe.constraints.tables == tables
+        assert pipe.model.get_ref("segments").attrs["segment_features"].feature_set.patterns["x"] == [[{"TEXT": "$"}]]
+        assert (2, 3, "ORG") in entities(nlp(plain(docs[0])))
+    # The config has the last word about rules that are others
+    config = (folder / "config.cfg").read_text().replace("$$$$$$$$", "Yen").replace("$$$$", "Euro")
+    (folder / "config.cfg").write_text(config.replace('"TEXT": "Euro"', '"TEXT": "$"'))
+    phrases = [rule.get("phrases") for rule in spacy.load(folder).get_pipe("semicrf_ner").constraints.tables]
+    assert phrases == [["Euro"], None, ["Yen"], ["US$"]]

@@ -207,6 +207,11 @@ class SegmentFeatureSet:
         """The patterns that templates name."""
         return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in sorted(self.named(["matches"]))}
 
+    def with_patterns(self, spelled: dict[str, str]) -> "SegmentFeatureSet":
+        """The same with patterns as `spelled_patterns` gave them."""
+        read = {name: srsly.json_loads(patterns) for name, patterns in spelled.items()}
+        return SegmentFeatureSet(list(map(str, self.templates)), {**self.patterns, **read}, self.functions)
+
     def named(self, kinds: Collection[str]) -> list[str]:
         """What parts of some kinds name, each once."""
         return list(dict.fromkeys(name for t in self.templates for kind, name, _ in t.parts if kind in kinds))

@@ -13,6 +13,7 @@ from thinc.api import Model, NumpyOps
 
 from .. import checks
 from ..arrays import ranges
+from ..dollars import is_written
 from ..errors import Errors, announcements
 from ..features.clusters import Clusters
 from ..features.columns import TokenColumns
@@ -110,8 +111,11 @@ class SegmentFeatures(SparseFeatures):
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
         """RAISES (ValueError): CRF510 if the patterns are not those the model was trained with."""
         patterns = self.feature_set.spelled_patterns()
-        if data.get("patterns", patterns) != patterns:  # earlier models don't say
-            raise ValueError(Errors.CRF510.format(setting="patterns", saved=data["patterns"], ours=patterns))
+        saved = data.get("patterns", patterns)  # earlier models don't say
+        if saved != patterns:
+            if not is_written(saved, patterns):
+                raise ValueError(Errors.CRF510.format(setting="patterns", saved=saved, ours=patterns))
+            self.feature_set = self.feature_set.with_patterns(saved)
         self.n_states, self.longest = data["n_states"], data["longest"]
         return data["rows"]
 

@@ -22,6 +22,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
 
 from .. import checks
+from ..dollars import is_written
 from ..errors import Errors, announcements
 from ..features.cluster_sources import ClusterSource
 from ..features.doc_batch import DocBatch
@@ -701,8 +702,10 @@ class CRFPipe(TrainablePipe):
             from ..constraints.rules import Constraints
 
             # The config has the last word about its rules, unless it names a file that did not come along.
-            mine = self.constraints or Constraints([])
-            own = rules["config"] if mine.missing else mine.tables[: self._own_rules]
+            mine, own = self.constraints or Constraints([]), rules["config"]
+            if not mine.missing:
+                tables = mine.tables[: self._own_rules]
+                own = [next((rule for rule in own if is_written(rule, table)), table) for table in tables]
             self.constraints = mine.replaced([*own, *rules["added"]])
             self._own_rules = len(own)
 
