@@ -5,7 +5,7 @@ import struct
 import uuid
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from .errors import Errors
 
@@ -13,11 +13,19 @@ HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its length
 
 
 class Format(NamedTuple):
-    """What a file is, for messages, the bytes it begins with, and the version that this package writes and reads."""
+    """What a file is, for messages, the bytes it begins with, and the version that this package writes.
+
+    oldest (int): The first version that it reads; by default the one that it writes.
+    """
 
     what: str
     magic: bytes
     version: int
+    oldest: Optional[int] = None
+
+    @property
+    def read(self) -> range:
+        return range(self.version if self.oldest is None else self.oldest, self.version + 1)
 
 
 def seal(form: Format, content: bytes) -> bytes:
@@ -37,8 +45,9 @@ def unseal(form: Format, data: bytes, source: str) -> bytes:
     if not data.startswith(form.magic) or len(data) < start:
         raise ValueError(Errors.CRF501.format(source=source, what=form.what))
     version, check, length = HEADER.unpack(data[len(form.magic) : start])
-    if version != form.version:
-        raise ValueError(Errors.CRF502.format(source=source, version=version, known=form.version))
+    if version not in form.read:
+        known = " and ".join(map(str, form.read))
+        raise ValueError(Errors.CRF502.format(source=source, version=version, known=known))
     payload = data[start:]
     if len(payload) != length or zlib.crc32(payload) != check:
         raise ValueError(Errors.CRF503.format(source=source, got=len(payload), expected=length))

@@ -118,9 +118,20 @@ def damaged(data):
     yield "truncated", data[:-100], "CRF503"
     yield "half", data[: len(data) // 2], "CRF503"
     yield "one bit", data[:-50] + bytes([data[-50] ^ 1]) + data[-49:], "CRF503"
-    for what, version in (("newer", saving.FORMAT.version + 1), ("older", saving.FORMAT.version - 1)):
+    for what, version in (("newer", saving.FORMAT.version + 1), ("older", saving.FORMAT.oldest - 1)):
         header = sealed.HEADER.pack(version, 0, 0)
         yield what, data[: len(saving.FORMAT.magic)] + header + data[len(saving.FORMAT.magic) + len(header) :], "CRF502"
+
+
+def test_files_of_the_version_before_are_read(trained):
+    nlp, _ = trained
+    data = nlp.get_pipe("crf_ner").to_bytes()
+    start = len(saving.FORMAT.magic)
+    version, *rest = sealed.HEADER.unpack(data[start : start + sealed.HEADER.size])
+    older = data[:start] + sealed.HEADER.pack(version - 1, *rest) + data[start + sealed.HEADER.size :]
+    again = blank()
+    again.get_pipe("crf_ner").from_bytes(older)
+    assert again.get_pipe("crf_ner").to_bytes() == data
 
 
 def test_damaged_files(trained, tmp_path):

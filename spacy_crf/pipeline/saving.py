@@ -16,7 +16,8 @@ from ..sealed import Format, seal, unseal
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
-FORMAT = Format("a model", b"spacy_crf\n", 3)
+# Version 4 says only once what several nodes of a model read, and may hold vectors, pools and a first stage
+FORMAT = Format("a model", b"spacy_crf\n", 4, oldest=3)
 FILE_NAME = "model"
 
 
