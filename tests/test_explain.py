@@ -485,6 +485,21 @@ def test_models_of_other_parts(name):
     overview(pipe)
 
 
+@pytest.mark.issue(15)
+def test_hashed_features_of_a_first_stage():
+    """They are read once more for their names, by a reader that knew of none."""
+    emissions = {**HASHED, "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}}
+    config = {"model": _model(version=1, emissions=emissions), "second_stage": {"folds": 2, "iterations": 5}}
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_ner", config=config)
+    pipe.initialize(lambda: ner_examples(nlp), nlp=nlp)
+    draw(pipe, 1.0)
+    doc = text(pipe, ["Bob", "met", "Bob"])
+    found = pipe.explain(doc, Span(doc, 0, 1, label="PER"), kind="log_odds")
+    assert found.check == pytest.approx(0.0, abs=1e-6)
+    assert any(row.feature.startswith("stage:token_majority[0]=") for row in found.rows)
+
+
 # ------------------------------------------------------------------------------------------------------------- words
 
 

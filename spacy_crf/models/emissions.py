@@ -66,7 +66,7 @@ class EmissionFeatures(SparseFeatures):
     def transitions(self) -> Table:
         return self.tables["transitions"]
 
-    def compile(self) -> CompiledFeatures:
+    def _compile(self) -> CompiledFeatures:
         reader, both = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors), self.feature_set
         templates = {"states": both.counted} | ({"transitions": both.transitions} if both.transitions else {})
         return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in templates.items()})

@@ -54,7 +54,7 @@ class SegmentFeatures(SparseFeatures):
         of_spans = any(part.kind == "fn" for template in self.feature_set.templates for part in template.parts)
         return of_spans or super().asks_functions
 
-    def compile(self) -> CompiledSegments:
+    def _compile(self) -> CompiledSegments:
         return CompiledSegments(self.feature_set, self.gazetteers, self.clusters)
 
     def set_lists(

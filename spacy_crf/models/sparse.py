@@ -89,8 +89,8 @@ class SparseFeatures:
 
     # --------------------------------------------------------------------------------------------- what each adds
 
-    def compile(self) -> Any:
-        """The templates against a reader: what has ``reader``, and ``templates`` (CompiledTemplates) by their kind."""
+    def _compile(self) -> Any:
+        """What `compile` gives, with a reader that knows no first stage."""
         raise NotImplementedError
 
     def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:
@@ -134,13 +134,17 @@ class SparseFeatures:
 
     # ----------------------------------------------------------------------------------------- what all of them do
 
+    def compile(self) -> Any:
+        """The templates against a reader: what has ``reader``, and ``templates`` (CompiledTemplates) by their kind."""
+        compiled = self._compile()
+        compiled.reader.first_stage = self.first_stage
+        return compiled
+
     @property
     def compiled(self) -> Any:
         with self._lock:
             if self._compiled is None:
-                compiled = self.compile()
-                compiled.reader.first_stage = self.first_stage
-                self._compiled = compiled
+                self._compiled = self.compile()
             return self._compiled
 
     @property

@@ -1,0 +1,321 @@
+"""Settings that were each made by themselves, drawn at random and put together: what holds of every pipeline holds of these."""
+
+import copy
+import random
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Span, SpanGroup
+from spacy.training import Example
+from spacy.vectors import Vectors
+from thinc.api import Adam, fix_random_seed
+
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.report.cases import judge
+from spacy_crf.report.page import Subject, render
+
+from .test_neural import ENCODER
+from .util import ner_examples, plain, tag_examples
+
+SEEDS = range(10)
+TEXTS = [
+    "[Ann Lee](PER) left [Rome](GPE) . Lee is ill . Rome is hot .",
+    "[Bob](PER) met [Acme Corp](ORG) . Acme lost . Bob won .",
+    "[Carla Diaz](PER) runs [Blue Sky](ORG) from [Paris](GPE) . Sky fell .",
+    "In [Paris](GPE) it rains . [Bob](PER) left Paris .",
+    "[Acme Corp](ORG) hired [Ann Lee](PER) in [Rome](GPE) for $ 5 .",
+]
+TAGGED = ["the/DT dog/NN barks/VB", "dogs/NN bark/VB loudly/RB", "the/DT old/JJ cat/NN runs/VB her/PRP$ way/NN"]
+RULES = [
+    {"rule": "at_most", "label": "PER", "n": 1, "per": "sentence"},
+    {"rule": "at_least", "label": ["PER", "ORG"], "n": 1, "weight": 1.0},
+    {"rule": "forbid_pair", "labels": ["PER", "ORG"]},
+    {"rule": "never_on", "label": "*", "pattern": [[{"TEXT": {"REGEX": r"^\$$"}}]]},
+    {"rule": "always_on", "label": "PER", "phrases": ["Bob"], "weight": 2.0},
+    {"rule": "same_text_same_label"},
+    {"rule": "length", "label": "*", "max": 2},
+    {"rule": "excludes", "if": ["ORG"], "then": ["GPE"], "weight": 1.0},
+]
+OF_TAGS = [
+    {"rule": "at_most", "label": "NN", "n": 1, "per": "sentence"},
+    {"rule": "forbid_pair", "labels": ["PRP$", "VB"]},
+    {"rule": "same_text_same_label"},
+    {"rule": "never_on", "label": "VB", "pattern": [[{"TEXT": {"REGEX": "^the$"}}]]},
+]
+
+
+def draw(seed):
+    """RETURNS (str, dict, dict): A factory, its settings, and those of `initialize`."""
+    rng = random.Random(seed)
+    factory = rng.choice(["crf_ner", "crf_ner", "crf_tagger", "semicrf_ner"])
+    is_tagger = factory == "crf_tagger"
+    known = ["vector[-1..1]", "cluster6[0]", "doc:majority_shape[0]", "doc:title_elsewhere[0]", "in:places[0]"]
+    extra = [template for template in known if rng.random() < 0.4]
+    kind = rng.choice(["sparse", "sparse", "sparse", "hashed", "sum", "pool", "encoder"])
+    preset = "tagger" if is_tagger else "ner"
+    features = {"@misc": f"spacy_crf.{preset}_features.v{rng.choice([1, 2, 3])}", "extra": extra}
+    config = {
+        "confidence": not is_tagger and rng.random() < 0.5,
+        "decode": rng.choice(["viterbi", "posterior"]),
+        "min_prob": rng.choice([0.0, 0.0, 0.3]),
+        "model": _model(factory, kind, features, rng),
+    }
+    if kind in ("sparse", "hashed") and rng.random() < 0.4:
+        config["second_stage"] = {"folds": 2, "iterations": 10, "l1": rng.choice([0.0, 0.1])}
+    if factory == "crf_ner":
+        config["scheme"] = rng.choice(["IO", "BIO", "IOB1", "BILUO", "auto"])
+    if not is_tagger and rng.random() < 0.35 and config.get("scheme") != "IOB1":
+        config["loss"] = {"@losses": "spacy_crf.SoftLabels.v1"}
+    if rng.random() < 0.5:
+        rules = rng.sample(OF_TAGS if is_tagger else RULES, rng.randrange(1, 4))
+        in_training = rng.random() < 0.2 and "loss" not in config
+        config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules, "in_training": in_training}
+    read = str(config["model"])
+    initialize = {}
+    if "vector[" in read and kind != "encoder":
+        initialize["vectors"] = rng.choice([None, {"dims": 2}, {"length": 1.0}])
+    if "in:places" in read:
+        initialize["gazetteers"] = {"places": "places.txt"}
+    return factory, config, initialize
+
+
+def _model(factory, kind, features, rng):
+    architecture = "SemiMarkov" if factory == "semicrf_ner" else "LinearChain"
+    model = {"@architectures": f"spacy_crf.{architecture}.v{1 if kind in ('sparse', 'hashed') else 2}"}
+    if kind != "encoder":
+        emissions = "HashedEmissions" if kind == "hashed" else "SparseEmissions"
+        model["emissions"] = {"@architectures": f"spacy_crf.{emissions}.v1", "features": features}
+        if kind == "hashed":
+            model["emissions"]["rows"] = 512
+            model["emissions"]["features"]["extra"] = [t for t in features["extra"] if not t.startswith("vector")]
+    if kind not in ("sparse", "hashed"):
+        model["tok2vec"] = ENCODER
+        model["hidden_width"] = rng.choice([0, 4])
+        if kind == "pool":
+            model["joint"] = {"mode": "pool", "held_out": 0.4}
+    if factory == "semicrf_ner" and (kind in ("sparse", "hashed") or rng.random() < 0.7):
+        version = rng.choice([1, 2])
+        segments = {"@misc": f"spacy_crf.segment_features.v{version}", "extra": ["seg.matches:x"]}
+        segments["patterns"] = {"x": [{"TEXT": {"REGEX": "^[A-Z].*$"}}]}
+        if "cluster6[0]" in features["extra"]:
+            segments["extra"] = [*segments["extra"], "seg.first:cluster6"]
+        model["segments"] = {"@architectures": "spacy_crf.SparseSegments.v1", "features": segments}
+    return model
+
+
+def build(seed, folder):
+    """A pipeline that is not trained, what it learns from, and by what."""
+    factory, config, initialize = draw(seed)
+    if "gazetteers" in initialize:
+        (folder / "places.txt").write_text("Rome\nBlue Sky\n")
+        initialize["gazetteers"] = {"places": str(folder / "places.txt")}
+    fix_random_seed(0)
+    nlp = _blank()
+    nlp.add_pipe(factory, name="it", config=config)
+    nlp.config["initialize"]["components"]["it"] = initialize
+    optimizer = Adam(0.01) if "tok2vec" in config["model"] else LBFGS(l2=0.1, iterations_per_step=5)
+    return nlp, examples_for(nlp, factory, config), optimizer
+
+
+def _blank():
+    nlp = spacy.blank("en")
+    words = sorted({word for text in TEXTS for word in re.findall(r"\w+", text)})
+    data = np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32)
+    nlp.vocab.vectors = Vectors(data=data, keys=words, strings=nlp.vocab.strings)
+    table = {nlp.vocab.strings.add(word): n for n, word in enumerate(words)}
+    nlp.vocab.lookups.add_table("lexeme_cluster", table)
+    return nlp
+
+
+def examples_for(nlp, factory, config):
+    if factory == "crf_tagger":
+        return tag_examples(nlp, TAGGED)
+    examples = ner_examples(nlp, TEXTS)
+    if "SoftLabels" in str(config.get("loss")):
+        examples[1:3] = [_soft(example) for example in examples[1:3]]
+    return examples
+
+
+def _soft(example):
+    gold = example.reference
+    doc, score = Doc(gold.vocab, words=[token.text for token in gold]), 0.75
+    spans = [Span(doc, ent.start, ent.end, label=ent.label_) for ent in gold.ents]
+    spans += [Span(doc, ent.start, ent.start + 1, label="ORG") for ent in gold.ents if ent.label_ == "PER"]
+    scores = [score] * len(gold.ents) + [0.25] * (len(spans) - len(gold.ents))
+    doc.spans["crf_soft"] = SpanGroup(doc, spans=spans, attrs={"scores": scores})
+    return Example(plain(doc), doc)
+
+
+# --------------------------------------------------------------------------------------------------------- properties
+
+
+def odd_docs(nlp):
+    return [
+        Doc(nlp.vocab),
+        Doc(nlp.vocab, words=["Bob"]),
+        Doc(nlp.vocab, words=[" "]),
+        Doc(nlp.vocab, words=["Bob", "  ", "Lee", "\n", "$", "5"], spaces=[True, False, True, False, False, False]),
+        Doc(nlp.vocab, words=["Rome", "is", "hot", "Rome"], sent_starts=[True, False, False, True]),
+    ]
+
+
+def _docs(nlp, examples):
+    return [*(Doc(nlp.vocab, words=[t.text for t in example.reference]) for example in examples), *odd_docs(nlp)]
+
+
+def said(docs):
+    return [
+        ([(ent.start, ent.end, ent.label_, _confidence(ent)) for ent in doc.ents], [token.tag_ for token in doc])
+        for doc in docs
+    ]
+
+
+def _confidence(ent):
+    return round(ent._.crf_prob or 0.0, 5) if ent.has_extension("crf_prob") else None
+
+
+def ask(nlp, examples):
+    return said(nlp.pipe(_docs(nlp, examples)))
+
+
+def kept_by_saving(nlp, examples, folder):
+    expected, [(name, pipe)] = ask(nlp, examples), nlp.pipeline
+    nlp.to_disk(folder / "one")
+    loaded = spacy.load(folder / "one")
+    assert ask(loaded, examples) == expected
+    loaded.to_disk(folder / "two")
+    assert ask(spacy.load(folder / "two"), examples) == expected
+    by_bytes = _blank().from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert ask(by_bytes, examples) == expected
+    copied = copy.deepcopy(nlp)
+    assert ask(copied, examples) == expected
+    assert copied.get_pipe(name).to_bytes() == pipe.to_bytes()
+    assert loaded.get_pipe(name).to_bytes() == by_bytes.get_pipe(name).to_bytes()
+    return loaded
+
+
+def the_same_however_it_is_asked(nlp, examples, *, processes):
+    docs = _docs(nlp, examples)
+    expected = said(nlp.pipe(doc.copy() for doc in docs))
+    assert said(nlp(doc.copy()) for doc in docs) == expected
+    assert said(nlp.pipe([doc.copy() for doc in docs], batch_size=3)) == expected
+    with ThreadPoolExecutor(2) as threads:
+        assert said(threads.map(nlp, [doc.copy() for doc in docs])) == expected
+    if processes:
+        assert said(nlp.pipe([doc.copy() for doc in docs], batch_size=4, n_process=2)) == expected
+
+
+def probabilities_agree(nlp, examples):
+    [(_, pipe)] = nlp.pipeline
+    for doc in _docs(nlp, examples):
+        rows, _ = pipe.marginals(doc)
+        assert np.isfinite(rows).all() and (rows >= 0).all() and (rows <= 1 + 1e-6).all()
+        best = pipe.n_best(doc, 3)
+        found = {(s.start, s.end, s.label_): p for s, p in pipe.span_probabilities(doc, 0.0)}
+        assert all(0 <= p <= 1 + 1e-9 for p in found.values())
+        assert sum(p for p, _ in best) <= 1 + 1e-6
+        assert [p for p, _ in best] == sorted((p for p, _ in best), reverse=True)
+        for p, spans in best:
+            assert np.exp(pipe.log_probability(doc, spans)) == pytest.approx(p, rel=1e-4, abs=1e-9)
+            for span in spans:
+                assert found[span.start, span.end, span.label_] >= p * (1 - 1e-4) - 1e-9
+        drawn = pipe.sample(doc, 3, seed=0)
+        assert len(drawn) == 3
+
+
+def explained(nlp, examples):
+    [(_, pipe)] = nlp.pipeline
+    for example in examples[:2]:
+        doc = plain(example.reference)
+        spans = [span for span, _ in pipe.span_probabilities(doc, 0.0)]
+        for span in spans[:2]:
+            found = pipe.explain(doc, span)
+            assert found.check == pytest.approx(0.0, abs=1e-5 * (1 + abs(found.target)))
+            found = pipe.explain(doc, span, kind="log_odds")
+            assert found.check == pytest.approx(0.0, abs=1e-4 * (1 + abs(found.target)))
+
+
+def reported(nlp, examples):
+    judged = judge(nlp, [pipe for _, pipe in nlp.pipeline], examples)
+    page = render("a title", [Subject(of_pipe, examples) for of_pipe in judged])
+    assert page.startswith("<!doctype html>") or "<html" in page
+
+
+def sourced(nlp, examples):
+    """Beside a component of other labels."""
+    other = _blank()
+    if nlp.get_pipe_meta("it").factory == "crf_tagger":
+        return
+    expected = ask(nlp, examples)
+    other.add_pipe("it", source=nlp)
+    assert ask(other, examples) == expected
+    mine = other.add_pipe("crf_ner", name="mine", first=True, config={"optimizer": None})
+    mine.initialize(lambda: ner_examples(other, ["[Rome](XYZ) is [hot](ABC) ."]), nlp=other)
+    ask(other, examples)
+    assert ask(nlp, examples) == expected
+
+
+def goes_on(nlp, examples, optimizer):
+    sgd = nlp.resume_training()
+    nlp.update(examples, sgd=sgd)
+    nlp.update(examples, sgd=optimizer)
+    ask(nlp, examples)
+
+
+def starts_from(seed, folder, examples):
+    nlp, _, optimizer = build(seed, folder)
+    saved = spacy.load(folder / "one")
+    nlp.config["initialize"]["components"]["it"]["start_from"] = str(folder / "one")
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    assert nlp.get_pipe("it").labels == saved.get_pipe("it").labels
+    assert ask(nlp, examples) == ask(saved, examples)
+    nlp.update(examples, sgd=optimizer)
+
+
+def unchanged_by_a_failure(nlp, examples):
+    [(_, pipe)] = nlp.pipeline
+    before, expected = pipe.to_bytes(), ask(nlp, examples)
+    calls = 0
+
+    def breaks_off():
+        nonlocal calls
+        calls += 1
+        yield from examples[:2]
+        if calls > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, ValueError)):
+        pipe.initialize(breaks_off, nlp=nlp, gazetteers=None)
+    assert pipe.to_bytes() == before
+    assert ask(nlp, examples) == expected
+
+
+def hold_all(seed, folder, *, processes=False):
+    nlp, examples, optimizer = build(seed, folder)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    for _ in range(2):
+        losses = nlp.update(examples, sgd=optimizer)
+        assert np.isfinite(losses["it"])
+    the_same_however_it_is_asked(nlp, examples, processes=processes)
+    probabilities_agree(nlp, examples)
+    explained(nlp, examples)
+    loaded = kept_by_saving(nlp, examples, folder)
+    sourced(nlp, examples)
+    unchanged_by_a_failure(nlp, examples)
+    starts_from(seed, folder, examples)
+    goes_on(loaded, examples_for(loaded, pipe_factory(loaded), draw(seed)[1]), optimizer)
+    reported(nlp, examples)
+
+
+def pipe_factory(nlp):
+    return nlp.get_pipe_meta("it").factory
+
+
+@pytest.mark.issue(15)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everything_holds_of_settings_together(seed, tmp_path):
+    hold_all(seed, tmp_path, processes=seed == 0)
