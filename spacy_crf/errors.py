@@ -557,6 +557,10 @@ class Errors(metaclass=_Coded):
         "that file."
     )
     CRF856 = "The template '{template}' can't be followed: {reason}."
+    CRF895 = (
+        "The feature template '{template}' reads farther than padding has texts: {before} before the sequence, {behind} behind "
+        "it. Give a text for each position that templates reach."
+    )
     CRF857 = (
         "The pipeline has no component (asked for: {named}) that CRFsuite can stand for: a trained linear chain on sparse, not "
         "hashed, features alone. Components: {components}."

@@ -522,7 +522,10 @@ MISTAKES = {
         [*NOTHING_OF_THE_KIND, None, True, [MANY], [f"lower[{'9' * 5000}]"], ["\ud800[0]"], {"lower[0]"}],
     ),
     "transitions": (lambda given: features(["lower[0]"], given), [*NOTHING_OF_THE_KIND, ["in:\udfff[0]"]]),
-    "padding": (lambda given: features(["lower[0]"], padding=given), [*NOTHING_OF_THE_KIND, None]),
+    "padding": (
+        lambda given: features(["lower[0]"], padding=given),
+        [*NOTHING_OF_THE_KIND, None, {"before": []}, {"before": "x", "behind": []}, {"before": [], "behind": [1]}],
+    ),
     "functions": (lambda given: features(["lower[0]"], functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}, {"a": None}]),
     "extra": (ner_features, [*NOTHING_OF_THE_KIND, {}]),
     "extra of taggers": (tagger_features, NOTHING_OF_THE_KIND),
@@ -637,6 +640,24 @@ def test_presets_change_without_being_copied(preset):
     assert not any("[-2]" in name or "[2]" in name for name in preset(window=1).spelled())
     assert preset(transitions=["lower[0]"]).spelled()[-1] == "transition lower[0]"
     assert {preset(padding=padding).spelled()[0] for padding in (True, False)} == {"padding", "no padding"}
+
+
+@pytest.mark.issue(15)
+def test_what_stands_outside_may_be_named(docs):
+    """A word that is spelled so looks the same."""
+    padding = {"before": ["^", "^^"], "behind": ["$"]}
+    templates = ["orth[-2]|orth[1]", "tag[-1]"]
+    [doc] = [Doc(docs[0].vocab, words=["^", "b"], tags=["A", "B"])]
+    feature_set = FeatureSet(templates, padding=padding)
+    assert freeze(feature_set, [doc])[2] == [
+        ["orth[-2]|orth[1]=^^|b", "tag[-1]=^"],
+        ["orth[-2]|orth[1]=^|$", "tag[-1]=A"],
+    ]
+    assert features(templates, padding=padding).spelled() == feature_set.spelled() != FeatureSet(templates).spelled()
+    with pytest.raises(ValueError, match=r"CRF895.*'orth\[-3\]'.*2 before.*1 behind"):
+        FeatureSet([*templates, "orth[-3]"], padding=padding)
+    with pytest.raises(ValueError, match=r"CRF895.*'orth\[2\]'"):
+        FeatureSet(templates, ["orth[2]"], padding=padding)
 
 
 def test_index_survives_saving_and_merging(docs):

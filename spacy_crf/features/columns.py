@@ -17,7 +17,7 @@ from .doc_batch import DocBatch
 from .document import DOCUMENT_ATTRIBUTES, READS, read_document
 from .gazetteers import Gazetteer
 from .items import Items, KnownHashes, Source, read_items
-from .lexemes import LEXEME_ATTRIBUTES, NO_TABLES, LexemeTable, WordTables, padding_values
+from .lexemes import LEXEME_ATTRIBUTES, NO_TABLES, LexemeTable, Padding, WordTables, padding_values
 from .stages import STAGE_ATTRIBUTES, Labeller, read_stage
 from .word_vectors import VECTOR
 
@@ -73,7 +73,7 @@ class ColumnReader:
         *,
         words: WordTables = NO_TABLES,
         reach: int,
-        padding: bool,
+        padding: Padding,
     ):
         self.lexeme_attributes = lexeme_attributes
         self.token_attributes = token_attributes

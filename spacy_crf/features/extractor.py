@@ -1,9 +1,10 @@
 """From Docs to features: templates compiled against columns, hashed, and looked up in an index."""
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,9 @@ from .document import DOCUMENT_ATTRIBUTES, READS
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
-from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, WordTables, columns_of
+from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, Padding, WordTables, columns_of
 from .stages import STAGE_ATTRIBUTES
-from .templates import Part, Template, parse_templates
+from .templates import Part, Template, is_text, parse_templates
 from .word_vectors import VECTOR, WordVectors
 
 _OWNER = "spacy_crf.features.v1"
@@ -33,7 +34,8 @@ class FeatureSet:
     """What the config says of features (``spacy_crf.features.v1``).
 
     templates: Features of tags, transitions: features of pairs of tags, in the template language.
-    padding: Whether positions outside the sequence have values of their own; without, their templates are left out.
+    padding: Whether positions outside the sequence have values of their own; without, their templates are left out. Or the texts
+        that stand there, {"before": […], "behind": […]}, the nearest first.
     functions: Registered functions from a Doc to items per token, by the name templates call them (``fn:NAME[0]``).
     RAISES (ValueError): CRF101 to CRF108 or CRF133 for a template that can't be used, with what is known; CRF020 for the rest.
     """
@@ -42,7 +44,7 @@ class FeatureSet:
         self,
         templates: list[str],
         transitions: Optional[list[str]] = None,
-        padding: bool = True,
+        padding: Padding = True,
         functions: Optional[dict[str, Source]] = None,
     ):
         self.functions = Functions(
@@ -54,7 +56,7 @@ class FeatureSet:
                 callable,
             )
         )
-        self.padding = checks.flag(_OWNER, "padding", padding)
+        self.padding = _checked_padding(padding)
         self.templates = parse_templates(checks.listed(_OWNER, "templates", templates, "templates"))
         self.transitions = parse_templates(checks.listed(_OWNER, "transitions", transitions, "templates"))
         if not self.templates:
@@ -62,6 +64,16 @@ class FeatureSet:
         for template in self.templates + self.transitions:
             if not _is_vector(template) or template in self.transitions:
                 self._check(template)
+        self._check_reach()
+
+    def _check_reach(self) -> None:
+        """RAISES (ValueError): CRF895 for a template that reads farther than `padding` has texts."""
+        if not isinstance(self.padding, dict):
+            return
+        before, behind = len(self.padding["before"]), len(self.padding["behind"])
+        for template in self.templates + self.transitions:
+            if any(part.offset < -before or part.offset > behind for part in template.parts):
+                raise ValueError(Errors.CRF895.format(template=template, before=before, behind=behind))
 
     def _check(self, template: Template) -> None:
         for attribute, _ in template.parts:
@@ -73,6 +85,8 @@ class FeatureSet:
     def spelled(self) -> list[str]:
         """Everything that decides what a saved index means, as text."""
         padding = "padding" if self.padding else "no padding"
+        if isinstance(self.padding, dict):
+            padding = f"padding {json.dumps(self.padding, sort_keys=True)}"
         return [padding, *map(str, self.templates), *(f"transition {template}" for template in self.transitions)]
 
     @property
@@ -181,6 +195,19 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
     if kind in ("", "if", "doc", "stage") and attribute not in plain_attributes():
         raise ValueError(Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes()))
+
+
+def _checked_padding(given: Any) -> Padding:
+    """RAISES (ValueError): CRF020."""
+    if isinstance(given, Mapping):
+        is_named = given.keys() == {"before", "behind"} and all(isinstance(texts, list) for texts in given.values())
+        possible = is_named and all(is_text(text) for texts in given.values() for text in texts)
+        checks.expect(possible, _OWNER, "padding", given, 'two lists of texts, "before" and "behind"')
+        return {side: list(texts) for side, texts in given.items()}
+    checks.expect(
+        isinstance(given, bool), _OWNER, "padding", given, 'true, false, or lists of texts "before" and "behind"'
+    )
+    return given
 
 
 def _is_vector(template: Template) -> bool:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDS
 from spacy.lexeme import Lexeme
-from spacy.strings import hash_string
+from spacy.strings import get_string_id, hash_string
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
@@ -79,6 +79,9 @@ _vocab = attrgetter("vocab")
 
 LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *WIDTHS, *_IF]
 
+# Whether positions outside a sequence have values; or the texts that they have "before" and "behind" it, the nearest first
+Padding = Union[bool, dict[str, list[str]]]
+
 
 class WordTables(NamedTuple):
     """Tables by which words are looked up."""
@@ -103,7 +106,7 @@ class LexemeTable:
         self,
         attributes: list[str],
         reach: int,
-        padding: bool,
+        padding: Padding,
         names: Optional[dict[int, str]] = None,
         words: WordTables = NO_TABLES,
     ):
@@ -241,15 +244,19 @@ def _points(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     return np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32), ends
 
 
-def padding_values(reach: int, padding: bool, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
+def padding_values(reach: int, padding: Padding, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
     """Values of the positions outside a sequence: one of its own for each distance, or ABSENT without padding.
 
     RETURNS (uint64[2 * reach])
     """
     if not padding:
         return np.full(2 * reach, ABSENT, dtype=np.uint64)
-    texts = [f"<{side}{distance + 1}>" for side in ("BOS", "EOS") for distance in range(reach)]
-    hashes = [hash_string(text) for text in texts]
+    texts = []
+    for side, name in (("before", "BOS"), ("behind", "EOS")):
+        given = padding[side][:reach] if isinstance(padding, dict) else []
+        # Templates read no farther than there are texts
+        texts += [*given, *(f"<{name}{distance + 1}>" for distance in range(len(given), reach))]
+    hashes = [get_string_id(text) for text in texts]  # as of words that are spelled so
     if names is not None:
         names.update(zip(hashes, texts))
     return np.array(hashes, dtype=np.uint64)

@@ -5,6 +5,7 @@ from typing import Any, Optional
 
 from .. import checks
 from .extractor import FeatureSet
+from .lexemes import Padding
 from .templates import WIDEST_OFFSET, parse_template
 
 # ``functions`` are Any below: confection compares what a type says with a block that it has not called yet, and refuses it.
@@ -106,14 +107,15 @@ def _tagger_templates(window: int, words_in_a_row: list[str]) -> list[str]:
 def features(
     templates: list[str],
     transitions: Optional[list[str]] = None,
-    padding: bool = True,
+    padding: Padding = True,
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Features as the user names them (``spacy_crf.features.v1``).
 
     templates (List[str]): Features of tags, in the template language.
     transitions (List[str]): Templates whose features weigh pairs of tags.
-    padding (bool): Positions outside the sequence have values of their own; without, their templates are left out.
+    padding (bool): Positions outside the sequence have values of their own; without, their templates are left out. Or
+        the texts that stand there: a table of the lists "before" and "behind", the nearest first.
     functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     return FeatureSet(templates, transitions, padding, functions)
