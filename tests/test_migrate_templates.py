@@ -348,6 +348,12 @@ def test_templates_alone_become_features(name, lines, tmp_path):
     assert len(source(doc_of(nlp, columns))) == len(columns[0])
 
 
+def test_capital_first_letters_of_patterns_are_small_ones():
+    """As Wapiti reads them. They once made no features."""
+    functions = features_block("U:%x[0,0]\nB:%x[-1,0]", "wapiti", ["orth"])["features"]["functions"]
+    assert [block["patterns"] for block in functions.values()] == [["U:%x[0,0]"], ["B:%x[-1,0]"]]
+
+
 # --------------------------------------------------------------------------------------------- the programs themselves
 
 

@@ -15,6 +15,7 @@ from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline,
 if TYPE_CHECKING:
     from ..migrate.checking import Comparison
     from ..migrate.foreign import ForeignModel
+    from ..migrate.native import Native
 
 PROGRAMS = ("crfsuite", "crfpp", "wapiti")
 
@@ -37,6 +38,9 @@ def import_cli(
     ] = None,
     lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
     attribute: Annotated[str, typer.Option("--attribute", help="Of tokens, which gets the labels.")] = "tag",
+    replay: Annotated[
+        bool, typer.Option("--replay", help="crfpp, wapiti: make the names of all features, no templates of ours.")
+    ] = False,
 ) -> None:
     """Make a pipeline of another program's model.
 
@@ -53,8 +57,11 @@ def import_cli(
             return
         check_writable(output / "meta.json")
         model = read_model(data, str(file), program)
-        nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute)
+        native = None if replay or program not in _SYNTAX else find_native(model, names)
+        nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute, native=native)
         msg.good(f"{len(model.labels)} labels, {len(model.states.names):,} features, {model.n_weights:,} weights")
+        if native is not None:
+            _tell_replayed(native)
         comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
         nlp.to_disk(output)
         msg.good(f"Pipeline in {output}")
@@ -78,7 +85,7 @@ class _Syntax(NamedTuple):
 
 _SYNTAX = {
     "crfpp": _Syntax("spacy_crf.crfpp_features.v1", "templates", "U", "B"),
-    "wapiti": _Syntax("spacy_crf.wapiti_features.v1", "patterns", "u*", "b*"),
+    "wapiti": _Syntax("spacy_crf.wapiti_features.v1", "patterns", "uU*", "bB*"),
 }
 
 
@@ -99,20 +106,43 @@ def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
     return readers[program](data, source)
 
 
+def find_native(model: "ForeignModel", columns: list[str]) -> "Native":
+    """What templates of ours stand for, of a model that says how its features are made.
+
+    RAISES (ValueError): CRF860 or CRF864 for columns that can't be used.
+    """
+    from ..migrate.native import native_of
+
+    lines = _lines(model.templates, model.program)
+    _resolved(_functions(model.program, lines, columns))
+    return native_of(model, *lines, columns)
+
+
 def make_pipeline(
-    model: "ForeignModel", columns: list[str], features: Optional[str], *, lang: str = "en", attribute: str = "tag"
+    model: "ForeignModel",
+    columns: list[str],
+    features: Optional[str],
+    *,
+    lang: str = "en",
+    attribute: str = "tag",
+    native: Optional["Native"] = None,
 ) -> Language:
     """A pipeline of a model.
 
     columns (List[str]): Attributes of tokens that features are made of.
     features (str): Path of the function that makes them, for models that don't say.
+    native (Native): What templates of ours stand for; nothing by default: the names of all features are made.
     RAISES (ValueError): CRF861 if nothing says.
     """
     from ..migrate.functions import find_function, register_features
+    from ..migrate.native import NOTHING
     from ..migrate.pipeline import SOURCE, build_pipeline
 
     if model.program in _SYNTAX:
-        functions = _functions(model.templates, model.program, columns)
+        lines = _lines(model.templates, model.program) if native is None else native.lines_replayed
+        functions = _functions(model.program, lines, columns)
+        if native is not None and native.of_labels.templates and not native.of_labels.replayed:
+            del functions[SOURCE]
     elif features is None:
         raise ValueError(Errors.CRF861)
     else:
@@ -120,24 +150,32 @@ def make_pipeline(
         if not registry.has("misc", name):
             register_features(name, function, columns=columns)
         functions = {SOURCE: {"@misc": name}}
-    return build_pipeline(model, functions, lang=lang, attribute=attribute, reads=columns)
+    return build_pipeline(model, functions, lang=lang, attribute=attribute, reads=columns, native=native or NOTHING)
 
 
-def _functions(templates: list[str], program: str, columns: list[str]) -> dict[str, dict[str, Any]]:
-    """The blocks of functions that make the features of labels, and of pairs of labels where they read anything."""
+def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
+    """Those that make features of labels, and those that make features of pairs of labels and read anything."""
+    _, _, of_labels, of_pairs = _SYNTAX[program]
+    reading = [line for line in templates if line[0] in of_pairs and "%" in line]
+    return [line for line in templates if line[0] in of_labels], reading
+
+
+def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> dict[str, dict[str, Any]]:
+    """The blocks of functions that make the features of labels, and of pairs of labels if there are lines for them."""
     from ..migrate.patterns import for_config
     from ..migrate.pipeline import PAIRS, SOURCE
 
-    source, argument, of_labels, of_pairs = _SYNTAX[program]
-    lists = {
-        SOURCE: [t for t in templates if t[0] in of_labels],
-        PAIRS: [t for t in templates if t[0] in of_pairs and "%" in t],
-    }
+    source, argument, _, _ = _SYNTAX[program]
     return {
         name: {"@misc": source, argument: [*map(for_config, some)], "columns": columns}
-        for name, some in lists.items()
+        for name, some in zip((SOURCE, PAIRS), lines)
         if some or name == SOURCE
     }
+
+
+def _resolved(functions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """RAISES (ValueError): CRF856, CRF860 or CRF864 for lines or columns that can't be used."""
+    return {name: registry.resolve({"source": block})["source"] for name, block in functions.items()}
 
 
 def features_block(text: str, program: str, columns: list[str]) -> Config:
@@ -150,9 +188,8 @@ def features_block(text: str, program: str, columns: list[str]) -> Config:
     from ..migrate.wapiti import read_patterns
 
     templates = {"crfpp": read_templates, "wapiti": read_patterns}[program](text)
-    functions = _functions(templates, program, columns)
-    for block in functions.values():
-        registry.resolve({"source": block})
+    functions = _functions(program, _lines(templates, program), columns)
+    _resolved(functions)
     of_pairs = [f"fn:{PAIRS}[0]"] if PAIRS in functions else []
     block = {"@misc": "spacy_crf.features.v1", "templates": [f"fn:{SOURCE}[0]"], "transitions": of_pairs}
     return Config({"features": {**block, "functions": functions}})
@@ -162,7 +199,20 @@ def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, co
     """The pipeline beside the program it comes from. RAISES (ValueError): CRF862 if that is not installed."""
     from ..migrate.checking import RIVALS, compare, read_columns
 
-    return compare(nlp, model, read_columns(data, nlp, columns), RIVALS[model.program](file, columns))
+    functions = None
+    if model.program in _SYNTAX:
+        functions = _resolved(_functions(model.program, _lines(model.templates, model.program), columns))
+    rival = RIVALS[model.program](file, columns)
+    return compare(nlp, model, read_columns(data, nlp, columns), rival, functions)
+
+
+def _tell_replayed(native: "Native") -> None:
+    """Which lines no template of ours stands for, and why."""
+    n_native = len(native.of_labels.templates) + len(native.of_pairs.templates)
+    if n_native:
+        msg.info(f"{n_native} template{'s' if n_native > 1 else ''} of ours, in place of names that are made")
+    for line, reason in native.replayed:
+        msg.info(f"Replayed: {line}: {reason}")
 
 
 def _tell(found: "Comparison") -> None:

@@ -71,14 +71,21 @@ def _sum(row: Any, known: dict[str, tuple[Any, Any]], n_columns: int) -> Floats:
     return total
 
 
-def compare(nlp: Language, model: ForeignModel, docs: Iterable[Doc], rival: Rival) -> Comparison:
+def compare(
+    nlp: Language,
+    model: ForeignModel,
+    docs: Iterable[Doc],
+    rival: Rival,
+    functions: Optional[dict[str, Callable[[Doc], Any]]] = None,
+) -> Comparison:
     """Labels of both, sequence by sequence.
 
     docs (Iterable[Doc]): With what the features read, each a single sequence.
     rival (Callable): From a Doc and what the source gives for its tokens to the other program's labels.
+    functions (dict): Sources of all names of features, by SOURCE and PAIRS; those of the component by default.
     """
     tagger, scorer = nlp.get_pipe(COMPONENT), Scorer(model)
-    functions = tagger.sparse_features.feature_set.functions
+    functions = tagger.sparse_features.feature_set.functions if functions is None else functions
     n_sequences = n_tokens = different = ties = 0
     largest = 0.0
     for doc in docs:

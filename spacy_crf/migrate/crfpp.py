@@ -61,7 +61,12 @@ def crfpp_features(templates: Sequence[str], columns: Sequence[str]) -> PatternS
     patterns = [compile_template(from_config(template)) for template in templates]
     if needed_columns(patterns) > len(columns):
         raise ValueError(Errors.CRF864.format(needed=needed_columns(patterns), given=", ".join(columns) or "none"))
-    return PatternSource(patterns, columns, lambda n: f"_B{n:+d}")
+    return PatternSource(patterns, columns, outside)
+
+
+def outside(n: int) -> str:
+    """What stands outside of a sequence, so many words before or behind it."""
+    return f"_B{n:+d}"
 
 
 def read_templates(text: str) -> list[str]:

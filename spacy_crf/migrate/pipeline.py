@@ -7,7 +7,9 @@ import numpy as np
 import spacy
 from numpy.typing import NDArray
 from spacy.language import Language
+from spacy.strings import get_string_id
 
+from ..arrays import ranges
 from ..errors import Errors
 from ..features.extractor import template_seed
 from ..features.feature_index import FeatureIndex
@@ -17,6 +19,7 @@ from ..kernels.hashing import mix_all
 from ..models.table import Table
 from ..pipeline.crf_tagger import CRFTagger
 from .foreign import ForeignModel, Weighted
+from .native import NOTHING, Native, NativeLines, Use
 
 COMPONENT, SOURCE, PAIRS = "crf_tagger", "imported", "imported_pairs"  # the sources of features of labels, and of pairs
 
@@ -28,17 +31,21 @@ def build_pipeline(
     lang: str = "en",
     attribute: str = "tag",
     reads: Sequence[str] = (),
+    native: Native = NOTHING,
 ) -> Language:
     """A pipeline whose component gives the labels that the other program gives.
 
     functions (dict[str, dict]): Blocks of registered functions that make the names of features, by SOURCE and PAIRS.
     attribute (str): Of tokens, which gets the labels.
     reads (Sequence[str]): Attributes that the functions read: if one of them gets the labels, these take its place.
+    native (Native): What templates of ours read in place of the functions.
     """
+    replayed = {name: [f"fn:{name}[0]"] if name in functions else [] for name in (SOURCE, PAIRS)}
     features = {
         "@misc": "spacy_crf.features.v1",
-        "templates": [f"fn:{SOURCE}[0]"],
-        "transitions": [f"fn:{PAIRS}[0]"] if PAIRS in functions else [],
+        "templates": [*native.of_labels.templates, *replayed[SOURCE]],
+        "transitions": [*native.of_pairs.templates, *replayed[PAIRS]],
+        "padding": native.padding,
         "functions": functions,
     }
     nlp = spacy.blank(lang)
@@ -46,17 +53,20 @@ def build_pipeline(
     tagger = nlp.add_pipe(COMPONENT, config=config)
     for label in model.labels:
         tagger.add_label(label)
-    _set_weights(tagger, model)
+    _set_weights(tagger, model, native)
     return nlp
 
 
-def _set_weights(tagger: CRFTagger, model: ForeignModel) -> None:
+def _set_weights(tagger: CRFTagger, model: ForeignModel, native: Native) -> None:
     chain, n_states = tagger.model, len(model.labels)
     [emissions] = chain.layers
     chain.attrs["role"].resize(chain, n_states)
     tables, old = {}, emissions.attrs["features"]
-    for name, source, weighted in (("states", SOURCE, model.states), ("transitions", PAIRS, model.pairs)):
-        tables[name], weights = _table(weighted, source, old.tables[name].n_columns)
+    for name, source, weighted, lines in (
+        ("states", SOURCE, model.states, native.of_labels),
+        ("transitions", PAIRS, model.pairs, native.of_pairs),
+    ):
+        tables[name], weights = _table(weighted, source, lines, old.tables[name].n_columns)
         emissions.set_param(name, weights)
     emissions.attrs["features"] = old.with_tables(tables, n_states=n_states)
     chain.set_param("transitions", model.transitions.astype(np.float32))
@@ -65,26 +75,52 @@ def _set_weights(tagger: CRFTagger, model: ForeignModel) -> None:
     chain.attrs["observed"] = observed
 
 
-def _table(weighted: Weighted, source: str, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
-    """The weights that are not 0. Several of one pair are added up."""
-    kept = weighted.weights != 0
-    used, rows = np.unique(weighted.rows[kept], return_inverse=True)
-    places, inverse = np.unique(rows * n_columns + weighted.columns[kept], return_inverse=True)
-    weights = np.bincount(inverse, weights=weighted.weights[kept], minlength=len(places))
-    starts = np.searchsorted(places, np.arange(len(used) + 1) * n_columns)
-    index = _index([weighted.names[row] for row in used.tolist()], source)
+def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
+    """The weights that are not 0. Those that one feature of ours has from several of theirs are added up."""
+    kept = np.flatnonzero(weighted.weights != 0)
+    kept = kept[np.argsort(weighted.rows[kept], kind="stable")]
+    by_row = weighted.rows[kept]
+    used = [(row, weighted.names[row]) for row in np.unique(by_row).tolist()]
+    replayed = [Use(f"fn:{source}[0]", (name,), row) for row, name in used if name.startswith(native.heads)]
+    numbers: dict[tuple[str, tuple[str, ...]], int] = {}
+    features, rows = [], []
+    for template, values, row in [*replayed, *native.uses]:
+        features.append(numbers.setdefault((template, values), len(numbers)))
+        rows.append(row)
+    begins, ends = np.searchsorted(by_row, rows, side="left"), np.searchsorted(by_row, rows, side="right")
+    each = kept[ranges(begins, ends)]
+    at = np.repeat(np.array(features, dtype=np.int64), ends - begins) * n_columns + weighted.columns[each]
+    places, inverse = np.unique(at, return_inverse=True)
+    weights = np.bincount(inverse, weights=weighted.weights[each], minlength=len(places))
+    starts = np.searchsorted(places, np.arange(len(numbers) + 1) * n_columns)
+    index = _index(list(numbers), source)
     return Table(index, starts, (places % n_columns).astype(np.int32), n_columns), weights.astype(np.float32)
 
 
-def _index(names: list[str], source: str) -> FeatureIndex:
-    if not names:
-        return FeatureIndex.empty()
-    [template] = parse_template(f"fn:{source}[0]")
-    keys = np.full(len(names), template_seed(template), dtype=np.uint64)
-    mix_all(keys, np.array([hash_item(source, name) for name in names], dtype=np.uint64))
-    numbers = np.arange(len(names) + 1)
-    parts = numbers[:-1].astype(np.int32)
-    return FeatureIndex(keys, [str(template)], np.zeros_like(parts), numbers.astype(np.int64), parts, names)
+def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureIndex:
+    """features (list[tuple[str, tuple[str, ...]]]): Templates, and the texts that are their values."""
+    numbers: dict[str, int] = {}
+    template_of = np.array([numbers.setdefault(name, len(numbers)) for name, _ in features], dtype=np.int32)
+    keys = np.zeros(len(features), dtype=np.uint64)
+    for text, number in numbers.items():
+        [template] = parse_template(text)
+        [rows] = np.nonzero(template_of == number)
+        hashes = np.full(len(rows), template_seed(template), dtype=np.uint64)
+        for n, part in enumerate(template.parts):
+            values = [_value(part.attribute, features[row][1][n], source) for row in rows.tolist()]
+            mix_all(hashes, np.array(values, dtype=np.uint64))
+        keys[rows] = hashes
+    place: dict[str, int] = {}
+    parts = [place.setdefault(value, len(place)) for _, values in features for value in values]
+    starts = np.append(0, np.cumsum([len(values) for _, values in features])).astype(np.int64)
+    return FeatureIndex(keys, list(numbers), template_of, starts, np.array(parts, dtype=np.int32), list(place))
+
+
+def _value(attribute: str, text: str, source: str) -> int:
+    """What a part of a template finds where there is a text."""
+    if attribute == "bias":
+        return int(text)
+    return hash_item(source, text) if attribute.startswith("fn:") else get_string_id(text)
 
 
 # ---------------------------------------------------------------------------------------------------------- the way back

@@ -199,10 +199,11 @@ def wapiti_features(patterns: Sequence[str], columns: Sequence[str]) -> PatternS
     compiled = [compile_pattern(from_config(pattern)) for pattern in patterns]
     if needed_columns(compiled) > len(columns):
         raise ValueError(Errors.CRF864.format(needed=needed_columns(compiled), given=", ".join(columns) or "none"))
-    return PatternSource(compiled, columns, _outside)
+    return PatternSource(compiled, columns, outside)
 
 
-def _outside(n: int) -> str:
+def outside(n: int) -> str:
+    """What stands outside of a sequence, so many words before or behind it."""
     distance = str(abs(n)) if abs(n) <= _FARTHEST else "#"
     return f"_x{'-' if n < 0 else '+'}{distance}"
 
