@@ -20,7 +20,7 @@ from spacy_crf.report.page import Subject, render
 from .test_neural import ENCODER
 from .util import ner_examples, plain, tag_examples
 
-SEEDS = range(10)
+SEEDS = [*range(10), 272]
 TEXTS = [
     "[Ann Lee](PER) left [Rome](GPE) . Lee is ill . Rome is hot .",
     "[Bob](PER) met [Acme Corp](ORG) . Acme lost . Bob won .",

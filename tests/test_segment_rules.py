@@ -427,6 +427,32 @@ def test_posterior_decoding_has_the_most_right_tokens(rules):
     assert expected_right(key(ner(doc).ents)) == pytest.approx(best)
 
 
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("rules", [[], [{**ONCE, "label": "PER"}]])
+@pytest.mark.parametrize("begins", [-2.0, 2.0])
+def test_posterior_decoding_cuts_where_it_is_likely(rules, begins):
+    """As many tokens are right either way, and rounding decided: another batch, another answer."""
+    ner = trained(decode="posterior", iterations=2, **with_rules(rules)).get_pipe("semicrf_ner")
+    org, longest = 1 + ner.labels.index("ORG"), ner.model.attrs["longest"]
+    for seed in range(10):
+        for node in ner.model.walk():
+            for name in node.param_names:
+                node.get_param(name)[:] = 0.0
+        tokens = np.random.default_rng(seed).uniform(3.0, 4.0, size=6)
+        predict = ner.model.predict
+
+        def scores(docs, predict=predict, tokens=tokens):
+            found = predict(docs)
+            found.tokens[:, org], found.begins[:, org] = tokens[: len(found.tokens)], begins
+            return found
+
+        ner.model.predict = scores
+        doc = ner(Doc(ner.vocab, words=["a", "b", "c", "d", "e", "f"]))
+        ner.model.predict = predict
+        lengths = {end - begin for begin, end, _ in key(doc.ents)}
+        assert lengths == ({1} if begins > 0 else {int(longest[org])})
+
+
 def test_patterns_and_functions():
     @spacy.registry.misc("test_segments_not_first")
     def allowed(doc):

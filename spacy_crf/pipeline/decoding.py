@@ -134,11 +134,17 @@ class Decoding:
         """What two clamps allow."""
         return clamp & other
 
-    def expected(self, scores: Scores, marginals: Floats) -> Scores:
-        """Scores whose best labelling has the largest sum of marginals."""
+    def worth(self, expected: Scores) -> dict[str, Floats]:
+        """What each part of a labelling adds to how much of it is right in the mean: for a token, the probability of its tag.
+
+        expected: How often each score is used in the mean.
+        """
+        return {expected._fields[0]: np.clip(expected[0], 0.0, 1.0)}
+
+    def expected(self, scores: Scores, worth: dict[str, Floats]) -> Scores:
+        """Scores whose best labelling is worth most."""
         found = {name: np.where(array > -np.inf, 0.0, -np.inf) for name, array in arrays.named(scores).items()}
-        first = scores._fields[0]
-        return scores._replace(**{**found, first: found[first] + marginals})
+        return scores._replace(**{**found, **{name: found[name] + array for name, array in worth.items()}})
 
     def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> "Distribution":
         """The distribution of the scores of a Doc under the graph of some rules, None for none."""
@@ -202,6 +208,14 @@ class Distribution(NamedTuple):
         """Probability of each state at each token: float64[T, S]."""
         marginals = self.structure.marginals(self.joined.scores, clamp=self.joined.clamp)
         return self._of_all(np.ascontiguousarray(marginals[self.joined.tokens, : self.size]), 0.0)
+
+    def worth(self) -> dict[str, Floats]:
+        """See `Decoding.worth`."""
+        _, expected = self.structure.expectations(self.joined.scores, clamp=self.joined.clamp)
+        return {
+            name: self._of_all(np.ascontiguousarray(array[self.joined.tokens, : self.size]), 0.0)
+            for name, array in self.decoding.worth(expected).items()
+        }
 
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are given by their first token: float64[N]."""

@@ -72,8 +72,8 @@ class _Batch:
         return found.tags
 
     def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """The valid labelling with the largest sum of marginals; where that is not found in time, the most probable one."""
-        expected = self._decoding.expected(self._scores, self._marginals())
+        """The valid labelling of which most is right in the mean; where that is not found in time, the most probable one."""
+        expected = self._decoding.expected(self._scores, self._worth())
         if self._rules is None:
             return self._decoding.best_tags(expected, self._clamp)
         from ..constraints.decoding import Kept
@@ -113,12 +113,12 @@ class _Batch:
             graph = self._rules.graph(automata) if automata else None
         return self._decoding.distribution(scores, clamp, graph)
 
-    def _marginals(self) -> Floats:
-        if not self._is_tied:
-            return self._untied().marginals()
+    def _worth(self) -> dict[str, Floats]:
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
-        parts = [self.distribution(d).marginals() for d in filled]
-        return np.concatenate(parts) if parts else self._untied().marginals()
+        if not self._is_tied or not filled:
+            return self._untied().worth()
+        parts = [self.distribution(d).worth() for d in filled]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     @property
     def _is_tied(self) -> bool:

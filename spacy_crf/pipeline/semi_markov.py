@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ..constraints.rules import Constraints
 
 
+_LITTLE = 1e-6  # of a token
+
+
 class SegmentDecoding(Decoding):
     takes = SegmentScores
     always_joins = False
@@ -48,6 +51,13 @@ class SegmentDecoding(Decoding):
     def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
         tags = self.best_tags(scores, clamp)
         return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, scores.starts))
+
+    def worth(self, expected: SegmentScores) -> dict[str, Floats]:
+        """As of chains. That says nothing of where one segment ends and another one of its label begins: there what is likelier
+        tells the labellings apart, and not the last digit of a sum."""
+        tokens, begins = np.clip(expected.tokens, 0.0, 1.0), np.clip(expected.begins, 0.0, 1.0)
+        goes_on = tokens - begins
+        return {"tokens": tokens + _LITTLE * goes_on, "begins": _LITTLE * (begins - goes_on)}
 
     def segments(self, tags: States, starts: NDArray[np.int64]) -> Segments:
         return SEGMENTS.decode(tags, starts)
