@@ -83,6 +83,7 @@ class ColumnReader:
         self.words = words
         self.reach = reach
         self.padding = padding
+        self._outside = padding_values(reach, padding)[:, None]
         self.max_lexemes = (
             500_000  # words kept in the table before it is started anew, and names of items of each source
         )
@@ -138,7 +139,7 @@ class ColumnReader:
         values = np.empty((len(lexemes), n_columns), dtype=np.uint64)
         if n_columns:
             tokens = np.empty((2 * reach + len(attributes), values.shape[1]), dtype=np.uint64)
-            tokens[: 2 * reach] = padding_values(reach, self.padding, self.names)[:, None]
+            tokens[: 2 * reach] = self._outside
             tokens[2 * reach :, :n_plain] = attributes
             if self._of_document:
                 forms = table.columns[numbers[:, np.newaxis], self._forms]
