@@ -17,6 +17,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.report.cases import judge
 from spacy_crf.report.page import Subject, render
 
+from . import test_fuzz_configs  # noqa: F401  registers functions
 from .test_neural import ENCODER
 from .util import ner_examples, plain, tag_examples
 
@@ -73,6 +74,7 @@ def draw(seed):
         rules = rng.sample(OF_TAGS if is_tagger else RULES, rng.randrange(1, 4))
         in_training = rng.random() < 0.2 and "loss" not in config
         config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules, "in_training": in_training}
+    _draw_more(config, rng)
     read = str(config["model"])
     initialize = {}
     if "vector[" in read and kind != "encoder":
@@ -80,6 +82,29 @@ def draw(seed):
     if "in:places" in read:
         initialize["gazetteers"] = {"places": "places.txt"}
     return factory, config, initialize
+
+
+def _draw_more(config, rng):
+    emissions = config["model"].get("emissions")
+    if emissions is not None and rng.random() < 0.3:
+        emissions["features"]["extra"] = [*emissions["features"]["extra"], "fn:letters[0]", "head[0]|lower[0]"]
+        emissions["features"]["functions"] = {"letters": {"@misc": "test_fuzz.letters.v1"}}
+    reads = "" if emissions is None else emissions["@architectures"] + emissions["features"]["@misc"]
+    if "Sparse" in reads and not reads.endswith("v1") and rng.random() < 0.3:
+        emissions["features"]["transitions"] = ["shape[0]"]
+        emissions["possible_states"] = rng.random() < 0.5
+    if "longest_segment" not in config["model"] and "SemiMarkov" in config["model"]["@architectures"]:
+        config["model"]["longest_segment"] = rng.choice([None, 2, 0.9, {"PER": 1}])
+    if {"tok2vec", "emissions"} <= {*config["model"]} and "joint" not in config["model"] and rng.random() < 0.5:
+        config["model"]["dropout"] = 0.2
+    if rng.random() < 0.3:
+        config["alternatives_spans_key"] = "alternatives"
+        if config.get("scheme") == "IOB1":
+            config["scheme"] = "BIO"
+    if "loss" not in config and "constraints" not in config and rng.random() < 0.4:
+        loss = rng.choice(["SoftmaxMargin", "PseudoLikelihood", "Piecewise"])
+        if "second_stage" not in config:
+            config["loss"] = {"@losses": f"spacy_crf.{loss}.v1"}
 
 
 def _model(factory, kind, features, rng):
@@ -134,6 +159,9 @@ def examples_for(nlp, factory, config):
     if factory == "crf_tagger":
         return tag_examples(nlp, TAGGED)
     examples = ner_examples(nlp, TEXTS)
+    if config.get("alternatives_spans_key"):
+        doc = examples[0].reference
+        doc.spans["alternatives"] = [Span(doc, 0, 1, label="PER"), Span(doc, 3, 4, label="ORG")]
     if "SoftLabels" in str(config.get("loss")):
         examples[1:3] = [_soft(example) for example in examples[1:3]]
     return examples
@@ -153,7 +181,13 @@ def _soft(example):
 
 
 def odd_docs(nlp):
+    marked = Doc(nlp.vocab, words=["Rome", "met", "Bob", "Lee"], ents=["B-ORG", "O", "B-PER", "I-PER"])
+    forced = Doc(nlp.vocab, words=["Rome", "met", "Bob", "Lee", "."])
+    forced.spans["crf_forced"] = [Span(forced, 2, 4, label="ORG")]
+    forced.spans["crf_blocked"] = [Span(forced, 0, 1, label="GPE")]
     return [
+        marked,
+        forced,
         Doc(nlp.vocab),
         Doc(nlp.vocab, words=["Bob"]),
         Doc(nlp.vocab, words=[" "]),

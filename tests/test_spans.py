@@ -94,6 +94,21 @@ def test_nothing_allowed_and_nothing_there():
     assert not as_dict(LinearChain().likely_spans(empty._replace(starts=np.array([0])), spans, 0.0))
 
 
+@pytest.mark.issue(15)
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+@pytest.mark.parametrize("n_labels", [2, 12])
+def test_transitions_of_no_token(lengths, n_labels):
+    """Templates of transitions give one matrix per token, and an empty Doc has none."""
+    scores, spans = scheme_scores(SCHEMES["BILUO"], n_labels, lengths, seed=0, per_position=True)
+    structure = LinearChain()
+    none = Segments(*np.zeros((3, 0), dtype=np.int64))
+    assert not len(structure.span_probabilities(scores, spans, none))
+    assert not as_dict(structure.likely_spans(scores, spans, 0.0))
+    assert not len(structure.viterbi(scores).states) and not len(structure.marginals(scores))
+    assert structure.best_path(scores, spans).states.shape == (0,)
+    assert structure.log_partition(scores).tolist() == [0.0] * len(lengths)
+
+
 def test_many_chunks_answer_like_one_sequence_at_a_time():
     scheme = SCHEMES["BILUO"]
     lengths = [37, 2100, 5, 900, 1, 1200]

@@ -102,7 +102,7 @@ def _neighbours(exponentials: Exponentials, spans: SpanStates) -> NDArray[np.boo
 
 
 def _find_neighbours(matrices: Floats, continues: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    if len(matrices) > 1:  # they may differ from token to token
+    if len(matrices) != 1:  # they may differ from token to token, or there is none
         return np.ones((4, matrices.shape[1]), dtype=bool)
     possible = matrices[0] > 0.0
     inside, outside = possible & continues, possible & ~continues
