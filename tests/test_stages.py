@@ -19,6 +19,7 @@ from thinc.api import Adam
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.features.stages import STAGE_ATTRIBUTES, Labelling, read_stage
+from spacy_crf.kernels import stages as stage_kernels
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.minibatch import Minibatch
 from spacy_crf.optimizers.sgd import SGD
@@ -26,7 +27,7 @@ from spacy_crf.pipeline import initialization
 from spacy_crf.pipeline.stages import FirstStage
 from spacy_crf.schemes import Segments
 
-from .util import entities, ner_examples, plain, tag_examples
+from .util import entities, ner_examples, plain, signatures, tag_examples
 
 LABELS = ["A", "B"]
 # Each is a Doc: what its words are is said where they stand first
@@ -153,6 +154,16 @@ def test_majorities_against_python(docs):
     assert [[names[value] for value in row] for row in found.tolist()] == rows
     alone = read_stage(STAGE_ATTRIBUTES[:1], labelling, lower, doc_starts, np.array(starts))
     assert alone[:, 0].tolist() == found[:, 0].tolist()
+
+
+@pytest.mark.issue(19)
+def test_majorities_are_compiled_once():
+    """Labels came as int32 or int64, by the size of the batch: 13 seconds each."""
+    lower, ends = np.ones(3, dtype=np.uint64), np.array([0, 3])
+    for dtype in (np.int32, np.int64):
+        spans = Segments(*np.array([[0, 1, 0], [1, 2, 1]], dtype=dtype).T)
+        assert read_stage(STAGE_ATTRIBUTES, Labelling(spans, lower[:2]), lower, ends, ends).shape == (3, 3)
+    assert signatures(stage_kernels).get("majorities", 0) <= 1
 
 
 def test_long_entities_are_not_taken_apart():

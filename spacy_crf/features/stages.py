@@ -45,7 +45,8 @@ def read_stage(
     begins = np.zeros(len(lower) + 1, dtype=np.bool_)
     begins[starts] = True
     entities = any(name in names for name in STAGE_ATTRIBUTES[1:])
-    first = FirstLabels(lower, begins, *labelling.spans)
+    spans = (np.ascontiguousarray(column, dtype=np.int64) for column in labelling.spans)  # one type, compiled once
+    first = FirstLabels(lower, begins, *spans)
     values = majorities(first, doc_starts, len(labelling.labels), entities)
     hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])  # NO_LABEL, -1, is the last
     return hashes[values[:, [STAGE_ATTRIBUTES.index(name) for name in names]]]
