@@ -1,6 +1,7 @@
 """A page about what a trained pipeline does well and badly."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -59,8 +60,7 @@ def _report(nlp, pipes, data: Path, train: Optional[Path], folds: int, curve: li
     for of_pipe in judged:
         suspects = None
         if folds:
-            step = lambda: progress.advance(task)  # noqa: E731
-            suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=step)
+            suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=partial(progress.advance, task))
         subjects.append(Subject(of_pipe, training, suspects))
     return render(f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}", subjects, curve=curve)
 
