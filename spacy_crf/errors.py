@@ -469,6 +469,7 @@ class Errors(metaclass=_Coded):
         "Component '{name}' can't explain anything in '{doc}': doc.spans['crf_blocked'] leaves some of its tokens without any "
         "label."
     )
+    CRF889 = "Component '{name}' can't explain a text without tokens: there is nothing to decide."
     CRF810 = (
         "{where}, but there is none. Give the component one, as a block [components.NAME.second_stage], or leave these templates "
         "out."

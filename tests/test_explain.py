@@ -26,7 +26,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 
 from . import reference
 from .test_neural import ENCODER
-from .test_probabilities import with_rules
+from .test_probabilities import trained, with_rules
 from .util import ner_examples, tag_examples
 
 TEMPLATES = ["bias", "lower[-1..1]", "shape[0]", "suffix2[-1]|lower[0]", "ngrams2[0]"]
@@ -668,3 +668,17 @@ def test_texts_with_wrong_spans_and_rules_in_training():
     doc = text(pipe)
     found = pipe.explain(doc, Span(doc, 0, 1, label="PER"), kind="texts", corpus=examples, l2=0.3)
     assert found.check == pytest.approx(0.0, abs=1e-3 * abs(found.target))
+
+
+@pytest.mark.issue(15)
+def test_untrained_components_and_empty_texts_are_told():
+    """`crf inspect` ended in a KeyError, and an empty text was explained by rules that nobody had given."""
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner")
+    ner.add_label("PER")
+    for ask in (lambda: overview(ner), lambda: ner.weights("PER"), ner.dump):
+        with pytest.raises(ValueError, match="CRF402"):
+            ask()
+    trained_nlp = trained()
+    with pytest.raises(ValueError, match="CRF889"):
+        trained_nlp.get_pipe("crf_ner").explain(Doc(trained_nlp.vocab))

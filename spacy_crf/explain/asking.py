@@ -56,8 +56,10 @@ class Asked(NamedTuple):
 def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Asked:
     """The question that arguments of `CRFPipe.explain` stand for.
 
-    RAISES (ValueError): CRF836 to CRF839 and CRF844 for spans that can't be asked about.
+    RAISES (ValueError): CRF836 to CRF839 and CRF844 for spans that can't be asked about, CRF889 for a Doc without tokens.
     """
+    if not len(doc):
+        raise ValueError(Errors.CRF889.format(name=pipe.name))
     docs = DocBatch([doc])
     reading = Reading(pipe, docs)
     asking = _Asking(pipe, doc, reading)

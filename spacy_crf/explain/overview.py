@@ -19,8 +19,9 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
     label (str): The weights of this label or tag only; of each label if None.
     top (int): How many weights for and against each.
     RETURNS (Dict[str, Any])
-    RAISES (ValueError): CRF846 for an unknown label.
+    RAISES (ValueError): CRF846 for an unknown label; if the component was not trained.
     """
+    pipe.require_ready([])
     stores = pipe.feature_stores
     found = {
         "component": pipe.name,

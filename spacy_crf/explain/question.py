@@ -159,7 +159,7 @@ def _settle(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
     if question is None:
         return scores, None
     if question.kept is not None:
-        raise ValueError(Errors.CRF845.format(name=pipe.name, doc=docs[0].text[:40]))
+        raise NothingToCompare(Errors.CRF845.format(name=pipe.name, doc=docs[0].text[:40]))
     return question.scores, question.clamp
 
 
