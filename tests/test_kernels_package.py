@@ -72,9 +72,9 @@ def test_a_spinner_turns_in_a_terminal(compile_, monkeypatch):
 
 @pytest.fixture
 def asked_anew():
-    kernels.cache_folder.cache_clear()
+    kernels._home.cache_clear()
     yield
-    kernels.cache_folder.cache_clear()
+    kernels._home.cache_clear()
 
 
 def test_a_temporary_folder_stands_in_where_nothing_can_be_written(tmp_path, monkeypatch, asked_anew):
@@ -83,21 +83,22 @@ def test_a_temporary_folder_stands_in_where_nothing_can_be_written(tmp_path, mon
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(numba, "njit", refuse)
-    folder = kernels.cache_folder()
+    folder = kernels.cache_folder(kernels.__file__)
     assert folder.parent.parent == tmp_path and os.access(folder.parent, os.W_OK)
 
 
 @compiled
 def test_kernels_are_kept_in_the_users_choice_of_folder(tmp_path, monkeypatch, asked_anew):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    assert tmp_path in kernels.cache_folder().parents
+    assert tmp_path in kernels.cache_folder(kernels.__file__).parents
 
 
 @compiled
 def test_functions_of_others_stay_where_they_are(tmp_path):
     before = numba.config.CACHE_DIR
-    assert str(kernels.cache_folder()) in kernels.kernel(lambda x: x).stats.cache_path
-    assert str(kernels.cache_folder()) not in module_with_kernel(tmp_path).stats.cache_path
+    folder = str(kernels.cache_folder(__file__))
+    assert folder in kernels.kernel(lambda x: x).stats.cache_path
+    assert folder not in module_with_kernel(tmp_path).stats.cache_path
     assert before == numba.config.CACHE_DIR
 
 
@@ -135,6 +136,37 @@ def test_an_edited_helper_is_compiled_into_its_callers(tmp_path):
     second, misses = run()
     assert second != first and misses == "1 1"
     assert list((copy / "kernels").rglob("hashing.hash_rows*.nbi"))
+    errors, linear_chain = copy / "errors.py", copy / "kernels" / "linear_chain.py"
+    for path in (errors, linear_chain):  # no part of it
+        path.write_text(path.read_text() + "\n")
+    assert run() == (second, "0 0")
+
+
+def test_what_a_kernel_is_made_of_is_found_however_it_is_imported(tmp_path):
+    sources = {
+        "one.py": "from . import (\n    two,\n    name,\n)\nfrom .folder.three import name\n",
+        "two.py": "def later():\n    from .folder import name as other, four\n",
+        "folder/__init__.py": "from ..five import name\n",
+        "folder/three.py": "import one\n",
+        "folder/four.py": "",
+        "five.py": "from numpy import six\n",
+        "six.py": "",
+    }
+    for name, source in sources.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+    found = {"one.py"}
+    while (
+        more := {
+            imported.relative_to(tmp_path).as_posix()
+            for name in found
+            for imported in kernels._imported(tmp_path / name)
+        }
+        - found
+    ):
+        found |= more
+    assert found == {*sources} - {"six.py"}
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners on this system")

@@ -1,13 +1,15 @@
 """Numba kernels: arrays in, arrays out. Compiled once per machine; this file sees to it that the result is kept, and never stale.
 
 numba looks only whether the file of a kernel has changed, not those of the helpers that it calls: an edit or an upgrade of a
-helper would leave its callers with the old code. So what was compiled lies in a folder that is named by a digest of all sources
-of kernels. It is where numba would have kept it: in NUMBA_CACHE_DIR if the user has set that, else beside the sources, else in
-the user's cache; and where nothing of this can be written, in a temporary folder. Functions of others stay where they are.
+helper would leave its callers with the old code. So what was compiled of a file lies in a folder that is named by a digest of
+its source and of those that it imports from this package. It is where numba would have kept it: in NUMBA_CACHE_DIR if the user
+has set that, else beside the sources, else in the user's cache; and where nothing of this can be written, in a temporary folder.
+Functions of others stay where they are.
 """
 
 import hashlib
 import os
+import re
 import tempfile
 from contextlib import contextmanager
 from functools import cache, partial
@@ -16,6 +18,9 @@ from pathlib import Path
 import numba
 
 from .announcing import announcer
+
+_RELATIVE_IMPORT = re.compile(r"^[ ]*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
+_NAME = re.compile(r"\w+")
 
 
 def kernel(function=None, *, seconds=0, **options):
@@ -30,7 +35,7 @@ def kernel(function=None, *, seconds=0, **options):
         return function
     if seconds:
         announcer.seconds[function.__name__] = seconds
-    with _cache_in(cache_folder()):
+    with _cache_in(cache_folder(function.__code__.co_filename)):
         return numba.njit(cache=True, nogil=True, **options)(function)
 
 
@@ -39,27 +44,54 @@ def kernel(function=None, *, seconds=0, **options):
 helper = partial(kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
+def cache_folder(path: str) -> Path:
+    """Where what is compiled of a file is kept."""
+    return _home() / _digest(Path(path))
+
+
 @cache
-def cache_folder() -> Path:
-    """Where what is compiled of these sources is kept."""
+def _home() -> Path:
     try:
-        home = Path(numba.njit(cache=True)(_probe).stats.cache_path)
+        return Path(numba.njit(cache=True)(_probe).stats.cache_path)
     except (
         RuntimeError
     ):  # neither the installation nor the user's cache can be written (containers, functions in a cloud)
-        home = _private_temporary_folder()
-    return home / _digest(Path(__file__).parent)
+        return _private_temporary_folder()
 
 
 def _probe():
     pass
 
 
-def _digest(folder: Path) -> str:
+@cache
+def _digest(path: Path) -> str:
+    """Of a file, of what it imports of this package, and of what that imports; of this file too, but not of what it imports."""
+    sources, left = {Path(__file__)}, [path]
+    while left:
+        path = left.pop()
+        if path not in sources:
+            sources.add(path)
+            left += _imported(path)
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(sources):
+        digest.update(path.name.encode() + b"\0" + _source(path).encode() + b"\0")
     return digest.hexdigest()[:12]
+
+
+@cache
+def _imported(path: Path) -> list[Path]:
+    """The files of this package that a file names in its imports."""
+    found = []
+    for dots, module, names in _RELATIVE_IMPORT.findall(_source(path)):
+        base = path.parents[len(dots) - 1].joinpath(*module.split(".")) if module else path.parents[len(dots) - 1]
+        candidates = [base, *(base / name for name in _NAME.findall(names))]
+        found += [file for place in candidates for file in (place.with_suffix(".py"), place / "__init__.py")]
+    return [file for file in found if file.is_file()]
+
+
+@cache
+def _source(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 @contextmanager
