@@ -1,6 +1,7 @@
 """What all commands share: each says with a code what is wrong with its files, and knows functions given with --code."""
 
 import inspect
+import re
 
 import catalogue
 import pytest
@@ -10,6 +11,7 @@ from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 import spacy_crf.cli
+from spacy_crf.cli.main import print_table
 
 from .test_configs import ROOT
 from .test_probabilities import trained, with_rules
@@ -141,6 +143,27 @@ def test_every_command_takes_code():
     """Whatever loads a pipeline, or a language, may need functions that have to be registered before."""
     commands = {command.callback.__module__: command.callback for command in spacy_crf.cli.app.registered_commands}
     assert not [name for name, command in commands.items() if "code" not in inspect.signature(command).parameters]
+
+
+@pytest.mark.issue(20)
+def test_first_sentences_fit_into_the_list_of_commands(monkeypatch):
+    """Of 80 columns, of which the longest name takes nine: what is longer ends in dots."""
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = CliRunner().invoke(app, ["crf", "--help"]).output.partition("Commands:")[2]
+    assert len(spacy_crf.cli.app.registered_commands) == len(listed.strip().splitlines())  # none on two lines
+    assert "..." not in listed and "…" not in listed
+
+
+@pytest.mark.issue(20)
+def test_tables_show_texts_as_they_are(monkeypatch, capsys):
+    """All of them in a narrow terminal, and brackets, which rich would take for its markup."""
+    monkeypatch.setenv("COLUMNS", "40")
+    long = "lower[-1]|suffix3[0]|shape[+1]|prefix2[0]|in:cities[0]"
+    print_table("[/b]", ("[b]", "met"), [("word=[/b]", "1"), (long, "1,234,567")], n_texts=1)
+    printed = re.sub(r"[\s│]", "", capsys.readouterr().out.partition("1,234,567")[0])
+    assert "[/b]" in printed and "[b]" in printed and "word=[/b]" in printed
+    print_table("", ("template",), [(long,)], n_texts=1)
+    assert long in re.sub(r"[\s│]", "", capsys.readouterr().out)
 
 
 FUNCTION = """

@@ -430,6 +430,7 @@ def test_commands(model):
     page = model / "why.html"
     result = run("explain", pipeline, "Bob <left> York", *code, "--span", "0:1", "--html", page)
     assert result.exit_code == 0 and "&lt;" in page.read_text() and "<left>" not in page.read_text()
+    assert page.read_text().count("<style>") == 1 and ":root { color-scheme: light dark }" in page.read_text()
     assert "CRF847" in run("explain", pipeline, "Bob left", *code, "--span", "1:7").output
     spacy.blank("en").to_disk(model / "blank")
     assert "CRF848" in run("explain", model / "blank", "Bob").output

@@ -18,6 +18,7 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
+from spacy_crf.cli.errors import _around
 from spacy_crf.pipeline.annotation.annotation import Mention
 from spacy_crf.report import figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
@@ -365,6 +366,29 @@ def test_report(files, tmp_path):
     assert code == 0 and "Report in" in printed
     html = target.read_text(encoding="utf8")
     assert "en_pipeline on data.spacy" in html and "in the training texts" in html and "Learning curve" in html
+
+
+@pytest.mark.issue(20)
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("a b [x] c d", "a b x c d"),
+        (
+            "Everything before that place was told [x] and after it\nthere is something to say",
+            "before that place was told x and after it there is",
+        ),
+        (
+            "東京都千代田区丸の内一丁目九番一号東京都千代田区丸の内一丁目九番一号[x]",
+            "代田区丸の内一丁目九番一号東京都千代田区丸の内一丁目九番一号x",
+        ),
+        (f"[{'x' * 40}]", "x" * 40),
+    ],
+)
+def test_mistakes_are_shown_between_whole_words(text, shown):
+    first = text.index("[")
+    text = text.replace("[", "").replace("]", "")
+    last = text.rindex("x") + 1
+    assert _around(text, first, last) == shown
 
 
 def test_errors(files, capsys):

@@ -74,8 +74,9 @@ def annotate_cli(
     ] = None,
     code: CodeOption = None,
 ) -> None:
-    """Annotate texts for people to look through, in the form that Prodigy, doccano or Label Studio take in, as columns or as a
-    .spacy file; `convert` reads all of them. What is stopped goes on where it was when the same command is given again."""
+    """Annotate texts for people to look through. The output is in the form that Prodigy, doccano or Label Studio take in, or
+    columns, or a .spacy file; `convert` reads all of them. What is stopped goes on where it was when the same command is given
+    again."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -27,7 +27,7 @@ def calibrate_cli(
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all that can tell.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Compare the probabilities of the spans a pipeline finds with how many of them are right."""
+    """Compare the probabilities of spans with how many are right."""
     with told_briefly():
         found = calibrate(load_pipeline(model, code), data, component=component)
     for name, scores in found.items():

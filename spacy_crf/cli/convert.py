@@ -64,8 +64,8 @@ def convert_cli(
     ] = False,
     code: CodeOption = None,
 ) -> None:
-    """Convert annotated text to .spacy files: what Prodigy, doccano, Label Studio and spaCy 2 write, JSON of words and tags,
-    CoNLL-U, columns and tables. What a file is, its contents tell.
+    """Convert annotated text to .spacy files. It reads what Prodigy, doccano, Label Studio and spaCy 2 write, JSON of words and
+    tags, CoNLL-U, columns and tables. What a file is, its contents tell.
 
     Says what it took each file for, and what could not be used: spans that do not align with the tokens count as missing
     annotation, of spans that overlap the longest is kept. Annotation that is not understood is an error, unless --ignore names

@@ -55,7 +55,8 @@ def curve_cli(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, which `report --curve` draws.")] = False,
     code: CodeOption = None,
 ) -> None:
-    """Train as `spacy train` does with parts of the training texts, each part within the next, and score each on dev."""
+    """Train with parts of the training texts, and score each on dev. Each part is within the next, and trained as by `spacy
+    train`."""
     from rich.console import Console
     from rich.progress import Progress
 

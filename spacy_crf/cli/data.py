@@ -34,8 +34,8 @@ def data_cli(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
     code: CodeOption = None,
 ) -> None:
-    """Look at annotated texts: labels and lengths of spans, what does not align, repeated texts, what train and dev share, and
-    the same words annotated in several ways."""
+    """Look at annotated texts: what is there, and what looks wrong. Labels and lengths of spans, what does not align, repeated
+    texts, what train and dev share, and the same words annotated in several ways."""
     with told_briefly():
         import_code(code)
         nlp = spacy.blank(lang)

@@ -53,7 +53,7 @@ def distil_cli(
     n_process: Annotated[int, typer.Option("--n-process", help="Processes that annotate.")] = 1,
     code: CodeOption = None,
 ) -> None:
-    """Let a pipeline annotate raw texts with soft labels, for one that learns from them by the loss "spacy_crf.SoftLabels.v1".
+    """Let a pipeline annotate raw texts with soft labels. Another one learns from them by the loss "spacy_crf.SoftLabels.v1".
 
     A component of this package tells its exact probabilities. Others write spans with scores into doc.spans, as spancat does;
     where there are none, the entities that are found count as certain.

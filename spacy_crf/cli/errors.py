@@ -1,6 +1,7 @@
 """The mistakes of a trained pipeline, in a terminal."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -9,6 +10,9 @@ import typer
 from ..errors import Errors
 from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
 from .reading import read_examples
+
+_AROUND = 30  # characters beside a mistake
+_SPACE = re.compile(r"\s")
 
 
 @app.command("errors")
@@ -24,7 +28,7 @@ def errors_cli(
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Print the scores of a pipeline on annotated texts, and its mistakes."""
+    """Print scores and mistakes of a pipeline on annotated texts."""
     from ..report.cases import KINDS, judge
 
     with told_briefly():
@@ -55,8 +59,6 @@ def _chosen(judged, kind: Optional[str], label: Optional[str]) -> list:
 
 
 def _show(judged, kind: Optional[str], label: Optional[str], most: int) -> None:
-    from rich.markup import escape
-
     from ..report.cases import KINDS
     from ..report.figures import scores
 
@@ -75,12 +77,20 @@ def _show(judged, kind: Optional[str], label: Optional[str], most: int) -> None:
     chosen, rows = _chosen(judged, kind, label), []
     for case in chosen[:most]:
         text = judged.texts[case.doc]
-        first, last = case.places
-        around = " ".join(text[max(0, first - 30) : last + 30].split())
-        sayings = (_said(text, case.gold), _said(text, case.found))
-        rows.append((KINDS[case.kind], *map(escape, (*sayings, around))))
+        rows.append((KINDS[case.kind], _said(text, case.gold), _said(text, case.found), _around(text, *case.places)))
     title = f"{min(most, len(chosen))} of {len(chosen)} mistakes"
     print_table(title, ("kind", "annotated", "found", "around it"), rows, n_texts=4)
+
+
+def _around(text: str, first: int, last: int) -> str:
+    """A place in a text with the words beside it; letters where no words are told apart."""
+    start, end = max(0, first - _AROUND), last + _AROUND
+    before, after = _SPACE.sub(" ", text[start:first]), _SPACE.sub(" ", text[last:end])
+    if start and not text[start - 1].isspace() and " " in before:
+        before = before.partition(" ")[2]
+    if text[end : end + 1].strip() and " " in after:
+        after = after.rpartition(" ")[0]
+    return " ".join((before + text[first:last] + after).split())
 
 
 def _said(text: str, mention) -> str:

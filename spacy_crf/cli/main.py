@@ -113,13 +113,17 @@ def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
 def print_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, n_texts: int = 0, bold: Any = None
 ) -> None:
-    """n_texts (int): The first columns hold texts, the others numbers. bold: The row that is shown so."""
+    """Texts as they are, brackets as well; what is too long for the terminal goes on in the next line.
+
+    n_texts (int): The first columns hold texts, the others numbers. bold: The row that is shown so.
+    """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title, "table.title"), title_justify="left")
     for n, column in enumerate(columns):
-        table.add_column(column, justify="left" if n < n_texts else "right")
+        table.add_column(Text(column), justify="left" if n < n_texts else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row, style="bold" if row is bold else None)
+        table.add_row(*map(Text, row), style="bold" if row is bold else None)
     Console().print(table)

@@ -31,8 +31,8 @@ def report_cli(
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Write one file of HTML, which needs no network: scores with intervals, confusions, every mistake, calibration, known and
-    unknown words, annotation that looks wrong, what rules do."""
+    """Write a page about what a pipeline does well and badly. It is one file of HTML, which needs no network: scores with
+    intervals, confusions, every mistake, calibration, known and unknown words, annotation that looks wrong, what rules do."""
     from rich.progress import Progress
 
     with told_briefly(), Progress(transient=True) as progress:

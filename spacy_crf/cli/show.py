@@ -23,7 +23,7 @@ def show_cli(
     html: Annotated[Optional[Path], typer.Option("--html", help="Also write the marked texts to this file.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Process texts and print their entities, or their tags where the pipeline finds no entities."""
+    """Print the entities of texts, or tags if nothing sets entities."""
     with told_briefly():
         if html is not None:
             check_writable(html)

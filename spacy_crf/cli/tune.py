@@ -55,7 +55,7 @@ def tune_cli(
     iterations: Annotated[int, typer.Option("--iterations", help="At most so many of each training.")] = 200,
     code: CodeOption = None,
 ) -> None:
-    """Try values of l1 and l2 with L-BFGS, and tag schemes: features are counted and looked up once for each fold and scheme, and
+    """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted and looked up once for each fold and scheme, and
     each training goes on from the last one's weights."""
     import_code(code)
     from rich.progress import Progress

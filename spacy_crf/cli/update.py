@@ -25,7 +25,7 @@ def update_cli(
     l2: Annotated[float, typer.Option("--l2", help="Weight of the squared distance from what it has learned.")] = 0.1,
     code: CodeOption = None,
 ) -> None:
-    """Teach a trained pipeline new texts, without the old ones: labels and features are added, and what it has learned stays as
+    """Teach a trained pipeline new texts, without the old ones. Labels and features are added, and what it has learned stays as
     far as the new texts allow. Prints its scores before and after."""
     with told_briefly():
         nlp = load_pipeline(model, code)

@@ -212,7 +212,9 @@ class Explanation:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table("", "feature", "at", "weights", box=None)
+        table = Table(box=None)
+        for head in ("", "feature", "at", "weights"):
+            table.add_column(head, overflow="fold")
         for contribution, *cells in self.table():
             style = "red" if contribution.startswith("-") else "green"
             table.add_row(Text(contribution, style), *map(Text, cells))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .explanation import Explanation
 
 _STYLE = """
-.crf-why { font: 14px/1.5 system-ui, sans-serif; color-scheme: light dark; max-width: 60rem }
+.crf-why { font: 14px/1.5 system-ui, sans-serif; max-width: 60rem }
 .crf-why h2 { font-size: 1.1rem } .crf-why p { margin: .3rem 0 }
 .crf-why mark { color: inherit; padding: .1em .2em; border-radius: .2em }
 .crf-why mark.for { background: rgba(0, 140, 60, var(--much)) } .crf-why mark.not { background: rgba(210, 30, 30, var(--much)) }
@@ -17,11 +17,30 @@ _STYLE = """
 .crf-why th, .crf-why td { text-align: left; padding: .1rem .8rem .1rem 0; border-bottom: 1px solid rgba(128, 128, 128, .3) }
 .crf-why td:first-child { text-align: right; font-variant-numeric: tabular-nums }
 """
+_PAGE_STYLE = ":root { color-scheme: light dark } body { margin: 0 auto; max-width: 60rem; padding: 1rem 1.5rem 4rem; "
+_PAGE_STYLE += "font: 16px/1.5 system-ui, sans-serif } h1 { font-size: 1.6rem }"
 _MOST_TEMPLATES = 12
 
 
 def fragment(explanation: "Explanation", top: int = 20) -> str:
-    """One explanation, with its style."""
+    """One explanation, with its style. Light or dark is what the page around it is."""
+    return f"<style>{_STYLE}</style>{_figure(explanation, top)}"
+
+
+def page(explanations: "Iterable[Explanation]") -> str:
+    """A whole page, light or dark as its reader likes."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Why</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_PAGE_STYLE}{_STYLE}</style></head><body><main><h1>Why</h1>\n"
+        + "\n".join(map(_figure, explanations))
+        + "\n</main></body></html>\n"
+    )
+
+
+def _figure(explanation: "Explanation", top: int = 20) -> str:
     told = "".join(f"<p>{escape(line)}</p>" for line in explanation.told())
     rows = [row[:4] for row in explanation.table(top)]
     table = _table("What has most to say", ("", "feature", "at", "weights"), rows)
@@ -30,20 +49,8 @@ def fragment(explanation: "Explanation", top: int = 20) -> str:
         templates = [(f"{value:+.4f}", template) for (template,), value in sums]
         table += _table("By template", ("", "template"), templates)
     return (
-        f'<section class="crf-why"><style>{_STYLE}</style><h2>{escape(explanation.title)}</h2>'
+        f'<section class="crf-why"><h2>{escape(explanation.title)}</h2>'
         f"<p>{_marked(explanation)}</p>{told}{table}</section>"
-    )
-
-
-def page(explanations: "Iterable[Explanation]") -> str:
-    """A whole page."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Why</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"></head><body><main><h1>Why</h1>\n'
-        + "\n".join(map(fragment, explanations))
-        + "\n</main></body></html>\n"
     )
 
 

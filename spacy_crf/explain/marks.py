@@ -18,6 +18,11 @@ border-radius: 0.35em" title="{told}">
 margin-inline-start: 0.5rem">{label}{kb_link}{percent}</span>
 </mark>
 """
+# What displaCy's page does not say; it sets no colours of its own, so those of dark mode are the browser's.
+_HEAD = """\
+        <meta charset="utf-8">
+        <meta name="viewport" content="width=device-width, initial-scale=1">
+        <style>:root { color-scheme: light dark }</style>"""
 _FAINTEST = 0.9  # share of white of a mark whose probability is 0
 
 
@@ -45,7 +50,7 @@ def render(
     settings = {key: value for key, value in options.items() if key != "ents"} | {"template": _MARK}
     html = displacy.render(parsed, style="ent", page=page, jupyter=jupyter, options=settings, manual=True)
     if page and html is not None:
-        html = html.replace("<head>", '<head>\n        <meta charset="utf-8">', 1)  # displaCy does not tell
+        html = html.replace("<head>", f"<head>\n{_HEAD}", 1)
     return html
 
 
