@@ -644,6 +644,10 @@ class Warnings(metaclass=_Coded):
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
         "[initialize.components.{key}.corpus], which is read where the component is initialized (neither loaded nor sourced)."
     )
+    CRFW140 = (
+        "{name}: decode = 'spans' with min_prob = 0 finds whatever is not quite impossible. Set min_prob to the least "
+        "probability that you trust, such as 0.4 (docs/decoding.md)."
+    )
     CRFW825 = (
         "{name}: there are soft labels in doc.spans['{key}'], which the loss {loss} does not look at. To learn from them take "
         '@losses = "spacy_crf.SoftLabels.v1".'

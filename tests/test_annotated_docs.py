@@ -287,7 +287,15 @@ def check_doc(doc, pipe, case, expected):
     unknown = {t for span in present if span[2] == "X" for t in tokens_of(span)}
     found = {span: p for span, p in found.items() if not unknown & tokens_of(span)}
     candidates = [{s for s in spans if not unknown & tokens_of(s)} for spans in expected.candidates]
-    if pipe.cfg["min_prob"]:
+    if pipe.cfg["decode"] == "spans":
+        least = pipe.cfg["min_prob"]
+        worth = [
+            sum(expected.of_span(span) - least for span in spans if expected.of_span(span) >= least)
+            for spans in candidates
+        ]
+        assert sum(p - least for p in found.values()) == pytest.approx(max(worth), abs=1e-6)
+        assert any(set(found) <= spans for spans in candidates)
+    elif pipe.cfg["min_prob"]:
         assert all(p >= pipe.cfg["min_prob"] - 1e-9 for p in found.values())
         assert any(set(found) <= spans for spans in candidates)
     elif pipe.cfg["decode"] == "posterior":
@@ -324,6 +332,7 @@ WAYS = {
     "viterbi": {"decode": "viterbi", "min_prob": 0.0},
     "posterior": {"decode": "posterior", "min_prob": 0.0},
     "likely ones": {"decode": "viterbi", "min_prob": 0.6},
+    "spans": {"decode": "spans", "min_prob": 0.2},
 }
 
 

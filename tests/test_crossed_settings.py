@@ -60,7 +60,7 @@ def draw(seed):
     features = {"@misc": f"spacy_crf.{preset}_features.v{rng.choice([1, 2, 3])}", "extra": extra}
     config = {
         "confidence": not is_tagger and rng.random() < 0.5,
-        "decode": rng.choice(["viterbi", "posterior"]),
+        "decode": rng.choice(["viterbi", "posterior", "spans"]),
         "min_prob": rng.choice([0.0, 0.0, 0.3]),
         "model": _model(factory, kind, features, rng),
     }

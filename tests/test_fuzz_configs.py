@@ -126,7 +126,7 @@ def _composed(rng):
     component = {
         "factory": factory,
         "confidence": rng.random() < 0.5,
-        "decode": rng.choice(["viterbi", "posterior"]),
+        "decode": rng.choice(["viterbi", "posterior", "spans"]),
         "min_prob": rng.choice([0.0, 0.1]),
         "loss": {"@losses": f"spacy_crf.{loss}.v1", "label_weights": rng.choice([None, {"PER": 2.0}])},
         "model": {"possible_transitions": True, "emissions": _emissions(rng)},

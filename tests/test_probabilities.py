@@ -244,6 +244,49 @@ def _segments(ner, spans):
     )
 
 
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("min_prob", [0.05, 0.3, 0.5])
+def test_decoding_by_spans_takes_the_set_that_is_worth_most(nlp, min_prob):
+    nlp = trained(decode="spans", min_prob=min_prob, iterations=2, scheme=nlp.get_pipe("crf_ner").cfg["scheme"])
+    ner = nlp.get_pipe("crf_ner")
+    for words in (["Bob", "Acme", "Rome"], ["New", "York", "Paris"]):
+        doc = Doc(nlp.vocab, words=words)
+        probabilities = {key([span])[0]: p for span, p in ner.span_probabilities(doc, 0.0)}
+
+        def worth(spans, probabilities=probabilities):
+            return sum(probabilities[span] - min_prob for span in spans)
+
+        found = key(ner(plain(doc)).ents)
+        assert worth(found) == pytest.approx(max(map(worth, all_labellings(ner, doc))), abs=1e-8)
+        assert all(probabilities[span] >= min_prob for span in found)
+
+
+@pytest.mark.issue(14)
+def test_decoding_by_spans_trades_precision_for_recall():
+    nlp = trained(confidence=True, iterations=2)
+    ner = nlp.get_pipe("crf_ner")
+    text = "Bob left Acme Corp for New York with Carla Diaz ."
+    sizes = []
+    for min_prob in (1.0, 0.5, 0.2, 0.05, 0.0):  # as `spacy find-threshold` does
+        ner.cfg.update(decode="spans", min_prob=min_prob)
+        doc = nlp(text)
+        assert all(ent._.crf_prob >= min_prob for ent in doc.ents)
+        exact = {key([span])[0]: p for span, p in ner.span_probabilities(nlp.make_doc(text), 0.0)}
+        assert [ent._.crf_prob for ent in doc.ents] == [pytest.approx(exact[span]) for span in key(doc.ents)]
+        sizes.append(sum(map(len, doc.ents)))
+    assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[1] < sizes[-1]
+
+
+@pytest.mark.issue(14)
+def test_finding_all_that_is_possible_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        spacy.blank("en").add_pipe("crf_ner", config={"decode": "spans"})
+        assert "CRFW140" in caplog.text and "min_prob" in caplog.text
+        caplog.clear()
+        spacy.blank("en").add_pipe("crf_ner", config={"decode": "spans", "min_prob": 0.3})
+        assert not caplog.text
+
+
 @pytest.mark.parametrize("settings", [{"decode": "best"}, {"min_prob": 1.5}, {"min_prob": -0.1}])
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValueError, match="CRF020"):
@@ -253,9 +296,10 @@ def test_bad_settings_are_refused(settings):
 # ------------------------------------------------------------------------------------------------------------ rules
 
 
-@pytest.mark.parametrize("decode", ["viterbi", "posterior"])
+@pytest.mark.parametrize("decode", ["viterbi", "posterior", "spans"])
 def test_rules_hold_and_probabilities_know_them(decode):
-    nlp = trained(confidence=True, decode=decode, **with_rules(OFTEN))
+    min_prob = 0.01 if decode == "spans" else 0.0
+    nlp = trained(confidence=True, decode=decode, min_prob=min_prob, **with_rules(OFTEN))
     free = trained()
     ner = nlp.get_pipe("crf_ner")
     text = "Bob Ann Carla Paris Rome"

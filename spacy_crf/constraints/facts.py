@@ -43,6 +43,19 @@ class Facts(dict):
         """Whether the fact about a rule is one about words."""
         return self.words is not None and place in self.words.places
 
+    def of_labels(self, label_of: NDArray[np.int64]) -> "Facts":
+        """The same, with the labels in place of the tags: outside, then the labels that any of their tags allows.
+
+        label_of (int64[S]): The label of each tag, -1 for none.
+        """
+        states = np.arange(label_of.max(initial=-1) + 2)
+        belongs = (label_of[:, np.newaxis] + 1) == states
+        found = {
+            place: fact if isinstance(fact, Match) else (fact[:, :, np.newaxis] & belongs).any(axis=1)
+            for place, fact in self.items()
+        }
+        return Facts(found, self.words)
+
     def at(self, tokens: Union[slice, NDArray[np.int64]]) -> "Facts":
         """What is said of some of the tokens."""
         words = None if self.words is None else self.words._replace(of_token=self.words.of_token[tokens])

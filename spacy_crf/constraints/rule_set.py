@@ -129,6 +129,11 @@ class RuleSet:
             self._larger[most] = larger
         return self._larger[most]
 
+    @cached_property
+    def of_segments_too(self) -> "SegmentRules":
+        """The same rules, of labellings that are sets of spans."""
+        return SegmentRules(self.constraints, list(self.tags.labels))
+
     def _check_consistency(self) -> None:
         """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
         together = make_automaton(1, self.tags.n_events, [])
@@ -421,6 +426,10 @@ class SegmentRules(RuleSet):
 
     structure, inference, text_reader = SemiMarkov(), GraphSegments, SegmentTextReader
     of_segments = True
+
+    @property
+    def of_segments_too(self) -> "SegmentRules":
+        return self
 
     def __init__(self, constraints: Constraints, labels: list[str]):
         size = 1 + len(labels)

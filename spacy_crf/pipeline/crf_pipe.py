@@ -15,7 +15,7 @@ from thinc.api import Model, Optimizer
 
 from .. import checks
 from ..dollars import is_written
-from ..errors import Errors
+from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
@@ -50,8 +50,8 @@ class CRFPipe(LearningPipe):
     loss (ClampedLoss): What training minimises.
     optimizer (Optimizer), scorer (Callable): See `LearningPipe`.
     confidence (bool): Whether every span found gets its probability, as ``span._.crf_prob``.
-    decode (str): "viterbi", the most probable labelling; or "posterior", the valid one with the best expected number of
-        right tags.
+    decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
+        tags; or "spans", the spans of at least `min_prob` of which most is right in the mean.
     min_prob (float): Spans with a lower probability are left out.
     constraints (Constraints): Rules that labellings keep.
     second_stage (FirstStage): What labels a Doc first, for templates that read stage:NAME.
@@ -80,6 +80,8 @@ class CRFPipe(LearningPipe):
         self.name = name
         checks.one_of(self.owner, "decode", decode, DECODERS)
         min_prob = checks.number(self.owner, "min_prob", min_prob, most=1.0)
+        if decode == "spans" and min_prob == 0.0:
+            self.warn(Warnings.CRFW140)
         for key in ("alternatives_spans_key", "incorrect_spans_key"):
             if settings.get(key) is not None:
                 checks.text(self.owner, key, settings[key])

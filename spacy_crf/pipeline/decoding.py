@@ -88,6 +88,12 @@ class Decoding:
         opening[starts[:-1][starts[:-1] < len(tags)]] = True
         return segments_of(tags, self.spans, opening)
 
+    @property
+    def spans_may_touch(self) -> bool:
+        """Whether a span may begin where another one of its label ends."""
+        continues = self.spans.continues
+        return continues is None or self.spans.width > 1 or not np.diag(continues)[self.spans.offset :].any()
+
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
         return self.annotation.spell(clamp, starts)

@@ -54,8 +54,8 @@ possible_states = false
 # What the docstrings of all factories end with
 _PARAMETERS = """
     confidence (bool): Whether every {unit} gets its probability, as `span._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling, or "posterior", the valid one with the best expected number of right
-        tokens.
+    decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
+        tokens; or "spans", the set of {several} that are at least `min_prob` probable, and of which most is right in the mean.
     min_prob (float): From 0 to 1: {unlikely}.
         0 leaves out none.
     constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
@@ -74,6 +74,7 @@ _PARAMETERS = """
 """
 _OF_ENTITIES = {
     "unit": "entity",
+    "several": "entities",
     "unlikely": "entities with a lower probability are left out",
     "wrong": "precisely these tokens are no entity of this label",
     "scorer": "`Scorer.score_spans` of the entities",
@@ -81,6 +82,7 @@ _OF_ENTITIES = {
 }
 _OF_TAGS = {
     "unit": "token",
+    "several": "labels",
     "unlikely": "labels with a lower probability are left out, and their tokens stay without one",
     "wrong": "none of its tokens has its label",
     "scorer": "the accuracy of the attribute",

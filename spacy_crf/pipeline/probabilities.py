@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 from ..arrays import cut_document
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch
-from ..schemes import Segments
-from ..types import Floats
+from ..inference.semi_markov import SemiMarkov
+from ..inference.span_choice import least_probable, probabilities_of, worth
+from ..inference.structure import LikelySpans
+from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
+from ..types import Floats, SegmentScores
 from .decoding import Decoding, Distribution
 
 if TYPE_CHECKING:
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 def predict(
     pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
-    """Tags of a batch of Docs under rules, or with the best expected number of right tags, and the probabilities of the spans if
-    the component's settings ask for them.
+    """Tags of a batch of Docs under rules, or decoded otherwise than by `viterbi`, and the probabilities of the spans if the
+    component's settings ask for them.
 
     scores: What the model says.
     clamp: What is still allowed, or None.
@@ -31,6 +34,8 @@ def predict(
     """
     batch = _Batch(pipe, docs, scores, clamp, rules)
     tags = batch.most_probable()
+    if pipe.cfg["decode"] == "spans":
+        return batch.best_spans(tags, pipe.cfg["min_prob"])
     if pipe.cfg["decode"] == "posterior":
         tags = batch.most_right(tags)
     weigh = pipe.cfg["confidence"] or pipe.cfg["min_prob"] > 0.0
@@ -76,15 +81,48 @@ class _Batch:
         expected = self._decoding.expected(self._scores, self._worth())
         if self._rules is None:
             return self._decoding.best_tags(expected, self._clamp)
+        found = self._decode(expected, self._hard_ones())
+        return self._or_instead(found.tags, found.unfinished, most_probable)
+
+    def best_spans(
+        self, most_probable: Optional[NDArray[np.int32]], min_prob: float
+    ) -> tuple[NDArray[np.int32], Floats]:
+        """The set of spans that is worth most, see `inference.span_choice`, and their probabilities."""
+        likely, starts = self._likely_spans(least_probable(min_prob)), np.asarray(self._scores.starts)
+        decoding, n_labels = self._decoding, len(self._pipe.labels)
+        scores = worth(likely, min_prob, starts, n_labels, may_touch=decoding.spans_may_touch)
+        if self._rules is None:
+            path, unfinished = SemiMarkov().viterbi(scores).states, []
+        else:
+            path, unfinished = self._decode_spans(scores)
+        chosen = SEGMENTS.decode(SEGMENTS.states_to_tags(path), starts)
+        tags = self._or_instead(decoding.annotation.path(chosen, starts), unfinished, most_probable)
+        return tags, probabilities_of(decoding.segments(tags, starts), likely)
+
+    def _decode_spans(self, scores: SegmentScores) -> tuple[NDArray[np.int32], list[int]]:
+        """The path of segments that keeps the rules, and the Docs for which there was no time."""
+        from ..constraints.decoding import Documents, decode
+
+        rules = self._rules.of_segments_too
+        facts = self._facts if rules is self._rules else self._facts.of_labels(self._decoding.label_of_states)
+        documents = Documents(scores, None, facts, self._docs.words if rules.global_ else None)
+        found = decode(rules, documents, self._bounds, self._hard_ones())
+        return found.tags, found.unfinished
+
+    def _hard_ones(self) -> "Kept":
+        """The hard rules that each Doc keeps."""
         from ..constraints.decoding import Kept
 
         instead = {d: self._kept(d, only_hard=True) for d in self._relaxed}
-        found = self._decode(expected, Kept(self._kept(None, only_hard=True), instead))
-        for d in found.unfinished:
+        return Kept(self._kept(None, only_hard=True), instead)
+
+    def _or_instead(self, tags: NDArray[np.int32], unfinished: list[int], most_probable: Any) -> NDArray[np.int32]:
+        """The tags, and of Docs for which there was no time those that are most probable."""
+        for d in unfinished:
             tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
-            found.tags[tokens] = most_probable[tokens]
+            tags[tokens] = most_probable[tokens]
             self._warn(Warnings.CRFW606, d)
-        return found.tags
+        return tags
 
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are given by their first token: float64[N]."""
@@ -99,6 +137,16 @@ class _Batch:
                 of_segments = Segments(segments.start[n] - shift, segments.end[n] - shift, segments.label[n])
                 probabilities[n] = self.distribution(d).span_probabilities(of_segments)
         return probabilities
+
+    def _likely_spans(self, min_prob: float) -> LikelySpans:
+        """All spans of at least some probability, by their first token."""
+        if not self._is_tied:
+            return LikelySpans(*self._untied().likely_spans(min_prob))
+        parts = [LikelySpans(NO_SEGMENTS, np.zeros(0))]
+        for d in np.flatnonzero(np.diff(self._bounds)).tolist():
+            found = LikelySpans(*self.distribution(d).likely_spans(min_prob))
+            parts.append(found.moved(int(self._bounds[d])))
+        return LikelySpans.join(parts)
 
     def distribution(self, d: int) -> Distribution:
         """That of one Doc."""

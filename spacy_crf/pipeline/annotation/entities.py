@@ -11,6 +11,7 @@ from spacy.attrs import ENT_IOB, ENT_TYPE
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
+from ...arrays import ranges
 from ...errors import Errors
 from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ...inference.structure import SpanStates
@@ -76,10 +77,9 @@ class Entities(Annotation):
     def path(self, segments: Segments, starts: Starts) -> Tags:
         """Tags of the labelling that consists of these spans: int32[T], -1 where a token needs a span and has none."""
         iob, label = np.full(int(starts[-1]), OUTSIDE), np.zeros(int(starts[-1]), dtype=np.int64)
-        for begin, end, number in zip(*segments):
-            iob[begin:end] = INSIDE
-            iob[begin] = BEGIN
-            label[begin:end] = number
+        tokens = ranges(segments.start, segments.end)
+        iob[tokens], label[tokens] = INSIDE, np.repeat(segments.label, segments.end - segments.start)
+        iob[segments.start] = BEGIN
         return self.scheme.encode(iob, label, starts)
 
     # ---------------------------------------------------------------------------------------------------- in training
