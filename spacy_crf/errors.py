@@ -238,6 +238,14 @@ class Errors(metaclass=_Coded):
         "Component '{name}' has weights that are not finite numbers ('{param}' of {node}), and is not saved. Load the model that "
         "was saved last. Look for features with huge values, or lower the learning rate."
     )
+    CRF422 = (
+        "spacy_crf.fit_min_prob.v1: the pipeline has no component{named} of spacy_crf that decodes by spans, only {components}. "
+        'Set decode = "spans" in its block, or take [training.before_to_disk] out.'
+    )
+    CRF423 = (
+        "{name}: nothing is annotated in {path} that it could find, so there is nothing to compare with. Give annotated texts, "
+        "or let it choose by what the model itself expects: --expected."
+    )
     CRF440 = (
         "Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which entities don't have. "
         "Put the span into doc.spans, and name its key as incorrect_spans_key of the component. If '{label}' is a label, add it "
@@ -644,10 +652,6 @@ class Warnings(metaclass=_Coded):
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
         "[initialize.components.{key}.corpus], which is read where the component is initialized (neither loaded nor sourced)."
     )
-    CRFW140 = (
-        "{name}: decode = 'spans' with min_prob = 0 finds whatever is not quite impossible. Set min_prob to the least "
-        "probability that you trust, such as 0.4 (docs/decoding.md)."
-    )
     CRFW825 = (
         "{name}: there are soft labels in doc.spans['{key}'], which the loss {loss} does not look at. To learn from them take "
         '@losses = "spacy_crf.SoftLabels.v1".'
@@ -685,6 +689,10 @@ class Warnings(metaclass=_Coded):
         "from other spans by two tags together. {who} can't look at that, and take it that no span of the same label is beside "
         "them. With scheme BIO or BILUO nothing is lost; nor with losses such as LogLikelihood or MaxMargin and LBFGS, "
         "ConjugateGradient or Adam.v1."
+    )
+    CRFW422 = (
+        "{name}: decode = 'spans' with min_prob = 0 finds whatever is not quite impossible. Set min_prob to the least "
+        "probability that you trust, such as 0.4; `python -m spacy crf threshold MODEL DATA` finds the best."
     )
     CRFW601 = "{name}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRFW602 = (

@@ -105,6 +105,7 @@ COMMANDS = {
     "annotate": ["data.txt", "ANNOTATED"],
     "show": ["A text"],
     "calibrate": ["data.spacy"],
+    "threshold": ["data.spacy"],
     "rules": [],
     "update": ["data.spacy", "--output", "OUTPUT"],
 }
@@ -128,7 +129,14 @@ def test_pipelines_that_cannot_be_loaded(files, tmp_path, command, broken):
 
 @pytest.mark.issue(12)
 @pytest.mark.parametrize(
-    "command, code", [("annotate", "CRF710"), ("calibrate", "CRF710"), ("rules", "CRF711"), ("update", "CRF414")]
+    "command, code",
+    [
+        ("annotate", "CRF710"),
+        ("calibrate", "CRF710"),
+        ("threshold", "CRF710"),
+        ("rules", "CRF711"),
+        ("update", "CRF414"),
+    ],
 )
 def test_pipelines_without_what_is_asked(files, tmp_path, command, code):
     others = rest(command, files, tmp_path)

@@ -281,7 +281,7 @@ def test_decoding_by_spans_trades_precision_for_recall():
 def test_finding_all_that_is_possible_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         spacy.blank("en").add_pipe("crf_ner", config={"decode": "spans"})
-        assert "CRFW140" in caplog.text and "min_prob" in caplog.text
+        assert "CRFW422" in caplog.text and "min_prob" in caplog.text
         caplog.clear()
         spacy.blank("en").add_pipe("crf_ner", config={"decode": "spans", "min_prob": 0.3})
         assert not caplog.text

@@ -14,6 +14,7 @@ from . import migrate as migrate
 from . import report as report
 from . import rules as rules
 from . import show as show
+from . import threshold as threshold
 from . import tune as tune
 from . import update as update
 from . import vectors as vectors

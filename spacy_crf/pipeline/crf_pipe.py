@@ -81,7 +81,7 @@ class CRFPipe(LearningPipe):
         checks.one_of(self.owner, "decode", decode, DECODERS)
         min_prob = checks.number(self.owner, "min_prob", min_prob, most=1.0)
         if decode == "spans" and min_prob == 0.0:
-            self.warn(Warnings.CRFW140)
+            self.warn(Warnings.CRFW422)
         for key in ("alternatives_spans_key", "incorrect_spans_key"):
             if settings.get(key) is not None:
                 checks.text(self.owner, key, settings[key])

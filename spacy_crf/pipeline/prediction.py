@@ -6,7 +6,7 @@ Without rules and probabilities prediction is one `viterbi` and nothing else; th
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,13 @@ class Prediction(NamedTuple):
 
 def predict(pipe: "CRFPipe", docs: Iterable[Doc]) -> Prediction:
     """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already."""
-    docs, decoding, settings = DocBatch.of(docs), pipe.decoding, pipe.cfg
-    scores = pipe.model.predict(docs)
+    docs = DocBatch.of(docs)
+    return predict_scored(pipe, docs, pipe.model.predict(docs))
+
+
+def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
+    """The same where it is known what the model says of the Docs."""
+    decoding, settings = pipe.decoding, pipe.cfg
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
     preset = pipe.annotation.preset(docs)
     if preset is not None or any(map(_SPANS, docs)):
