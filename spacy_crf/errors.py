@@ -50,6 +50,11 @@ class Errors(metaclass=_Coded):
         "once."
     )
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
+    CRF040 = (
+        "The ties can't be used: each must join two different tokens of the {tokens} in the batch, and have features that are "
+        "among the {features} whose tables there are."
+    )
+    CRF041 = "label_of must give each of {states} states one of the {labels} labels that tables of ties are about."
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
         "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."
@@ -166,6 +171,31 @@ class Errors(metaclass=_Coded):
         "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from "
         "before it. Look for features with huge values, or lower the learning rate."
     )
+    CRF360 = (
+        "{owner}: the block of cliques named '{name}' is {value!r}, but must be a clique template, such as "
+        '[...model.cliques.{name}] @misc = "spacy_crf.RepeatedWords.v1".'
+    )
+    CRF361 = (
+        "Component '{name}': the loss {loss} can't be trained on a graph by {inference}. With ties between tokens {losses} can, "
+        "and with this loss: {inferences}."
+    )
+    CRF362 = (
+        "Component '{name}': rules with in_training = true don't go together with ties between tokens, as no automaton holds "
+        "these. Set in_training = false: the rules then hold in prediction, on chains that know what the ties say."
+    )
+    CRF363 = (
+        "Component '{name}': semicrf_ner takes no ties between tokens (spacy_crf.FactorGraph.v1), as its labels are those of "
+        "segments, which are not known before they are found. Use crf_ner, or rules such as same_text_same_label."
+    )
+    CRF364 = (
+        "FactorGraph: {features} features of ties with tables of {labels} x {labels} labels are more than {most} weights. Take "
+        "features with fewer values, or fewer of them."
+    )
+    CRF365 = (
+        "Component '{name}': {optimizer} learns from one sequence after the other, but ties join sequences of a Doc. Use an "
+        "optimizer that evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."
+    )
+    CRF366 = "Component '{name}': {inference} does not give {question} where tokens are tied. These do: {fitting}."
     CRF315 = (
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
         "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."
@@ -641,6 +671,14 @@ class Errors(metaclass=_Coded):
 
 
 class Warnings(metaclass=_Coded):
+    CRFW040 = (
+        "{owner}: '{word}' stands in '{text}...' so often that it would have more than max_edges = {most} ties: such words are "
+        "not tied. Raise max_edges, or leave them out by only."
+    )
+    CRFW041 = (
+        "Component '{name}': of {asked} groups of tied sentences so far, {n} did not settle: the answers of "
+        "{inference} are those after its last iteration. More of these help, or more damping."
+    )
     CRFW130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
     CRFW131 = (
         "spacy_crf.VotedPerceptron.v1 takes no votes, and is called spacy_crf.BatchPerceptron.v1 now: use that name for the same "

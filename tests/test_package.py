@@ -22,6 +22,7 @@ LAYERS = [
     ("inference",),
     ("losses", "constraints"),
     ("features", "optimizers"),
+    ("cliques",),
     ("models",),
     ("pipeline",),
     ("explain", "distributed", "migrate", "sklearn"),

@@ -173,6 +173,12 @@ class Structure(Generic[Scores]):
     def __init__(self, *, threads: int = 1):
         self.threads = threads
 
+    signature = b""  # equal where the same answers are given: for structures with settings
+
+    def with_threads(self, threads: int) -> "Structure[Scores]":
+        """What answers the same with so many threads."""
+        return type(self)(threads=threads)
+
     @property
     def without_rules(self) -> "Structure[Scores]":
         """What answers the same without rules: itself, if it has none."""

@@ -12,6 +12,7 @@ from ..features.doc_batch import DocBatch
 from ..features.kinds import CorpusTokens, KindBuilder
 from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
+from .cliques import CliqueRole, TieCorpus
 from .emissions import EmissionFeatures, Emissions
 from .frozen import DenseCorpus
 from .sparse import VECTORS, Found, SparseFeatures, SparseRole
@@ -229,8 +230,10 @@ class EmissionPass(Pass):
         return self._gradients
 
 
-def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus]:
+def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus, TieCorpus]:
     """What keeps of a corpus what a layer of a model looks at."""
+    if isinstance(layer.attrs["role"], CliqueRole):
+        return TieCorpus(layer)
     if not isinstance(layer.attrs["role"], SparseRole):
         return DenseCorpus(layer)
     features = layer.attrs["role"].features(layer)

@@ -10,6 +10,7 @@ from ..features.doc_batch import DocBatch
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
+from .cliques import TieCorpus
 from .corpus import Corpus, PackedClamp, corpus_of
 from .frozen import DenseCorpus
 from .role import AnnotatedDocs
@@ -42,9 +43,9 @@ class CorpusObjective(Weights):
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self._loss = loss
-        self._structure = type(self.architecture.structure)(threads=default_threads())
+        self._structure = self.architecture.structure.with_threads(default_threads())
         self._annotation: list[_Annotation] = []
-        self._layers: list[Union[Corpus, DenseCorpus]] = [*map(corpus_of, model.layers)]
+        self._layers: list[Union[Corpus, DenseCorpus, TieCorpus]] = [*map(corpus_of, model.layers)]
         for batch in corpus:
             annotation = _Annotation(PackedClamp(batch.allowed), batch.weights, batch.structure, batch.soft)
             self._annotation.append(annotation)
@@ -67,7 +68,8 @@ class CorpusObjective(Weights):
 
     def _sign(self) -> Hashable:
         """Says what function this is: the data, the layout and the loss."""
-        check = checksum([np.frombuffer(repr(self._loss).encode("utf8"), dtype=np.uint8)])
+        told = repr(self._loss).encode("utf8") + self._structure.signature
+        check = checksum([np.frombuffer(told, dtype=np.uint8)])
         for block in self._annotation:
             ruled = None if block.structure is None else np.frombuffer(block.structure.signature, dtype=np.uint8)
             soft = [] if block.soft is None else [column for part in block.soft[:3] for column in part]

@@ -45,6 +45,8 @@ class Role:
     gives: type  # of its output
     learned: tuple[str, ...] = ()  # other attributes that training sets: they are saved
     is_linear = True  # whether its output is a linear function of its weights, which may be part of an objective
+    has_weights = True
+    walks = True  # whether optimizers can learn from one sequence after the other
     meaning: tuple[str, ...] = ()  # those of the config that say what the weights mean; the others say how to train
 
     def __repr__(self) -> str:  # for `spacy debug model`

@@ -126,7 +126,8 @@ class Weights:
             for layer, features in zip(sparse, self.features)
             for name in features.tables
         ]
-        dense = [block for layer in model.layers if layer not in sparse for block in DenseBlock.all_of(layer)]
+        dense = [layer for layer in model.layers if layer not in sparse and layer.attrs["role"].has_weights]
+        dense = [block for layer in dense for block in DenseBlock.all_of(layer)]
         self._of_layers = [*self._tables, *dense]
         axes = {name: self.architecture.gives.AXES[name] for name in self.architecture.params}
         self._shared = [

@@ -10,6 +10,7 @@ from ..errors import Errors
 from .annotation.tags import BUILT_IN, TokenTags
 from .crf_pipe import CRFPipe
 from .scorers import score_tags
+from .ties import TiedDecoding
 
 
 class CRFTagger(CRFPipe):
@@ -18,6 +19,7 @@ class CRFTagger(CRFPipe):
     attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`; the others see `make_crf_tagger`.
     """
 
+    other_decodings = (TiedDecoding,)
     meaning = ("attribute",)
 
     def __init__(

@@ -195,6 +195,17 @@ class Decoding:
         states = self.annotation.path(Segments(*(column[found] for column in named)), starts)
         return Spelt(states.astype(np.int64), np.ones(len(states), dtype=np.int64), starts)
 
+    def check_fit(self, pipe: Any) -> None:
+        """RAISES (ValueError): If the settings of a component ask for what its model can't answer."""
+
+    def as_chains(self, scores: Any, clamp: Any) -> Any:
+        """What rules are applied to, and probabilities are asked of."""
+        return scores
+
+    def of_doc(self, scores: Any, clamp: Any) -> "Optional[Distribution]":
+        """The distribution of the scores of a Doc without rules, where it is none of chains; None if it is."""
+        return None
+
     def excludes(self, loss: Any) -> bool:
         """Whether a loss can leave out single spans of what the annotation leaves open."""
         return isinstance(loss, ClampedLoss)

@@ -55,8 +55,9 @@ class LearningPipe(TrainablePipe):
     settings: Others that are saved.
     """
 
-    # What the structure of its model adds
+    # What the structure of its model adds, and what those add that it may have instead
     decoding_class: type[Decoding] = Decoding
+    other_decodings: tuple[type[Decoding], ...] = ()
     # Settings that say what weights mean: those of a saved component are to be those of the config
     meaning: tuple[str, ...] = ()
     first_stage: "Optional[FirstStage]" = None  # what labels a Doc first, for templates that read stage:NAME
@@ -97,12 +98,18 @@ class LearningPipe(TrainablePipe):
         self.told: set[str] = set()  # what is said once
         self.training = Training(self)
         self._labels_changed()
+        self.decoding.check_fit(self)
 
     def _check_model(self, model: Any) -> None:
         """RAISES (ValueError): CRF020 for a model of another structure."""
         takes, found = self.decoding_class.takes, getattr(model, "name", model)
         must = f"an architecture that gives {takes.__name__}"
-        checks.expect(gives(model) is takes, self.owner, "model", found, must)
+        checks.expect(gives(model) in self._decodings, self.owner, "model", found, must)
+
+    @property
+    def _decodings(self) -> dict[type, type[Decoding]]:
+        """By what a model gives."""
+        return {each.takes: each for each in (self.decoding_class, *self.other_decodings)}
 
     @property
     def owner(self) -> str:
@@ -151,7 +158,7 @@ class LearningPipe(TrainablePipe):
 
     def _labels_changed(self) -> None:
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
-        self.decoding = self.decoding_class(self.model, self.annotation)
+        self.decoding = self._decodings[gives(self.model)](self.model, self.annotation)
         self.model.attrs["allowed"] = self.annotation.mask()
         if hasattr(self.loss, "bind"):
             self.loss = self.loss.bind(self.annotation.tag_labels())

@@ -45,6 +45,10 @@ def predict(
 def distribution(pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
     """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that it keeps and that an
     automaton holds."""
+    if rules is None:
+        found = pipe.decoding.of_doc(scores, clamp)
+        if found is not None:
+            return found
     batch = _Batch(pipe, docs, scores, clamp, rules)
     batch.most_probable()
     return batch.distribution(0)
@@ -55,7 +59,8 @@ class _Batch:
     else that is asked."""
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"):
-        self._pipe, self._docs, self._scores, self._clamp = pipe, docs, scores, clamp
+        self._pipe, self._docs, self._clamp = pipe, docs, clamp
+        self._scores = pipe.decoding.as_chains(scores, clamp)
         self._bounds = docs.bounds
         self._decoding: Decoding = pipe.decoding
         self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))

@@ -15,8 +15,8 @@ from spacy.tokens import Doc, Span
 from ..arrays import spread, states_of
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch, DocPart
+from ..inference.ties import TiedScores
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
-from ..types import ChainScores
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -149,9 +149,11 @@ def _tell_unlabelled(pipe: "CRFPipe", docs: DocBatch, empty: NDArray[np.bool_]) 
         pipe.warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
 
 
-def _leave_out(scores: ChainScores, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> ChainScores:
+def _leave_out(scores: Any, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> Any:
     """The scores of the tokens that are kept. What is left out parts its sequence."""
     starts = np.union1d(scores.starts, np.flatnonzero(empty))
+    if isinstance(scores, TiedScores):
+        scores = scores._replace(ties=scores.ties.among(kept, len(empty)))
     return scores._replace(
         emissions=scores.emissions[kept],
         transitions=scores.transitions[kept] if np.ndim(scores.transitions) == 3 else scores.transitions,

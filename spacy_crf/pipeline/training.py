@@ -13,6 +13,7 @@ from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Optimizer, set_dropout_rate
 
+from ..arrays import named
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import DocBatch, doc_bounds
 from ..models.corpus import block_tokens
@@ -128,6 +129,8 @@ class Training:
         walks = getattr(optimizer, "wants_sequences", False)
         if walks and self._pipe.has_encoder and self._pipe.is_linear:
             raise ValueError(Errors.CRF963.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
+        if walks and not self._pipe.model.attrs["role"].walks:
+            raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
         if self._pipe.rules_train and walks:
             raise ValueError(Errors.CRF616.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
 
@@ -445,5 +448,4 @@ def _are_numbers(scores: Any) -> bool:
     """Whether no score is NaN or infinite, but for -inf, which forbids."""
     if isinstance(scores, Pooled):
         return all(map(_are_numbers, scores.members))
-    arrays = [getattr(scores, name) for name in scores._fields if name not in ("listed", "starts")]
-    return all((array < np.inf).all() for array in arrays)
+    return all((array < np.inf).all() for array in named(scores).values())

@@ -1,0 +1,160 @@
+"""Belief propagation by sweeps over chains (Sutton & McCallum 2004): exact inside each chain, messages along the ties.
+
+Repeated until the messages stay: forward–backward on the chains, whose tied tokens have the messages as further emissions; then
+messages along all ties, given what the chains say. Where ties and chains have no cycle the answers are exact; elsewhere
+
+    log Z = sum over chains of log Z(with messages) + sum over ties of share · log z(tie)
+
+is Bethe's approximation, whose derivatives are the beliefs.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import checks
+from ..kernels import ties as kernels
+from ..types import ChainScores, Floats
+from .graph import LOG_PARTITION, MAXIMUM, Expected, Inference
+from .linear_chain import LinearChain
+from .structure import States
+from .ties import Problem
+
+_SWEEPS = 10  # along the ties between two passes over the chains, at most: they cost little
+
+
+class _Places(NamedTuple):
+    """The tied tokens of a problem."""
+
+    tokens: NDArray[np.int64]  # [V]
+    ends: NDArray[np.int64]  # [2, E] of the ties
+    labels: Floats  # [S, L] 1 where a state has a label
+
+    @classmethod
+    def of(cls, problem: Problem) -> "_Places":
+        tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)
+        labels = (problem.label_of[:, np.newaxis] == np.arange(problem.n_labels)).astype(np.float64)
+        return cls(tokens, ends.reshape(2, -1), labels)
+
+
+class _Messages(NamedTuple):
+    """What passes along ties, and by what it is made."""
+
+    places: _Places
+    exponentials: Floats  # [K, L, L] exp of the tables, each less its maximum
+    shift: Floats  # [K] the maxima
+    shares: Floats  # [E]
+    told: Floats  # [E, 2, L]
+
+    def emissions(self, problem: Problem) -> Floats:
+        """Those of the chains with all messages (float64[T, S])."""
+        emissions, into = problem.chains.emissions.copy(), self.arrived()
+        emissions[self.places.tokens] += into[:, problem.label_of]
+        return emissions
+
+    def arrived(self) -> Floats:
+        """All messages in each place: float64[V, L]."""
+        into = np.zeros((len(self.places.tokens), self.told.shape[2]))
+        for side in range(2):
+            np.add.at(into, self.places.ends[side], self.shares[:, np.newaxis] * self.told[:, side])
+        return into
+
+
+class BeliefPropagation(Inference):
+    """See above.
+
+    iterations (int): Passes over the chains, at most. 0 for the chains alone.
+    damping (float): From 0 to below 1: how much of its old value a message keeps. More where messages don't settle.
+    tolerance (float): Messages stay where none moves by more than this.
+    """
+
+    answers = frozenset([LOG_PARTITION, MAXIMUM])
+    decodes_chains = True
+
+    def __init__(self, iterations: int = 20, damping: float = 0.0, tolerance: float = 1e-4):
+        owner = type(self).__name__
+        self.iterations = checks.count(owner, "iterations", iterations, least=0)
+        self.damping = checks.number(owner, "damping", damping, most=0.99)
+        self.tolerance = checks.positive(owner, "tolerance", tolerance)
+
+    def __repr__(self) -> str:
+        settings = f"iterations={self.iterations}, damping={self.damping}, tolerance={self.tolerance}"
+        return f"{type(self).__name__}({settings})"
+
+    def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        messages = self._settle(problem)
+        emissions = messages.emissions(problem)
+        chains = problem.chains._replace(emissions=emissions)
+        log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
+        if weights.all():
+            factors = np.repeat(weights[problem.component], np.diff(chains.starts))
+            marginals = expected.emissions / factors[:, np.newaxis]
+        else:  # of some chains they were not asked for
+            marginals = LinearChain().marginals(chains)
+        beliefs = _logs(marginals[messages.places.tokens] @ messages.places.labels)
+        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(problem.tables.shape)
+        kernels.weigh(
+            beliefs,
+            messages.places.ends,
+            problem.kind,
+            messages.exponentials,
+            messages.told,
+            weights[problem.of_ties],
+            of_ties,
+            d_tables,
+        )
+        of_ties = messages.shares * (of_ties + messages.shift[problem.kind])
+        sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
+        return Expected(problem.by_component(log_z) + sums, expected, d_tables)
+
+    def best(self, problem: Problem) -> States:
+        return LinearChain().viterbi(self.as_chains(problem)).states
+
+    def as_chains(self, problem: Problem) -> ChainScores:
+        return problem.chains._replace(emissions=self._settle(problem).emissions(problem))
+
+    def _settle(self, problem: Problem) -> _Messages:
+        """Messages that stay, or those after the last iteration."""
+        places = _Places.of(problem)
+        shift = problem.tables.max(axis=(1, 2), initial=-np.inf)
+        exponentials = np.exp(problem.tables - shift[:, np.newaxis, np.newaxis])
+        n_ties = len(problem.kind)
+        told = np.zeros((n_ties, 2, problem.n_labels))
+        messages = _Messages(places, exponentials, shift, np.ones(n_ties), told)
+        moves, moved = np.ones(len(problem.firsts), dtype=bool), np.zeros((n_ties, 2))
+        for _ in range(self.iterations):
+            beliefs = self._beliefs(problem, messages, moves)
+            kernels.sweep(
+                beliefs,
+                places.ends,
+                problem.kind,
+                exponentials,
+                messages.shares,
+                problem.bounds,
+                np.flatnonzero(moves),
+                self.damping,
+                _SWEEPS,
+                self.tolerance,
+                told,
+                moved,
+            )
+            moves &= np.maximum.reduceat(moved.max(axis=1), problem.bounds[:-1]) > self.tolerance
+            if not moves.any():
+                break
+        self.n_asked += len(moves)
+        self.n_unsettled += int(moves.sum()) if self.iterations else 0
+        return messages
+
+    def _beliefs(self, problem: Problem, messages: _Messages, moves: NDArray[np.bool_]) -> Floats:
+        """Logarithms of what each place of some components (bool[C]) believes: float64[V, L], 0 in the others."""
+        chains, tokens = problem.sequences(moves)
+        chains = chains._replace(emissions=messages.emissions(problem)[tokens])
+        marginals = np.zeros(problem.chains.emissions.shape)
+        marginals[tokens] = LinearChain().marginals(chains)
+        return _logs(marginals[messages.places.tokens] @ messages.places.labels)
+
+
+def _logs(probabilities: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.log(probabilities)

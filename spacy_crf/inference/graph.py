@@ -1,0 +1,243 @@
+"""Chains with ties between them: the questions of a structure, whatever the method that answers them where there are ties.
+
+Sequences that no tie touches never leave the chain. The others fall into components, whose values are those of their first
+sequences; the other sequences of a component have 0.
+"""
+
+from functools import cached_property
+from typing import ClassVar, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import arrays
+from ..errors import Errors
+from ..kernels import linear_chain as chain_kernels
+from ..types import ChainScores, Clamp, Floats, Path
+from .linear_chain import LinearChain
+from .structure import Asked, States, Structure, Work
+from .ties import Halves, Problem, TiedScores, cut
+
+LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, BOUNDS = "log_partition", "viterbi", "sample", "n_best", "bounds"
+
+
+class Expected(NamedTuple):
+    """What a method says of a problem."""
+
+    log_z: Floats  # [C]
+    chains: ChainScores  # the derivative with respect to them
+    tables: Floats  # [K, L, L] and to those
+
+
+class Inference:
+    """How questions about tied sequences are answered: base of the methods, which are registered."""
+
+    exact: ClassVar[bool] = False
+    answers: ClassVar[frozenset[str]]  # of the questions that are named above
+    decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
+    n_asked = n_unsettled = 0  # components so far, and those of them that did not settle
+    told = False  # whether that has been said
+
+    @property
+    def name(self) -> str:
+        """Under which it is registered."""
+        return f"spacy_crf.{type(self).__name__}.v1"
+
+    def log_partition(self, problem: Problem) -> Floats:
+        """Of each component: float64[C]."""
+        return self.expectations(problem, np.zeros(len(problem.firsts))).log_z
+
+    def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        """Log partitions, and the derivative of their weighted sum.
+
+        weights (float64[C]): Of the components.
+        """
+        raise NotImplementedError
+
+    def best(self, problem: Problem) -> States:
+        """A labelling of all components (int32[T]), -1 where there is none."""
+        raise NotImplementedError
+
+    def as_chains(self, problem: Problem) -> ChainScores:
+        """Chains each of which is distributed as the method thinks that it is, whatever the others are."""
+        raise NotImplementedError
+
+    def draw(self, problem: Problem, n: int, seed: int) -> States:
+        """n labellings (int32[n, T])."""
+        raise NotImplementedError
+
+    def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
+        """The n best labellings of a single component, with their scores."""
+        raise NotImplementedError
+
+    def bounds(self, problem: Problem) -> tuple[Floats, Floats]:
+        """What the log partition of each component lies between: float64[C] each."""
+        raise NotImplementedError
+
+
+class TiedWork(Work[TiedScores]):
+    """Scores that were checked, with a clamp."""
+
+    @cached_property
+    def halves(self) -> Halves:
+        return cut(self.scores, self.clamp)
+
+    @property
+    def problem(self) -> Problem:
+        return self.halves.tied
+
+    @property
+    def is_tied(self) -> bool:
+        return self.halves.tied is not None
+
+    def spread(self, of_components: Floats) -> Floats:
+        """Values of components as those of all sequences."""
+        values, halves = np.zeros(self.n_sequences), self.halves
+        values[halves.tied_sequences[halves.tied.firsts]] = of_components
+        return values
+
+    @cached_property
+    def first_of(self) -> NDArray[np.int64]:
+        """For each sequence the one that has its value: int64[B]."""
+        first, halves = np.arange(self.n_sequences), self.halves
+        if halves.tied is not None:
+            first[halves.tied_sequences] = halves.tied_sequences[halves.tied.firsts][halves.tied.component]
+        return first
+
+
+class TiedChains(Structure[TiedScores]):
+    """Answers the questions of `Structure` for `TiedScores`; clamps are bool[T, S].
+
+    inference (Inference): How, where there are ties.
+    """
+
+    work = TiedWork
+    chunk_tokens = 1 << 62
+
+    def __init__(self, inference: Inference, *, threads: int = 1):
+        super().__init__(threads=threads)
+        self.inference = inference
+        self.chain = LinearChain(threads=threads)
+
+    @property
+    def exact(self) -> bool:
+        return self.inference.exact
+
+    @property
+    def answers(self) -> frozenset[str]:
+        return self.inference.answers
+
+    @property
+    def signature(self) -> bytes:
+        return repr(self.inference).encode("utf8")
+
+    def with_threads(self, threads: int) -> "TiedChains":
+        return type(self)(self.inference, threads=threads)
+
+    def conform(self, scores: TiedScores) -> TiedScores:
+        """RAISES (ValueError): CRF040 for ties that are none."""
+        scores = super().conform(scores)
+        ties, n_tokens, (n_features, n_labels) = scores.ties, len(scores.emissions), scores.tables.shape[:2]
+        if len(ties.source):
+            ends = np.concatenate([ties.source, ties.target])
+            possible = ends.min() >= 0 and ends.max() < n_tokens and (ties.source != ties.target).all()
+            possible = possible and ties.kind.min() >= 0 and ties.kind.max() < len(ties.rows)
+            if not possible or not ties.rows.max(initial=-1) < n_features == len(ties.symmetric):
+                raise ValueError(Errors.CRF040.format(tokens=n_tokens, features=n_features))
+            label_of = np.asarray(scores.label_of)
+            if label_of.shape != scores.first.shape or not (label_of.min() >= 0 and label_of.max() < n_labels):
+                raise ValueError(Errors.CRF041.format(labels=n_labels, states=len(scores.first)))
+        return scores
+
+    # --------------------------------------------------------------------------------------------------- sums
+
+    def log_partition(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+        work = self.prepare(scores, clamp)
+        halves = work.halves
+        if halves.tied is None:
+            return self.chain.log_partition(halves.free, clamp=halves.free_clamp)
+        log_z = work.spread(self.inference.log_partition(halves.tied))
+        log_z[halves.free_sequences] = self.chain.log_partition(halves.free, clamp=halves.free_clamp)
+        return log_z
+
+    def expectations(
+        self, scores: Asked, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, TiedScores]:
+        work = self.prepare(scores, clamp)
+        weights, halves = work.check_weights(weights), work.halves
+        log_z, free = self.chain.expectations(
+            halves.free, clamp=halves.free_clamp, weights=weights[halves.free_sequences]
+        )
+        if halves.tied is None:
+            return log_z, work.given._replace(**arrays.named(free), tables=np.zeros(work.scores.tables.shape))
+        found = self.inference.expectations(halves.tied, weights[halves.tied_sequences[halves.tied.firsts]])
+        values, total = work.spread(found.log_z), arrays.zeros(work.given)
+        values[halves.free_sequences] = log_z
+        for part, tokens in ((free, halves.free_tokens), (found.chains, halves.tied_tokens)):
+            arrays.add(total.chains, part, tokens)
+        work.scores.ties.by_feature(found.tables, total.tables)
+        return values, total
+
+    # ------------------------------------------------------------------------------------------------- maxima
+
+    def _best(self, work: TiedWork) -> Path:
+        halves = work.halves
+        if halves.tied is None:
+            return self.chain.viterbi(halves.free, clamp=halves.free_clamp)
+        states = np.empty(work.n_tokens, dtype=np.int32)
+        states[halves.free_tokens] = self.chain.viterbi(halves.free, clamp=halves.free_clamp).states
+        states[halves.tied_tokens] = self.inference.best(halves.tied)
+        return Path(states, self.score_path(work, states))
+
+    def count(self, work: TiedWork, path: States, weights: Floats, out: TiedScores) -> None:
+        self.add_path(work, path, weights, out)
+
+    def score_path(self, work: TiedWork, states: States) -> Floats:
+        scores, of_chains = work.scores, np.empty(work.n_sequences)
+        free = chain_kernels.Scores(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
+        chain_kernels.path_score(free, states, of_chains)
+        if not work.is_tied:
+            return of_chains
+        values = np.bincount(work.first_of, of_chains, minlength=work.n_sequences)
+        kind, i, j, sequences = self._pairs(work, states)
+        of_ties = work.problem.tables[kind, i, j]
+        return values + np.bincount(sequences, of_ties, minlength=work.n_sequences)
+
+    def add_path(self, work: TiedWork, states: States, weights: Floats, out: TiedScores) -> None:
+        uses = chain_kernels.Scores(
+            out.emissions, out.transitions.reshape(work.transitions.shape), out.first, out.last, work.starts
+        )
+        chain_kernels.path_expectations(states, weights[work.first_of], uses)
+        if work.is_tied:
+            kind, i, j, sequences = self._pairs(work, states)
+            of_kinds = np.zeros(work.problem.tables.shape)
+            np.add.at(of_kinds, (kind, i, j), weights[sequences])
+            work.scores.ties.by_feature(of_kinds, out.tables)
+
+    def _pairs(self, work: TiedWork, states: States):
+        """The ties both of whose ends have a label: their kinds, the two labels, and the sequences that have their values."""
+        ties, label_of = work.scores.ties, np.asarray(work.scores.label_of)
+        states = np.asarray(states)
+        known = np.flatnonzero((states[ties.source] >= 0) & (states[ties.target] >= 0))
+        source, target = ties.source[known], ties.target[known]
+        sequences = work.first_of[np.searchsorted(work.starts, source, side="right") - 1]
+        return ties.kind[known], label_of[states[source]], label_of[states[target]], sequences
+
+    def only(self, work: TiedWork, states: States) -> Clamp:
+        return states[:, np.newaxis] == np.arange(work.n_tags)
+
+    def only_path(self, clamp: Clamp) -> Optional[States]:
+        return self.chain.only_path(clamp)
+
+    # ------------------------------------------------------------------------------------- approximated by chains
+
+    def as_chains(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> ChainScores:
+        """Chains each of which is distributed as the method thinks that it is: what answers everything that a chain answers, of
+        one sequence at a time. The same scores where there are no ties."""
+        work = self.prepare(scores, clamp)
+        chains, halves = work.scores.chains, work.halves
+        if halves.tied is None:
+            return chains
+        emissions = chains.emissions.copy()
+        emissions[halves.tied_tokens] = self.inference.as_chains(halves.tied).emissions
+        return chains._replace(emissions=emissions)

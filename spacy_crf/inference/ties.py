@@ -1,0 +1,174 @@
+"""Chains whose tokens are tied across sentences: the scores, and how a batch is cut into what is tied and what is not."""
+
+from types import MappingProxyType
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import arrays
+from ..kernels import ties as kernels
+from ..types import ChainScores, Clamp, Floats
+
+
+class Ties(NamedTuple):
+    """Pairs of tokens whose labels are weighed together. Each adds ``table[i, j]`` to a labelling that has label i at its source
+    and label j at its target; the table of a kind of ties is the sum of those of its features."""
+
+    source: NDArray[np.int32]  # [E] tokens of the batch
+    target: NDArray[np.int32]  # [E] others
+    kind: NDArray[np.int32]  # [E]
+    rows: NDArray[np.int32]  # [K, M] the features of each kind, -1 for none
+    symmetric: NDArray[np.bool_]  # [F] features whose table counts both ways: with [j, i] where it has [i, j]
+
+    @classmethod
+    def none(cls) -> "Ties":
+        return cls(*np.zeros((3, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
+
+    def among(self, kept: NDArray[np.int64], n_tokens: int) -> "Ties":
+        """Those whose ends are both kept (int64[T']), of so many tokens, by their places there."""
+        place = np.full(n_tokens, -1, dtype=np.int32)
+        place[kept] = np.arange(len(kept))
+        source, target = place[self.source], place[self.target]
+        both = (source >= 0) & (target >= 0)
+        return self._replace(source=source[both], target=target[both], kind=self.kind[both])
+
+    def sums(self, tables: Floats) -> Floats:
+        """The table of each kind (float64[K, L, L]), from those of the features (float64[F, L, L])."""
+        total = np.zeros((len(self.rows), *tables.shape[1:]))
+        for column in self.rows.T:
+            [some] = np.nonzero(column >= 0)
+            of_column, symmetric = tables[column[some]], self.symmetric[column[some], np.newaxis, np.newaxis]
+            total[some] += of_column + np.where(symmetric, of_column.swapaxes(1, 2), 0.0)
+        return total
+
+    def by_feature(self, of_kinds: Floats, out: Floats) -> None:
+        """The way back of derivatives, added to those of the features."""
+        both_ways = of_kinds + of_kinds.swapaxes(1, 2)
+        for column in self.rows.T:
+            [some] = np.nonzero(column >= 0)
+            symmetric = self.symmetric[column[some], np.newaxis, np.newaxis]
+            np.add.at(out, column[some], np.where(symmetric, both_ways[some], of_kinds[some]))
+
+
+class TiedScores(NamedTuple):
+    """`ChainScores` with ties between tokens, of one sequence or of several."""
+
+    emissions: Floats  # [T, S]
+    transitions: Floats  # [S, S] or [T, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    tables: Floats  # [F, L, L] of features of ties, by the labels of source and target
+    label_of: NDArray[np.int64]  # [S] label of each state
+    ties: Ties
+    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+
+    AXES = MappingProxyType({**ChainScores.AXES, "tables": ("feature", "label", "next label")})
+
+    @property
+    def chains(self) -> ChainScores:
+        """The same without ties."""
+        return ChainScores(*self[:4], self.starts)
+
+
+class Problem(NamedTuple):
+    """Sequences each of which is tied, to another one or in itself. Components are numbered by their first sequences."""
+
+    chains: ChainScores  # -inf where the clamp forbids
+    component: NDArray[np.int64]  # [B] of each sequence
+    firsts: NDArray[np.int64]  # [C] first sequence of each component
+    source: NDArray[np.int64]  # [E] tokens; ties are sorted by their component, then by source and target
+    target: NDArray[np.int64]  # [E]
+    kind: NDArray[np.int64]  # [E]
+    bounds: NDArray[np.int64]  # [C + 1] the ties of component c are bounds[c]:bounds[c + 1]
+    tables: Floats  # [K, L, L]
+    label_of: NDArray[np.int64]  # [S]
+
+    @property
+    def n_labels(self) -> int:
+        return self.tables.shape[1]
+
+    @property
+    def of_ties(self) -> NDArray[np.int64]:
+        """Component of each tie: int64[E]."""
+        return np.repeat(np.arange(len(self.firsts)), np.diff(self.bounds))
+
+    def by_component(self, of_sequences: Floats) -> Floats:
+        """Sums of numbers of sequences: float64[C]."""
+        return np.bincount(self.component, of_sequences, minlength=len(self.firsts))
+
+    def sequences(self, components: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
+        """The chains of some components (bool[C]), and their tokens."""
+        if components.all():
+            return self.chains, np.arange(len(self.chains.emissions))
+        return _some(self.chains, components[self.component])
+
+    def only(self, c: int) -> "tuple[Problem, NDArray[np.int64]]":
+        """A single component, and its tokens."""
+        chains, tokens = _some(self.chains, self.component == c)
+        ties = slice(int(self.bounds[c]), int(self.bounds[c + 1]))
+        places = [np.searchsorted(tokens, ends[ties]) for ends in (self.source, self.target)]
+        part = self._replace(
+            chains=chains,
+            component=np.zeros(len(chains.starts) - 1, dtype=np.int64),
+            firsts=np.zeros(1, dtype=np.int64),
+            source=places[0],
+            target=places[1],
+            kind=self.kind[ties],
+            bounds=np.array([0, ties.stop - ties.start]),
+        )
+        return part, tokens
+
+
+class Halves(NamedTuple):
+    """A batch, cut in two. Sequences and tokens are those of the batch."""
+
+    free: ChainScores  # what no tie touches
+    free_clamp: Optional[Clamp]
+    free_sequences: NDArray[np.int64]
+    free_tokens: NDArray[np.int64]
+    tied: Optional[Problem]  # None if there are no ties
+    tied_sequences: NDArray[np.int64]
+    tied_tokens: NDArray[np.int64]
+
+
+def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
+    """The sequences that ties touch, and those that none does."""
+    starts, ties, none = scores.starts, scores.ties, np.zeros(0, dtype=np.int64)
+    if not len(ties.source):
+        every = np.arange(len(scores.emissions))
+        return Halves(scores.chains, clamp, np.arange(len(starts) - 1), every, None, none, none)
+    ends = np.stack([ties.source, ties.target]).astype(np.int64)
+    of_ends = np.searchsorted(starts, ends, side="right") - 1
+    is_tied = np.zeros(len(starts) - 1, dtype=bool)
+    is_tied[of_ends] = True
+    free, free_tokens = _some(scores.chains, ~is_tied)
+    chains, tokens = _some(scores.chains, is_tied)
+    if clamp is not None:
+        chains = chains._replace(emissions=np.where(clamp[tokens], chains.emissions, -np.inf))
+    component = np.empty(len(chains.starts) - 1, dtype=np.int64)
+    number = np.cumsum(is_tied) - 1
+    n = kernels.connect(*number[of_ends], component)
+    source, target = np.searchsorted(tokens, ends)
+    of_ties = component[number[of_ends[0]]]
+    order = np.lexsort((target, source, of_ties))
+    problem = Problem(
+        chains=chains,
+        component=component,
+        firsts=np.unique(component, return_index=True)[1],
+        source=source[order],
+        target=target[order],
+        kind=ties.kind[order].astype(np.int64),
+        bounds=np.searchsorted(of_ties[order], np.arange(n + 1)),
+        tables=ties.sums(scores.tables),
+        label_of=np.asarray(scores.label_of),
+    )
+    of_free = arrays.cut_clamp(clamp, free_tokens)
+    return Halves(free, of_free, np.flatnonzero(~is_tied), free_tokens, problem, np.flatnonzero(is_tied), tokens)
+
+
+def _some(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
+    """Some of the sequences (bool[B]), and their tokens."""
+    lengths = np.diff(chains.starts)
+    tokens = np.flatnonzero(np.repeat(sequences, lengths))
+    return arrays.cut(chains, tokens, np.append(0, np.cumsum(lengths[sequences])).astype(np.int64)), tokens

@@ -1,0 +1,152 @@
+"""Ties between the tokens of chains: which sequences they connect, and what tied tokens tell each other.
+
+L labels, E ties, V tied tokens (places), C components: sets of sequences that ties connect. A tie has two messages, one into each
+of its ends, in logarithms; row 0 is the one into its source.
+"""
+
+import numpy as np
+
+from . import helper, kernel
+
+LEAST = 1e-300  # of a probability whose logarithm is taken
+
+
+@helper
+def _root(parents, i):
+    while parents[i] != i:
+        parents[i] = parents[parents[i]]
+        i = parents[i]
+    return i
+
+
+@kernel
+def connect(source, target, component):
+    """Sets the component of each of B sequences (int64[B]), numbered in the order of their first sequences.
+
+    source, target (int64[E]): Sequences that are tied.
+    RETURNS (int): How many components there are.
+    """
+    for b in range(len(component)):
+        component[b] = b
+    for e in range(len(source)):
+        i, j = _root(component, source[e]), _root(component, target[e])
+        component[max(i, j)] = min(i, j)
+    n = 0
+    for b in range(len(component)):
+        # The root is the lowest of all, so that it has its number by now
+        if component[b] == b:
+            component[b] = n
+            n += 1
+        else:
+            component[b] = component[component[b]]
+    return n
+
+
+@helper
+def _send(beliefs, tables, kind, turned, u, v, back, forth, share, damping, cavity, message):
+    """Sends what the place u says to v, given what it believes. RETURNS (float): How far the message has moved."""
+    size = len(cavity)
+    largest = -np.inf
+    for i in range(size):
+        cavity[i] = beliefs[u, i] - back[i]
+        largest = max(largest, cavity[i])
+    if largest == -np.inf:  # nothing is possible there
+        return 0.0
+    message[:] = 0.0
+    for i in range(size):
+        p = np.exp(cavity[i] - largest)
+        if p > 0.0:
+            if turned:
+                for j in range(size):
+                    message[j] += p * tables[kind, j, i]
+            else:
+                for j in range(size):
+                    message[j] += p * tables[kind, i, j]
+    largest = LEAST
+    for j in range(size):
+        largest = max(largest, message[j])
+    moved = 0.0
+    for j in range(size):
+        told = np.log(max(message[j] / largest, LEAST))
+        told += damping * (forth[j] - told)
+        moved = max(moved, abs(told - forth[j]))
+        beliefs[v, j] += share * (told - forth[j])
+        forth[j] = told
+    return moved
+
+
+@kernel
+def sweep(beliefs, ends, kind, tables, shares, bounds, asked, damping, sweeps, tolerance, messages, moved):
+    """Sends messages along the ties of some components, forth and back until they stay, while the chains say the same.
+
+    m[u>v](j) = log sum_i exp(b[u](i) - m[v>u](i) + table[i, j])
+
+    beliefs (float64[V, L]): Logarithms of what each place believes, all messages in it; follows these.
+    ends (int64[2, E]): Places, sorted by component, then by source.
+    kind (int64[E]), tables (float64[K, L, L]): exp of the scores, of each kind less the largest.
+    shares (float64[E]): By which power a message counts.
+    bounds (int64[C + 1]): The ties of each component. asked (int64[N]): Which components.
+    messages (float64[E, 2, L]), moved (float64[E, 2]): How far each moved in all.
+    """
+    size = beliefs.shape[1]
+    cavity, message, before = np.empty(size), np.empty(size), np.empty((1, 1))
+    for c in asked:
+        first, last = bounds[c], bounds[c + 1]
+        before = messages[first:last].copy().reshape(last - first, 2 * size)
+        for _ in range(sweeps):
+            largest = 0.0
+            for e in range(first, last):
+                u, v, into = ends[0, e], ends[1, e], messages[e]
+                step = _send(
+                    beliefs, tables, kind[e], False, u, v, into[0], into[1], shares[e], damping, cavity, message
+                )
+                largest = max(largest, step)
+            for e in range(last - 1, first - 1, -1):
+                u, v, into = ends[0, e], ends[1, e], messages[e]
+                step = _send(
+                    beliefs, tables, kind[e], True, v, u, into[1], into[0], shares[e], damping, cavity, message
+                )
+                largest = max(largest, step)
+            if largest < tolerance:
+                break
+        for e in range(first, last):
+            for side in range(2):
+                moved[e, side] = 0.0
+                for j in range(size):
+                    step = abs(messages[e, side, j] - before[e - first, side * size + j])
+                    moved[e, side] = max(moved[e, side], step)
+
+
+@kernel
+def weigh(beliefs, ends, kind, tables, messages, weights, log_z, d_tables):
+    """What each tie is worth, and how often each pair of labels is expected at its ends:
+
+    b[e](i, j) = exp(b[u](i) - m[v>u](i) + table[i, j] + b[v](j) - m[u>v](j)) / z[e]
+
+    beliefs (float64[V, L]): Logarithms of probabilities; the others see `sweep`.
+    weights (float64[E]): Factors of the expectations. log_z (float64[E]): Receives the logarithms of z.
+    d_tables (float64[K, L, L]): Is added to.
+    """
+    size = beliefs.shape[1]
+    left, right = np.empty(size), np.empty(size)
+    for e in range(len(kind)):
+        u, v, shift = ends[0, e], ends[1, e], 0.0
+        for side in range(2):
+            row, place = (left, u) if side == 0 else (right, v)
+            largest = -np.inf
+            for i in range(size):
+                row[i] = beliefs[place, i] - messages[e, side, i]
+                largest = max(largest, row[i])
+            for i in range(size):
+                row[i] = np.exp(row[i] - largest) if largest > -np.inf else 0.0
+            shift += largest
+        total = 0.0
+        for i in range(size):
+            for j in range(size):
+                total += left[i] * tables[kind[e], i, j] * right[j]
+        log_z[e] = shift + np.log(total) if total > 0.0 else -np.inf
+        if total > 0.0 and weights[e] != 0.0:
+            factor = weights[e] / total
+            for i in range(size):
+                for j in range(size):
+                    d_tables[kind[e], i, j] += factor * left[i] * tables[kind[e], i, j] * right[j]

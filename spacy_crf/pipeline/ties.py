@@ -1,0 +1,149 @@
+"""What ties between tokens add to a component: labellings, probabilities, and what goes together."""
+
+from typing import Any, Optional
+
+import numpy as np
+
+from ..arrays import Joined
+from ..errors import Errors, Warnings, announcements
+from ..inference.belief_propagation import BeliefPropagation
+from ..inference.graph import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference, TiedChains
+from ..inference.linear_chain import LinearChain
+from ..inference.structure import Structure
+from ..inference.ties import TiedScores
+from ..losses.clamped import ClampedLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from ..schemes import Segments
+from ..types import ChainScores, Floats
+from .decoding import Decoding, Distribution, States
+
+METHODS: tuple[type[Inference], ...] = (BeliefPropagation,)
+_LOSSES = {LOG_PARTITION: (LogLikelihood, SoftmaxMargin), MAXIMUM: (Perceptron, MaxMargin)}  # by what they ask
+
+
+class TiedDecoding(Decoding):
+    """Of chains with ties. Labellings and marginals are those of the graph, and so are the n best and samples where the inference
+    answers them. Rules and the probabilities of spans are those of chains each of which knows what the ties say to it."""
+
+    takes = TiedScores
+    structure: TiedChains
+
+    def __init__(self, model: Any, annotation: Any):
+        super().__init__(model, annotation)
+        self.of_chains = Decoding(model, annotation)
+        self.of_chains.structure = LinearChain()
+        model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
+
+    @property
+    def inference(self) -> Inference:
+        return self.structure.inference
+
+    def check_fit(self, pipe: Any) -> None:
+        asked = _question(type(pipe.loss))
+        if asked not in self.inference.answers:
+            losses = [
+                loss.__name__ for question in sorted(self.inference.answers) for loss in _LOSSES.get(question, ())
+            ]
+            message = Errors.CRF361.format(
+                name=pipe.name,
+                loss=type(pipe.loss).__name__,
+                inference=self.inference.name,
+                losses=", ".join(f"spacy_crf.{name}.v1" for name in losses) or "no loss",
+                inferences=", ".join(that_answer(asked)) or "none",
+            )
+            raise ValueError(message)
+        if pipe.rules_train:
+            raise ValueError(Errors.CRF362.format(name=pipe.name))
+
+    def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
+        if isinstance(scores, ChainScores):
+            return scores
+        chains = self.structure.as_chains(scores, clamp=clamp)
+        self._tell_unsettled()
+        return chains
+
+    def best_tags(self, scores: Any, clamp: Any) -> States:
+        if isinstance(scores, ChainScores):
+            return self.of_chains.best_tags(scores, clamp)
+        tags = self.structure.viterbi(scores, clamp=clamp).states
+        self._tell_unsettled()
+        return tags
+
+    def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
+        chains = self.as_chains(scores, clamp)
+        if self.inference.decodes_chains:
+            return self.of_chains.best_with_probabilities(chains, clamp)
+        tags = self.best_tags(scores, clamp)
+        segments = self.segments(tags, scores.starts)
+        return tags, self.of_chains.structure.span_probabilities(chains, self.spans, segments, clamp=clamp)
+
+    def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
+        return self.of_chains.distribution(self.as_chains(scores, clamp), clamp, graph)
+
+    def batch(self, scores: Any, clamp: Any) -> Distribution:
+        return self.of_chains.batch(self.as_chains(scores, clamp), clamp)
+
+    def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
+        if not len(scores.ties.source):
+            return None
+        joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
+        return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
+
+    def excludes(self, loss: Any) -> bool:
+        """What is excluded would want states of its own, which ties don't know."""
+        return False
+
+    def _tell_unsettled(self) -> None:
+        """Once."""
+        inference = self.inference
+        if inference.n_unsettled and not inference.told:
+            inference.told = True
+            message = Warnings.CRFW041.format(
+                name=self.annotation.name, n=inference.n_unsettled, asked=inference.n_asked, inference=inference
+            )
+            announcements.warning(message)
+
+
+class TiedDistribution(Distribution):
+    """The distribution over the labellings of one Doc with ties."""
+
+    def span_probabilities(self, segments: Segments) -> Floats:
+        return self._chains.span_probabilities(segments)
+
+    def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
+        return self._chains.likely_spans(min_prob)
+
+    def n_best(self, n: int) -> list[tuple[float, States]]:
+        self._require(N_BEST, "the n best labellings")
+        found, log_z = (
+            self.structure.n_best_of_all(self.joined.scores, n, clamp=self.joined.clamp),
+            self._log_partition().sum(),
+        )
+        return [(min(1.0, float(np.exp(score - log_z))), self._tags(states)) for score, states in found]
+
+    def sample(self, n: int, seed: int) -> States:
+        self._require(SAMPLE, "samples")
+        return super().sample(n, seed)
+
+    @property
+    def _chains(self) -> Distribution:
+        scores, clamp, _ = self.joined
+        return self.decoding.distribution(scores, clamp, None)._replace(kept=self.kept)
+
+    def _require(self, question: str, what: str) -> None:
+        """RAISES (ValueError): CRF366 for what the inference does not answer."""
+        if question not in self.structure.answers:
+            inference, name = self.structure.inference, self.decoding.annotation.name
+            fitting = ", ".join(that_answer(question)) or "nothing"
+            raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
+
+
+def that_answer(question: Optional[str]) -> list[str]:
+    """The registered names of the ways to answer a question."""
+    return sorted(each().name for each in METHODS if question in each.answers)
+
+
+def _question(loss: type) -> Optional[str]:
+    """Which question a loss asks of a graph; None for losses that look at something else."""
+    if not issubclass(loss, ClampedLoss):
+        return None
+    return MAXIMUM if loss.maximum else LOG_PARTITION

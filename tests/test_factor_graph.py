@@ -1,0 +1,337 @@
+"""Components whose tokens are tied: from clique templates to what is written."""
+
+import random
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+
+from spacy_crf.cliques.repeated_words import RepeatedWords
+from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.optimizers.perceptron import AveragedPerceptron
+
+WORDS = ["Zorbel", "Quint", "Marla", "Tovin", "Pexa", "Lund"]
+EMISSIONS = {
+    "@architectures": "spacy_crf.SparseEmissions.v1",
+    "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]},
+}
+REPEATS = {"@misc": "spacy_crf.RepeatedWords.v1", "features": ["bias", "sent_distance"]}
+
+
+def graph(cliques=None, **settings):
+    """The config of a model."""
+    cliques = {"repeats": REPEATS} if cliques is None else cliques
+    return {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": EMISSIONS, "cliques": cliques, **settings}
+
+
+def make_doc(vocab, sentences):
+    words = [word for sentence in sentences for word in sentence.split()]
+    starts = [n == 0 for sentence in sentences for n in range(len(sentence.split()))]
+    return Doc(vocab, words=words, sent_starts=starts)
+
+
+def name_docs(vocab, n, seed=0):
+    """Names are told from places where they are first mentioned, and only there."""
+    rng = random.Random(seed)
+    for _ in range(n):
+        word, label = rng.choice(WORDS), rng.choice(["PER", "LOC"])
+        first = f"Mr {word} spoke ." if label == "PER" else f"in {word} yesterday ."
+        doc = make_doc(vocab, [first, f"and {word} again ."])
+        doc.ents = [Span(doc, 1, 2, label=label), Span(doc, 5, 6, label=label)]
+        yield doc
+
+
+def examples(vocab, docs):
+    return [
+        Example(Doc(vocab, words=[t.text for t in doc], sent_starts=[t.is_sent_start for t in doc]), doc)
+        for doc in docs
+    ]
+
+
+def trained(model, factory="crf_ner", steps=3, **config):
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory, config={"model": model, **config})
+    data = examples(nlp.vocab, name_docs(nlp.vocab, 40))
+    nlp.initialize(lambda: data)
+    optimizer = LBFGS(l2=0.05)
+    for _ in range(steps):
+        nlp.update(data, sgd=optimizer)
+    return nlp
+
+
+@pytest.fixture(scope="module")
+def nlp():
+    """Do not change."""
+    return trained(graph())
+
+
+@pytest.fixture(scope="module")
+def unseen(nlp):
+    return examples(nlp.vocab, name_docs(nlp.vocab, 30, seed=1))
+
+
+def f1(nlp, data):
+    return nlp.evaluate(data)["ents_f"]
+
+
+@pytest.mark.issue(17)
+def test_what_one_sentence_says_is_known_to_others(nlp, unseen):
+    chain = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
+    assert f1(nlp, unseen) == 1.0
+    assert f1(trained(chain), unseen) < 0.9
+
+
+@pytest.mark.issue(17)
+def test_optimizers_of_thinc_train_ties_too(unseen):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"model": graph()})
+    data = examples(nlp.vocab, name_docs(nlp.vocab, 40))
+    nlp.initialize(lambda: data)
+    for _ in range(12):
+        for begin in range(0, 40, 8):
+            nlp.update(data[begin : begin + 8])
+    assert f1(nlp, unseen) == 1.0
+
+
+@pytest.mark.issue(17)
+def test_saved_models_say_the_same(nlp, unseen, tmp_path):
+    doc = unseen[0].predicted
+    expected = nlp.get_pipe("crf_ner").marginals(doc)[0]
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    np.testing.assert_array_equal(loaded.get_pipe("crf_ner").marginals(doc)[0], expected)
+    other = spacy.blank("en")
+    other.add_pipe("crf_ner", config={"model": graph({"others": REPEATS})})
+    with pytest.raises(ValueError, match=r"CRF510.*cliques"):
+        other.from_bytes(nlp.to_bytes())
+
+
+@pytest.mark.issue(17)
+def test_processes_say_the_same(nlp, unseen):
+    docs = [example.predicted for example in unseen[:6]]
+    here = [[(ent.start, ent.label_) for ent in doc.ents] for doc in nlp.pipe(doc.copy() for doc in docs)]
+    there = nlp.pipe([doc.copy() for doc in docs], n_process=2, batch_size=2)
+    assert [[(ent.start, ent.label_) for ent in doc.ents] for doc in there] == here
+
+
+@pytest.mark.issue(17)
+def test_docs_without_ties_are_those_of_the_chain(nlp):
+    """The same weights in both, and no word that is there twice."""
+    pipe = nlp.get_pipe("crf_ner")
+    other = trained({"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}, steps=1)
+    chain = other.get_pipe("crf_ner")
+    emissions = chain.model.get_ref("emissions")
+    emissions.set_param("states", pipe.model.get_ref("emissions").get_param("states"))
+    for name in ("transitions", "first", "last"):
+        chain.model.set_param(name, pipe.model.get_param(name))
+    doc = make_doc(nlp.vocab, ["Mr Marla spoke .", "and Quint again ."])
+    for ask in (lambda p: p.marginals(doc)[0], lambda p: [prob for _, prob in p.span_probabilities(doc, 0.0)]):
+        np.testing.assert_array_equal(ask(pipe), ask(chain))
+    empty = Doc(nlp.vocab)
+    assert pipe.marginals(empty)[0].shape[0] == 0
+    assert len(pipe(empty)) == 0
+
+
+@pytest.mark.issue(17)
+def test_annotation_that_is_there_speaks_along_the_ties(nlp):
+    pipe = nlp.get_pipe("crf_ner")
+    doc = make_doc(nlp.vocab, ["said Lund quietly .", "and Lund again ."])
+    doc.set_ents([Span(doc, 1, 2, label="LOC")], default="missing")
+    assert [ent.label_ for ent in pipe(doc.copy()).ents] == ["LOC", "LOC"]
+    doc.set_ents([Span(doc, 1, 2, label="PER")], default="missing")
+    assert [ent.label_ for ent in pipe(doc.copy()).ents] == ["PER", "PER"]
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("settings", [{"confidence": True}, {"min_prob": 0.5}, {"decode": "posterior"}])
+def test_settings_of_prediction(settings, unseen):
+    nlp = trained(graph(), steps=2, **settings)
+    doc = nlp.get_pipe("crf_ner")(unseen[0].predicted.copy())
+    assert [(ent.start, ent.label_) for ent in doc.ents] == [(e.start, e.label_) for e in unseen[0].reference.ents]
+    if "confidence" in settings:
+        assert all(0.5 < ent._.crf_prob <= 1.0 for ent in doc.ents)
+
+
+@pytest.mark.issue(17)
+def test_rules_hold_beside_ties(unseen):
+    rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "PER", "n": 1}]}
+    nlp = trained(graph(), steps=2, constraints=rules)
+    docs = [nlp.get_pipe("crf_ner")(example.predicted.copy()) for example in unseen]
+    counts = [sum(ent.label_ == "PER" for ent in doc.ents) for doc in docs]
+    assert max(counts) == 1
+
+
+@pytest.mark.issue(17)
+def test_probabilities_of_a_doc(nlp, unseen):
+    pipe, example = nlp.get_pipe("crf_ner"), unseen[0]
+    doc = example.predicted
+    marginals, tags = pipe.marginals(doc)
+    assert marginals.shape == (8, len(tags))
+    np.testing.assert_allclose(marginals.sum(axis=1), 1.0)
+    found = pipe.span_probabilities(doc, 0.5)
+    assert sorted((span.start, span.label_) for span, _ in found) == [
+        (e.start, e.label_) for e in example.reference.ents
+    ]
+    assert -0.5 < pipe.log_probability(doc, example.reference.ents) <= 0.0
+    for ask in (lambda: pipe.n_best(doc, 2), lambda: pipe.sample(doc, 2, 0)):
+        with pytest.raises(ValueError, match=r"CRF366.*BeliefPropagation"):
+            ask()
+
+
+@pytest.mark.issue(17)
+def test_taggers_have_ties():
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_tagger", config={"model": graph({"repeats": {**REPEATS, "only": None, "attr": "LOWER"}})})
+    data = []
+    for doc in name_docs(nlp.vocab, 30):
+        words = [token.text for token in doc]
+        tags = [doc.ents[0].label_ if word[0].isupper() and word != "Mr" else "X" for word in words]
+        reference = Doc(nlp.vocab, words=words, tags=tags, sent_starts=[t.is_sent_start for t in doc])
+        data += examples(nlp.vocab, [reference])
+    nlp.initialize(lambda: data)
+    optimizer = LBFGS(l2=0.05)
+    for _ in range(3):
+        nlp.update(data, sgd=optimizer)
+    doc = pipe(make_doc(nlp.vocab, ["Mr Lund spoke .", "and Lund again ."]))
+    assert [token.tag_ for token in doc] == ["X", "PER", "X", "X", "X", "PER", "X", "X"]
+    # a token that takes no part is tied to nothing
+    doc = make_doc(nlp.vocab, ["Mr Lund spoke .", "and Lund again .", "in Lund yesterday ."])
+    doc.spans["crf_blocked"] = [Span(doc, 1, 2)]
+    assert [pipe(doc)[n].tag_ for n in (1, 5, 9)] == ["", "LOC", "LOC"]
+
+
+@pytest.mark.issue(17)
+def test_without_a_chain_the_scheme_still_holds(unseen):
+    nlp = trained(graph(chain=False))
+    model = nlp.get_pipe("crf_ner").model
+    assert not model.get_param("transitions").any() and model.get_param("tables").any()
+    assert f1(nlp, unseen) == 1.0
+
+
+@pytest.mark.issue(17)
+def test_labels_may_be_added(nlp, unseen):
+    grown = spacy.blank("en")
+    pipe = grown.add_pipe("crf_ner", config={"model": graph()})
+    grown.from_bytes(nlp.to_bytes())
+    before = pipe.span_probabilities(unseen[0].predicted, 0.5)
+    pipe.add_label("ORG")
+    assert pipe.model.get_param("tables").shape[1:] == (4, 4)
+    after = pipe.span_probabilities(unseen[0].predicted, 0.3)
+    assert [(s.start, s.label_) for s, _ in before] == [(s.start, s.label_) for s, _ in after]
+
+
+# What does not go together
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize(
+    "config, code",
+    [
+        ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
+        ({"optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}},
+         "CRF365.*LBFGS"),
+        ({"constraints": {"@misc": "spacy_crf.constraints.v1", "in_training": True, "rules": []}}, "CRF362"),
+        ({"model": graph({"repeats": {"@misc": "spacy_crf.features.v1", "templates": ["bias"]}})}, "CRF360.*repeats"),
+        ({"model": graph(inference={"@misc": "spacy_crf.features.v1", "templates": ["bias"]})}, "CRF020.*inference"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said_when_the_config_is_read(config, code):
+    with pytest.raises(ValueError, match=code):
+        spacy.blank("en").add_pipe("crf_ner", config={"model": graph(), **config})
+
+
+@pytest.mark.issue(17)
+def test_segments_take_no_ties():
+    with pytest.raises(ValueError, match="CRF363"):
+        spacy.blank("en").add_pipe("semicrf_ner", config={"model": graph()})
+
+
+@pytest.mark.issue(17)
+def test_optimizers_that_walk_are_refused_where_they_are_given(nlp, unseen):
+    with pytest.raises(ValueError, match="CRF365"):
+        trained_by(AveragedPerceptron(), nlp, unseen)
+
+
+def trained_by(optimizer, nlp, data):
+    other = spacy.blank("en")
+    other.add_pipe("crf_ner", config={"model": graph(), "loss": {"@losses": "spacy_crf.Perceptron.v1"}})
+    other.initialize(lambda: data)
+    other.update(data, sgd=optimizer)
+
+
+# Repeated words
+
+
+def pairs_of(template, *texts):
+    nlp = spacy.blank("en")
+    found = template.find(DocBatch([make_doc(nlp.vocab, text.split(" / ")) for text in texts]))
+    return sorted(zip(found.source.tolist(), found.target.tolist()))
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, [(0, 2), (2, 5)]),
+        ({"edges": "all"}, [(0, 2), (0, 5), (2, 5)]),
+        ({"edges": "hub"}, [(0, 2), (0, 5)]),
+        ({"attr": "LOWER", "only": None}, [(0, 2), (1, 3), (2, 4), (4, 5)]),
+        ({"only": ["is_title", "is_upper"], "attr": "LOWER"}, [(0, 2), (2, 5)]),
+        ({"max_edges": 1}, []),
+        ({"attr": "SHAPE", "only": "is_title"}, [(0, 2), (2, 5)]),
+    ],
+)
+def test_equal_words_are_tied(settings, expected, caplog):
+    template = RepeatedWords(**settings)
+    assert pairs_of(template, "Ann met Ann / met ann Ann", "Ann") == expected
+    assert ("CRFW040" in caplog.text) == ("max_edges" in settings)
+
+
+@pytest.mark.issue(17)
+def test_words_of_two_docs_are_not_tied():
+    assert pairs_of(RepeatedWords(), "Ann Bob", "Bob Ann Bob") == [(2, 4)]
+    assert pairs_of(RepeatedWords(), "") == []
+
+
+@pytest.mark.issue(17)
+def test_a_word_everywhere_is_no_end_of_it(caplog):
+    nlp = spacy.blank("en")
+    docs = DocBatch([Doc(nlp.vocab, words=["Ann"] * 100_000)])
+    assert len(RepeatedWords(edges="all").find(docs).source) == 0
+    assert "'Ann'" in caplog.text and "1000" in caplog.text
+
+
+@pytest.mark.issue(17)
+def test_features_of_ties():
+    nlp = spacy.blank("en")
+    docs = DocBatch([make_doc(nlp.vocab, ["Ann x", "y Ann", *["z"] * 4, "Ann Ann"])])
+    template = RepeatedWords(features=["bias", "sent_distance", "shape[0]|other_is_title"])
+    pairs = template.find(docs)
+    values = template.values(docs, pairs)
+    assert values[:, 0].tolist() == [0, 0, 0] and values[:, 1].tolist() == [1, 5, 0]
+    assert len(np.unique(values[:, 2])) == 1
+    spelled = [template.spell(feature, docs, pairs, 1) for feature in range(3)]
+    assert spelled == ["bias", "sent_distance=5", "shape[0]|other_is_title=Xxx|true"]
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attr": "orth"},
+        {"only": "is_big"},
+        {"edges": "none"},
+        {"features": ["shape"]},
+        {"features": ["other_colour"]},
+        {"features": [3]},
+        {"features": "bias"},
+        {"symmetric": 1},
+        {"max_edges": 0},
+    ],
+)
+def test_settings_of_repeated_words_are_checked(settings):
+    with pytest.raises(ValueError, match="CRF020"):
+        RepeatedWords(**settings)

@@ -1,0 +1,172 @@
+"""Chains with ties between them: every method against enumeration."""
+
+import numpy as np
+import pytest
+
+from spacy_crf import arrays
+from spacy_crf.inference.belief_propagation import BeliefPropagation
+from spacy_crf.inference.graph import TiedChains
+from spacy_crf.inference.linear_chain import LinearChain
+
+from .graphs import EnumeratedGraph, random_graph, random_ties
+from .structures import assert_scores_close
+
+LENGTHS = ([2, 3], [1, 1, 1, 1], [3, 0, 2, 1], [4], [2, 2, 2])
+PRECISE = BeliefPropagation(iterations=200, tolerance=1e-13)
+
+
+def problems(n, seed=0, **settings):
+    """Random graphs, some of them with transitions by token, and some with a clamp."""
+    rng = np.random.default_rng(seed)
+    for number in range(n):
+        lengths = LENGTHS[number % len(LENGTHS)]
+        pairs = random_ties(lengths, rng, n_ties=int(rng.integers(0, 5)), tree=settings.get("tree", False))
+        size, by_token = int(rng.integers(1, 4)), number % 3 == 0
+        scores = random_graph(lengths, size, pairs, rng, per_position=by_token, forbidden=0.15 * (number % 2))
+        yield scores, rng.random(scores.emissions.shape) < 0.8 if number % 4 == 1 else None
+
+
+@pytest.mark.issue(17)
+def test_belief_propagation_is_exact_without_cycles():
+    structure = TiedChains(PRECISE)
+    for scores, clamp in problems(60, tree=True):
+        known = EnumeratedGraph(scores, clamp)
+        log_z, expected = structure.expectations(scores, clamp=clamp)
+        assert structure.log_partition(scores, clamp=clamp).sum() == pytest.approx(known.log_z, abs=1e-9)
+        if known.ways:
+            assert log_z.sum() == pytest.approx(known.log_z, abs=1e-9)
+            assert_scores_close(expected, known.expectations())
+
+
+@pytest.mark.issue(17)
+def test_labellings_are_scored_as_they_are():
+    structure = TiedChains(PRECISE)
+    for scores, _ in problems(20, seed=1):
+        known = EnumeratedGraph(scores)
+        for score, states, used in known.ways[:3]:
+            path = np.array(states, dtype=np.int32)
+            assert structure.path_score(scores, path).sum() == pytest.approx(score)
+            uses = structure.path_expectations(scores, path, weights=np.full(len(scores.starts) - 1, 2.0))
+            tables = np.zeros(scores.tables.shape)
+            for index in used:
+                tables[index] += 2.0
+            np.testing.assert_allclose(uses.tables, tables)
+            only = structure.only(structure.prepare(scores), path)
+            assert structure.log_partition(scores, clamp=only).sum() == pytest.approx(score)
+            assert structure.only_path(only).tolist() == list(states)
+        found = structure.viterbi(scores)
+        assert found.scores.sum() == pytest.approx(structure.path_score(scores, found.states).sum())
+
+
+@pytest.mark.issue(17)
+def test_derivatives_are_those_of_the_approximation():
+    """Where there are cycles too: beliefs that have settled are the derivatives of Bethe's log partition."""
+    structure = TiedChains(PRECISE)
+    for number, (scores, _) in enumerate(problems(10, seed=2)):
+        weights = np.linspace(0.5, 2.0, len(scores.starts) - 1)
+        _, expected = structure.expectations(scores, weights=weights)
+        rng = np.random.default_rng(number)
+        for name in ("emissions", "tables", "first"):
+            array, step = getattr(scores, name), 1e-5
+            for flat in rng.integers(0, array.size, size=3).tolist():
+                index = np.unravel_index(flat, array.shape)
+                values = []
+                for sign in (1, -1):
+                    moved = array.copy()
+                    moved[index] += sign * step
+                    values.append(float((structure.log_partition(scores._replace(**{name: moved})) * weights).sum()))
+                found = getattr(expected, name)[index]
+                assert found == pytest.approx((values[0] - values[1]) / (2 * step), abs=2e-6), name
+
+
+@pytest.mark.issue(17)
+def test_beliefs_are_close_where_there_are_cycles():
+    structure, apart, misses = TiedChains(PRECISE), LinearChain(), []
+    for scores, _ in problems(30, seed=3):
+        known = EnumeratedGraph(scores)
+        if known.ways and len(scores.ties.source):
+            found = structure.marginals(scores), apart.marginals(scores.chains)
+            misses.append([abs(marginals - known.marginals).mean() for marginals in found])
+    of_beliefs, of_chains = np.mean(misses, axis=0)
+    assert 1e-4 < of_beliefs < 0.2 * of_chains
+
+
+@pytest.mark.issue(17)
+def test_without_ties_it_is_the_chain_bit_by_bit():
+    rng = np.random.default_rng(4)
+    scores = random_graph([3, 0, 5, 2], 4, [], rng)
+    clamp = rng.random(scores.emissions.shape) < 0.9
+    structure, chain = TiedChains(PRECISE), LinearChain()
+    for allowed in (None, clamp):
+        log_z, expected = structure.expectations(scores, clamp=allowed, weights=np.arange(4.0))
+        of_chain, expected_of_chain = chain.expectations(scores.chains, clamp=allowed, weights=np.arange(4.0))
+        np.testing.assert_array_equal(log_z, of_chain)
+        for name in ("emissions", "transitions", "first", "last"):
+            np.testing.assert_array_equal(getattr(expected, name), getattr(expected_of_chain, name))
+        for found, known in zip(structure.viterbi(scores, clamp=allowed), chain.viterbi(scores.chains, clamp=allowed)):
+            np.testing.assert_array_equal(found, known)
+    # and the sequences beside those that are tied
+    tied = random_graph([3, 0, 5, 2], 4, [(0, 8)], rng)
+    apart = arrays.cut(tied.chains, np.arange(3, 8), np.array([0, 0, 5]))
+    marginals = structure.marginals(tied)
+    np.testing.assert_array_equal(marginals[3:8], chain.marginals(apart))
+
+
+@pytest.mark.issue(17)
+def test_a_batch_is_one_by_one_whatever_the_order():
+    rng = np.random.default_rng(5)
+    first = random_graph([2, 3, 1], 3, [(0, 2), (1, 4), (0, 4)], rng)
+    second = random_graph([2, 2], 3, [(0, 3), (1, 2)], rng)._replace(
+        transitions=first.transitions, first=first.first, last=first.last, tables=first.tables, label_of=first.label_of
+    )
+    second = second._replace(ties=second.ties._replace(rows=first.ties.rows, symmetric=first.ties.symmetric))
+    structure = TiedChains(BeliefPropagation())
+    alone = [structure.marginals(scores) for scores in (first, second)]
+    for a, b, order in ((first, second, (0, 1)), (second, first, (1, 0))):
+        n = len(a.emissions)
+        ends = [np.append(of_a, of_b + n) for of_a, of_b in zip(a.ties[:2], b.ties[:2])]
+        turned = rng.permutation(len(ends[0]))  # ties in any order
+        kind = np.append(a.ties.kind, b.ties.kind)
+        both = a._replace(
+            emissions=np.concatenate([a.emissions, b.emissions]),
+            starts=np.append(a.starts, b.starts[1:] + n),
+            ties=a.ties._replace(source=ends[0][turned], target=ends[1][turned], kind=kind[turned]),
+        )
+        expected = np.concatenate([alone[number] for number in order])
+        for threads in (1, 2):
+            np.testing.assert_array_equal(structure.with_threads(threads).marginals(both), expected)
+
+
+@pytest.mark.issue(17)
+def test_messages_that_do_not_settle_are_counted():
+    rng = np.random.default_rng(6)
+    scores = random_graph([1, 1, 1], 2, [(0, 1), (1, 2), (2, 0)], rng, spread=6.0)
+    hasty = BeliefPropagation(iterations=1, tolerance=1e-12)
+    TiedChains(hasty).marginals(scores)
+    assert (hasty.n_asked, hasty.n_unsettled) == (1, 1)
+    none = BeliefPropagation(iterations=0)
+    np.testing.assert_allclose(TiedChains(none).marginals(scores), LinearChain().marginals(scores.chains))
+    assert none.n_unsettled == 0
+
+
+@pytest.mark.issue(17)
+def test_ties_that_are_none_are_refused():
+    rng = np.random.default_rng(7)
+    scores = random_graph([2, 2], 2, [(0, 3)], rng)
+    structure, ties = TiedChains(PRECISE), scores.ties
+    wrong = np.array([4], dtype=np.int32)
+    for changed in ({"source": wrong}, {"target": ties.source}, {"kind": wrong}, {"rows": ties.rows + 1}):
+        with pytest.raises(ValueError, match="CRF040"):
+            structure.log_partition(scores._replace(ties=ties._replace(**changed)))
+    for label_of in (np.array([0, 2]), np.array([0])):
+        with pytest.raises(ValueError, match="CRF041"):
+            structure.log_partition(scores._replace(label_of=label_of))
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize(
+    "settings", [{"iterations": -1}, {"damping": 1.0}, {"tolerance": 0.0}, {"iterations": 2.5}, {"damping": "much"}]
+)
+def test_settings_of_belief_propagation_are_checked(settings):
+    with pytest.raises(ValueError, match="CRF020"):
+        BeliefPropagation(**settings)
