@@ -429,6 +429,10 @@ class Errors(metaclass=_Coded):
         "{name} = {value!r} is not possible: l1 and l2 are numbers of at least 0 between commas; folds and iterations are "
         "whole numbers, at least 1, and folds no more than there are examples."
     )
+    CRF730 = "{path} is what is read: it would be lost if the output took its place. Give the output another name."
+    CRF731 = "Only options of this command, and overrides of the config such as --paths.train, can be given: {reason}"
+    CRF732 = "The Python file {path} (--code) can't be run: {reason}."
+    CRF733 = "A text, a name or a file is no Unicode: {reason}. Give it in UTF-8."
     CRF721 = (
         "Tuning needs one component that scores sparse features: name it with --component. Components of the config: "
         "{components}."

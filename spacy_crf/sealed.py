@@ -1,11 +1,14 @@
 """Files that are whole or none: behind a header with a checksum, written beside the old one before they take its place."""
 
 import os
+import shutil
 import struct
 import uuid
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import BinaryIO, NamedTuple, Optional
 
 from .errors import Errors
 
@@ -57,16 +60,31 @@ def unseal(form: Format, data: bytes, source: str) -> bytes:
         raise ValueError(Errors.CRF508.format(source=source, reason=error)) from error
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes beside the old file and then takes its place, so that there is always a whole one."""
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of the old one when all is in it, so that there is always a whole one. What is no
+    file, such as a pipe or a device, gets it as it comes."""
+    path = Path(os.path.realpath(path))  # a link stays one
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
         with unfinished.open("xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, unfinished)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file as `whole` does."""
+    with whole(path) as file:
+        file.write(data)

@@ -143,7 +143,7 @@ def test_mistakes(texts, tmp_path):
     spacy.blank("en").to_disk(tmp_path / "blank")
     for args, message in (
         ([out], "CRF952"),
-        ([texts, texts], "CRF952"),
+        ([texts, texts], "CRF730"),
         ([texts, out, "--from-vectors", tmp_path / "blank"], "CRF952"),
         ([texts, out, "--method", "kmeans"], "CRF952"),
         ([texts, out, "--method", "random"], "CRF020: spacy crf clusters: --method"),

@@ -1,7 +1,11 @@
 """What all commands share: each says with a code what is wrong with its files, and knows functions given with --code."""
 
 import inspect
+import os
 import re
+import shutil
+import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import catalogue
 import pytest
@@ -149,7 +153,7 @@ def test_pipelines_without_what_is_asked(files, tmp_path, command, code):
 @pytest.mark.issue(15)
 def test_every_command_takes_code():
     """Whatever loads a pipeline, or a language, may need functions that have to be registered before."""
-    commands = {command.callback.__module__: command.callback for command in spacy_crf.cli.app.registered_commands}
+    commands = {command.name: command.callback for command in spacy_crf.cli.app.registered_commands}
     assert not [name for name, command in commands.items() if "code" not in inspect.signature(command).parameters]
 
 
@@ -202,7 +206,16 @@ def test_functions_come_with_code(files, tmp_path):
         assert code == 1 and "CRF715" in output and "--code" in output
         code, output = run(command, tmp_path / "model", *others, "--code", tmp_path / "code.py")
         assert code == 0, output
-    assert "not found" in run("show", tmp_path / "model", "Bob", "--code", tmp_path / "nothing.py")[1]
+    (tmp_path / "wrong.py").write_text("1 / 0\n")
+    (tmp_path / "functions.txt").write_text(FUNCTION)
+    for name, says in (
+        ("nothing.py", "No such file"),
+        ("wrong.py", "ZeroDivisionError"),
+        ("functions.txt", "end with .py"),
+    ):
+        for command in (["show", tmp_path / "model", "Bob"], ["data", files / "data.spacy"]):
+            code, output = run(*command, "--code", tmp_path / name)
+            assert code == 1 and "CRF732" in output and name in output and says in output
 
 
 # ------------------------------------------------------------------------------------------------------------ data
@@ -292,6 +305,120 @@ def test_what_cannot_be_written_is_named(files, tmp_path, target):
     if target != ".":
         code, output = run(*update, "--output", tmp_path / target)
         assert code == 1 and "CRF706" in output
+
+
+@pytest.mark.issue(20)
+def test_what_is_read_is_not_written_over(files, tmp_path):
+    """Converting a file to itself lost the annotation that it had."""
+    for name in ("data.spacy", "data.jsonl", "data.txt"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+    (tmp_path / "link.jsonl").symlink_to("data.jsonl")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    model, data, texts = files / "model", tmp_path / "data.spacy", tmp_path / "data.txt"
+    for arguments in (
+        ["convert", tmp_path / "data.jsonl", tmp_path / "link.jsonl"],
+        ["convert", data, tmp_path],
+        ["annotate", model, texts, texts],
+        ["distil", model, texts, "--output", texts],
+        ["report", model, data, "--output", data],
+        ["report", model, files / "data.spacy", "--train", data, "--output", data],
+        ["explain", model, "Bob", "--kind", "texts", "--train", data, "--html", data],
+        ["clusters", texts, texts],
+    ):
+        code, output = run(*arguments)
+        assert code == 1 and "CRF730" in output, output
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.issue(20)
+def test_nothing_is_left_of_what_fails(files, tmp_path):
+    """Neither folders nor the beginning of an output."""
+    (tmp_path / "bad.jsonl").write_text('{"text": null}\n')
+    model, bad = files / "model", tmp_path / "bad.jsonl"
+    for arguments in (
+        ["annotate", model, bad, tmp_path / "new" / "out.jsonl"],
+        ["distil", model, bad, "--output", tmp_path / "new" / "out.spacy"],
+        ["update", model, bad, "--output", tmp_path / "new" / "out"],
+        ["import", bad, "--from", "crfsuite", "--output", tmp_path / "new" / "out"],
+        ["vectors", bad, tmp_path / "new" / "out"],
+        ["report", model, bad, "--output", tmp_path / "new" / "out.html"],
+    ):
+        code, output = run(*arguments)
+        made = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file() and path != bad]
+        assert code == 1 and "CRF" in output and not made, output
+        assert arguments[0] == "annotate" or not (tmp_path / "new").exists()
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
+
+
+@pytest.mark.issue(20)
+def test_a_stop_while_a_pipeline_is_saved_leaves_the_old_one(files, tmp_path, monkeypatch):
+    nlp = spacy.load(files / "model")
+    nlp.to_disk(tmp_path / "model")
+    (tmp_path / "model" / "notes.txt").touch()
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    monkeypatch.setattr(type(nlp.get_pipe("crf_ner")), "to_disk", interrupted)
+    update = ["crf", "update", str(tmp_path / "model"), str(files / "data.spacy"), "--output"]
+    for target in ("model", "new"):
+        assert CliRunner().invoke(app, [*update, str(tmp_path / target)]).exit_code != 0
+        assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before
+    monkeypatch.undo()
+    assert run(*update[1:], tmp_path / "model")[0] == 0 and (tmp_path / "model" / "notes.txt").exists()
+    assert run("show", tmp_path / "model", "Bob left Rome .")[0] == 0
+
+
+def interrupted(*arguments, **settings):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.issue(20)
+def test_pipes_and_links_stay_what_they_are(files, tmp_path):
+    """A device or a pipe gets the output, and was replaced by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "target").touch(mode=0o600)
+    for arguments in (
+        ["convert", files / "data.jsonl"],
+        ["annotate", files / "model", files / "data.txt"],
+        ["show", files / "model", "Bob left Rome .", "--html"],
+        ["distil", files / "model", files / "data.txt", "--output"],
+        ["report", files / "model", files / "data.spacy", "--output"],
+    ):
+        with ThreadPoolExecutor(1) as reader:
+            read = reader.submit((tmp_path / "pipe").read_bytes)
+            assert run(*arguments, tmp_path / "pipe")[0] == 0 and len(read.result(timeout=60)) > 50
+        assert (tmp_path / "pipe").is_fifo() and sorted(path.name for path in tmp_path.iterdir()) == [
+            "link",
+            "pipe",
+            "target",
+        ]
+        assert run(*arguments, tmp_path / "link")[0] == 0
+        target = (tmp_path / "target").stat()
+        assert (tmp_path / "link").is_symlink() and target.st_size > 50 and stat.S_IMODE(target.st_mode) == 0o600
+
+
+@pytest.mark.issue(20)
+def test_texts_that_are_no_unicode_are_named(files, tmp_path):
+    """JSON can write halves of characters."""
+    (tmp_path / "half.jsonl").write_text('{"text": "a"}\n{"text": "\\ud800 b", "label": []}\n')
+    model, half = files / "model", tmp_path / "half.jsonl"
+    for arguments in (
+        ["convert", half, tmp_path / "out.spacy"],
+        ["data", half],
+        ["annotate", model, half, tmp_path / "out.jsonl"],
+        ["calibrate", model, half],
+    ):
+        code, output = run(*arguments)
+        assert code == 1 and "CRF701" in output and "half.jsonl, line 2" in output, output
+    code, output = run("show", model, "\ud800")
+    assert code == 1 and "CRF733" in output
+
+
+@pytest.mark.issue(20)
+@pytest.mark.parametrize("command", ["tune", "curve"])
+def test_options_that_are_not_known(command):
+    for option in (["--nothing"], ["--nothing", "1"], ["-x"]):
+        code, output = run(command, ROOT / "configs" / "crf_ner.cfg", *option)
+        assert code != 0 and option[0] in output
 
 
 BAD_CONFIGS = {  # what spaCy says of them names what is wrong

@@ -248,6 +248,14 @@ def test_sentences_that_have_nothing_to_do_with_it(pipe):
         np.testing.assert_allclose(sorted(row.contribution for row in found.rows), sorted(theirs), atol=1e-9)
 
 
+@pytest.mark.issue(20)
+@pytest.mark.parametrize("kind", ["contrast", "log_odds", "leave_out", "words"])
+def test_texts_of_one_token(pipe, kind):
+    """Nothing was left out where there are no transitions: an error of numpy's."""
+    doc = text(pipe, words_of(pipe)[:1])
+    assert pipe.explain(doc, Span(doc, 0, 1, label=pipe.labels[0]), kind=kind).rows
+
+
 def test_what_the_doc_settles(pipe):
     doc, label = text(pipe), pipe.labels[0]
     doc.spans["crf_blocked"] = [Span(doc, 0, 1, label=label)]

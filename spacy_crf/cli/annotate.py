@@ -15,6 +15,7 @@ from spacy.tokens import Doc
 from wasabi import msg
 
 from ..errors import Errors, shown
+from ..sealed import whole
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, check_spans, probability
 from .formats.writers import Annotated as Found
@@ -81,18 +82,21 @@ def annotate_cli(
     from rich.progress import Progress
 
     options = Options(format_.value, sort is not None, min_prob)
-    is_file = str(output_path) != STANDARD
+    is_standard, told = str(output_path) == STANDARD, None
     with told_briefly(), Progress(console=Console(stderr=True), transient=True) as progress:
-        if is_file:
-            check_writable(output_path)
+        if not is_standard:
+            check_writable(output_path, input_path)
         items = _items(input_path, progress)
         nlp = load_pipeline(model, code)
         name = f"{model} {input_path} {component}"
-        if is_file:
-            told = annotate(nlp, items, output_path, options, component=component, name=name)
-        else:
+        if is_standard:
             annotate_to(sys.stdout.buffer, nlp, items, options, component=component)
-    if is_file:
+        elif output_path.exists() and not output_path.is_file():  # a pipe or a device
+            with output_path.open("wb") as file:
+                annotate_to(file, nlp, items, options, component=component)
+        else:
+            told = annotate(nlp, items, output_path, options, component=component, name=name)
+    if told is not None:
         doubtful = f", {told.doubtful:,} less probable ones left out" if min_prob else ""
         msg.good(f"{output_path}: {told.texts:,} texts, {told.spans:,} spans{doubtful}")
 
@@ -114,12 +118,16 @@ def annotate(
     RAISES (ValueError): If the pipeline has no component of ours, there are no texts, or the journal is of something else.
     """
     our_pipes(nlp, component, Errors.CRF710)  # before anything is written
+    output.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(output.with_name(f"{output.name}.part"), f"{name} {options}")
-    journal.extend(_records(nlp, journal.remaining(items), options, component))
+    try:
+        journal.extend(_records(nlp, journal.remaining(items), options, component))
+    finally:
+        if not journal.counts.texts:
+            journal.path.unlink()
     if not journal.counts.texts:
-        journal.path.unlink()
         raise ValueError(Errors.CRF718)
-    with output.open("wb") as file:
+    with whole(output) as file:
         WRITERS[options.format].join(journal.texts(options.sort), file, nlp.vocab)
     journal.path.unlink()
     return journal.counts

@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
-import spacy
 import typer
-from spacy.cli._util import import_code
 from spacy.language import Language
 from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import CodeOption, app, check_writable, load_pipeline, told_briefly
+from .main import CodeOption, app, blank, check_writable, import_code, load_pipeline, told_briefly
 from .raw_texts import read_raw
 
 if TYPE_CHECKING:
@@ -54,8 +52,8 @@ def clusters_cli(
     *texts, output = files
     with told_briefly(), progress_bars() as progress:
         import_code(code)
-        check_writable(output)
-        _check_arguments(method, texts, output, from_vectors)
+        check_writable(output, *texts)
+        _check_arguments(method, texts, from_vectors)
         if from_vectors is not None:
             made = clusters_of_vectors(from_vectors, n, progress=progress)
         else:
@@ -66,12 +64,12 @@ def clusters_cli(
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
 
 
-def _check_arguments(method: Optional[str], texts: list[Path], output: Path, from_vectors: Optional[str]) -> None:
+def _check_arguments(method: Optional[str], texts: list[Path], from_vectors: Optional[str]) -> None:
     """RAISES (ValueError): CRF020 or CRF952 for arguments that don't go together."""
     if method is not None:
         checks.one_of(OWNER, "--method", method, ("brown", "kmeans"))
     is_kmeans = from_vectors is not None
-    if output in texts or is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
+    if is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
         raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
 
 
@@ -206,10 +204,7 @@ def _go_on(checkpoint: Path, what: str) -> "Optional[Brown]":
 
 def tokenizer(lang: str) -> Language:
     """RAISES (ValueError): CRF953 if spaCy has no such language."""
-    try:
-        nlp = spacy.blank(lang)
-    except Exception as error:  # whatever spaCy raises
-        raise ValueError(Errors.CRF953.format(lang=lang, reason=error)) from error
+    nlp = blank(lang)
     nlp.max_length = 1 << 40  # it is there for parsers
     return nlp
 

@@ -5,16 +5,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Optional, TypeVar
 
-import spacy
 import typer
-from spacy.cli._util import import_code
 from spacy.tokens import DocBin
 from wasabi import msg
 
 from ..errors import Errors
+from ..sealed import write_whole
 from .formats import FORMATS, Report, Settings, Source, read
 from .formats.tags import SCHEMES
-from .main import CodeOption, app, check_writable, choice, told_briefly
+from .main import CodeOption, app, blank, check_writable, choice, import_code, told_briefly
 
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
@@ -95,11 +94,12 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) 
 
     RAISES (ValueError): If one can't be read. Nothing is written of that one.
     """
-    nlp = spacy.blank(lang)
+    nlp = blank(lang)
     for path, target in _files(input_path, output_path):
-        check_writable(target)
+        check_writable(target, path)
         source, report = Source(path, settings.encoding), Report()
-        DocBin(docs=_with_bar(read(source, nlp, settings, report), source), store_user_data=True).to_disk(target)
+        docs = DocBin(docs=_with_bar(read(source, nlp, settings, report), source), store_user_data=True)
+        write_whole(target, docs.to_bytes())
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
         tagged = f", {report.tagged:,} documents with tags" if report.tagged else ""

@@ -11,9 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple, Optional
 
-import spacy
 import typer
-from spacy.cli._util import import_code, parse_config_overrides
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training.initialize import init_nlp
@@ -22,8 +20,19 @@ from spacy.util import Config
 from wasabi import msg
 
 from ..errors import Errors, announcements
+from ..sealed import write_whole
 from .formats import Settings
-from .main import CodeOption, app, check_writable, print_table, read_config, told_briefly
+from .main import (
+    CodeOption,
+    app,
+    blank,
+    check_writable,
+    import_code,
+    print_table,
+    read_config,
+    read_overrides,
+    told_briefly,
+)
 from .reading import read_docs
 
 # Of a chart that stands alone
@@ -66,10 +75,10 @@ def curve_cli(
             check_writable(svg)
         wanted = _percents(shares)
         task = progress.add_task("training", total=sum(wanted))
-        settings = read_config(config, parse_config_overrides(ctx.args), interpolate=False)
+        settings = read_config(config, read_overrides(ctx.args), interpolate=False)
         points = curve(settings, wanted, on_training=lambda share: progress.advance(task, share))
-    if svg is not None:
-        svg.write_text(_drawn(points), encoding="utf8")
+        if svg is not None:
+            write_whole(svg, _drawn(points).encode("utf8"))
     if as_json:
         print(json.dumps([point._asdict() for point in points], indent=2))
         return
@@ -90,7 +99,7 @@ def curve(
     """
     name = _path_of_texts(config)
     files = Path(_at(config.interpolate(), name) or "")
-    docs = _read(files, spacy.blank(config.interpolate()["nlp"]["lang"]))
+    docs = _read(files, blank(config.interpolate()["nlp"]["lang"]))
     order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
     points = []
     for share in shares:

@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
-import spacy
 import typer
-from spacy.cli._util import import_code
 from spacy.language import Language
 from spacy.tokens import Doc
 from wasabi import msg
@@ -14,7 +12,7 @@ from wasabi import msg
 from ..errors import Errors
 from .corpus import Corpus, Overlap, describe, overlap, to_json
 from .formats import FORMATS, Report, Settings
-from .main import CodeOption, app, print_table, told_briefly
+from .main import CodeOption, app, blank, import_code, print_table, told_briefly
 from .reading import read_docs
 
 _FEW = 50  # spans of a label that are hardly enough to learn and to measure it
@@ -38,7 +36,7 @@ def data_cli(
     texts, what train and dev share, and the same words annotated in several ways."""
     with told_briefly():
         import_code(code)
-        nlp = spacy.blank(lang)
+        nlp = blank(lang)
         docs, report = _read(path, nlp)
         dev_docs, dev_report = _read(dev, nlp) if dev else ([], Report())
         facts, dev_facts = describe(docs, nlp), describe(dev_docs, nlp) if dev else None

@@ -61,7 +61,7 @@ def distil_cli(
     from rich.progress import Progress
 
     with told_briefly():
-        check_writable(output)
+        check_writable(output, texts)
         found = find_teacher(load_pipeline(teacher, code), component, spans_key)
         wanted = None if labels is None else [label.strip() for label in labels.split(",")]
         msg.info(f"Soft labels: {found}")

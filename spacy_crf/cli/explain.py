@@ -11,6 +11,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from ..errors import Errors
+from ..sealed import write_whole
 from .main import (
     CodeOption,
     ModelArgument,
@@ -54,7 +55,7 @@ def explain_cli(
     """Print which weights make the decisions about a text."""
     with told_briefly():
         if html is not None:
-            check_writable(html)
+            check_writable(html, train)
         nlp, found = load_pipeline(model, code), []
         options = {} if train is None else _training(nlp, train)
         for pipe in our_pipes(nlp, component, Errors.CRF848):
@@ -64,7 +65,7 @@ def explain_cli(
         if html is not None:
             from ..explain.html import page
 
-            html.write_text(page(found), encoding="utf8")
+            write_whole(html, page(found).encode("utf8"))
             msg.good(f"{len(found)} explanations in {html}")
             return
     if as_json:

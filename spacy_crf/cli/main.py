@@ -8,17 +8,20 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from importlib.util import spec_from_file_location
 from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import spacy
 import typer
+from click import UsageError
 from spacy.cli._util import app as spacy_app
-from spacy.cli._util import import_code
+from spacy.cli._util import parse_config_overrides
 from spacy.language import Language
 from spacy.tokens import Doc
-from spacy.util import Config, load_config
+from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
 from ..errors import Errors
@@ -44,9 +47,13 @@ def told_briefly() -> Iterator[None]:
     """Users of a command see what is wrong with their files, not where in our code it was found."""
     try:
         yield
+    except BrokenPipeError:  # who reads the output has seen enough
+        raise
     except OSError as error:
-        reason = Errors.CRF706.format(path=error.filename, reason=error.strerror) if error.filename else str(error)
-        msg.fail(reason, exits=1)
+        path, reason = error.filename or "What was given", error.strerror or error
+        msg.fail(Errors.CRF706.format(path=path, reason=reason), exits=1)
+    except UnicodeError as error:
+        msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
         msg.fail(str(error), exits=1)
 
@@ -71,16 +78,65 @@ def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> 
         raise ValueError(Errors.CRF725.format(path=path, reason=error)) from None
 
 
-def check_writable(path: Path) -> None:
-    """Before the work is done: whether its result can be kept. Makes the folders above.
+def read_overrides(arguments: list[str]) -> dict[str, Any]:
+    """What of a config is given otherwise on the command line. RAISES (ValueError): CRF731 for options that are not known."""
+    try:
+        return parse_config_overrides(arguments)
+    except UsageError as error:
+        raise ValueError(Errors.CRF731.format(reason=error.format_message())) from None
 
+
+def import_code(path: Optional[Path]) -> None:
+    """Runs a file that registers functions. RAISES (ValueError): CRF732 if it can't be run."""
+    if path is None:
+        return
+    try:
+        if spec_from_file_location("python_code", path) is None:
+            raise ImportError("its name does not end with .py")
+        import_file("python_code", path)
+    except Exception as error:  # whatever is in the file
+        raise ValueError(Errors.CRF732.format(path=path, reason=f"{type(error).__name__}: {error}")) from error
+
+
+def blank(lang: str) -> Language:
+    """A pipeline with no more than a tokenizer. RAISES (ValueError): CRF953 if spaCy has no such language."""
+    try:
+        return spacy.blank(lang)
+    except Exception as error:  # whatever spaCy and the tokenizers of others raise
+        raise ValueError(Errors.CRF953.format(lang=lang, reason=error)) from error
+
+
+def check_writable(path: Path, *inputs: Optional[Path]) -> None:
+    """Before the work is done: whether its result can be kept.
+
+    inputs (Path): What is read, which is not to be lost.
     RAISES (OSError): If there is a folder in its place, or a file in place of a folder.
+    RAISES (ValueError): CRF730 if it is one of the inputs.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    is_device = path.exists() and not path.is_file()
+    there = path if is_device else next(folder for folder in path.absolute().parents if folder.exists())
+    if not is_device and not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if not os.access(there, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+    if path.is_file() and any(read is not None and read.exists() and read.samefile(path) for read in inputs):
+        raise ValueError(Errors.CRF730.format(path=path))
+
+
+def save_pipeline(nlp: Language, output: Path) -> None:
+    """Saves a pipeline that is whole before any of its files takes the place of an old one."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
+        nlp.to_disk(folder)
+        for made in sorted(Path(folder).rglob("*")):  # folders before what is in them
+            target = output / made.relative_to(folder)
+            if made.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                made.replace(target)
 
 
 def our_pipes(

@@ -10,7 +10,17 @@ from thinc.api import Config
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
+from ..sealed import write_whole
+from .main import (
+    CodeOption,
+    ModelArgument,
+    app,
+    check_writable,
+    import_code,
+    load_pipeline,
+    save_pipeline,
+    told_briefly,
+)
 
 if TYPE_CHECKING:
     from ..migrate.checking import Comparison
@@ -41,6 +51,7 @@ def import_cli(
     replay: Annotated[
         bool, typer.Option("--replay", help="crfpp, wapiti: make the names of all features, no templates of ours.")
     ] = False,
+    code: CodeOption = None,
 ) -> None:
     """Make a pipeline of another program's model.
 
@@ -48,11 +59,12 @@ def import_cli(
     (wapiti) alone, features for a config are made: --output is the file of that block.
     """
     with told_briefly():
+        import_code(code)
         names = [name.strip() for name in columns.split(",")] if columns else []
         data = file.read_bytes()
         if program in _SYNTAX and is_templates(data):
-            check_writable(output)
-            output.write_text(features_block(data.decode("utf8"), program, names).to_str(), encoding="utf8")
+            check_writable(output, file)
+            write_whole(output, features_block(data.decode("utf8"), program, names).to_str().encode("utf8"))
             msg.good(f"Features in {output}")
             return
         check_writable(output / "meta.json")
@@ -63,7 +75,7 @@ def import_cli(
         if native is not None:
             _tell_replayed(native)
         comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
-        nlp.to_disk(output)
+        save_pipeline(nlp, output)
         msg.good(f"Pipeline in {output}")
         if features is not None:
             from ..migrate.functions import write_registration

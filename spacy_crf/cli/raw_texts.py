@@ -11,6 +11,7 @@ from spacy.tokens import Doc, DocBin
 
 from ..errors import Errors
 from .formats.source import Source, parsed, read_lines
+from .formats.spans import tokenized
 
 STANDARD = "-"  # input or output
 _STEPS = 1000  # of a progress bar
@@ -43,7 +44,7 @@ def read_raw(paths: Iterable[Path], nlp: Language, progress: Progress = _silent)
         else:
             for place, item in read_items(path, _behind(progress, before, total)):
                 if item["text"].strip():
-                    yield RawText(place, _tokenized(item["text"], nlp, place))
+                    yield RawText(place, tokenized(item["text"], nlp, place))
         before += size
         progress(before, total)
 
@@ -59,13 +60,6 @@ def _docs(path: Path, nlp: Language) -> Iterator[RawText]:
         raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
     for number, doc in enumerate(docs, start=1):
         yield RawText(f"{path}, text {number}", doc)
-
-
-def _tokenized(text: str, nlp: Language, place: str) -> Doc:
-    try:
-        return nlp.make_doc(text)
-    except ValueError as error:  # too long, or no Unicode
-        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
 
 
 def read_items(path: Path, progress: Progress = _silent) -> Iterator[tuple[str, Item]]:
@@ -105,4 +99,8 @@ def _checked(value: Any, place: str) -> Item:
         return {"text": value}
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise ValueError(Errors.CRF709.format(place=place))
+    try:
+        value["text"].encode("utf8")
+    except UnicodeEncodeError as error:  # JSON writes halves of characters
+        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
     return value

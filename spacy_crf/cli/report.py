@@ -36,7 +36,7 @@ def report_cli(
     from rich.progress import Progress
 
     with told_briefly(), Progress(transient=True) as progress:
-        check_writable(output)
+        check_writable(output, data, train, curve)
         if folds and train is None:
             raise ValueError(Errors.CRF891)
         points = [] if curve is None else read_curve(curve)
@@ -73,7 +73,7 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
     try:
         rows = json.loads(path.read_text(encoding="utf8"))
         points = [(float(row["texts"]), float(row["score"])) for row in rows]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(Errors.CRF892.format(path=path, reason=error)) from None
     if len(points) < 2:
         raise ValueError(Errors.CRF892.format(path=path, reason="it has fewer than two rows"))

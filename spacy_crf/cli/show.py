@@ -9,6 +9,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from ..errors import Errors
+from ..sealed import write_whole
 from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
 from .raw_texts import STANDARD, read_items
 
@@ -42,7 +43,7 @@ def show_cli(
         if html is not None:
             from ..explain.marks import render
 
-            html.write_text(render(docs, page=True, jupyter=False) or "", encoding="utf8")
+            write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
             msg.good(f"Marked texts in {html}")
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any, NamedTuple, Optional
 
 import numpy as np
 import typer
-from spacy.cli._util import import_code, parse_config_overrides
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
 from spacy.training import Example
@@ -16,7 +15,8 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..schemes import SCHEMES
-from .main import CodeOption, app, check_writable, print_table, read_config, told_briefly
+from ..sealed import write_whole
+from .main import CodeOption, app, check_writable, import_code, print_table, read_config, read_overrides, told_briefly
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -57,13 +57,13 @@ def tune_cli(
 ) -> None:
     """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted and looked up once for each fold and scheme, and
     each training goes on from the last one's weights."""
-    import_code(code)
     from rich.progress import Progress
 
     with told_briefly(), Progress(transient=True) as progress:
+        import_code(code)
         if output is not None:
             check_writable(output)
-        overrides = parse_config_overrides(ctx.args)
+        overrides = read_overrides(ctx.args)
         settings = read_config(config, overrides, interpolate=False)
         grid = _numbers("l1", l1), _numbers("l2", l2)
         tried = [] if schemes is None else list(dict.fromkeys(map(str.strip, schemes.split(","))))
@@ -84,7 +84,8 @@ def tune_cli(
         _set_optimizer(settings, tuned.component, best)
         if best.scheme is not None:
             settings["components"][tuned.component]["scheme"] = best.scheme
-        settings.to_disk(output)
+        with told_briefly():
+            write_whole(output, settings.to_bytes())
         msg.good(f"Best config in {output}")
 
 

@@ -9,7 +9,17 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, our_pipes, print_table, told_briefly
+from .main import (
+    CodeOption,
+    ModelArgument,
+    app,
+    check_writable,
+    load_pipeline,
+    our_pipes,
+    print_table,
+    save_pipeline,
+    told_briefly,
+)
 from .reading import read_examples
 
 Scores = dict[str, Optional[float]]
@@ -31,7 +41,7 @@ def update_cli(
         nlp = load_pipeline(model, code)
         check_writable(output / "meta.json")
         changes = update(nlp, data, dev=dev, component=component, l2=l2)
-        nlp.to_disk(output)
+        save_pipeline(nlp, output)
     for title, (before, after) in changes.items():
         rows = [(name, _percent(before.get(name)), _percent(after.get(name))) for name in {**after, **before}]
         print_table(title, ("", "before", "after"), rows, n_texts=1)

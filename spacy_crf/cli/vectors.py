@@ -5,9 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
-import spacy
 import typer
-from spacy.cli._util import import_code
 from spacy.language import Language
 from spacy.training.initialize import convert_vectors
 from wasabi import msg
@@ -15,7 +13,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors
 from .clusters import Progress, progress_bars, tokenizer
-from .main import CodeOption, app, check_writable, choice, told_briefly
+from .main import CodeOption, app, blank, check_writable, choice, import_code, save_pipeline, told_briefly
 from .raw_texts import read_raw
 
 OWNER = "spacy crf vectors"
@@ -77,7 +75,7 @@ def vectors_cli(
         import_code(code)
         _check_writable(output, texts)
         nlp = vectors_of_texts(texts, settings, lang=lang, verbose=sys.stderr.isatty())
-        nlp.to_disk(output)
+        save_pipeline(nlp, output)
     msg.good(f"{len(nlp.vocab.vectors):,} vectors of {dims} numbers: {output}")
     msg.info(f'[initialize] vectors = "{output}"')
 
@@ -86,7 +84,6 @@ def _check_writable(output: Path, texts: list[Path]) -> None:
     """Before the work is done: whether its result can be kept, as a folder. RAISES (ValueError, OSError)."""
     checks.expect(texts, OWNER, "TEXTS", texts, "files of raw texts, and behind them the folder to write")
     checks.expect(output not in texts, OWNER, "OUTPUT", str(output), "another path than those of the texts")
-    output.mkdir(parents=True, exist_ok=True)
     check_writable(output / "config.cfg")
 
 
@@ -113,7 +110,7 @@ def vectors_of_texts(texts: list[Path], settings: Settings, *, lang: str = "en",
             reason = f"none is there {settings.min_count} times or more often, which --min-count asks for ({error})"
             raise ValueError(Errors.CRF809.format(paths=source, reason=reason)) from error
         model.save_floret_vectors(str(table))
-        nlp = spacy.blank(lang)  # without the words of the texts
+        nlp = blank(lang)  # without the words of the texts
         convert_vectors(nlp, table, truncate=0, prune=-1, mode="floret")
     return nlp
 

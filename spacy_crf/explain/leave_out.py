@@ -99,6 +99,8 @@ def _shared_rows(question: Question, uses: tuple[Any, Any]) -> Iterator[Row]:
     inside[question.tokens] = True
     for name, tokens in (("transitions", inside & ~opens), ("first", inside & opens), ("last", inside & closes)):
         at = np.flatnonzero(tokens)
+        if not len(at):
+            continue  # a text of one token has no transitions
         probabilities = tuple(_at_ends(of_kind, name)[at].reshape(len(at), -1) for of_kind in uses)
         flat = question.reading.shared[name].ravel()
         group, cell = np.repeat(np.arange(len(at)), len(flat)), np.tile(np.arange(len(flat)), len(at))

@@ -64,9 +64,17 @@ def holds_annotation(value: Any) -> bool:
     return False
 
 
+def tokenized(text: str, nlp: Language, place: str) -> Doc:
+    """RAISES (ValueError): CRF701 if a text is too long, or no Unicode."""
+    try:
+        return nlp.make_doc(text)
+    except ValueError as error:
+        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+
+
 def make_doc(nlp: Language, text: str, spans: Iterable[Span], *, place: str, settings: Settings, report: Report) -> Doc:
     """A Doc whose entities are the spans. Tokens of spans that do not align with them are missing annotation."""
-    doc = nlp.make_doc(text)
+    doc = tokenized(text, nlp, place)
     entities, cut = [], []
     trimmed = [_trimmed(span, text, place, report) for span in spans]
     for span in _without_overlaps([span for span in trimmed if span], text, place, settings, report):
