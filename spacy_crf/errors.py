@@ -55,6 +55,10 @@ class Errors(metaclass=_Coded):
         "among the {features} whose tables there are."
     )
     CRF041 = "label_of must give each of {states} states one of the {labels} labels that tables of ties are about."
+    CRF042 = (
+        "JunctionTree: the exact answer for {tokens} tokens that ties connect needs a table of {size} numbers, and max_table = "
+        "{most}. Raise it, tie fewer tokens, or take an approximation such as spacy_crf.BeliefPropagation.v1."
+    )
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
         "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."

@@ -18,6 +18,7 @@ EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]},
 }
+TREE = {"@misc": "spacy_crf.JunctionTree.v1"}
 REPEATS = {"@misc": "spacy_crf.RepeatedWords.v1", "features": ["bias", "sent_distance"]}
 
 
@@ -176,9 +177,44 @@ def test_probabilities_of_a_doc(nlp, unseen):
         (e.start, e.label_) for e in example.reference.ents
     ]
     assert -0.5 < pipe.log_probability(doc, example.reference.ents) <= 0.0
-    for ask in (lambda: pipe.n_best(doc, 2), lambda: pipe.sample(doc, 2, 0)):
-        with pytest.raises(ValueError, match=r"CRF366.*BeliefPropagation"):
+    for ask in (lambda: pipe.n_best(doc, 2), lambda: pipe.sample(doc, 2, 0), lambda: pipe.bounds(doc)):
+        with pytest.raises(ValueError, match=r"CRF366.*BeliefPropagation.*These do: spacy_crf.JunctionTree.v1"):
             ask()
+
+
+@pytest.mark.issue(17)
+def test_exact_answers_of_a_doc(nlp, unseen):
+    """A graph with the same weights that is asked exactly: its two sentences are tied once, so that belief propagation is too."""
+    pipe = nlp.get_pipe("crf_ner")
+    exact = spacy.blank("en").add_pipe("crf_ner", config={"model": graph(inference=TREE)})
+    exact.from_bytes(pipe.to_bytes())
+    for example in unseen[:3]:
+        doc, gold = example.predicted, list(example.reference.ents)
+        np.testing.assert_allclose(exact.marginals(doc)[0], pipe.marginals(doc)[0], atol=1e-4)
+        assert exact.log_probability(doc, gold) == pytest.approx(pipe.log_probability(doc, gold), abs=1e-4)
+        found = exact.n_best(doc, 3)
+        assert [(e.start, e.label_) for e in found[0][1]] == [(e.start, e.label_) for e in gold]
+        for probability, spans in found:
+            assert np.log(probability) == pytest.approx(exact.log_probability(doc, spans))
+        lower, upper = exact.bounds(doc)
+        assert lower == upper
+        spans = {(span.start, span.end, span.label_): p for span, p in exact.span_probabilities(doc, 0.001)}
+        n, counts = 400, dict.fromkeys(spans, 0)
+        for drawn in exact.sample(doc, n, seed=1):
+            for span in drawn:
+                key = (span.start, span.end, span.label_)
+                counts[key] = counts.get(key, 0) + 1
+        for key, p in spans.items():
+            assert counts[key] / n == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / n) + 0.01)
+    single = make_doc(nlp.vocab, ["Mr Lund spoke ."])
+    assert len(pipe.n_best(single, 2)) == 2 and len(pipe.sample(single, 2, 0)) == 2  # no ties, no graph
+    assert pipe.bounds(single)[0] == pipe.bounds(single)[1]
+
+
+@pytest.mark.issue(17)
+def test_training_by_exact_sums(unseen):
+    nlp = trained(graph(inference=TREE), steps=2)
+    assert f1(nlp, unseen[:10]) == 1.0
 
 
 @pytest.mark.issue(17)

@@ -6,7 +6,9 @@ import pytest
 from spacy_crf import arrays
 from spacy_crf.inference.belief_propagation import BeliefPropagation
 from spacy_crf.inference.graph import TiedChains
+from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.ties import TiedScores, Ties
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
 from .structures import assert_scores_close
@@ -36,6 +38,85 @@ def test_belief_propagation_is_exact_without_cycles():
         if known.ways:
             assert log_z.sum() == pytest.approx(known.log_z, abs=1e-9)
             assert_scores_close(expected, known.expectations())
+
+
+@pytest.mark.issue(17)
+def test_junction_trees_are_exact():
+    """On any graph: sums, derivatives, the best labellings, samples, and chains with the same neighbours."""
+    structure, random = TiedChains(JunctionTree()), 0
+    for number, (scores, clamp) in enumerate(problems(200, seed=8)):
+        known = EnumeratedGraph(scores, clamp)
+        log_z, expected = structure.expectations(scores, clamp=clamp)
+        assert structure.log_partition(scores, clamp=clamp).sum() == pytest.approx(known.log_z, abs=1e-9)
+        if not known.ways:
+            assert structure.n_best_of_all(scores, 2, clamp=clamp) == []
+            continue
+        assert log_z.sum() == pytest.approx(known.log_z, abs=1e-9)
+        assert structure.bounds(scores, clamp=clamp) == pytest.approx((known.log_z, known.log_z))
+        assert_scores_close(expected, known.expectations())
+        path = structure.viterbi(scores, clamp=clamp)
+        assert path.scores.sum() == pytest.approx(known.ways[0][0])
+        assert structure.path_score(scores, path.states).sum() == pytest.approx(known.ways[0][0])
+        if number % 4 == 0:
+            found = structure.n_best_of_all(scores, 7, clamp=clamp)
+            np.testing.assert_allclose([score for score, _ in found], [score for score, *_ in known.ways[:7]])
+            assert len({tuple(states) for _, states in found}) == len(found)
+            chains = structure.as_chains(scores, clamp=clamp)
+            of_chains = LinearChain().marginals(chains, clamp=clamp)
+            np.testing.assert_allclose(of_chains, known.marginals, atol=1e-9)
+        if number % 50 == 7:
+            random += _check_samples(structure, scores, clamp, known)
+    assert random >= 2
+
+
+def _check_samples(structure, scores, clamp, known):
+    n = 3000
+    drawn = structure.sample(scores, n, seed=3, clamp=clamp)
+    np.testing.assert_array_equal(drawn, structure.sample(scores, n, seed=3, clamp=clamp))
+    counts = {tuple(states): count for states, count in zip(*_distinct(drawn))}
+    probability = {states: np.exp(score - known.log_z) for score, states, _ in known.ways}
+    assert set(counts) <= set(probability)
+    for states, p in probability.items():
+        assert counts.get(states, 0) / n == pytest.approx(p, abs=4.5 * np.sqrt(p * (1 - p) / n) + 1e-3)
+    return True
+
+
+def _distinct(drawn):
+    states, counts = np.unique(drawn, axis=0, return_counts=True)
+    return states.tolist(), counts.tolist()
+
+
+@pytest.mark.issue(17)
+def test_four_students():
+    """Koller & Friedman 2009, example 4.1: a cycle of four variables with two values each, Z = 7,201,840."""
+    factors = [[30, 5, 1, 10], [100, 1, 1, 100], [1, 100, 100, 1], [100, 1, 1, 100]]
+    edges = np.array([[0, 1], [1, 2], [2, 3], [3, 0]], dtype=np.int32)
+    scores = TiedScores(
+        np.zeros((4, 2)),
+        np.zeros((2, 2)),
+        np.zeros(2),
+        np.zeros(2),
+        np.log(np.array(factors, dtype=np.float64).reshape(4, 2, 2)),
+        np.arange(2),
+        Ties(*edges.T.copy(), *np.arange(4, dtype=np.int32)[np.newaxis], np.arange(4, dtype=np.int32)[:, np.newaxis],
+             np.zeros(4, dtype=bool)),
+        np.arange(5),
+    )  # fmt: skip
+    structure = TiedChains(JunctionTree())
+    assert np.exp(structure.log_partition(scores)).round(4).tolist()[0] == 7_201_840
+    for states, probability in (((0, 0, 0, 0), 0.04), ((0, 1, 1, 0), 0.69), ((1, 0, 0, 1), 0.14)):
+        score = structure.path_score(scores, np.array(states, dtype=np.int32)).sum()
+        assert np.exp(score) / 7_201_840 == pytest.approx(probability, abs=0.005)
+
+
+@pytest.mark.issue(17)
+def test_tables_over_the_limit_are_refused():
+    rng = np.random.default_rng(9)
+    pairs = [(u, v) for u in range(5) for v in range(u)]
+    scores = random_graph([1] * 5, 3, pairs, rng)
+    assert TiedChains(JunctionTree(max_table=243)).log_partition(scores)[0] > -np.inf
+    with pytest.raises(ValueError, match=r"CRF042.*243"):
+        TiedChains(JunctionTree(max_table=242)).log_partition(scores)
 
 
 @pytest.mark.issue(17)

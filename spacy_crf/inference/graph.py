@@ -229,6 +229,50 @@ class TiedChains(Structure[TiedScores]):
     def only_path(self, clamp: Clamp) -> Optional[States]:
         return self.chain.only_path(clamp)
 
+    # ---------------------------------------------------------------------------------------- lists and samples
+
+    def n_best_of_all(self, scores: Asked, n: int, *, clamp: Optional[Clamp] = None) -> list[tuple[float, States]]:
+        """The n best labellings of all sequences together, with their scores, best first."""
+        if n < 1:
+            raise ValueError(Errors.CRF014.format(n=n))
+        work = self.prepare(scores, clamp)
+        halves, parts = work.halves, []
+        for b, found in enumerate(self.chain.n_best(halves.free, n, clamp=halves.free_clamp)):
+            begin, end = halves.free.starts[b : b + 2]
+            parts.append((halves.free_tokens[begin:end], found))
+        if halves.tied is not None:
+            for c in range(len(halves.tied.firsts)):
+                part, tokens = halves.tied.only(c)
+                parts.append((halves.tied_tokens[tokens], self.inference.rank(part, n)))
+        best: list[tuple[float, States]] = [(0.0, np.full(work.n_tokens, -1, dtype=np.int32))]
+        for tokens, found in parts:
+            choices = [(before + score, rest, states) for before, rest in best for score, states in found]
+            choices.sort(key=lambda choice: -choice[0])
+            best = []
+            for score, rest, states in choices[:n]:
+                rest = rest.copy()
+                rest[tokens] = states
+                best.append((score, rest))
+        return best
+
+    def sample(self, scores: Asked, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
+        work = self.prepare(scores, clamp)
+        halves, states = work.halves, np.empty((n, work.n_tokens), dtype=np.int32)
+        states[:, halves.free_tokens] = self.chain.sample(halves.free, n, seed=seed, clamp=halves.free_clamp)
+        if halves.tied is not None:
+            states[:, halves.tied_tokens] = self.inference.draw(halves.tied, n, seed)
+        return states
+
+    def bounds(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
+        """What the log partition of all sequences together lies between."""
+        work = self.prepare(scores, clamp)
+        halves = work.halves
+        free = float(self.chain.log_partition(halves.free, clamp=halves.free_clamp).sum())
+        if halves.tied is None:
+            return free, free
+        lower, upper = self.inference.bounds(halves.tied)
+        return free + float(lower.sum()), free + float(upper.sum())
+
     # ------------------------------------------------------------------------------------- approximated by chains
 
     def as_chains(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> ChainScores:
@@ -238,6 +282,18 @@ class TiedChains(Structure[TiedScores]):
         chains, halves = work.scores.chains, work.halves
         if halves.tied is None:
             return chains
-        emissions = chains.emissions.copy()
-        emissions[halves.tied_tokens] = self.inference.as_chains(halves.tied).emissions
-        return chains._replace(emissions=emissions)
+        found, emissions = self.inference.as_chains(halves.tied), chains.emissions.copy()
+        emissions[halves.tied_tokens] = found.emissions
+        if found.transitions is halves.tied.chains.transitions and found.first is halves.tied.chains.first:
+            return chains._replace(emissions=emissions)
+        # Transitions of their own: what all sequences begin and end with becomes emissions
+        opens, closes = arrays.ends(work.starts, work.n_tokens)
+        is_free = np.zeros(work.n_tokens, dtype=bool)
+        is_free[halves.free_tokens] = True
+        emissions[opens & is_free] += chains.first
+        emissions[closes & is_free] += chains.last
+        shape = (work.n_tokens, *chains.transitions.shape[-2:])
+        transitions = np.array(np.broadcast_to(chains.transitions, shape))
+        transitions[halves.tied_tokens] = found.transitions
+        nothing = np.zeros(work.n_states)
+        return ChainScores(emissions, transitions, nothing, nothing.copy(), chains.starts)

@@ -256,6 +256,16 @@ class CRFPipe(LearningPipe):
         drawn = distribution.sample(n, seed)
         return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]
 
+    def bounds(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:
+        """What the log partition of a Doc lies between: the logarithm of the sum over all labellings of exp(score), by which
+        probabilities are normalised. Both are the same where it is known exactly, as of chains.
+
+        doc (Doc): The text.
+        keep_annotation (bool): See `marginals`.
+        RETURNS (Tuple[float, float]): Lower and upper bound.
+        """
+        return self.distribution(doc, keep_annotation=keep_annotation).bounds()
+
     def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> "Distribution":
         """What the other methods ask: the distribution over the labellings of a Doc.
 

@@ -7,7 +7,8 @@ import numpy as np
 from ..arrays import Joined
 from ..errors import Errors, Warnings, announcements
 from ..inference.belief_propagation import BeliefPropagation
-from ..inference.graph import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference, TiedChains
+from ..inference.graph import BOUNDS, LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference, TiedChains
+from ..inference.junction_tree import JunctionTree
 from ..inference.linear_chain import LinearChain
 from ..inference.structure import Structure
 from ..inference.ties import TiedScores
@@ -16,7 +17,7 @@ from ..schemes import Segments
 from ..types import ChainScores, Floats
 from .decoding import Decoding, Distribution, States
 
-METHODS: tuple[type[Inference], ...] = (BeliefPropagation,)
+METHODS: tuple[type[Inference], ...] = (BeliefPropagation, JunctionTree)
 _LOSSES = {LOG_PARTITION: (LogLikelihood, SoftmaxMargin), MAXIMUM: (Perceptron, MaxMargin)}  # by what they ask
 
 
@@ -123,6 +124,10 @@ class TiedDistribution(Distribution):
     def sample(self, n: int, seed: int) -> States:
         self._require(SAMPLE, "samples")
         return super().sample(n, seed)
+
+    def bounds(self) -> tuple[float, float]:
+        self._require(BOUNDS, "bounds of the log partition")
+        return self.structure.bounds(self.joined.scores, clamp=self.joined.clamp)
 
     @property
     def _chains(self) -> Distribution:
