@@ -106,8 +106,8 @@ def _run(name: str, chosen: DocumentSet, extra: list[str], settings: dict[str, A
     features = {"@misc": f"spacy_crf.{preset}_features.v2", "extra": extra}
     config = {"model": {"emissions": {"features": features}}, **chosen.settings, **settings}
     nlp = make_pipeline(chosen.factory, config)
-    gold = {part: _read(name, chosen, part, nlp) for part in chosen.parts}
-    examples = [Example(_plain(doc), doc) for doc in gold["train"]]
+    gold = {part: read(name, chosen, part, nlp) for part in chosen.parts}
+    examples = [Example(plain(doc), doc) for doc in gold["train"]]
     optimizer = LBFGS(iterations_per_step=STEP, l1=chosen.l1, l2=chosen.l2, delta=5e-4)
     start, found = time.process_time(), []
     nlp.initialize(lambda: examples, sgd=optimizer)
@@ -116,16 +116,16 @@ def _run(name: str, chosen: DocumentSet, extra: list[str], settings: dict[str, A
         start = time.process_time()
         nlp.update(examples, sgd=optimizer)
         learning += time.process_time() - start
-        found.append((*(_score(nlp, gold[part])[0] for part in ("dev", "test")), done))
+        found.append((*(score(nlp, gold[part])[0] for part in ("dev", "test")), done))
         if optimizer.stop_reason(chosen.factory):
             break
-    seconds = sorted(_score(nlp, gold["test"])[1] for _ in range(5))[2]
+    seconds = sorted(score(nlp, gold["test"])[1] for _ in range(5))[2]
     return *max(found), learning, sum(map(len, gold["test"])) / seconds
 
 
-def _score(nlp: Language, gold: list[Doc]) -> tuple[float, float]:
+def score(nlp: Language, gold: list[Doc]) -> tuple[float, float]:
     """The score of some Docs, and the CPU seconds of `nlp.pipe`."""
-    docs, start = [_plain(doc) for doc in gold], time.process_time()
+    docs, start = [plain(doc) for doc in gold], time.process_time()
     docs = list(nlp.pipe(docs))
     seconds = time.process_time() - start
     if nlp.has_pipe("crf_tagger"):
@@ -134,13 +134,13 @@ def _score(nlp: Language, gold: list[Doc]) -> tuple[float, float]:
     return entity_f1(*([iob2_tags(doc) for doc in some] for some in (gold, docs))), seconds
 
 
-def _plain(doc: Doc) -> Doc:
+def plain(doc: Doc) -> Doc:
     """The same words and sentences, without annotation."""
     starts = [token.is_sent_start for token in doc]
     return Doc(doc.vocab, words=[token.text for token in doc], sent_starts=starts)
 
 
-def _read(name: str, chosen: DocumentSet, part: str, nlp: Language) -> list[Doc]:
+def read(name: str, chosen: DocumentSet, part: str, nlp: Language) -> list[Doc]:
     """Some of the documents of a file."""
     file, n = chosen.parts[part]
     if name == "news":
