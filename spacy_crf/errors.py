@@ -204,6 +204,14 @@ class Errors(metaclass=_Coded):
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
         "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."
     )
+    CRF345 = (
+        "Component '{name}': `hidden` of spacy_crf.LatentChain.v1 names labels that the component does not have: {labels}. Its "
+        "labels: {known}. Take them out, or name the labels under [initialize.components.{name}]."
+    )
+    CRF346 = (
+        "LatentChain: restarts = {restarts} is not possible with {emissions}: beginnings are compared by the objective, which "
+        "needs sums of weights. Set restarts = 1, or take spacy_crf.SparseEmissions.v1."
+    )
     CRF825 = (
         "Soft labels need a probability for each span: doc.spans['{key}'] of '{text}...' has {n} spans, and scores {found} in "
         "attrs['scores']. Write one number for each span there, as spaCy's spancat does."
@@ -701,6 +709,15 @@ class Warnings(metaclass=_Coded):
     CRFW825 = (
         "{name}: there are soft labels in doc.spans['{key}'], which the loss {loss} does not look at. To learn from them take "
         '@losses = "spacy_crf.SoftLabels.v1".'
+    )
+    CRFW345 = (
+        "Component '{name}': which labellings of {n} sequences are the best was not proven: too many come close. Taken are the "
+        "best that are known, among them those of the most probable paths of hidden states. This is said once."
+    )
+    CRFW346 = (
+        "Component '{name}': decode = \"labelling\" can't look for the best labelling under rules that no automaton holds: "
+        "{rules}. Texts get the labelling of the most probable path of hidden states that keeps them. Raise `max_states`, or "
+        "take the rules out. This is said once."
     )
     CRFW401 = (
         "{name}: the corpus is streamed (max_epochs = -1), so labels and features are those of the first hundred examples only. "

@@ -15,7 +15,6 @@ from spacy_crf.constraints.facts import Facts, Match, WordKinds
 from spacy_crf.constraints.rule_set import RuleSet
 from spacy_crf.constraints.rules import RULES, constraints, read_rule
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import SpanStates
 from spacy_crf.schemes import SCHEMES
 
 from . import reference
@@ -206,7 +205,7 @@ def test_rules_mean_what_they_say(number, name):
                 in_spans[key] = in_spans.get(key, 0.0) + p
         marginals = graph.marginals(joined.scores)
         np.testing.assert_allclose(marginals[joined.tokens, :-1], in_tags, atol=1e-9)
-        joined_spans = SpanStates(np.pad(spans.continues, (0, 1)), spans.offset, spans.width)
+        joined_spans = spans._replace(continues=np.pad(spans.continues, (0, 1)))
         likely = as_dict(graph.likely_spans(joined.scores, joined_spans, 0.0))
         place = joined.tokens.tolist()
         for (b, e, label), p in in_spans.items():

@@ -91,7 +91,7 @@ def assert_the_same_distribution(rules, scores, facts, expected, clamp=None):
     if in_segments:
         begin, end, state = (np.array(column) for column in zip(*sorted(in_segments)))
         asked = Segments(places[begin], places[end - 1] + 1, state)
-        found = structure.span_probabilities(joined, SpanStates(None, 0, 1), asked, clamp=allowed)
+        found = structure.span_probabilities(joined, SpanStates.even(None, 0), asked, clamp=allowed)
         np.testing.assert_allclose(found, [in_segments[key] for key in sorted(in_segments)], atol=1e-9)
     drawn = structure.sample(joined, 300, seed=1, clamp=allowed)[:, places]
     possible = {tuple(as_path(segments, tokens)) for _, segments, _ in expected}

@@ -21,7 +21,7 @@ from .test_linear_chain import quickly
 from .util import signatures
 
 semi = SemiMarkov()
-ALL_STATES = SpanStates(None, 0, 1)  # each state is a label
+ALL_STATES = SpanStates.even(None, 0)  # each state is a label
 
 
 def list_spans(draw_one, lengths, longest):

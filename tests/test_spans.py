@@ -27,7 +27,7 @@ def scheme_scores(scheme, n_labels, lengths, *, seed, spread=1.5, per_position=F
         np.where(mask.last, rng.normal(size=size), -np.inf),
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
     )
-    return scores, SpanStates(scheme.continues(n_labels), 1, len(scheme.prefixes))
+    return scores, SpanStates.even(scheme.continues(n_labels), n_labels, offset=1, width=len(scheme.prefixes))
 
 
 def enumerated(scores, scheme, clamp=None):
@@ -74,7 +74,7 @@ def test_one_token_spans_of_plain_tags():
     scores = ChainScores(
         rng.normal(size=(4, 3)), rng.normal(size=(3, 3)), np.zeros(3), np.zeros(3), np.array([0, 3, 4])
     )
-    spans = SpanStates(np.zeros((3, 3), dtype=bool), 0, 1)
+    spans = SpanStates.even(np.zeros((3, 3), dtype=bool), 3)
     likely = as_dict(LinearChain().likely_spans(scores, spans, 0.0))
     marginals = reference.expectations(scores).emissions
     assert {key: pytest.approx(p) for key, p in likely.items()} == {

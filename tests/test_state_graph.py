@@ -17,7 +17,6 @@ from spacy_crf.constraints.automaton import (
 )
 from spacy_crf.constraints.state_graph import rule_graph
 from spacy_crf.inference.state_graph import GraphChain
-from spacy_crf.inference.structure import SpanStates
 from spacy_crf.schemes import SCHEMES, Segments
 
 from . import reference
@@ -90,7 +89,7 @@ def test_graphs_match_enumeration(name, spread, per_position):
         _, expectations = structure.expectations(joined, clamp=joined_clamp, weights=np.array([2.0]))
         for key, value in expected.items():
             np.testing.assert_allclose(getattr(expectations, key), 2 * value, atol=1e-9, err_msg=key)
-        spans = SpanStates(np.pad(spans.continues, (0, 1)), spans.offset, spans.width)
+        spans = spans._replace(continues=np.pad(spans.continues, (0, 1)))
         found = as_dict(structure.likely_spans(joined, spans, 0.0, clamp=joined_clamp))
         for key in in_spans.keys() | found.keys():
             assert found.get(key, 0.0) == pytest.approx(in_spans.get(key, 0.0), abs=1e-9)

@@ -41,8 +41,7 @@ class Asked(NamedTuple):
     def outside_and_labels(self) -> list[str]:
         """The labels, and the tag of tokens outside of all spans, if there is one."""
         pipe = self.question.pipe
-        outside = [tag for tag, label in zip(pipe.tags(), pipe.decoding.label_of_states) if label < 0]
-        return [*outside, *pipe.labels]
+        return [*pipe.decoding.outside_tags(), *pipe.labels]
 
     def explanation(
         self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
@@ -148,4 +147,4 @@ class _Asking:
         segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
         path = decoding.path(decoding.annotation.path(segments, self._starts), self._starts)
         told = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"
-        return decoding.structure.only(decoding.structure.prepare(self._scores), path), told
+        return decoding.only(decoding.structure, decoding.structure.prepare(self._scores), path), told

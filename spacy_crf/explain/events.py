@@ -51,7 +51,7 @@ class _ChainEvents(Events):
 
     def __init__(self, decoding: "Decoding"):
         self._label_of, continues = decoding.label_of_states, decoding.spans.continues
-        self._mask: TransitionMask = decoding.annotation.mask()
+        self._mask: TransitionMask = decoding.mask()
         self._continues, self._continued = continues.any(axis=0), continues.any(axis=1)
 
     def having(self, place: Place) -> list[NDArray[np.bool_]]:

@@ -28,10 +28,13 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "class": type(pipe).__name__,
         "model": pipe.model.name,
         "labels": list(pipe.labels),
-        "tags": pipe.tags(),
+        "tags": pipe.decoding.state_names(),
         "weights": sum(len(block.weights) for block in blocks(pipe)),
         "templates": _templates(pipe),
-        "top": {name: _sides(pipe, name, top) for name in ([label] if label else _names(pipe))},
+        "top": {
+            name: _sides(pipe, name, top)
+            for name in ([label] if label else [*pipe.decoding.outside_tags(), *pipe.labels])
+        },
         "transitions": _transitions(pipe),
         "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
         "clusters": {"words": len(one)} if (one := next((s.clusters for s in stores if s.clusters), None)) else {},
@@ -42,11 +45,6 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
     if pipe.has_encoder:
         found["encoder"] = pipe.model.get_ref("tok2vec").name
     return found
-
-
-def _names(pipe: "CRFPipe") -> list[str]:
-    outside = [tag for tag, label in zip(pipe.tags(), pipe.decoding.label_of_states) if label < 0]
-    return [*outside, *pipe.labels]
 
 
 def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, Any]]]:

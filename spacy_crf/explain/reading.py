@@ -307,7 +307,7 @@ class Reading:
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
-        self._tags = pipe.tags()
+        self._tags = pipe.decoding.state_names()
         members = members_of(pipe.model)
         self._members = [Member(model, share, docs) for model, share in members]
         self._architecture = members[0][0].attrs["role"]

@@ -88,14 +88,14 @@ def largest(
 ) -> list[WeightRow]:
     """The largest of the weights of a label that are chosen (bool[W] of each block)."""
     pipe.require_ready([])
-    wanted, tags = _states_of(pipe, label), pipe.tags()
+    wanted, names = _states_of(pipe, label), pipe.decoding.state_names()
     found = []
     for block in blocks(pipe):
         about = np.logical_or.reduce([wanted[states] for states in block.states])
         [some] = np.nonzero(about & chosen(block))
         found += [(block, int(n)) for n in _largest(block.weights, some, top)]
     found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
-    return [block.row(n, tags) for block, n in found[:top]]
+    return [block.row(n, names) for block, n in found[:top]]
 
 
 def _largest(values: NDArray, some: NDArray[np.int64], top: Optional[int]) -> NDArray[np.int64]:
@@ -105,15 +105,15 @@ def _largest(values: NDArray, some: NDArray[np.int64], top: Optional[int]) -> ND
 
 
 def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
-    """Which states are of a label, or are a tag; all for None. RAISES (ValueError): CRF846 if there is neither."""
-    tags = pipe.tags()
+    """Which states are of a label, are a tag or one of its states; all for None. RAISES (ValueError): CRF846 for others."""
+    names, tags = pipe.decoding.state_names(), pipe.decoding.state_tags()
     if label is None:
         return np.ones(len(tags), dtype=bool)
     if label in pipe.labels:
         return pipe.decoding.label_of_states == pipe.labels.index(label)
-    if label not in tags:
+    if label not in (*names, *tags):
         raise ValueError(Errors.CRF846.format(name=pipe.name, label=label, known=", ".join([*pipe.labels, "O"])))
-    return np.array([tag == label for tag in tags])
+    return np.array([label in both for both in zip(names, tags)])
 
 
 def dump(pipe: "CRFPipe") -> str:

@@ -126,8 +126,7 @@ def _log_posterior(sequence: ChainWork) -> Posterior:
 def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[np.bool_]) -> Segments:
     """The spans that a labelling spells.
 
-    states (int32[T]): Valid states; negative ones are outside of all spans.
+    states (int32[T]): Valid states; -1 is outside of all spans.
     opening (bool[T]): Where sequences begin.
     """
-    label = np.where(states >= spans.offset, (states - spans.offset) // spans.width, -1)
-    return Segments.spelt(states, label, spans.continues, opening)
+    return Segments.spelt(states, spans.label_of[states], spans.continues, opening)

@@ -55,7 +55,7 @@ class GraphChain(Structure[GraphScores]):
 
     def forward(self, work: ChainWork) -> tuple[Floats, tuple[Floats, Floats]]:
         log_z, alpha = np.empty(work.n_sequences), np.empty((work.n_tokens, len(self.graph.tag_of)))
-        kernels.forward(work.potentials, self._of(work), alpha, log_z)
+        kernels.forward(work.potentials, self.arcs_of(work), alpha, log_z)
         return log_z, (alpha, log_z)
 
     def backward(self, work: ChainWork, kept: tuple[Floats, Floats], weights: Floats, out: GraphScores) -> None:
@@ -64,20 +64,20 @@ class GraphChain(Structure[GraphScores]):
         d_transitions = out.transitions.reshape(work.transitions.shape)
         d_tags = chain_kernels.Scores(out.emissions, d_transitions, out.first, out.last, work.starts)
         d_graph = out.arcs, out.graph_first, out.graph_last
-        kernels.expectations(work.potentials, self._of(work), posterior, weights, d_tags, d_graph)
+        kernels.expectations(work.potentials, self.arcs_of(work), posterior, weights, d_tags, d_graph)
 
     def best(self, work: ChainWork) -> Path:
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(work.potentials, self._of(work), *path)
+        kernels.viterbi(work.potentials, self.arcs_of(work), *path)
         return path
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
-        return kernels.n_best(work.potentials, self._of(work), len(scores), states, scores)
+        return kernels.n_best(work.potentials, self.arcs_of(work), len(scores), states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         drawn = np.empty(uniforms.shape, dtype=np.int32)
         _, (alpha, _) = self.forward(work)
-        kernels.sample(work.potentials, self._of(work), alpha, uniforms, drawn)
+        kernels.sample(work.potentials, self.arcs_of(work), alpha, uniforms, drawn)
         return drawn
 
     def labels(self, work: ChainWork, path: States) -> States:
@@ -111,18 +111,16 @@ class GraphChain(Structure[GraphScores]):
     def _posterior(self, work: ChainWork, spans: SpanStates) -> tuple:
         """What the kernels of spans begin their arguments with."""
         log_z, (alpha, _) = self.forward(work)
-        n_labels = (work.n_states - spans.offset) // spans.width
-        tags = spans.offset + np.arange(n_labels + 1) * spans.width
-        label_starts = np.searchsorted(self.graph.tag_of, tags).astype(np.int64)
+        label_starts = np.searchsorted(self.graph.tag_of, spans.label_starts).astype(np.int64)
         posterior = kernels.Posterior(alpha, self._suffixes(work), log_z, spans.continues, label_starts)
-        return work.potentials, self._of(work), posterior
+        return work.potentials, self.arcs_of(work), posterior
 
     def _suffixes(self, work: ChainWork) -> Floats:
         beta = np.empty((work.n_tokens, len(self.graph.tag_of)))
-        kernels.backward(work.potentials, self._of(work), beta)
+        kernels.backward(work.potentials, self.arcs_of(work), beta)
         return beta
 
-    def _of(self, work: ChainWork) -> kernels.Graph:
+    def arcs_of(self, work: ChainWork) -> kernels.Graph:
         """The graph with the scores that are asked about."""
         scores = work.scores
         return self._graph._replace(scores=scores.arcs, first=scores.graph_first, last=scores.graph_last)

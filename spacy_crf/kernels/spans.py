@@ -38,12 +38,29 @@ class Posterior(NamedTuple):
 
 
 class SpanStates(NamedTuple):
-    """How the states of a chain spell spans: label l owns the ``width`` states from ``offset + l * width``."""
+    """How the states of a chain spell spans: those of label l are ``label_starts[l]:label_starts[l + 1]``."""
 
     # [S, S] state j directly after state i goes on with the span of i; None, in no kernel, where each span is one segment
     continues: Optional[NDArray[np.bool_]]
-    offset: int
-    width: int
+    label_starts: NDArray[np.int64]  # [L + 1]
+
+    @classmethod
+    def even(
+        cls, continues: Optional[NDArray[np.bool_]], n_labels: int, *, offset: int = 0, width: int = 1
+    ) -> "SpanStates":
+        """Each label has as many states, behind those of no label."""
+        return cls(continues, offset + width * np.arange(n_labels + 1))
+
+    @property
+    def offset(self) -> int:
+        """How many states have no label, which come first."""
+        return int(self.label_starts[0])
+
+    @property
+    def label_of(self) -> NDArray[np.int64]:
+        """The label of each state, and as the last one that of the state -1: -1 for none. int64[S + 1]"""
+        labels = np.repeat(np.arange(len(self.label_starts) - 1), np.diff(self.label_starts))
+        return np.concatenate([np.full(self.offset, -1), labels, [-1]])
 
 
 @helper
@@ -113,11 +130,11 @@ def span_probabilities(posterior, spans, begin, end, label, probabilities):
     begin, end, label (int64[N]): The spans, each inside one sequence.
     probabilities (float64[N]): Receives the answer.
     """
-    continues, offset, width = spans
-    states = np.empty(width)
-    before = np.empty(width)
+    continues, label_starts = spans
+    room = np.empty((2, continues.shape[0]))
     for n in range(begin.shape[0]):
-        i, b, e = offset + label[n] * width, begin[n], end[n]
+        i, b, e = label_starts[label[n]], begin[n], end[n]
+        states, before = room[0, : label_starts[label[n] + 1] - i], room[1, : label_starts[label[n] + 1] - i]
         _enter(posterior, continues, b, i, states)
         for t in range(b + 1, e):
             _advance(posterior, continues, t, i, states, before)
@@ -134,18 +151,18 @@ def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
     begin, end, label (int64[N]), probabilities (float64[N]): Receive the first N of the spans.
     RETURNS (int): How many there are, perhaps more than N.
     """
-    continues, offset, width = spans
+    continues, label_starts = spans
     marginals, opening = posterior.marginals, posterior.opening
-    tokens, size = marginals.shape
-    states = np.empty(width)
-    before = np.empty(width)
+    tokens = marginals.shape[0]
+    room = np.empty((2, continues.shape[0]))
     found = 0
     for b in range(tokens):
-        for of_label in range((size - offset) // width):
-            first_state = offset + of_label * width
+        for of_label in range(label_starts.shape[0] - 1):
+            first_state, behind = label_starts[of_label], label_starts[of_label + 1]
+            states, before = room[0, : behind - first_state], room[1, : behind - first_state]
             possible = 0.0
-            for m in range(width):
-                possible += marginals[b, first_state + m]
+            for m in range(first_state, behind):
+                possible += marginals[b, m]
             if possible < min_prob or possible == 0.0:
                 continue
             _enter(posterior, continues, b, first_state, states)

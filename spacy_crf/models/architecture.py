@@ -80,6 +80,9 @@ class Architecture(Role):
         observed = model.attrs["observed"].astype(bool)
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
+    def start(self, model: Model) -> None:
+        """Gives new weights what they begin with, where that is not 0."""
+
     def steps(self, clamp: Any) -> Optional[NDArray[np.bool_]]:
         """Tokens at which annotation surely makes a step from state to state: bool[T], None for all."""
         return None
@@ -242,6 +245,7 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
     model.attrs["met"] = met
     node.resize(model, sizes.n_states)
     node.observe(model, X, sizes.n_states)
+    node.start(model)
 
 
 def _counted(corpus: Corpus, met: list[int]) -> Corpus:

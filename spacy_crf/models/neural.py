@@ -71,6 +71,12 @@ class EncoderRole(Role):
         moved = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
         return node.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
 
+    def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
+        output, chosen = model.get_ref("output"), np.tile(states, self.kinds)
+        weights = output.ops.to_numpy(output.get_param("W")).copy()
+        weights[chosen] += draw(weights[chosen].shape).astype(np.float32)
+        output.set_param("W", output.ops.asarray(weights))
+
     def forget(self, model: Model) -> None:
         super().forget(model)
         unset(model.get_ref("output"))

@@ -56,6 +56,10 @@ class Role:
         """Makes room for new states behind those that are there. Their weights are zero."""
         raise NotImplementedError
 
+    def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
+        """Adds random numbers, of the shape that is asked for, to what the node's own weights say of some states (bool[S])."""
+        raise NotImplementedError
+
     def expect(self, model: Model, n_states: int) -> None:
         """Called before what a saved model has learned, with so many states, takes the place of what there is."""
 

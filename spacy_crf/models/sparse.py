@@ -373,6 +373,15 @@ class SparseRole(Role):
             move_weights(model, name, old.tables[name], tables[name], columns[name])
         model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
 
+    def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
+        features = self.features(model)
+        for name, table in features.tables.items():
+            if not features.is_of_pairs(name):
+                weights, chosen = model.get_param(name).copy(), states[table.pair_columns]
+                weights[chosen] += draw((int(chosen.sum()),)).astype(np.float32)
+                model.set_param(name, weights)
+        features.forget_scores()
+
     def forget(self, model: Model) -> None:
         features = self.features(model)
         super().forget(model)

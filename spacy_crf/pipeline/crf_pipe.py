@@ -51,7 +51,8 @@ class CRFPipe(LearningPipe):
     optimizer (Optimizer), scorer (Callable): See `LearningPipe`.
     confidence (bool): Whether every span found gets its probability, as ``span._.crf_prob``.
     decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
-        tags; or "spans", the spans of at least `min_prob` of which most is right in the mean.
+        tags; or "spans", the spans of at least `min_prob` of which most is right in the mean. "labelling" is the most probable
+        labelling also where hidden states make several paths one, of which "viterbi" finds the best.
     min_prob (float): Spans with a lower probability are left out.
     constraints (Constraints): Rules that labellings keep.
     second_stage (FirstStage): What labels a Doc first, for templates that read stage:NAME.
@@ -169,7 +170,7 @@ class CRFPipe(LearningPipe):
         if self._compiled is None:
             from .rule_matching import RuleMatcher
 
-            matcher = RuleMatcher(self.vocab, self.constraints.rules, len(self.tags()))
+            matcher = RuleMatcher(self.vocab, self.constraints.rules, len(self.tags()), self.decoding.of_states)
             self._compiled = Rules(self.decoding.compile_rules(self.constraints), matcher)
         return self._compiled
 

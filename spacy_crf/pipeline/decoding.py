@@ -18,7 +18,7 @@ from ..errors import Errors
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import ClampedLoss
-from ..schemes import NO_SEGMENTS, Segments
+from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Floats
 from . import supervision
 from .annotation.annotation import Annotation, Gold
@@ -43,6 +43,7 @@ class Decoding:
     takes: type = ChainScores  # what the model gives
     always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
+    searches = frozenset(["posterior", "spans"])  # ways to decode that ask for more than the best path
     walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
 
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
@@ -54,15 +55,54 @@ class Decoding:
         self.annotation = annotation
         self.structure: Structure = model.attrs["role"].structure
         self.spans = self._span_states()
-        # int64[S] -1 for none
-        self.label_of_states = np.maximum(
-            (np.arange(len(annotation.tags())) - self.spans.offset) // self.spans.width, -1
-        )
-        self.outside = self.spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
+        self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
+        self.tag_spans = self._tag_spans()
+        self.outside = self.tag_spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
 
     def _span_states(self) -> SpanStates:
         """How states spell spans."""
         return self.annotation.span_states()
+
+    def _tag_spans(self) -> SpanStates:
+        """How tags spell spans."""
+        return self.spans
+
+    # ------------------------------------------------------------------------------------------------------ states
+
+    @property
+    def n_states(self) -> int:
+        return len(self.label_of_states)
+
+    def state_names(self) -> list[str]:
+        return self.annotation.tags()
+
+    def state_tags(self) -> list[str]:
+        """The tag of each state."""
+        return self.annotation.tags()
+
+    def outside_tags(self) -> list[str]:
+        """The tags of no label."""
+        return self.annotation.tags()[: self.tag_spans.offset]
+
+    def state_labels(self) -> list[str]:
+        """The label of each state, "O" for none."""
+        return self.annotation.tag_labels()
+
+    def mask(self) -> TransitionMask:
+        """Which states may follow which."""
+        return self.annotation.mask()
+
+    def of_states(self, of_tags: NDArray) -> NDArray:
+        """What is said of tags (columns), said of states."""
+        return of_tags
+
+    def by_tag(self, probabilities: Floats) -> Floats:
+        """Probabilities of states (columns) as those of tags."""
+        return probabilities
+
+    def only(self, structure: Structure, work: Any, path: States) -> Any:
+        """The clamp that leaves the labelling that a path of states is."""
+        return structure.only(work, path)
 
     # -------------------------------------------------------------------------------------------------- prediction
 
@@ -86,13 +126,14 @@ class Decoding:
         """The spans that tags spell."""
         opening = np.zeros(len(tags), dtype=bool)
         opening[starts[:-1][starts[:-1] < len(tags)]] = True
-        return segments_of(tags, self.spans, opening)
+        return segments_of(tags, self.tag_spans, opening)
 
     @property
     def spans_may_touch(self) -> bool:
         """Whether a span may begin where another one of its label ends."""
         continues = self.spans.continues
-        return continues is None or self.spans.width > 1 or not np.diag(continues)[self.spans.offset :].any()
+        widths = np.diff(self.spans.label_starts)
+        return continues is None or (widths > 1).any() or not np.diag(continues)[self.spans.offset :].any()
 
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
@@ -119,7 +160,7 @@ class Decoding:
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.annotation.mask())
+        return RuleSet(constraints, tags, self.mask())
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
         """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""
@@ -133,7 +174,7 @@ class Decoding:
         return path
 
     def path(self, tags: States, starts: NDArray[np.int64]) -> States:
-        """The path of states that tags stand for."""
+        """A path of states that stands for tags."""
         return tags
 
     def both(self, clamp: Any, other: Any) -> Any:
@@ -158,6 +199,10 @@ class Decoding:
             return self.batch(scores, clamp)
         joined, starts = arrays.join_sequences(scores, clamp), np.asarray(scores.starts)
         return Distribution(self, graph or self.structure, joined, scores[0].shape[1], starts)
+
+    def n_best(self, structure: Structure, scores: Any, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
+        """Of each sequence the n best labellings: their scores, and a path of states that stands for each."""
+        return structure.n_best(scores, n, clamp=clamp)
 
     def batch(self, scores: Any, clamp: Any) -> "Distribution":
         """The same for several Docs, whose sequences nothing ties together: marginals and probabilities of spans."""
@@ -222,9 +267,10 @@ class Distribution(NamedTuple):
     kept: Optional[NDArray[np.int64]] = None  # tokens of a Doc that it is about; the others have no label. None for all
 
     def marginals(self) -> Floats:
-        """Probability of each state at each token: float64[T, S]."""
+        """Probability of each tag at each token: float64[T, tags]."""
         marginals = self.structure.marginals(self.joined.scores, clamp=self.joined.clamp)
-        return self._of_all(np.ascontiguousarray(marginals[self.joined.tokens, : self.size]), 0.0)
+        by_tag = self.decoding.by_tag(np.ascontiguousarray(marginals[self.joined.tokens, : self.size]))
+        return self._of_all(by_tag, 0.0)
 
     def worth(self) -> dict[str, Floats]:
         """See `Decoding.worth`."""
@@ -251,7 +297,7 @@ class Distribution(NamedTuple):
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
         """Probability and tags of the best labellings of one Doc."""
-        found = self.structure.n_best(self.joined.scores, n, clamp=self.joined.clamp)
+        found = self.decoding.n_best(self.structure, self.joined.scores, n, self.joined.clamp)
         best: list[tuple[float, tuple]] = [(0.0, ())]
         for paths, log_z in zip(found, self._log_partition().tolist()):
             # the best of the sequences so far, with the best of the next one
@@ -269,7 +315,7 @@ class Distribution(NamedTuple):
             labelled = labelled[self.kept]
         path = spread(labelled, self.joined.tokens, len(self.joined.scores[0]), self.size)
         work = self.structure.prepare(self.joined.scores)
-        only = self.structure.only(work, path)
+        only = self.decoding.only(self.structure, work, path)
         if self.joined.clamp is not None:
             only = self.decoding.both(only, self.joined.clamp)
         score = self.structure.log_partition(work, clamp=only).sum()

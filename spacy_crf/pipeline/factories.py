@@ -56,6 +56,7 @@ _PARAMETERS = """
     confidence (bool): Whether every {unit} gets its probability, as `span._.crf_prob`. Takes about half as long again.
     decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
         tokens; or "spans", the set of {several} that are at least `min_prob` probable, and of which most is right in the mean.
+        With hidden states "viterbi" is the most probable path of these, and "labelling" the most probable labelling.
     min_prob (float): From 0 to 1: {unlikely}.
         0 leaves out none.
     constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:

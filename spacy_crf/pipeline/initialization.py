@@ -98,6 +98,10 @@ def initialize(
     if pipe.first_stage is not None and saved is None:
         _learn_first_stage(pipe, get_examples, nlp)
     _count(pipe, get_examples, nlp, had_labels)
+    if saved is None and pipe.model.attrs.get("restarts", 1) > 1 and pipe.training.new_features is None:
+        from .beginnings import choose_beginning  # most models know one
+
+        choose_beginning(pipe, get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp), optimizer)
     if finds_optimum and pipe.training.new_features is None:
         find_optimum(pipe, _as_in_training(pipe, get_examples(), nlp))
     if prepares:
@@ -215,14 +219,14 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
             unread.look_at(docs)
             batch = pipe.training.to_count(docs, examples, report)
             if pipe.labels:
-                says_something |= _says_something(batch.allowed) or len(batch.excluded.start) > 0
+                says_something |= _says_something(batch.allowed, len(pipe.tags())) or len(batch.excluded.start) > 0
             left_out.update(labels_of(pipe, examples).difference(pipe.labels))
             yield batch
         if not says_something and pipe.labels and not had_labels:
             raise ValueError(Errors.CRF431.format(name=pipe.name))
 
     pipe.training.begin()
-    pipe.model.initialize(X=reported_once(annotated, report, pipe.name), Y=(pipe.vocab, len(pipe.tags())))
+    pipe.model.initialize(X=reported_once(annotated, report, pipe.name), Y=(pipe.vocab, pipe.decoding.n_states))
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
     if was_read and not says_something:  # at most labels, as `nlp.initialize()` without examples has them
@@ -269,7 +273,6 @@ def _as_in_training(pipe: "CRFPipe", examples: Iterable[Example], nlp: Language)
         yield example if doc is example.predicted else Example(doc, example.reference)
 
 
-def _says_something(allowed: Any) -> bool:
-    """Whether a clamp rules anything out."""
-    states = getattr(allowed, "states", allowed)
-    return states.shape[1] < 2 or not states.all()
+def _says_something(allowed: Any, n_tags: int) -> bool:
+    """Whether a clamp rules anything out, if there is anything to rule out."""
+    return n_tags < 2 or not getattr(allowed, "states", allowed).all()

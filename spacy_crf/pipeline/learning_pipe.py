@@ -25,6 +25,7 @@ from ..features.gazetteers import GazetteerFile
 from ..features.vector_sources import VectorSource
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
+from ..models.latent_chain import check_hidden
 from ..models.pool import PoolRole
 from ..models.role import gives
 from ..models.sparse import prune
@@ -152,16 +153,23 @@ class LearningPipe(TrainablePipe):
         self.cfg["labels"].append(label)
         self._labels_changed()
         if self.is_initialized:
-            self.model.attrs["role"].resize(self.model, len(self.tags()))
+            self.model.attrs["role"].resize(self.model, self.decoding.n_states)
             self.training.new_features = self.training.new_features or NewFeatures()
         return 1
 
     def _labels_changed(self) -> None:
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
-        self.decoding = self._decodings[gives(self.model)](self.model, self.annotation)
-        self.model.attrs["allowed"] = self.annotation.mask()
+        self.decoding = self._new_decoding()
+        self.model.attrs["allowed"] = self.decoding.mask()
         if hasattr(self.loss, "bind"):
-            self.loss = self.loss.bind(self.annotation.tag_labels())
+            self.loss = self.loss.bind(self.decoding.state_labels())
+
+    def _new_decoding(self) -> Decoding:
+        if "hidden" in self.model.attrs:
+            from .latent import latent_decoding  # most models do without
+
+            return latent_decoding(self.model, self.annotation)
+        return self._decodings[gives(self.model)](self.model, self.annotation)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Settings that are left to the training data, whose labels are known."""
@@ -170,6 +178,8 @@ class LearningPipe(TrainablePipe):
         """RAISES (ValueError): If settings don't fit the labels, which are known now."""
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
+        if "hidden" in self.model.attrs:
+            check_hidden(self.model, self.annotation.tag_labels(), self.name)
 
     def rules(self) -> Any:
         """The rules that labellings keep, compiled against the labels; None without rules."""
@@ -427,7 +437,7 @@ class LearningPipe(TrainablePipe):
             with saving.unchanged_by_errors(self):
                 self._take_settings(saved.settings)
                 self._labels_changed()
-                saving.load_model(self.model, saved.model, len(self.tags()))
+                saving.load_model(self.model, saved.model, self.decoding.n_states)
                 forget_gradients(self.model)  # they were of other weights
                 self._load_first_stage(saved.first_stage)
         except Exception as error:  # it may be anything, for anything may be in a file

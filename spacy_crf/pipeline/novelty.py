@@ -58,7 +58,7 @@ class NewFeatures:
             for block in pipe.training.blocks(new):
                 yield pipe.training.to_count([example.predicted for example in block], block, GoldReport())
 
-        pipe.model.initialize(X=corpus, Y=(pipe.vocab, len(pipe.tags())))
+        pipe.model.initialize(X=corpus, Y=(pipe.vocab, pipe.decoding.n_states))
 
 
 class TextsMet:

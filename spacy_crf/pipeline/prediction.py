@@ -21,7 +21,7 @@ from .decoding import Decoding, States
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
-DECODERS = ("viterbi", "posterior", "spans")
+DECODERS = ("viterbi", "posterior", "spans", "labelling")
 # A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
 # the scores of their tokens should stay in the cache, and each Doc is a dozen containers, among which Python's garbage collector
 # looks for cycles as long as they are alive.
@@ -58,7 +58,7 @@ def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
         if question is not None:
             docs, scores, clamp = question[:3]
     rules, probabilities = pipe.rules(), None
-    if rules is not None or settings["decode"] != "viterbi":
+    if rules is not None or settings["decode"] in decoding.searches:
         from .probabilities import predict as predict_ruled
 
         tags, probabilities = predict_ruled(pipe, docs, scores, clamp, rules)

@@ -38,6 +38,8 @@ def predict(
         return batch.best_spans(tags, pipe.cfg["min_prob"])
     if pipe.cfg["decode"] == "posterior":
         tags = batch.most_right(tags)
+    elif pipe.cfg["decode"] in pipe.decoding.searches:
+        tags = batch.best_labelling(tags)
     weigh = pipe.cfg["confidence"] or pipe.cfg["min_prob"] > 0.0
     return tags, batch.span_probabilities(pipe.decoding.segments(tags, scores.starts)) if weigh else None
 
@@ -127,6 +129,21 @@ class _Batch:
             tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
             tags[tokens] = most_probable[tokens]
             self._warn(Warnings.CRFW606, d)
+        return tags
+
+    def best_labelling(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
+        """The most probable labelling, where several paths are one; under rules that no automaton holds that of the most probable
+        path."""
+        if self._rules is not None and (self._rules.left_out or self._rules.global_):
+            names = [rule.name for rule, _ in self._rules.left_out] + [rule.name for rule in self._rules.global_]
+            self._pipe.tell_once(Warnings.CRFW346, rules=", ".join(names))
+            return most_probable
+        if not self._is_tied:
+            untied = self._untied()
+            return self._decoding.best_labelling(untied.joined.scores, untied.joined.clamp)
+        tags = most_probable.copy()
+        for d in np.flatnonzero(np.diff(self._bounds)).tolist():
+            [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)
         return tags
 
     def span_probabilities(self, segments: Segments) -> Floats:

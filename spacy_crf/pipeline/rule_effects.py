@@ -27,13 +27,14 @@ def effects(pipe: CRFPipe, doc: Doc) -> tuple[list[Span], list[Effect]]:
     docs = DocBatch([doc])
     scores = pipe.model.predict(docs)
     facts = compiled.matcher(docs)
-    every = compiled.all.rules
+    every, structure = compiled.all.rules, pipe.decoding.structure
 
     def best(rules: list[Rule]) -> tuple[list[Span], float]:
         some = pipe.decoding.compile_rules(pipe.constraints.only(rules.__contains__))
         found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
         path = pipe.decoding.path(found.tags, scores.starts)
-        score = float(pipe.decoding.structure.path_score(scores, path).sum())
+        work = structure.prepare(scores)
+        score = float(structure.log_partition(work, clamp=pipe.decoding.only(structure, work, path)).sum())
         return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts)), score
 
     before, score = best([])

@@ -35,12 +35,14 @@ class RuleMatcher:
     vocab (Vocab): The pipeline's.
     rules (list[Rule]): All rules of the component.
     n_tags (int): How many tags it has.
+    of_states (Callable): From what functions say of tags to what rules are told of states.
     RAISES (ValueError): If the Matcher refuses a pattern, or no such function is registered.
     """
 
-    def __init__(self, vocab: Vocab, rules: list[Rule], n_tags: int):
+    def __init__(self, vocab: Vocab, rules: list[Rule], n_tags: int, of_states: Callable[[NDArray], NDArray]):
         self._vocab = vocab
         self._n_tags = n_tags
+        self._of_states = of_states
         words: dict[int, Matcher] = {}
         self._matchers: dict[int, Any] = {}
         self._functions: dict[int, tuple[Rule, Callable]] = {}
@@ -66,7 +68,8 @@ class RuleMatcher:
         facts = Facts(found, self._words(docs))
         for place, (rule, function) in self._functions.items():
             allowed = [self._checked(rule, doc, function(doc)) for doc in docs]
-            facts[place] = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)
+            of_tags = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)
+            facts[place] = self._of_states(of_tags)
         return facts
 
     def _find(self, place: int, docs: DocBatch) -> Match:

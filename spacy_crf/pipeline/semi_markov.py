@@ -36,7 +36,7 @@ class SegmentDecoding(Decoding):
     walks_around_wrong = True
 
     def _span_states(self) -> SpanStates:
-        return SpanStates(None, 1, 1)
+        return SpanStates.even(None, len(self.annotation.labels), offset=1)
 
     @property
     def longest(self) -> NDArray[np.int32]:

@@ -200,7 +200,7 @@ class FirstStage:
                 docs = [example.predicted for example in block]
                 yield component.training.to_count(docs, block, GoldReport())
 
-        component.model.initialize(X=corpus, Y=(component.vocab, len(component.tags())))
+        component.model.initialize(X=corpus, Y=(component.vocab, component.decoding.n_states))
         optimizer = self.settings.optimizer()
         objective = component.training.objective(optimizer, read())
         optimizer.step(objective, key=f"{component.name}, {part}")

@@ -366,7 +366,7 @@ class Training:
             self.meet(examples)
             self._tell_going_on(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
-        per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * len(pipe.tags())
+        per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
         self.corpus.objective.passes_per_evaluation = self._evaluation / (per_token * max(1, self.corpus.n_tokens))
         try:
             value = optimizer.step(self.corpus.objective, key=pipe.name)

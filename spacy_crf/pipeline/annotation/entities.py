@@ -214,7 +214,7 @@ class Entities(Annotation):
 
 @lru_cache(maxsize=32)
 def _span_states(scheme: Scheme, n_labels: int) -> SpanStates:
-    return SpanStates(scheme.continues(n_labels), 1, len(scheme.prefixes))
+    return SpanStates.even(scheme.continues(n_labels), n_labels, offset=1, width=len(scheme.prefixes))
 
 
 def _first(doc: Doc, label: str) -> Span:

@@ -79,7 +79,7 @@ class TokenTags(Annotation):
         return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
 
     def span_states(self) -> SpanStates:
-        return SpanStates(np.zeros((len(self.labels), len(self.labels)), dtype=bool), 0, 1)
+        return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
 
     def path(self, segments: Segments, starts: Starts) -> Tags:
         tags = np.full(int(starts[-1]), -1, dtype=np.int32)

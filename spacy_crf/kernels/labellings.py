@@ -1,0 +1,188 @@
+"""The best labellings of a graph whose states know their tag, where a labelling scores the sum over its paths.
+
+Best-first search (A*) over prefixes of tags. A prefix keeps the sums over its paths, one for each state of its last tag. What
+it can still reach is bounded by taking, behind each state, the best of the tags where a sum over labellings would take all:
+
+    rest[t, i] = max_y logsum_{j of tag y} (arc[i, j] + emissions[t+1, j] + rest[t+1, j])
+    bound(prefix) = logsum_i (alpha[i] + rest[t, i])
+
+The maximum behind every single state is at least the one behind all of them together, so no labelling is better than the bound
+of its prefixes, and those that are taken from the queue complete come in their order. With one state for each tag the bound is
+exact, and nothing is looked at in vain. Finding the best labelling is NP-hard otherwise (Lyngso & Pedersen 2002), so there is a
+limit.
+
+Shapes as in ``state_graph.py``: n tokens, G states of the model, S states of the graph, each of some state of the model.
+"""
+
+import numpy as np
+
+from . import helper, kernel
+
+
+@helper
+def _bounds(scores, graph, tag_of, begin, rest):
+    """rest (float64[n, S]): Receives what is best behind each state of one sequence, which starts at a token."""
+    emissions, transitions, _, last, _ = scores
+    source_starts, _, target, arcs, _, graph_last, state_of, _, _ = graph
+    tokens, states = rest.shape
+    for i in range(states):
+        rest[tokens - 1, i] = last[state_of[i]] + graph_last[i]
+    for t in range(tokens - 2, -1, -1):
+        k = begin + t + 1 if transitions.shape[0] > 1 else 0
+        for i in range(states):
+            best = largest = -np.inf
+            total, tag = 0.0, -1
+            for a in range(source_starts[i], source_starts[i + 1]):
+                j = target[a]
+                m = state_of[j]
+                if tag_of[m] != tag:
+                    if total > 0.0:
+                        best = max(best, largest + np.log(total))
+                    largest, total, tag = -np.inf, 0.0, tag_of[m]
+                value = transitions[k, state_of[i], m] + arcs[a] + emissions[begin + t + 1, m] + rest[t + 1, j]
+                if value > largest:
+                    total = total * np.exp(largest - value) + 1.0
+                    largest = value
+                elif value > -np.inf:
+                    total += np.exp(value - largest)
+            if total > 0.0:
+                best = max(best, largest + np.log(total))
+            rest[t, i] = best
+
+
+@helper
+def _larger(array, size):
+    larger = np.empty(size, dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+@helper
+def _push(heap, bounds, n, node):
+    """Adds a node to the heap, which has n."""
+    while n > 0 and bounds[heap[(n - 1) // 2]] < bounds[node]:
+        heap[n] = heap[(n - 1) // 2]
+        n = (n - 1) // 2
+    heap[n] = node
+
+
+@helper
+def _pop(heap, bounds, n):
+    """Takes the top from the heap, of which n nodes are left."""
+    top, moved, at = heap[0], heap[n], 0
+    while 2 * at + 1 < n:
+        below = 2 * at + 1
+        if below + 1 < n and bounds[heap[below + 1]] > bounds[heap[below]]:
+            below += 1
+        if bounds[moved] >= bounds[heap[below]]:
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = moved
+    return top
+
+
+@helper
+def _search(scores, graph, tag_of, begin, end, most, labellings, totals):
+    """The best labellings of one sequence that has tokens, see `best_labellings`. RETURNS (int, bool): How many were found, and
+    whether there are no others as good."""
+    emissions, transitions, first, _, _ = scores
+    source_starts, _, target, arcs, graph_first, _, state_of, _, _ = graph
+    tokens, states = end - begin, state_of.shape[0]
+    rest = np.empty((tokens, states))
+    _bounds(scores, graph, tag_of, begin, rest)
+    # Prefixes: their bound, last state (the first one of its tag), last token, parent, and where their sums begin in `sums`
+    bounds, sums, heap = np.empty(1024), np.empty(1024), np.empty(1024, dtype=np.int64)
+    state, place, parent = heap.copy(), heap.copy(), heap.copy()
+    start = heap.copy()
+    n_nodes = n_sums = n_queue = n_taken = found = 0
+    alpha, largest = np.empty(states), np.empty(states)
+    current, t = -1, -1
+    while True:
+        # alpha[j] = emissions[t+1, j] + logsum_i(sums[i] + arc[i, j])
+        alpha[:], largest[:] = 0.0, -np.inf
+        if current < 0:
+            for j in range(states):
+                largest[j], alpha[j] = first[state_of[j]] + graph_first[j], 1.0
+        else:
+            k = begin + t + 1 if transitions.shape[0] > 1 else 0
+            i0, tag = state[current], tag_of[state_of[state[current]]]
+            for done in range(2):
+                i = i0
+                while i < states and tag_of[state_of[i]] == tag:
+                    before = sums[start[current] + i - i0]
+                    if before > -np.inf:
+                        for a in range(source_starts[i], source_starts[i + 1]):
+                            j = target[a]
+                            value = before + transitions[k, state_of[i], state_of[j]] + arcs[a]
+                            if done == 0:
+                                largest[j] = max(largest[j], value)
+                            elif value > -np.inf:
+                                alpha[j] += np.exp(value - largest[j])
+                    i += 1
+        for j in range(states):
+            is_possible = largest[j] > -np.inf and alpha[j] > 0.0
+            alpha[j] = np.log(alpha[j]) + largest[j] + emissions[begin + t + 1, state_of[j]] if is_possible else -np.inf
+        # The prefixes that are longer by one tag
+        j = 0
+        while j < states:
+            j0, tag, top, total = j, tag_of[state_of[j]], -np.inf, 0.0
+            while j < states and tag_of[state_of[j]] == tag:
+                top = max(top, alpha[j] + rest[t + 1, j])
+                j += 1
+            if top == -np.inf:
+                continue
+            if n_nodes == len(bounds):
+                size = 2 * n_nodes
+                bounds, heap, state = _larger(bounds, size), _larger(heap, size), _larger(state, size)
+                place, parent, start = _larger(place, size), _larger(parent, size), _larger(start, size)
+            if n_sums + j - j0 > len(sums):
+                sums = _larger(sums, 2 * (n_sums + j - j0))
+            start[n_nodes] = n_sums
+            for i in range(j0, j):
+                sums[n_sums] = alpha[i]
+                n_sums += 1
+                if alpha[i] + rest[t + 1, i] > -np.inf:
+                    total += np.exp(alpha[i] + rest[t + 1, i] - top)
+            bounds[n_nodes], state[n_nodes], place[n_nodes] = top + np.log(total), j0, t + 1
+            parent[n_nodes] = current
+            _push(heap, bounds, n_queue, n_nodes)
+            n_nodes += 1
+            n_queue += 1
+        # The next one to look at: those that are complete are answers
+        while True:
+            if n_queue == 0 or found == len(totals):
+                return found, True
+            n_queue -= 1
+            current = _pop(heap, bounds, n_queue)
+            t = place[current]
+            if t < tokens - 1:
+                break
+            totals[found], node = bounds[current], current
+            while node >= 0:
+                labellings[found, begin + place[node]] = state_of[state[node]]
+                node = parent[node]
+            found += 1
+        n_taken += 1
+        if n_taken > most:
+            return found, False
+
+
+@kernel
+def best_labellings(scores, graph, tag_of, most, labellings, totals, found, proven):
+    """The best labellings of each sequence, best first.
+
+    scores (linear_chain.Scores): Of the model's states. graph (state_graph.Graph)
+    tag_of (int64[G]): The tag of each state of the model; those of one tag are neighbours.
+    most (int): Prefixes to look at for each token of a labelling, beside 10,000.
+    labellings (int32[N, n]), totals (float64[B, N]): Receive the labellings, as a state of each tag, and their scores.
+    found (int64[B]): Receives how many there are, N at most. proven (bool[B]): Whether there are no others as good.
+    """
+    starts = scores.starts
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        if begin == end:
+            totals[b, 0], found[b], proven[b] = 0.0, 1, True
+            continue
+        limit = 10_000 + most * (end - begin) * totals.shape[1]
+        found[b], proven[b] = _search(scores, graph, tag_of, begin, end, limit, labellings, totals[b])
