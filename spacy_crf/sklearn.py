@@ -23,9 +23,9 @@ from .features.items import ItemList, ItemReader, Items, NotAnItem
 from .losses.clamped import LogLikelihood
 from .models.emissions import SparseEmissions
 from .models.linear_chain import LinearChain
-from .models.objective import CorpusObjective
 from .models.role import AnnotatedDocs, Sizes
 from .models.sparse import prune
+from .models.tied import TiedObjective
 from .optimizers.batch import Progress
 from .optimizers.lbfgs import LBFGS
 from .pipeline.saving import load_model, reason_of
@@ -115,7 +115,7 @@ class CRF(BaseEstimator):
         model.initialize(X=corpus.blocks, Y=Sizes(_VOCAB, len(classes)))
         model.attrs["observed"][-2:] = 0  # CRFsuite has no weights of first and last labels
         _cut(model, corpus, checks.number(key, "min_freq", self.min_freq))
-        objective = CorpusObjective(model, LogLikelihood(), corpus.blocks())
+        objective = TiedObjective(model, LogLikelihood(), corpus.blocks())
         with _heard(self.verbose):
             while optimizer.stop_reason(key) is None:
                 self.objective_ = optimizer.step(objective, key=key)

@@ -10,6 +10,8 @@ from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_crf.models.objective import CorpusObjective
+
 from .util import TAG_TEXTS, plain, tag_examples
 
 TRANSITIONS = {
@@ -192,7 +194,7 @@ def test_objective_agrees_with_the_model():
     )
     examples = tag_examples(nlp)
     train(nlp, examples, steps=1, iterations_per_step=3)
-    objective = tagger.training.corpus.objective
+    objective = CorpusObjective(tagger.model, tagger.loss, [tagger.training.data(examples)])
     value, gradient = objective.evaluate(objective.weights())
     scores, backprop = tagger.model.begin_update([example.predicted for example in examples])
     loss, d_scores = tagger.get_loss(examples, scores)

@@ -16,7 +16,7 @@ from .cliques import CliqueRole, TieCorpus
 from .emissions import EmissionFeatures, Emissions
 from .frozen import DenseCorpus
 from .sparse import VECTORS, Found, SparseFeatures, SparseRole
-from .table import Part, parts_for
+from .table import Part, Table, parts_for
 from .windows import KindRows
 from .word_vectors import CorpusVectors
 
@@ -26,6 +26,8 @@ _BLOCK, _SCORES = 1 << 13, 1 << 18
 # Windows that occur less often than this times the number of tags have no table of their scores, a row of which is as long as
 # all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and with many tags it saves much memory.
 _OFTEN = 0.1
+# Below this are the random numbers of marks; sums of 4 million of them are exact
+_MARKS = 1 << 31
 # Items lie beside the templates where no more than this times their number has to be kept for it
 _PADDED = 2
 
@@ -83,9 +85,51 @@ class Corpus:
             for features in found.features.values():
                 yield from features
 
+    @property
+    def n_batches(self) -> int:
+        return len(self._found)
+
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "Pass":
         """One pass over the corpus, with these weights by table."""
         return Pass(self, weights, threads)
+
+    def marks(self, seed: int, *, threads: int = 1) -> dict[str, Floats]:
+        """Derivatives of the weights by table, where those of the scores are random numbers, one for all states. They are equal
+        for weights of a state that belong to the same tokens: whole numbers are added up without rounding."""
+        generator = np.random.default_rng(seed)
+        of_pass = self.at(
+            {name: np.zeros(table.n_weights) for name, table in self.features.tables.items()}, threads=threads
+        )
+        for number in range(self.n_batches):
+            of_pass.collect([number], [_random_like(of_pass.score(number), generator)])
+        return of_pass.gradient()
+
+    def thin(self, kept: dict[str, NDArray[np.bool_]]) -> None:
+        """From here on only these weights by table (bool[W]) are known; those of others are 0."""
+        features = self.features
+        self.features = features.with_tables({name: features.tables[name].thinned(of) for name, of in kept.items()})
+        self._thin(features.tables)
+
+    def _thin(self, before: dict[str, Table]) -> None:
+        """To what has weights."""
+        for number, found in enumerate(self._found):
+            self._found[number] = found._replace(
+                features={kind: self._with_weights(kind, features) for kind, features in found.features.items()}
+            )
+
+    def _with_weights(self, kind: str, features: TokenFeatures) -> TokenFeatures:
+        return self.features.tables[self.features.kinds[kind].table].with_weights(features)
+
+
+def _random_like(scores: Any, generator: np.random.Generator) -> Any:
+    """Scores in whose place are random numbers, the same for all states."""
+
+    def draw(array: Floats) -> Floats:
+        numbers = generator.integers(_MARKS, size=len(array)).astype(np.float64)
+        return np.broadcast_to(numbers.reshape(-1, *[1] * (array.ndim - 1)), array.shape).copy()
+
+    arrays = {name: array for name, array in scores._asdict().items() if isinstance(array, np.ndarray)}
+    return scores._replace(**{name: draw(array) for name, array in arrays.items() if array.dtype == np.float64})
 
 
 class Pass:
@@ -150,6 +194,20 @@ class EmissionCorpus(Corpus):
         if self.vectors is not None:
             self.vectors.finish()
 
+    @property
+    def n_batches(self) -> int:
+        return len(self.blocks)
+
+    def _thin(self, before: dict[str, Table]) -> None:
+        states = self.features.states
+        places = states.slots_after(before["states"])
+        for rows in self.kinds:
+            rows.move(states, places)
+        for number, block in enumerate(self.blocks):
+            rest, items = _with_any(places[block.rest]), self._with_weights("states", block.items)
+            self.blocks[number] = block._replace(rest=rest, items=items)
+        self.pairs = [pairs and self._with_weights("transitions", pairs) for pairs in self.pairs]
+
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
         for starts, kinds, rest, items in self.blocks:
             yield from (*kinds, starts, rest, items.rows)
@@ -174,6 +232,11 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
     beside[place[there], np.repeat(np.arange(n_tokens), counts)[there]] = rows[there]
     none = TokenFeatures(rows[:0], None, np.zeros(n_tokens + 1, dtype=np.int64))
     return block._replace(rest=np.vstack([block.rest, beside]), items=none)
+
+
+def _with_any(first_slots: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Of templates (int[M, N]) those of which some feature has weights."""
+    return np.ascontiguousarray(first_slots[(first_slots >= 0).any(axis=1)])
 
 
 class EmissionPass(Pass):

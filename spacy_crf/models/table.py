@@ -121,6 +121,12 @@ class Table:
         starts = np.append(0, np.cumsum(widths)).astype(np.int64)
         return Table(index, starts, self.pair_columns[kept], self.n_columns, counts)
 
+    def thinned(self, kept: NDArray[np.bool_]) -> "Table":
+        """Some of the weights (bool[W]), and all features."""
+        widths = np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index))
+        starts = np.append(0, np.cumsum(widths)).astype(np.int64)
+        return Table(self.index, starts, self.pair_columns[kept], self.n_columns, self.counts)
+
     def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "Table":
         """The same features with more columns.
 
@@ -186,6 +192,21 @@ class Table:
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
         """Where the weights of each feature begin (int[M, N]), -1 for none: what ``add_references`` takes."""
         return self._first_slots[rows]
+
+    def slots_after(self, before: "Table") -> NDArray[np.integer]:
+        """Where the weights of each feature begin, by where they did in another table of the same features: behind all slots of
+        that one, and so at -1, stands -1."""
+        places = np.full(len(before._slot_columns) + 1, -1, dtype=self._first_slots.dtype)
+        has_weights = before._first_slots >= 0
+        places[before._first_slots[has_weights]] = self._first_slots[has_weights]
+        return places
+
+    def with_weights(self, features: TokenFeatures) -> TokenFeatures:
+        """Those that have any."""
+        rows, values, starts = features
+        [kept] = np.nonzero(self.pair_starts[rows + 1] > self.pair_starts[rows])
+        values = None if values is None else values[kept]
+        return TokenFeatures(rows[kept], values, np.searchsorted(kept, starts).astype(np.int64))
 
     def add_references(
         self, first_slots: NDArray[np.integer], slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1

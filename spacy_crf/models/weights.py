@@ -121,19 +121,24 @@ class Weights:
         self.architecture: Architecture = model.attrs["role"]
         sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseRole)]
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
-        self._tables = [
-            TableBlock(layer, name, features)
-            for layer, features in zip(sparse, self.features)
-            for name in features.tables
-        ]
         dense = [layer for layer in model.layers if layer not in sparse and layer.attrs["role"].has_weights]
-        dense = [block for layer in dense for block in DenseBlock.all_of(layer)]
-        self._of_layers = [*self._tables, *dense]
+        self._dense = [block for layer in dense for block in DenseBlock.all_of(layer)]
         axes = {name: self.architecture.gives.AXES[name] for name in self.architecture.params}
         self._shared = [
             SharedBlock(model, name, mask, axes[name] == ("state",))
             for name, mask in self.architecture.weighed(model).items()
         ]
+        tables = [
+            TableBlock(layer, name, features)
+            for layer, features in zip(sparse, self.features)
+            for name in features.tables
+        ]
+        self._line_up(tables)
+
+    def _line_up(self, tables: list[TableBlock]) -> None:
+        """One block after the other."""
+        self._tables = tables
+        self._of_layers = [*tables, *self._dense]
         self._blocks = [*self._of_layers, *self._shared]
         self._starts = np.append(0, np.cumsum([block.size for block in self._blocks]))
 

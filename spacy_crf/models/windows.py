@@ -47,6 +47,14 @@ class KindRows:
         self._reach = reach
         self._shape = (kinds.rows[0].shape[1], self._sight.width, rows.n_columns)
 
+    def move(self, rows: Table, places: NDArray[np.integer]) -> None:
+        """From here on the weights of the features are those of another table.
+
+        places (int[N + 1]): Where each slot is in that, -1 for none.
+        """
+        self._rows = rows
+        self._first_slots = {place: places[first_slots] for place, first_slots in self._first_slots.items()}
+
     def zeros(self) -> Floats:
         return np.zeros(self._shape)
 

@@ -28,6 +28,8 @@ SILENCE = 10.0
 # At the beginning, where each iteration changes the model much, they are 5, and then half of those that were made before.
 OVERHEAD = 0.15
 FIRST, FEWEST, MOST = 5, 10, 30
+# How far weights may be from what a model in float32 has of them
+ROUNDED, TINY = 1e-6, float(np.finfo(np.float32).tiny)
 PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
 
 
@@ -88,7 +90,10 @@ class Run:
         """Whether this is still the same function at the same weights, but for the model's rounding to float32."""
         if self.signature != objective.signature:
             return False
-        return np.array_equal(objective.weights().astype(np.float32), self.position.weights.astype(np.float32))
+        weights = objective.weights()
+        return len(weights) == len(self.position.weights) and np.allclose(
+            weights, self.position.weights, rtol=ROUNDED, atol=TINY
+        )
 
 
 def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
@@ -157,12 +162,12 @@ class BatchOptimizer(CRFOptimizer):
         if not math.isfinite(position.value):
             raise ValueError(Errors.CRF203.format(key=key, optimizer=type(self).__name__))
         run = Run(objective.signature, position, self.new_memory(), deque([position.value], maxlen=self.period + 1))
-        self._judge(run, key)
+        self._judge(objective, run, key)
         return run
 
     def _iterate(self, objective: Objective, run: Run, key: str) -> None:
         before = run.position
-        gradient = self.steepest_ascent(before)
+        gradient = self.steepest_ascent(objective, before)
         evaluations = 0
         while True:
             direction, step = run.memory.propose(gradient)
@@ -179,7 +184,7 @@ class BatchOptimizer(CRFOptimizer):
         run.position = point.where
         run.iteration += 1
         run.values.append(point.value)
-        self._judge(run, key)
+        self._judge(objective, run, key)
         progress = Progress(key, run.iteration, point.value, run.gradient_norm, point.step, evaluations)
         say, now = logger.debug, time.monotonic()
         if now - self._last_said >= SILENCE:
@@ -199,7 +204,7 @@ class BatchOptimizer(CRFOptimizer):
                 value = math.inf
         return Position(weights, float(value), gradient)
 
-    def steepest_ascent(self, position: Position) -> Floats:
+    def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
         """The gradient, or what stands in for it where there is none. Not to be changed."""
         return position.gradient
 
@@ -223,9 +228,9 @@ class BatchOptimizer(CRFOptimizer):
         start = Point(0.0, before.value, slope)
         return strong_wolfe(phi, start, step, curvature=self.curvature, max_evaluations=self.max_line_search)
 
-    def _judge(self, run: Run, key: str) -> None:
+    def _judge(self, objective: Objective, run: Run, key: str) -> None:
         """Apply the stop rules, as CRFsuite has them."""
-        run.gradient_norm = norm(self.steepest_ascent(run.position))
+        run.gradient_norm = norm(self.steepest_ascent(objective, run.position))
         improvement = run.values[0] - run.values[-1]
         if run.gradient_norm <= self.tolerance * max(1.0, norm(run.position.weights)):
             self._stop(run, key, f"the gradient norm {run.gradient_norm:.4g} is within tolerance = {self.tolerance}")

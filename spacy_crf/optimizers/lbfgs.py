@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -52,10 +52,15 @@ class LBFGS(BatchOptimizer):
         position = super().evaluate(objective, weights)
         if not self.l1:
             return position
-        return position._replace(value=position.value + self.l1 * float(np.abs(weights).sum()))
+        return position._replace(value=position.value + float(np.sum(self._prices(objective) * np.abs(weights))))
 
-    def steepest_ascent(self, position: Position) -> Floats:
-        return pseudo_gradient(position, self.l1) if self.l1 else position.gradient
+    def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
+        return pseudo_gradient(position, self._prices(objective)) if self.l1 else position.gradient
+
+    def _prices(self, objective: Objective) -> Union[float, Floats]:
+        """What |w| costs: of a variable that stands for k weights, each of them smaller by 1 / √k, √k times l1."""
+        copies = getattr(objective, "copies", None)
+        return self.l1 if copies is None else self.l1 * np.sqrt(copies)
 
     def search(
         self, objective: Objective, run: Run, gradient: Floats, direction: Floats, step: float
@@ -91,14 +96,14 @@ def _falls_fast(values: Sequence[float]) -> bool:
     return values[0] - values[-1] > FAST * (len(values) - 1) * abs(values[-1])
 
 
-def pseudo_gradient(position: Position, l1: float) -> Floats:
+def pseudo_gradient(position: Position, l1: Union[float, Floats]) -> Floats:
     """The one-sided derivative of loss + l1·|w| + l2·w² on the side that descends, 0 where neither does (eq. 4)."""
     weights, _, gradient = position
     pseudo = l1 * np.sign(weights)
     pseudo += gradient
     zero = weights == 0
     at_zero = gradient[zero]
-    pseudo[zero] = np.sign(at_zero) * np.maximum(np.abs(at_zero) - l1, 0.0)
+    pseudo[zero] = np.sign(at_zero) * np.maximum(np.abs(at_zero) - np.broadcast_to(l1, weights.shape)[zero], 0.0)
     return pseudo
 
 

@@ -8,9 +8,9 @@ from spacy.training import Example
 
 from ..errors import Errors, announcements
 from ..features.doc_batch import DocBatch
-from ..models.objective import CorpusObjective
 from ..models.pool import held_out_sequences
 from ..models.role import AnnotatedDocs
+from ..models.tied import TiedObjective
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -29,7 +29,7 @@ def find_optimum(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
     """
     pool, optimizer = pipe.model, pipe.optimizer
     announcements.info("%s: looking for the best weights of the features, before the encoder learns", pipe.name)
-    objective = CorpusObjective(pool.layers[0], pipe.loss, _taught(pipe, examples))
+    objective = TiedObjective(pool.layers[0], pipe.loss, _taught(pipe, examples))
     optimizer.forget(pipe.name)
     while optimizer.stop_reason(pipe.name) is None:
         optimizer.step(objective, key=pipe.name)

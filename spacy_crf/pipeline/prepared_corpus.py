@@ -12,6 +12,7 @@ from ..features.doc_batch import doc_bounds
 from ..models.objective import CorpusObjective
 from ..models.role import AnnotatedDocs
 from ..models.sequences import SequencesObjective
+from ..models.tied import TiedObjective
 from ..models.weights import Evidence
 from . import supervision
 from .supervision import Keys
@@ -38,7 +39,10 @@ class PreparedCorpus:
         self.n_tokens = 0
         self._knows = self._of_pipe()
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
-        self.objective = VIEWS[kind](pipe.model, pipe.loss, corpus)
+        view = VIEWS[kind]
+        if view is CorpusObjective and pipe.training.going_on is None:
+            view = TiedObjective  # where a model goes on, each weight does from where it is
+        self.objective = view(pipe.model, pipe.loss, corpus)
         if pipe.training.going_on is not None:
             from ..optimizers.anchor import Anchored  # prediction does without
 
