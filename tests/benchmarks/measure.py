@@ -64,6 +64,7 @@ class Result(NamedTuple):
     model_mb: float
     peak_mb: float  # of the process that trained, with its imports
     training: Training
+    spans: Optional[tuple] = None  # see `ours.SpansF1`
 
 
 class Measured(NamedTuple):
