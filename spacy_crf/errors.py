@@ -196,8 +196,9 @@ class Errors(metaclass=_Coded):
         "features with fewer values, or fewer of them."
     )
     CRF365 = (
-        "Component '{name}': {optimizer} learns from one sequence after the other, but ties join sequences of a Doc. Use an "
-        "optimizer that evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."
+        "Component '{name}': {optimizer} learns from one chain after the other, which {model} is not made of: ties join the "
+        "sequences of a Doc, and hidden states make a chain below each label. Use an optimizer that evaluates the objective, "
+        "such as spacy_crf.LBFGS.v1, or one of thinc's."
     )
     CRF366 = "Component '{name}': {inference} does not give {question} where tokens are tied. These do: {fitting}."
     CRF315 = (
@@ -309,6 +310,34 @@ class Errors(metaclass=_Coded):
     CRF462 = (
         "Component '{name}': the span '{span}' belongs to the document '{other}...', whose words are not those of '{doc}...'. "
         "Make its Spans of the Doc that is asked about."
+    )
+    CRF465 = (
+        "Component '{name}': the text '{text}...' has several labels: {labels}. The labels of doc.cats exclude each other: leave "
+        "1.0 to one of them, or give spaCy's textcat_multilabel the texts that have several."
+    )
+    CRF466 = (
+        "Component '{name}': doc.cats['{label}'] of the text '{text}...' is {value}. Write 1.0 for the label that a text has and "
+        "0.0 for those it has not; leave out those of which nothing is known."
+    )
+    CRF467 = (
+        "Component '{name}': exclusive_classes = false is not possible: each text has one label of this component. For several "
+        "labels of a text add one component for each question, or take spaCy's textcat_multilabel."
+    )
+    CRF468 = (
+        "Component '{name}': {loss} is made of terms of single tokens, and a text has one label only. Losses that fit: "
+        "spacy_crf.LogLikelihood.v1, spacy_crf.SoftmaxMargin.v1, spacy_crf.MaxMargin.v1, spacy_crf.Perceptron.v1."
+    )
+    CRF469 = (
+        "Component '{name}' needs at least two labels that exclude each other, and has: {labels}. For texts that have a label or "
+        "not, annotate those that have it not with a label of their own, such as NOT_SPAM."
+    )
+    CRF470 = (
+        "Component '{name}': with unit = \"sent\" each sentence has a hidden state, but the text '{text}...' has no sentences. "
+        'Add a component in front of it that finds them, such as nlp.add_pipe("sentencizer", before="{name}"); in training it is '
+        "to be one of [training] annotating_components."
+    )
+    CRF471 = (
+        "Component '{name}': positive_label = {value} is not possible: it must be one of two labels. Labels: {labels}."
     )
     CRF414 = "The pipeline has no component{named} of spacy_crf to update. Components there: {components}."
     CRF670 = (
@@ -705,6 +734,10 @@ class Warnings(metaclass=_Coded):
         "what it learned of the curvature (shown once). If the data differs from step to step, let every batch be the "
         'whole corpus: @batchers = "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
         "[initialize.components.{key}.corpus], which is read where the component is initialized (neither loaded nor sourced)."
+    )
+    CRFW465 = (
+        "{name}: the weights of {model} are counts, which are complete after the initialization: update changes nothing. To "
+        "learn from other texts, initialize it with all of them."
     )
     CRFW825 = (
         "{name}: there are soft labels in doc.spans['{key}'], which the loss {loss} does not look at. To learn from them take "

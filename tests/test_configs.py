@@ -45,7 +45,7 @@ ENTRY_POINTS = [
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A .spacy file with entities and tags."""
+    """A .spacy file with entities, tags and labels of texts."""
     return _write_corpus(tmp_path_factory.mktemp("corpus") / "tiny.spacy")
 
 
@@ -53,6 +53,7 @@ def _write_corpus(path, copies=1):
     nlp = spacy.blank("en")
     docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
     for doc in docs:
+        doc.cats = {"NAMES": float(len(doc.ents) > 1), "OTHER": float(len(doc.ents) <= 1)}
         for token in doc:
             token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
     DocBin(docs=docs).to_disk(path)
@@ -111,9 +112,9 @@ def _shrink(config, pieces):
 
 
 def _annotation(nlp, docs):
-    """What a pipeline says of Docs: their entities, and the tags of all tokens."""
+    """What a pipeline says of Docs: their entities, and what else it writes."""
     docs = list(nlp.pipe(plain(doc) for doc in docs))
-    return [(entities(doc), [token.tag_ for token in doc]) for doc in docs]
+    return [(entities(doc), ([token.tag_ for token in doc], doc.cats)) for doc in docs]
 
 
 def _run(*args):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import spacy_crf
-from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_semicrf_ner
+from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_crf_textcat, make_semicrf_ner
 
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
@@ -150,7 +150,7 @@ def test_factories_load_nothing_that_spacy_has_not():
 
 
 @pytest.mark.issue(13)
-@pytest.mark.parametrize("make", [make_crf_ner, make_crf_tagger, make_semicrf_ner])
+@pytest.mark.parametrize("make", [make_crf_ner, make_crf_tagger, make_semicrf_ner, make_crf_textcat])
 def test_factories_say_what_their_parameters_are(make):
     names = [name for name in inspect.signature(make).parameters if name not in ("nlp", "name")]
     told = re.findall(r"^    (\w+) \([^)]+\): ", make.__doc__, re.MULTILINE)

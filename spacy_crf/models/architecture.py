@@ -40,13 +40,14 @@ class StructureModel(Model):
         return True if self.has_param("first") else None
 
     def get_dim(self, name: str) -> int:
-        return self.get_param("first").size if name == "nO" and self.has_dim("nO") else super().get_dim(name)
+        return len(self.get_param("first")) if name == "nO" and self.has_dim("nO") else super().get_dim(name)
 
 
 class Architecture(Role):
     """The node of a model of a structure."""
 
     params: tuple[str, ...] = ("transitions", "first", "last")
+    of_sequences: tuple[str, ...] = ("first", "last")  # parameters that score something that a sequence has once
     learned = ("observed", "met")
     structure: Structure  # answers questions about the scores
 
@@ -67,6 +68,10 @@ class Architecture(Role):
         """Of the parameters."""
         return {"transitions": (n_states, n_states), "first": (n_states,), "last": (n_states,)}
 
+    def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """A batch as the layers are told of it, which know columns."""
+        return batch
+
     def limits(self, model: Model) -> Any:
         """What says which scores are possible: another object if others are."""
         return model.attrs["allowed"]
@@ -80,8 +85,11 @@ class Architecture(Role):
         observed = model.attrs["observed"].astype(bool)
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
-    def start(self, model: Model) -> None:
-        """Gives new weights what they begin with, where that is not 0."""
+    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
+        """Gives new weights what they begin with, where that is not 0.
+
+        is_new (bool): Whether all of them are.
+        """
 
     def steps(self, clamp: Any) -> Optional[NDArray[np.bool_]]:
         """Tokens at which annotation surely makes a step from state to state: bool[T], None for all."""
@@ -142,7 +150,7 @@ class Architecture(Role):
     def resize(self, model: Model, n_states: int) -> None:
         """Every possible step with a new state has a weight."""
         for layer in model.layers:
-            layer.attrs["role"].resize(layer, n_states)
+            layer.attrs["role"].resize(layer, self.columns(n_states))
         before = model.get_dim("nO") if model.has_dim("nO") else 0
         for name, shape in self.shapes(model, n_states).items():
             if not before:
@@ -150,11 +158,15 @@ class Architecture(Role):
             elif model.get_param(name).shape != shape:
                 set_moved(model, name, partial(enlarged, shape=shape))
         if before != n_states:
-            observed = self._possible_steps(model, n_states) if before else np.zeros((n_states + 2, n_states), bool)
-            if before:
-                observed[:before, :before] = model.attrs["observed"][:-2]
-                observed[-2:, :before] = model.attrs["observed"][-2:]
-            model.attrs["observed"] = observed.astype(np.uint8)
+            self.enlarge(model, before, n_states)
+
+    def enlarge(self, model: Model, before: int, n_states: int) -> None:
+        """Says what is known of new states, of which some stand behind those that there were before (0 for none)."""
+        observed = self._possible_steps(model, n_states) if before else np.zeros((n_states + 2, n_states), bool)
+        if before:
+            observed[:before, :before] = model.attrs["observed"][:-2]
+            observed[-2:, :before] = model.attrs["observed"][-2:]
+        model.attrs["observed"] = observed.astype(np.uint8)
 
     def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
         """Which steps have a weight: those that training meets where annotation leaves one state, or all that are possible."""
@@ -177,7 +189,8 @@ class Architecture(Role):
 
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, self.shapes(model, n_states))
-        check_array("observed", model.attrs["observed"], (n_states + 2, n_states), np.uint8)
+        if "observed" in self.learned:
+            check_array("observed", model.attrs["observed"], (n_states + 2, n_states), np.uint8)
         met = model.attrs["met"]
         is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
         check_equal("what training met", is_count, True)
@@ -237,15 +250,16 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
         for layer in model.layers:
             layer.initialize()
         return
-    sizes = Sizes(*Y)._replace(longest=node.longest(model))
+    sizes, is_new = Sizes(*Y)._replace(longest=node.longest(model)), not model.has_dim("nO")
     met = list(model.attrs["met"])
     corpus = _counted(X, met)
+    of_layers = sizes._replace(n_states=node.columns(sizes.n_states))
     for layer in model.layers:
-        layer.initialize(X=corpus, Y=sizes)
+        layer.initialize(X=lambda: map(node.told, corpus()), Y=of_layers)
     model.attrs["met"] = met
     node.resize(model, sizes.n_states)
     node.observe(model, X, sizes.n_states)
-    node.start(model)
+    node.start(model, X, is_new)
 
 
 def _counted(corpus: Corpus, met: list[int]) -> Corpus:

@@ -81,7 +81,7 @@ class Corpus:
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
         """The arrays that say what the corpus is."""
         for found in self._found:
-            yield from found.listed
+            yield from (found.starts, *(found.listed or ()))
             for features in found.features.values():
                 yield from features
 
@@ -300,4 +300,5 @@ def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus, TieCorpus]:
     if not isinstance(layer.attrs["role"], SparseRole):
         return DenseCorpus(layer)
     features = layer.attrs["role"].features(layer)
-    return EmissionCorpus(features) if isinstance(features, EmissionFeatures) else Corpus(features)
+    of_tokens = isinstance(features, EmissionFeatures) and features.unit is None
+    return EmissionCorpus(features) if of_tokens else Corpus(features)

@@ -39,7 +39,7 @@ class LatentRole(ChainRole):
         observed = model.attrs["observed"]
         model.attrs["observed"] = observed[np.append(first, [n_states, n_states + 1])][:, first]
 
-    def start(self, model: Model) -> None:
+    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
         """States of one tag that begin alike stay alike, so each begins with weights of its own."""
         self.spread_out(model, model.attrs["seed"], first=model.attrs["started"] or 0)
         model.attrs["started"] = model.get_dim("nO")

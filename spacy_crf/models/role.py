@@ -10,6 +10,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model
 
 from ..errors import Errors
+from ..features.doc_batch import DocBatch
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 
@@ -59,6 +60,14 @@ class Role:
     def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
         """Adds random numbers, of the shape that is asked for, to what the node's own weights say of some states (bool[S])."""
         raise NotImplementedError
+
+    def columns(self, n_states: int) -> int:
+        """How many states its layers have."""
+        return n_states
+
+    def starts(self, docs: DocBatch) -> NDArray[np.int64]:
+        """Where the rows of the scores of each sequence begin and end: int64[B + 1]."""
+        return docs.sequence_starts()
 
     def expect(self, model: Model, n_states: int) -> None:
         """Called before what a saved model has learned, with so many states, takes the place of what there is."""

@@ -18,6 +18,7 @@ from ..features.clusters import Clusters
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.gazetteers import Gazetteer
 from ..features.stages import Labeller
+from ..features.units import Rows
 from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
 from . import lists
@@ -56,6 +57,7 @@ class SparseFeatures:
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
     first_stage: Optional[Labeller] = None  # what templates read as stage:NAME
+    unit: Optional[str] = None  # what has scores, where it is texts that have a label; None for tokens that have one
     # Words of the corpus that are in one, or have one, and all of them
     in_clusters = have_vectors = (0, 0)
 
@@ -210,7 +212,14 @@ class SparseFeatures:
     def look_up(self, docs: list[Doc]) -> Found:
         columns = self.reader.read(docs)
         of_spans, listed = self.find_spans(docs, columns)
-        return Found(columns.starts, {**self.find(columns), **of_spans}, listed)
+        if self.unit is None:
+            return Found(columns.starts, {**self.find(columns), **of_spans}, listed)
+        rows = self.rows(columns)
+        return Found(rows.texts, {kind: rows.gather(features) for kind, features in self.find(columns).items()})
+
+    def rows(self, columns: TokenColumns) -> Rows:
+        """What has scores, where it is texts that have a label."""
+        return Rows.of(self.unit, columns.starts, columns.doc_starts)
 
     def score(self, found: Found, slots: dict[str, Floats]) -> Any:
         """Scores of Docs whose features are looked up, with weights spread into slots."""
@@ -339,7 +348,10 @@ class Scorer:
             scorer.add(columns, scores[features.kinds[kind].scores])
         for kind, found in of_spans.items():
             features.add_scores(kind, found, self._slots, scores)
-        return features.output(scores, columns.starts, listed)
+        if features.unit is None:
+            return features.output(scores, columns.starts, listed)
+        rows = features.rows(columns)
+        return features.output({name: rows.total(array) for name, array in scores.items()}, rows.texts, None)
 
 
 # ------------------------------------------------------------------------------------------------------ thinc models
@@ -388,6 +400,7 @@ class SparseRole(Role):
         tables = {name: getattr(features, name) for name in ("gazetteers", "clusters", "vectors")}
         model.attrs[self.attr] = type(features)(features.feature_set, **tables)
         model.attrs[self.attr].set_stage(features.feature_set, features.first_stage)
+        model.attrs[self.attr].unit = features.unit
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)

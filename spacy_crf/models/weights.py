@@ -123,9 +123,8 @@ class Weights:
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
         dense = [layer for layer in model.layers if layer not in sparse and layer.attrs["role"].has_weights]
         self._dense = [block for layer in dense for block in DenseBlock.all_of(layer)]
-        axes = {name: self.architecture.gives.AXES[name] for name in self.architecture.params}
         self._shared = [
-            SharedBlock(model, name, mask, axes[name] == ("state",))
+            SharedBlock(model, name, mask, name in self.architecture.of_sequences)
             for name, mask in self.architecture.weighed(model).items()
         ]
         tables = [
@@ -168,7 +167,7 @@ class Weights:
     def evidence_of(self, docs: list[Doc]) -> Evidence:
         """What there is to meet in texts."""
         counts, docs = {}, DocBatch.of(docs)
-        sequences = docs.sequence_starts()
+        sequences = self.architecture.starts(docs)
         for features in self.features:
             found = features.look_up(docs)
             for name, table in features.tables.items():

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Span
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Model
 
 from .. import arrays
 from ..arrays import Joined, Scores, spread
 from ..errors import Errors
+from ..features.doc_batch import DocBatch
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import ClampedLoss
@@ -210,6 +211,14 @@ class Decoding:
         return Distribution(self, self.structure, joined, scores[0].shape[1], np.asarray(scores.starts))
 
     # ---------------------------------------------------------------------------------------------------- training
+
+    def starts(self, docs: list[Doc]) -> NDArray[np.int64]:
+        """Where the rows of the scores of each sequence begin and end: int64[B + 1]."""
+        return self.model.attrs["role"].starts(DocBatch.of(docs))
+
+    def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
+        """Where the rows of the scores of each Doc begin and end: int64[D + 1]."""
+        return DocBatch.of(docs).bounds
 
     def measure(self, get_examples: Callable[[], Iterable[Example]], keys: Keys) -> None:
         """What the model has to know of the annotation before features are counted: nothing for chains."""

@@ -13,7 +13,7 @@ from spacy.util import Config
 from thinc.api import Model, Optimizer
 
 if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+    from .learning_pipe import LearningPipe
 
 _DEFAULTS = """
 [model]
@@ -95,6 +95,13 @@ def _defaults(architecture: str, features: str, scorer: str) -> Config:
     return Config().from_str(_DEFAULTS.format(architecture=architecture, features=features, scorer=scorer))
 
 
+def _text_defaults() -> Config:
+    defaults = _defaults("HiddenChain", "text_features.v1", "spacy.textcat_scorer")
+    defaults["scorer"] = {"@scorers": "spacy.textcat_scorer.v2"}
+    del defaults["model"]["possible_transitions"]
+    return defaults
+
+
 def _explained(words: dict[str, str]) -> Callable[[Callable], Callable]:
     """Adds the parameters that all factories have to a docstring."""
 
@@ -116,10 +123,10 @@ if not Doc.has_extension("crf_weight"):
     Doc.set_extension("crf_weight", default=1.0)  # how much a Doc counts in training
 
 
-def _made(make: "Callable[..., CRFPipe]", factory: str, nlp: Language, **settings: Any) -> "CRFPipe":
+def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":
     """A component. What `nlp.analyze_pipes` says of a factory spaCy takes from it right after it made a component, and what ours
     read and write is up to their settings."""
-    if settings["second_stage"] is not None:
+    if settings.get("second_stage") is not None:
         from .stages import first_stage  # most do without
 
         settings["second_stage"] = first_stage(
@@ -264,3 +271,50 @@ def make_semicrf_ner(
     from .semicrf_ner import SemiCRFEntityRecognizer
 
     return _made(SemiCRFEntityRecognizer, "semicrf_ner", **settings)
+
+
+@Language.factory(
+    "crf_textcat",
+    assigns=["doc.cats"],
+    default_config={
+        "threshold": 0.0,
+        "exclusive_classes": True,
+        **_text_defaults(),
+    },
+    default_score_weights={
+        "cats_score": 1.0,
+        "cats_score_desc": None,
+        "cats_micro_p": None,
+        "cats_micro_r": None,
+        "cats_micro_f": None,
+        "cats_macro_p": None,
+        "cats_macro_r": None,
+        "cats_macro_f": None,
+        "cats_macro_auc": None,
+        "cats_f_per_type": None,
+    },
+)
+def make_crf_textcat(
+    nlp: Language,
+    name: str,
+    model: Model,
+    loss: Any,
+    threshold: float,
+    exclusive_classes: bool,
+    optimizer: Optional[Optimizer],
+    scorer: Optional[Callable],
+):
+    """Construct a CRFTextClassifier: each text gets the probabilities of labels that exclude each other, as `doc.cats`.
+
+    model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.HiddenChain.v1`, for which order matters,
+        `spacy_crf.MaxEntText.v1` or `spacy_crf.NaiveBayes.v1`.
+    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    threshold (float): Given to the scorer, which needs none where labels exclude each other.
+    exclusive_classes (bool): True: each text has one label.
+    optimizer (Optional[Optimizer]): What the component learns by, as of `crf_tagger`.
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats".
+    """
+    settings = dict(locals())
+    from .crf_textcat import CRFTextClassifier
+
+    return _made(CRFTextClassifier, "crf_textcat", **settings)

@@ -165,7 +165,7 @@ class LearningPipe(TrainablePipe):
             self.loss = self.loss.bind(self.decoding.state_labels())
 
     def _new_decoding(self) -> Decoding:
-        if "hidden" in self.model.attrs:
+        if "tag_of" in self.model.attrs:
             from .latent import latent_decoding  # most models do without
 
             return latent_decoding(self.model, self.annotation)
@@ -178,7 +178,7 @@ class LearningPipe(TrainablePipe):
         """RAISES (ValueError): If settings don't fit the labels, which are known now."""
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
-        if "hidden" in self.model.attrs:
+        if "tag_of" in self.model.attrs:
             check_hidden(self.model, self.annotation.tag_labels(), self.name)
 
     def rules(self) -> Any:

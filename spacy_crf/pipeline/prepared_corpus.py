@@ -8,7 +8,6 @@ from spacy.training import Example
 
 from ..errors import Errors
 from ..features.columns import ANNOTATION
-from ..features.doc_batch import doc_bounds
 from ..models.objective import CorpusObjective
 from ..models.role import AnnotatedDocs
 from ..models.sequences import SequencesObjective
@@ -95,7 +94,7 @@ class PreparedBatch(PreparedCorpus):
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
         self._check = self._fingerprint(examples)
         if kind == "sequences":
-            self._doc_starts = doc_bounds([example.predicted for example in examples])
+            self._doc_starts = pipe.decoding.bounds([example.predicted for example in examples])
             self.objective.describe_token = self._describe
 
     def holds(self, examples: list[Example]) -> bool:

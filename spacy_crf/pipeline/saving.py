@@ -64,6 +64,7 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
     RAISES (ValueError): CRF510 for a setting that the saved model contradicts; anything at all for what no model saves.
     """
     nodes, n_parts = list(model.walk()), 1 + len(model.layers)
+    n_states_of = {node.id: n for node, n in _with_states(model, n_states)}
     names, ours = [info["name"] for info in saved["nodes"][:n_parts]], [node.name for node in nodes[:n_parts]]
     if names != ours:
         raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
@@ -73,12 +74,20 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
             raise ValueError(Errors.CRF510.format(setting=node.name, saved=[*params], ours=[*node.param_names]))
         if "role" in node.attrs:
             _choose_attrs(node, attrs)
-            node.attrs["role"].expect(node, n_states)
+            node.attrs["role"].expect(node, n_states_of[node.id])
     with shared_lists():
         model.from_dict(saved)
     for node in nodes:
         if "role" in node.attrs and model.has_dim("nO"):
-            node.attrs["role"].check(node, n_states)
+            node.attrs["role"].check(node, n_states_of[node.id])
+
+
+def _with_states(model: Model, n_states: int) -> Iterator[tuple[Model, int]]:
+    """The nodes of a model, and how many states each has."""
+    yield model, n_states
+    of_layers = model.attrs["role"].columns(n_states) if "role" in model.attrs else n_states
+    for layer in model.layers:
+        yield from _with_states(layer, of_layers)
 
 
 def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:

@@ -13,7 +13,7 @@ from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 
 from ..errors import Errors
-from ..features.doc_batch import doc_bounds, read_attributes
+from ..features.doc_batch import read_attributes
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
 from ..types import Clamp, Floats
 from .annotation.annotation import Annotation, Gold, same_words
@@ -137,15 +137,17 @@ def narrow(clamp: Clamp, steps: NDArray[np.int64], label_of: NDArray[np.int64]) 
                 break
 
 
-def sequence_weights(examples: list[Example], starts: NDArray[np.int64]) -> Optional[Floats]:
+def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> Optional[Floats]:
     """``doc._.crf_weight`` of the reference Docs, for each sequence: float64[B], or None if all are 1.
 
+    starts (int64[B + 1]), bounds (int64[D + 1]): Where the rows of each sequence, and of each Doc, begin and end.
     RAISES (ValueError): CRF430 for a weight that is not a finite number of at least 0.
     """
     weights = [_weight(example) for example in examples]
     if all(weight == 1.0 for weight in weights):
         return None
-    bounds = doc_bounds([example.predicted for example in examples])
+    if np.array_equal(starts, bounds):  # those without tokens too
+        return np.array(weights, dtype=np.float64)
     doc_of_sequence = np.searchsorted(bounds, starts[:-1], side="right") - 1
     return np.array(weights, dtype=np.float64)[np.minimum(doc_of_sequence, len(weights) - 1)]
 

@@ -15,7 +15,7 @@ from thinc.api import Optimizer, set_dropout_rate
 
 from ..arrays import named
 from ..errors import Errors, Warnings, announcements
-from ..features.doc_batch import DocBatch, doc_bounds
+from ..features.doc_batch import doc_bounds
 from ..models.corpus import block_tokens
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.role import AnnotatedDocs
@@ -130,7 +130,8 @@ class Training:
         if walks and self._pipe.has_encoder and self._pipe.is_linear:
             raise ValueError(Errors.CRF963.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
         if walks and not self._pipe.model.attrs["role"].walks:
-            raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
+            own, given = self._pipe.model.name, type(optimizer).__name__
+            raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=given, model=own))
         if self._pipe.rules_train and walks:
             raise ValueError(Errors.CRF616.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
 
@@ -158,7 +159,7 @@ class Training:
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
         docs = self._to_learn(docs)
-        starts = DocBatch.of(docs).sequence_starts()
+        starts = self._pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, report)
         told = {"alternatives": known.alternatives, "excluded": known.wrong, "soft": known.soft}
         return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
@@ -171,9 +172,9 @@ class Training:
         docs = self._to_learn([example.predicted for example in examples])
         if self._pipe.has_encoder and self._pipe.is_linear:
             require_rest(self._pipe, docs)
-        starts = DocBatch.of(docs).sequence_starts()
+        starts = self._pipe.decoding.starts(docs)
         known = self._usable(self.supervise(examples, starts, GoldReport()), kind)
-        weights = supervision.sequence_weights(examples, starts)
+        weights = supervision.sequence_weights(examples, starts, self._pipe.decoding.bounds(docs))
         structure = self._structure(docs, known, starts) if kind == "objective" else None
         return AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft

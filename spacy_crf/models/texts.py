@@ -1,0 +1,151 @@
+"""One label for a text, from the features of all its tokens: a log-linear model, or counts alone.
+
+The model's output is ``TextScores``: a chain of a single state for each text, so that every loss and every optimizer of linear
+chains learns such models too.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from .. import checks
+from ..features.doc_batch import DocBatch
+from ..features.units import TEXT, Rows
+from ..inference.texts import TextScores
+from .architecture import Shared, build
+from .emissions import Emissions, check_emissions
+from .linear_chain import ChainRole
+from .role import AnnotatedDocs, Corpus
+from .sparse import SparseRole
+from .table import Table
+
+
+class OfTexts:
+    """What the nodes of models of texts have in common: sequences are texts, and annotation is about these.
+
+    unit (str): What has scores, one of `features.units.UNITS`.
+    """
+
+    unit: str
+    counts_alone = False  # whether there is nothing to learn but what `initialize` counts
+
+    def rows(self, docs: DocBatch) -> Rows:
+        return Rows.of(self.unit, docs.sequence_starts(), docs.bounds)
+
+    def starts(self, docs: DocBatch) -> NDArray[np.int64]:
+        return self.rows(docs).texts
+
+    def spread(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The columns that each text allows (bool[D, C]) by the labels that it allows (bool[D, Y])."""
+        return allowed
+
+    def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The tokens of a text have its label."""
+        docs = DocBatch.of(batch.docs)
+        lengths = np.diff(docs.bounds)
+        allowed, unset = np.repeat(self.spread(batch.allowed), lengths, axis=0), np.repeat(batch.unset, lengths)
+        return batch._replace(allowed=allowed, unset=unset, starts=docs.sequence_starts())
+
+
+class TextRole(OfTexts, ChainRole):
+    """Each label has a score of its own beside what features say."""
+
+    gives = TextScores
+    unit = TEXT
+
+    def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> TextScores:
+        return TextScores(*super().join(outputs, shared))
+
+    def possible(self, model: Model) -> Shared:
+        return dict.fromkeys(self.params, np.True_)
+
+    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
+        model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
+
+    def _possible_steps(self, model: Model, n_states: int) -> NDArray[np.bool_]:
+        observed = np.zeros((n_states + 2, n_states), dtype=bool)
+        observed[-2] = True
+        return observed
+
+
+def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextScores]:
+    """A log-linear model of the label of a text (Berger, Della Pietra & Della Pietra 1996), by sums of weights of the features of
+    its tokens.
+
+    emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
+    """
+    check_text_emissions("MaxEntText", emissions, TEXT)
+    return build("max_ent_text", TextRole(), {"emissions": emissions})
+
+
+def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
+    """Takes emissions for texts. RAISES (ValueError): CRF020 for what are none of sparse features, or weigh transitions."""
+    check_emissions(owner, emissions)
+    node = emissions.attrs["role"]
+    must = "sums of weights of features, from spacy_crf.SparseEmissions.v1 or spacy_crf.HashedEmissions.v1"
+    checks.expect(isinstance(node, SparseRole), owner, "emissions", emissions.name, must)
+    features = node.features(emissions)
+    templates = [*map(str, features.feature_set.transitions)]
+    checks.expect(not templates, owner, "transitions", templates, "empty: a text has no transitions between labels")
+    features.unit = unit
+
+
+# ------------------------------------------------------------------------------------------------------- naive Bayes
+
+
+class NaiveBayesRole(TextRole):
+    counts_alone = True
+    meaning = ("alpha",)
+
+    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
+        """Sets the weights to logarithms of probabilities.
+
+        p(label)           = (n(label) + alpha) / (n + alpha · Y)
+        p(feature | label) = (n(feature, label) + alpha) / (sum_f n(f, label) + alpha · F)
+        """
+        if not is_new:
+            return
+        alpha, emissions = model.attrs["alpha"], model.get_ref("emissions")
+        table, n_texts, n_pairs = _counted(emissions, corpus, model.get_dim("nO"))
+        columns = table.pair_columns
+        n_labels = np.bincount(columns, n_pairs, minlength=len(n_texts))
+        of_pairs = np.log((n_pairs + alpha) / (n_labels + alpha * len(table.index))[columns])
+        emissions.set_param("states", of_pairs.astype(np.float32))
+        prior = np.log((n_texts + alpha) / (n_texts.sum() + alpha * len(n_texts)))
+        model.set_param("first", prior.astype(np.float32))
+
+
+def _counted(emissions: Model, corpus: Corpus, n_labels: int) -> tuple[Table, NDArray, NDArray]:
+    """The table of the features, how many texts have each label (float64[Y]), and how often these have the feature of each pair
+    (float64[W]). Texts that may have several labels don't count."""
+    features = emissions.attrs["role"].features(emissions)
+    table = features.states
+    n_texts, n_pairs = np.zeros(n_labels), np.zeros(table.n_weights)
+    for batch in corpus():
+        factors = np.ones(len(batch.docs)) if batch.weights is None else batch.weights
+        share = factors[:, np.newaxis] * (batch.allowed & (batch.allowed.sum(axis=1) == 1)[:, np.newaxis])
+        n_texts += share.sum(axis=0)
+        found = features.look_up(DocBatch.of(batch.docs))
+        features.scatter(found, Emissions(share, None, found.starts), {"states": n_pairs})
+    return table, n_texts, n_pairs
+
+
+def NaiveBayes(emissions: Model[list[Doc], Emissions], alpha: float = 1.0) -> Model[list[Doc], TextScores]:
+    """Naive Bayes: features are drawn by the label of the text, each without regard to the others. There is nothing to learn but
+    counts, for which one pass over the training data is enough: `initialize`.
+
+    emissions (Model): Whose features are counted, from SparseEmissions. Each has a weight for every label.
+    alpha (float): How often everything is counted beside what the data has.
+    """
+    owner = "NaiveBayes"
+    check_text_emissions(owner, emissions, TEXT)
+    is_counted = "possible_states" in emissions.attrs
+    checks.expect(
+        is_counted, owner, "emissions", emissions.name, "features that are counted: spacy_crf.SparseEmissions.v1"
+    )
+    emissions.attrs["possible_states"] = True
+    alpha = checks.positive(owner, "alpha", alpha)
+    return build("naive_bayes", NaiveBayesRole(), {"emissions": emissions}, alpha=alpha)

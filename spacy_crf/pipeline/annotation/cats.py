@@ -1,0 +1,80 @@
+"""One label for each text as annotation: ``doc.cats``."""
+
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.training import Example
+
+from ...errors import Errors
+from ...inference.structure import SpanStates
+from ...schemes import NO_STEPS, TransitionMask
+from ...types import Clamp
+from ..gold_report import GoldReport
+from .annotation import Annotation, Gold, Starts
+
+
+class Cats(Annotation):
+    """Exclusive labels: a label is annotated by 1 and ruled out by 0; where one is annotated the others need not be named."""
+
+    found = "a label"
+    spans_are_tokens = False
+    scores_prefix = "cats"
+
+    @property
+    def assigns(self) -> list[str]:
+        return ["doc.cats"]
+
+    def tags(self) -> list[str]:
+        return list(self.labels)
+
+    tag_labels = tags
+
+    def mask(self) -> TransitionMask:
+        size = len(self.labels)
+        return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
+
+    def span_states(self) -> SpanStates:
+        return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
+
+    def spell(self, allowed: Clamp, starts: Starts) -> tuple[Clamp, NDArray[np.int64]]:
+        return allowed, NO_STEPS
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        return set(doc.cats)
+
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Gold:
+        """RAISES (ValueError): CRF465 for several labels of a text, CRF466 for values that are neither 0 nor 1."""
+        allowed = np.ones((len(examples), len(self.labels)), dtype=bool)
+        for of_text, example in zip(allowed, examples):
+            doc = example.reference
+            named = self.label_of(doc)
+            if named is not None:
+                if named in self.labels:
+                    of_text[:] = False
+                    of_text[self.labels.index(named)] = True
+                else:
+                    report.add("texts have a label the component does not know", f"'{named}' of '{doc.text[:40]}'")
+                continue
+            wrong = [self.labels.index(label) for label in doc.cats if label in self.labels]
+            if 0 < len(wrong) < len(self.labels):
+                of_text[wrong] = False
+            elif wrong:
+                report.add("texts have 0 for every label, and count as not annotated", f"'{doc.text[:40]}'")
+        return Gold(allowed, allowed.all(axis=1))
+
+    def label_of(self, doc: Doc) -> "str | None":
+        """The label that a text is annotated with, None for none."""
+        named = [label for label, value in doc.cats.items() if value == 1.0]
+        if len(named) > 1:
+            raise ValueError(Errors.CRF465.format(name=self.name, labels=", ".join(named), text=doc.text[:40]))
+        for label, value in doc.cats.items():
+            if value not in (0.0, 1.0):
+                message = Errors.CRF466.format(name=self.name, label=label, value=value, text=doc.text[:40])
+                raise ValueError(message)
+        return named[0] if named else None
+
+    def fingerprint(self, docs: list[Doc]) -> int:
+        return zlib.crc32(repr([doc.cats for doc in docs]).encode("utf8", "surrogatepass"))

@@ -1,0 +1,293 @@
+"""``crf_textcat``: one label for each text."""
+
+import io
+import math
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import spacy
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.naive_bayes import MultinomialNB
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import load_config
+
+CONFIG = Path(__file__).parents[1] / "configs" / "crf_textcat.cfg"
+TEXTS = [
+    ("play some jazz", "PLAY"),
+    ("play the new record", "PLAY"),
+    ("put the record on", "PLAY"),
+    ("book a table for two", "BOOK"),
+    ("reserve a table at the new place", "BOOK"),
+    ("rain or sun on monday", "WEATHER"),
+    ("is there rain", "WEATHER"),
+]
+WORDS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
+MODELS = {
+    "bag": {"@architectures": "spacy_crf.MaxEntText.v1"},
+    "counts": {"@architectures": "spacy_crf.NaiveBayes.v1"},
+    "hidden": {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 3},
+    "own states": {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 2, "shared": False},
+    "sentences": {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 4, "unit": "sent"},
+}
+LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.02}
+
+
+def blank(model="bag", features=None, emissions=None, **config):
+    """A pipeline with the component, and what finds sentences in front of it."""
+    emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", **(emissions or {})}
+    emissions["features"] = features or {"@misc": "spacy_crf.text_features.v1"}
+    settings = MODELS[model] if isinstance(model, str) else model
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("crf_textcat", config={"model": {**settings, "emissions": emissions}, "optimizer": LBFGS, **config})
+    return nlp
+
+
+def examples_of(nlp, texts=TEXTS):
+    """Examples whose predicted Docs have sentences, as with annotating_components."""
+    found = []
+    for text, cats in texts:
+        reference = nlp.make_doc(text)
+        reference.cats = cats if isinstance(cats, dict) else {cats: 1.0}
+        found.append(Example(nlp.get_pipe("sentencizer")(nlp.make_doc(text)), reference))
+    return found
+
+
+def trained(model="bag", texts=TEXTS, steps=4, **settings):
+    nlp = blank(model, **settings)
+    pipe, examples = nlp.get_pipe("crf_textcat"), examples_of(nlp, texts)
+    pipe.initialize(lambda: examples, nlp=nlp)
+    for _ in range(steps):
+        pipe.update(examples, sgd=pipe.optimizer)
+    return nlp
+
+
+def label(doc):
+    return max(doc.cats, key=doc.cats.get)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    """A trained pipeline of each kind. Do not change."""
+    return trained(request.param)
+
+
+def test_learns_its_texts_and_gives_probabilities(model):
+    docs = list(model.pipe([text for text, _ in TEXTS] + [""]))
+    assert [label(doc) for doc in docs[:-1]] == [cats for _, cats in TEXTS]
+    for doc in docs:
+        assert math.isclose(sum(doc.cats.values()), 1.0) and set(doc.cats) == {"PLAY", "BOOK", "WEATHER"}
+    for doc in docs[:-1]:
+        assert model(doc.text).cats == pytest.approx(doc.cats, abs=1e-12)
+
+
+def test_saved_models_say_the_same(model, tmp_path):
+    texts = [text for text, _ in TEXTS] + ["", "words never met", "play a table . rain on it ."]
+    before = [doc.cats for doc in model.pipe(texts)]
+    model.to_disk(tmp_path)
+    assert [doc.cats for doc in spacy.load(tmp_path).pipe(texts)] == before
+    again = spacy.util.load_model_from_config(model.config).from_bytes(model.to_bytes())
+    assert [doc.cats for doc in again.pipe(texts)] == before
+    assert [doc.cats for doc in model.pipe(texts, n_process=2, batch_size=4)] == before
+    other = spacy.blank("en")
+    other.add_pipe("sentencizer")
+    other.add_pipe("crf_textcat", source=model)
+    assert [doc.cats for doc in other.pipe(texts)] == before
+
+
+def test_naive_bayes_is_that_of_scikit_learn():
+    nlp = trained("counts", features=WORDS, steps=0)
+    texts, labels = zip(*TEXTS)
+    counts = CountVectorizer(token_pattern=r"\S+")
+    n = np.bincount([sorted(set(labels)).index(each) for each in labels])
+    theirs = MultinomialNB(alpha=1.0, class_prior=(n + 1) / (n + 1).sum()).fit(counts.fit_transform(texts), labels)
+    new = ["play a table on monday", "is there a new place on the record", "nothing known"]
+    for doc, row in zip(nlp.pipe(new), theirs.predict_proba(counts.transform(new))):
+        assert [doc.cats[name] for name in theirs.classes_] == pytest.approx(row, rel=1e-5)
+
+
+def test_naive_bayes_says_once_that_it_has_nothing_to_learn(caplog):
+    nlp = trained("counts")
+    assert ["CRFW465" in record.message for record in caplog.records].count(True) == 1
+    before = nlp("play jazz").cats
+    nlp.update(examples_of(nlp), losses={})
+    assert nlp("play jazz").cats == before
+
+
+def test_one_hidden_state_for_each_label_is_the_bag_of_features():
+    one = {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 1, "shared": False}
+    exact = {**LBFGS, "tolerance": 1e-9, "period": 50, "delta": 1e-12}
+    bag, chain = (trained(kind, steps=30, optimizer=exact) for kind in ("bag", one))
+    for text in [text for text, _ in TEXTS] + ["", "play a table on monday", "new"]:
+        assert bag(text).cats == pytest.approx(chain(text).cats, abs=1e-5)
+
+
+def words_in_order(seed, n):
+    """Texts of the same words, in which A comes before B or after it."""
+    random = np.random.default_rng(seed)
+    for _ in range(n):
+        filler = random.choice(["c", "d", "e"], size=random.integers(4, 12)).tolist()
+        first, second = sorted(random.choice(len(filler) + 1, size=2, replace=False))
+        order = random.random() < 0.5
+        filler.insert(second, "b" if order else "a")
+        filler.insert(first, "a" if order else "b")
+        yield " ".join(filler), "A_B" if order else "B_A"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_order_is_learned_where_a_bag_of_words_can_not(shared):
+    train_texts, test_texts = [*words_in_order(0, 200)], [*words_in_order(1, 200)]
+    hidden = {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 4, "shared": shared}
+    right = {}
+    for name, kind in (("bag", "bag"), ("hidden", hidden)):
+        nlp = trained(kind, train_texts, steps=12, features=WORDS)
+        docs = nlp.pipe([text for text, _ in test_texts])
+        right[name] = np.mean([label(doc) == cats for doc, (_, cats) in zip(docs, test_texts)])
+    assert right["bag"] <= 0.6
+    assert right["hidden"] >= 0.95
+
+
+# ------------------------------------------------------------------------------------------------------- annotation
+
+
+@pytest.mark.parametrize("kind", ["bag", "hidden"])
+def test_missing_and_partial_annotation(kind):
+    """A text without cats teaches nothing; one that says what a text is not rules that out."""
+    more = [("sing a song", {"BOOK": 0.0, "WEATHER": 0.0}), ("hum", {})]
+    nlp = trained(kind, [*TEXTS, *more], steps=6)
+    assert label(nlp("sing a song")) == "PLAY" and nlp("sing a song").cats["PLAY"] > 0.5
+    pipe = nlp.get_pipe("crf_textcat")
+    [silent] = examples_of(nlp, more[1:])
+    assert pipe.get_loss([silent], pipe.model.predict([silent.predicted]))[0] == 0.0
+    [partial] = examples_of(nlp, more[:1])
+    cats = nlp("sing a song").cats
+    loss, _ = pipe.get_loss([partial], pipe.model.predict([partial.predicted]))
+    assert loss == pytest.approx(-math.log(1 - cats["BOOK"] - cats["WEATHER"]))
+
+
+@pytest.mark.parametrize(
+    "cats, code",
+    [({"A": 1.0, "B": 1.0}, "CRF465.*A, B"), ({"A": 0.5}, "CRF466.*0.5"), ({"A": math.nan}, "CRF466.*nan")],
+)
+def test_cats_that_are_not_exclusive(cats, code):
+    nlp = blank()
+    with pytest.raises(ValueError, match=code):
+        nlp.initialize(lambda: examples_of(nlp, [("x", "A"), ("y", "B"), ("z", cats)]))
+    assert not nlp.get_pipe("crf_textcat").labels
+
+
+@pytest.mark.parametrize("texts", [[("x", "A"), ("y", "A")], [("x", {})]])
+def test_fewer_than_two_labels(texts):
+    nlp = blank()
+    with pytest.raises(ValueError, match=r"CRF469|CRF403"):
+        nlp.initialize(lambda: examples_of(nlp, texts))
+
+
+@pytest.mark.parametrize(
+    "config, code",
+    [
+        ({"exclusive_classes": False}, "CRF467.*textcat_multilabel"),
+        ({"threshold": 2.0}, "CRF020.*threshold"),
+        ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF468.*PseudoLikelihood"),
+        ({"model": {**MODELS["hidden"], "hidden": 0}}, "CRF020.*hidden = 0"),
+        ({"model": {**MODELS["hidden"], "unit": "text"}}, "CRF020.*unit"),
+        ({"model": {**MODELS["counts"], "alpha": 0.0}}, "CRF020.*alpha"),
+        ({"features": {**WORDS, "transitions": ["lower[0]"]}}, "CRF020.*transitions"),
+        ({"model": {"@architectures": "spacy_crf.LinearChain.v1"}}, "CRF020.*architecture of texts"),
+    ],
+)
+def test_settings_that_are_not_possible(config, code):
+    config = dict(config)
+    with pytest.raises(ValueError, match=code):
+        blank(config.pop("model", "bag"), config.pop("features", None), **config)
+
+
+def test_models_of_texts_are_not_for_tokens():
+    emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS}
+    with pytest.raises(ValueError, match=r"CRF020.*ChainScores"):
+        spacy.blank("en").add_pipe("crf_ner", config={"model": {**MODELS["bag"], "emissions": emissions}})
+
+
+def test_sentences_have_to_be_there():
+    nlp = trained("sentences")
+    with pytest.raises(ValueError, match=r"CRF470.*sentencizer"):
+        nlp.get_pipe("crf_textcat")(nlp.make_doc("no sentences here"))
+    with pytest.raises(ValueError, match="CRF470"):
+        nlp.update([Example.from_dict(nlp.make_doc("play jazz"), {"cats": {"PLAY": 1.0}})])
+
+
+@pytest.mark.parametrize("kind", ["bag", "hidden", "sentences"])
+def test_long_texts(kind):
+    nlp = trained(kind)
+    words = ["play", "."] * 50_000
+    doc = Doc(nlp.vocab, words=words, sent_starts=[n % 2 == 0 for n in range(len(words))])
+    nlp.get_pipe("crf_textcat")(doc)
+    assert label(doc) == "PLAY" and math.isclose(sum(doc.cats.values()), 1.0)
+
+
+# ---------------------------------------------------------------------------------------------- the contract of textcat
+
+
+def test_spacy_train(tmp_path):
+    docs = [example.reference for example in examples_of(blank(), TEXTS)]
+    DocBin(docs=docs).to_disk(tmp_path / "texts.spacy")
+    paths = {f"paths.{name}": str(tmp_path / "texts.spacy") for name in ("train", "dev")}
+    config = load_config(CONFIG, overrides={**paths, "training.max_steps": 3})
+    _, saved = train(init_nlp(config), tmp_path, stdout=io.StringIO(), stderr=io.StringIO())
+    scores = spacy.load(saved).evaluate(examples_of(blank(), TEXTS))
+    assert scores["cats_score"] == 1.0 and scores["cats_score_desc"] == "macro F"
+
+
+def test_labels_are_added_and_learned():
+    for kind in ("bag", "hidden", "own states"):
+        nlp = trained(kind)
+        pipe = nlp.get_pipe("crf_textcat")
+        assert (pipe.add_label("NEWS"), pipe.add_label("NEWS"), pipe.labels[-1]) == (1, 0, "NEWS")
+        assert set(nlp("play jazz").cats) == {"PLAY", "BOOK", "WEATHER", "NEWS"}
+        more = examples_of(nlp, [*TEXTS, ("tell me what happened today", "NEWS")])
+        for _ in range(5):
+            nlp.update(more)
+        assert label(nlp("tell me what happened today")) == "NEWS" and label(nlp("play some jazz")) == "PLAY"
+
+
+def test_positive_label():
+    nlp, texts = blank(), [("x", "A"), ("y", "B")]
+    pipe = nlp.get_pipe("crf_textcat")
+    pipe.initialize(lambda: examples_of(nlp, texts), nlp=nlp, positive_label="A")
+    for _ in range(3):
+        pipe.update(examples_of(nlp, texts), sgd=pipe.optimizer)
+    assert nlp.evaluate(examples_of(nlp, texts))["cats_score_desc"] == "F (A)"
+    with pytest.raises(ValueError, match=r"CRF471.*C"):
+        pipe.initialize(lambda: examples_of(nlp, texts), nlp=nlp, positive_label="C")
+    assert pipe.cfg["positive_label"] == "A"
+
+
+OPTIMIZERS = [
+    "spacy_crf.LBFGS.v1",
+    "spacy_crf.ConjugateGradient.v1",
+    "spacy_crf.Minibatch.v1",
+    "Adam.v1",
+    "SGD.v1",
+    "spacy_crf.SGD.v1",
+    "spacy_crf.AdaGrad.v1",
+]
+
+
+@pytest.mark.parametrize("kind, optimizer", [*product(["bag", "hidden"], OPTIMIZERS)])
+def test_optimizers(kind, optimizer):
+    rate = {"learn_rate": 0.1} if not optimizer.startswith("spacy_crf") else {}
+    if kind == "hidden" and optimizer in ("spacy_crf.SGD.v1", "spacy_crf.AdaGrad.v1"):
+        with pytest.raises(ValueError, match=r"CRF365.*hidden_chain.*spacy_crf\.LBFGS\.v1"):
+            blank(kind, optimizer={"@optimizers": optimizer})
+        return
+    nlp = blank(kind, optimizer={"@optimizers": optimizer, **rate})
+    pipe, examples = nlp.get_pipe("crf_textcat"), examples_of(nlp)
+    pipe.initialize(lambda: examples, nlp=nlp)
+    for _ in range(40):
+        pipe.update(examples, sgd=pipe.optimizer)
+    assert [label(nlp(text)) for text, _ in TEXTS] == [cats for _, cats in TEXTS]
