@@ -180,8 +180,8 @@ class Errors(metaclass=_Coded):
         '[...model.cliques.{name}] @misc = "spacy_crf.RepeatedWords.v1".'
     )
     CRF361 = (
-        "Component '{name}': the loss {loss} can't be trained on a graph by {inference}. With ties between tokens {losses} can, "
-        "and with this loss: {inferences}."
+        "Component '{name}': the loss {loss} can't be trained on a graph by {inference}. By this inference {losses} can, and "
+        "with this loss these: {inferences}. What trains may be another one than what predicts: training_inference."
     )
     CRF362 = (
         "Component '{name}': rules with in_training = true don't go together with ties between tokens, as no automaton holds "

@@ -177,8 +177,8 @@ def test_probabilities_of_a_doc(nlp, unseen):
         (e.start, e.label_) for e in example.reference.ents
     ]
     assert -0.5 < pipe.log_probability(doc, example.reference.ents) <= 0.0
-    for ask in (lambda: pipe.n_best(doc, 2), lambda: pipe.sample(doc, 2, 0), lambda: pipe.bounds(doc)):
-        with pytest.raises(ValueError, match=r"CRF366.*BeliefPropagation.*These do: spacy_crf.JunctionTree.v1"):
+    for ask in (lambda: pipe.n_best(doc, 2), lambda: pipe.sample(doc, 2, 0)):
+        with pytest.raises(ValueError, match=r"CRF366.*BeliefPropagation.*These do: spacy_crf.Jun"):
             ask()
 
 
@@ -206,15 +206,27 @@ def test_exact_answers_of_a_doc(nlp, unseen):
                 counts[key] = counts.get(key, 0) + 1
         for key, p in spans.items():
             assert counts[key] / n == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / n) + 0.01)
+        below, above = pipe.bounds(doc)
+        assert below - 1e-9 <= lower <= above + 1e-6 < below + 2.0
     single = make_doc(nlp.vocab, ["Mr Lund spoke ."])
     assert len(pipe.n_best(single, 2)) == 2 and len(pipe.sample(single, 2, 0)) == 2  # no ties, no graph
     assert pipe.bounds(single)[0] == pipe.bounds(single)[1]
 
 
 @pytest.mark.issue(17)
-def test_training_by_exact_sums(unseen):
-    nlp = trained(graph(inference=TREE), steps=2)
+@pytest.mark.parametrize(
+    "inference",
+    [
+        {"inference": TREE},
+        {"inference": {"@misc": "spacy_crf.BeliefPropagation.v1", "tree_reweighted": True}},
+        {"inference": {"@misc": "spacy_crf.MeanField.v1"}, "training_inference": TREE},
+    ],
+    ids=["tree", "reweighted", "mean field"],
+)
+def test_training_by_other_sums(inference, unseen):
+    nlp = trained(graph(**inference), steps=2)
     assert f1(nlp, unseen[:10]) == 1.0
+    assert nlp.get_pipe("crf_ner").marginals(unseen[0].predicted)[0].sum() == pytest.approx(8.0)
 
 
 @pytest.mark.issue(17)
@@ -267,6 +279,8 @@ def test_labels_may_be_added(nlp, unseen):
     "config, code",
     [
         ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
+        ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Perceptron.*JunctionTree"),
+        ({"model": graph(training_inference=3)}, "CRF020.*training_inference"),
         ({"optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}},
          "CRF365.*LBFGS"),
         ({"constraints": {"@misc": "spacy_crf.constraints.v1", "in_training": True, "rules": []}}, "CRF362"),

@@ -151,13 +151,13 @@ class Uses:
                 continue
             of_doc, clamp = arrays.cut_document(scores, data.allowed, tokens)
             weights = None if data.weights is None else data.weights[sequences]
-            _, derivative, _ = self._pipe.loss(self._pipe.decoding.structure, of_doc, clamp, weights=weights)
+            _, derivative, _ = self._pipe.loss(self._pipe.decoding.in_training, of_doc, clamp, weights=weights)
             yield self._architecture.dot(derivative, arrays.cut_document(along, None, tokens)[0])
 
     def _share(self, data: AnnotatedDocs) -> float:
         scores, along = self._score(DocBatch.of(data.docs))
         told = {} if data.soft is None else {"soft": data.soft}
-        structure = data.structure or self._pipe.decoding.structure
+        structure = data.structure or self._pipe.decoding.in_training
         _, derivative, _ = self._pipe.loss(structure, scores, data.allowed, weights=data.weights, **told)
         return self._architecture.dot(derivative, along)
 

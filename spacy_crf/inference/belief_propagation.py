@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from .. import checks
 from ..kernels import ties as kernels
 from ..types import ChainScores, Floats
-from .graph import LOG_PARTITION, MAXIMUM, Expected, Inference
 from .linear_chain import LinearChain
+from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
+from .reweighting import Bounded
 from .structure import States
 from .ties import Problem
 
@@ -42,10 +43,25 @@ class _Messages(NamedTuple):
     """What passes along ties, and by what it is made."""
 
     places: _Places
-    exponentials: Floats  # [K, L, L] exp of the tables, each less its maximum
-    shift: Floats  # [K] the maxima
+    kind: NDArray[np.int64]  # [E] the table that each tie has here
+    kind_of: NDArray[np.int64]  # [K'] of these tables, which of the problem's each is
+    exponentials: Floats  # [K', L, L] exp of the tables, over their shares, each less its maximum
+    shift: Floats  # [K'] the maxima
     shares: Floats  # [E]
     told: Floats  # [E, 2, L]
+
+    @classmethod
+    def none(cls, problem: Problem, shares: Floats) -> "_Messages":
+        """Before anything is said."""
+        if (shares == 1.0).all():
+            kind_of, kind, tables = np.arange(len(problem.tables)), problem.kind, problem.tables
+        else:
+            kind_of, kind = problem.kind, np.arange(len(problem.kind))
+            tables = problem.tables[problem.kind] / shares[:, np.newaxis, np.newaxis]
+        shift = tables.max(axis=(1, 2), initial=-np.inf)
+        exponentials = np.exp(tables - shift[:, np.newaxis, np.newaxis])
+        told = np.zeros((len(shares), 2, problem.n_labels))
+        return cls(_Places.of(problem), kind, kind_of, exponentials, shift, shares, told)
 
     def emissions(self, problem: Problem) -> Floats:
         """Those of the chains with all messages (float64[T, S])."""
@@ -62,30 +78,40 @@ class _Messages(NamedTuple):
 
 
 class BeliefPropagation(Inference):
-    """See above.
+    """See above. Shares (Wainwright, Jaakkola & Willsky 2005) make the sum an upper bound: each tie counts as often as it is in a
+    random forest that has all chains.
 
     iterations (int): Passes over the chains, at most. 0 for the chains alone.
     damping (float): From 0 to below 1: how much of its old value a message keeps. More where messages don't settle.
     tolerance (float): Messages stay where none moves by more than this.
+    tree_reweighted (bool): Whether the log partition is to be an upper bound, which is convex: beliefs are less certain then.
     """
 
     answers = frozenset([LOG_PARTITION, MAXIMUM])
     decodes_chains = True
 
-    def __init__(self, iterations: int = 20, damping: float = 0.0, tolerance: float = 1e-4):
+    def __init__(
+        self, iterations: int = 20, damping: float = 0.0, tolerance: float = 1e-4, tree_reweighted: bool = False
+    ):
         owner = type(self).__name__
         self.iterations = checks.count(owner, "iterations", iterations, least=0)
         self.damping = checks.number(owner, "damping", damping, most=0.99)
         self.tolerance = checks.positive(owner, "tolerance", tolerance)
+        self.tree_reweighted = checks.flag(owner, "tree_reweighted", tree_reweighted)
 
     def __repr__(self) -> str:
         settings = f"iterations={self.iterations}, damping={self.damping}, tolerance={self.tolerance}"
-        return f"{type(self).__name__}({settings})"
+        return f"{type(self).__name__}({settings}, tree_reweighted={self.tree_reweighted})"
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
-        messages = self._settle(problem)
-        emissions = messages.emissions(problem)
-        chains = problem.chains._replace(emissions=emissions)
+        if self.tree_reweighted:
+            bounded = Bounded.of(problem)
+            return bounded.expected(self._expectations(bounded.problem, weights, bounded.shares))
+        return self._expectations(problem, weights, np.ones(len(problem.kind)))
+
+    def _expectations(self, problem: Problem, weights: Floats, shares: Floats) -> Expected:
+        messages = self._settle(problem, shares)
+        chains = problem.chains._replace(emissions=messages.emissions(problem))
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
             factors = np.repeat(weights[problem.component], np.diff(chains.starts))
@@ -93,53 +119,60 @@ class BeliefPropagation(Inference):
         else:  # of some chains they were not asked for
             marginals = LinearChain().marginals(chains)
         beliefs = _logs(marginals[messages.places.tokens] @ messages.places.labels)
-        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(problem.tables.shape)
+        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(messages.exponentials.shape)
         kernels.weigh(
             beliefs,
             messages.places.ends,
-            problem.kind,
+            messages.kind,
             messages.exponentials,
             messages.told,
             weights[problem.of_ties],
             of_ties,
             d_tables,
         )
-        of_ties = messages.shares * (of_ties + messages.shift[problem.kind])
+        of_ties = shares * (of_ties + messages.shift[messages.kind])
         sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
-        return Expected(problem.by_component(log_z) + sums, expected, d_tables)
+        of_kinds = np.zeros(problem.tables.shape)
+        np.add.at(of_kinds, messages.kind_of, d_tables)
+        return Expected(problem.by_component(log_z) + sums, expected, of_kinds)
 
     def best(self, problem: Problem) -> States:
         return LinearChain().viterbi(self.as_chains(problem)).states
 
     def as_chains(self, problem: Problem) -> ChainScores:
-        return problem.chains._replace(emissions=self._settle(problem).emissions(problem))
+        shares = np.ones(len(problem.kind))
+        if self.tree_reweighted:
+            problem, shares, _ = Bounded.of(problem)
+        return problem.chains._replace(emissions=self._settle(problem, shares).emissions(problem))
 
-    def _settle(self, problem: Problem) -> _Messages:
-        """Messages that stay, or those after the last iteration."""
-        places = _Places.of(problem)
-        shift = problem.tables.max(axis=(1, 2), initial=-np.inf)
-        exponentials = np.exp(problem.tables - shift[:, np.newaxis, np.newaxis])
-        n_ties = len(problem.kind)
-        told = np.zeros((n_ties, 2, problem.n_labels))
-        messages = _Messages(places, exponentials, shift, np.ones(n_ties), told)
-        moves, moved = np.ones(len(problem.firsts), dtype=bool), np.zeros((n_ties, 2))
+    def _settle(self, problem: Problem, shares: Floats) -> _Messages:
+        """Messages that stay, or those after the last iteration.
+
+        shares (float64[E]): How much of each tie counts.
+        """
+        messages = _Messages.none(problem, shares)
+        moves, moved = np.ones(len(problem.firsts), dtype=bool), np.zeros((len(shares), 2))
+        with_ties = np.diff(problem.bounds) > 0
+        moves &= with_ties
         for _ in range(self.iterations):
             beliefs = self._beliefs(problem, messages, moves)
             kernels.sweep(
                 beliefs,
-                places.ends,
-                problem.kind,
-                exponentials,
-                messages.shares,
+                messages.places.ends,
+                messages.kind,
+                messages.exponentials,
+                shares,
                 problem.bounds,
                 np.flatnonzero(moves),
                 self.damping,
                 _SWEEPS,
                 self.tolerance,
-                told,
+                messages.told,
                 moved,
             )
-            moves &= np.maximum.reduceat(moved.max(axis=1), problem.bounds[:-1]) > self.tolerance
+            most = np.zeros(len(moves))
+            most[with_ties] = np.maximum.reduceat(moved.max(axis=1), problem.bounds[:-1][with_ties])
+            moves &= most > self.tolerance
             if not moves.any():
                 break
         self.n_asked += len(moves)

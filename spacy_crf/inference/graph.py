@@ -5,7 +5,7 @@ sequences; the other sequences of a component have 0.
 """
 
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,64 +15,9 @@ from ..errors import Errors
 from ..kernels import linear_chain as chain_kernels
 from ..types import ChainScores, Clamp, Floats, Path
 from .linear_chain import LinearChain
+from .method import Inference
 from .structure import Asked, States, Structure, Work
 from .ties import Halves, Problem, TiedScores, cut
-
-LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, BOUNDS = "log_partition", "viterbi", "sample", "n_best", "bounds"
-
-
-class Expected(NamedTuple):
-    """What a method says of a problem."""
-
-    log_z: Floats  # [C]
-    chains: ChainScores  # the derivative with respect to them
-    tables: Floats  # [K, L, L] and to those
-
-
-class Inference:
-    """How questions about tied sequences are answered: base of the methods, which are registered."""
-
-    exact: ClassVar[bool] = False
-    answers: ClassVar[frozenset[str]]  # of the questions that are named above
-    decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
-    n_asked = n_unsettled = 0  # components so far, and those of them that did not settle
-    told = False  # whether that has been said
-
-    @property
-    def name(self) -> str:
-        """Under which it is registered."""
-        return f"spacy_crf.{type(self).__name__}.v1"
-
-    def log_partition(self, problem: Problem) -> Floats:
-        """Of each component: float64[C]."""
-        return self.expectations(problem, np.zeros(len(problem.firsts))).log_z
-
-    def expectations(self, problem: Problem, weights: Floats) -> Expected:
-        """Log partitions, and the derivative of their weighted sum.
-
-        weights (float64[C]): Of the components.
-        """
-        raise NotImplementedError
-
-    def best(self, problem: Problem) -> States:
-        """A labelling of all components (int32[T]), -1 where there is none."""
-        raise NotImplementedError
-
-    def as_chains(self, problem: Problem) -> ChainScores:
-        """Chains each of which is distributed as the method thinks that it is, whatever the others are."""
-        raise NotImplementedError
-
-    def draw(self, problem: Problem, n: int, seed: int) -> States:
-        """n labellings (int32[n, T])."""
-        raise NotImplementedError
-
-    def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
-        """The n best labellings of a single component, with their scores."""
-        raise NotImplementedError
-
-    def bounds(self, problem: Problem) -> tuple[Floats, Floats]:
-        """What the log partition of each component lies between: float64[C] each."""
-        raise NotImplementedError
 
 
 class TiedWork(Work[TiedScores]):
@@ -270,7 +215,12 @@ class TiedChains(Structure[TiedScores]):
         free = float(self.chain.log_partition(halves.free, clamp=halves.free_clamp).sum())
         if halves.tied is None:
             return free, free
-        lower, upper = self.inference.bounds(halves.tied)
+        if self.exact:
+            exact = free + float(self.inference.log_partition(halves.tied).sum())
+            return exact, exact
+        from .bounds import bounds  # for few
+
+        lower, upper = bounds(halves.tied)
         return free + float(lower.sum()), free + float(upper.sum())
 
     # ------------------------------------------------------------------------------------- approximated by chains

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from .. import arrays, checks
 from ..errors import Errors
 from ..types import ChainScores, Floats
-from .graph import BOUNDS, LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Expected, Inference
+from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Expected, Inference
 from .structure import States
 from .ties import Problem
 
@@ -57,7 +57,7 @@ class JunctionTree(Inference):
     """
 
     exact = True
-    answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, BOUNDS])
+    answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST])
 
     def __init__(self, max_table: int = 1_000_000):
         self.max_table = checks.count(type(self).__name__, "max_table", max_table)
@@ -152,10 +152,6 @@ class JunctionTree(Inference):
                 if score > -np.inf:
                     heapq.heappush(heap, (cost + float(whole) - score, next(numbers), depth + 1, (state, path)))
         return ranked
-
-    def bounds(self, problem: Problem) -> tuple[Floats, Floats]:
-        log_z = self.log_partition(problem)
-        return log_z, log_z
 
     def _eliminate(self, variables: Variables, reduce: Callable[[Floats], Floats]) -> list[Clique]:
         """The cliques, in the order in which their variables are eliminated.

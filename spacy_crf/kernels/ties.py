@@ -42,6 +42,20 @@ def connect(source, target, component):
     return n
 
 
+@kernel
+def add_forest(source, target, order, parents, uses):
+    """Counts the ties of a forest (Kruskal 1956): of all, in their order, those that close no cycle.
+
+    source, target (int64[E]): Sequences that are tied. order (int64[E]). parents (int64[B]): 0, 1, ….
+    uses (int64[E]): Counted up.
+    """
+    for e in order:
+        i, j = _root(parents, source[e]), _root(parents, target[e])
+        if i != j:
+            parents[i] = j
+            uses[e] += 1
+
+
 @helper
 def _send(beliefs, tables, kind, turned, u, v, back, forth, share, damping, cavity, message):
     """Sends what the place u says to v, given what it believes. RETURNS (float): How far the message has moved."""

@@ -54,6 +54,11 @@ class Architecture(Role):
     def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # of `latest_potentials`, replaced as a whole: threads may be reading
 
+    @property
+    def in_training(self) -> Structure:
+        """What answers losses."""
+        return self.structure
+
     # --------------------------------------------------------------------------------------- what a structure adds
 
     def join(self, outputs: tuple, shared: Shared) -> Any:

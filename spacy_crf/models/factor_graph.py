@@ -13,7 +13,8 @@ from thinc.api import Model
 from .. import checks
 from ..errors import Errors
 from ..inference.belief_propagation import BeliefPropagation
-from ..inference.graph import Inference, TiedChains
+from ..inference.graph import TiedChains
+from ..inference.method import Inference
 from ..inference.ties import TiedScores
 from .architecture import Shared, build
 from .cliques import Cliques, check_templates
@@ -32,9 +33,14 @@ class FactorGraphRole(ChainRole):
     params = (*ChainRole.params, "tables")
     walks = False
 
-    def __init__(self, inference: Inference):
+    def __init__(self, inference: Inference, training_inference: Optional[Inference] = None):
         super().__init__()
         self.structure = TiedChains(inference)
+        self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
+
+    @property
+    def in_training(self) -> TiedChains:
+        return self._in_training
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.structure.inference!r})"
@@ -79,6 +85,7 @@ def FactorGraph(
     emissions: Model[list[Doc], Emissions],
     cliques: Optional[dict[str, Any]] = None,
     inference: Optional[Any] = None,
+    training_inference: Optional[Any] = None,
     chain: bool = True,
     possible_transitions: bool = False,
 ) -> Model[list[Doc], TiedScores]:
@@ -87,6 +94,7 @@ def FactorGraph(
     emissions (Model): Scores of tags at tokens, sparse or neural.
     cliques (Dict[str, CliqueTemplate]): Which tokens are tied, by names of your own: such as `spacy_crf.RepeatedWords.v1`.
     inference (Inference): How questions are answered where there are ties, by default `spacy_crf.BeliefPropagation.v1`.
+    training_inference (Inference): How they are in training; as in prediction if None.
     chain (bool): Whether neighbouring tags are weighed together, as in `spacy_crf.LinearChain.v1`. Without it there are the ties
         alone, and what the tag scheme forbids.
     possible_transitions (bool): See `spacy_crf.LinearChain.v1`.
@@ -97,12 +105,14 @@ def FactorGraph(
     inference = BeliefPropagation() if inference is None else inference
     must = "a way to answer questions about graphs, such as spacy_crf.BeliefPropagation.v1"
     checks.expect(isinstance(inference, Inference), owner, "inference", inference, must)
+    possible = training_inference is None or isinstance(training_inference, Inference)
+    checks.expect(possible, owner, "training_inference", training_inference, must)
     layers = {"emissions": emissions, "cliques": Cliques(templates)}
     attrs = {
         "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),
         "chain": checks.flag(owner, "chain", chain),
         "label_of": np.zeros(1, dtype=np.int64),
     }
-    role = FactorGraphRole(inference)
+    role = FactorGraphRole(inference, training_inference)
     role.meaning = ("chain",)
     return build("factor_graph", role, layers, **attrs)

@@ -43,7 +43,7 @@ class CorpusObjective(Weights):
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self._loss = loss
-        self._structure = self.architecture.structure.with_threads(default_threads())
+        self._structure = self.architecture.in_training.with_threads(default_threads())
         self._annotation: list[_Annotation] = []
         self._layers: list[Union[Corpus, DenseCorpus, TieCorpus]] = [*map(corpus_of, model.layers)]
         for batch in corpus:

@@ -105,6 +105,11 @@ class Decoding:
         """The clamp that leaves the labelling that a path of states is."""
         return structure.only(work, path)
 
+    @property
+    def in_training(self) -> Structure:
+        """What answers losses."""
+        return self.structure
+
     # -------------------------------------------------------------------------------------------------- prediction
 
     def best_tags(self, scores: Any, clamp: Any) -> States:

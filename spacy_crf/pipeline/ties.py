@@ -7,9 +7,11 @@ import numpy as np
 from ..arrays import Joined
 from ..errors import Errors, Warnings, announcements
 from ..inference.belief_propagation import BeliefPropagation
-from ..inference.graph import BOUNDS, LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference, TiedChains
+from ..inference.graph import TiedChains
 from ..inference.junction_tree import JunctionTree
 from ..inference.linear_chain import LinearChain
+from ..inference.mean_field import MeanField
+from ..inference.method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference
 from ..inference.structure import Structure
 from ..inference.ties import TiedScores
 from ..losses.clamped import ClampedLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
@@ -17,7 +19,7 @@ from ..schemes import Segments
 from ..types import ChainScores, Floats
 from .decoding import Decoding, Distribution, States
 
-METHODS: tuple[type[Inference], ...] = (BeliefPropagation, JunctionTree)
+METHODS: tuple[type[Inference], ...] = (BeliefPropagation, JunctionTree, MeanField)
 _LOSSES = {LOG_PARTITION: (LogLikelihood, SoftmaxMargin), MAXIMUM: (Perceptron, MaxMargin)}  # by what they ask
 
 
@@ -38,16 +40,18 @@ class TiedDecoding(Decoding):
     def inference(self) -> Inference:
         return self.structure.inference
 
+    @property
+    def in_training(self) -> TiedChains:
+        return self.model.attrs["role"].in_training
+
     def check_fit(self, pipe: Any) -> None:
-        asked = _question(type(pipe.loss))
-        if asked not in self.inference.answers:
-            losses = [
-                loss.__name__ for question in sorted(self.inference.answers) for loss in _LOSSES.get(question, ())
-            ]
+        asked, inference = _question(type(pipe.loss)), self.in_training.inference
+        if asked not in inference.answers:
+            losses = [loss.__name__ for question in sorted(inference.answers) for loss in _LOSSES.get(question, ())]
             message = Errors.CRF361.format(
                 name=pipe.name,
                 loss=type(pipe.loss).__name__,
-                inference=self.inference.name,
+                inference=inference.name,
                 losses=", ".join(f"spacy_crf.{name}.v1" for name in losses) or "no loss",
                 inferences=", ".join(that_answer(asked)) or "none",
             )
@@ -126,7 +130,6 @@ class TiedDistribution(Distribution):
         return super().sample(n, seed)
 
     def bounds(self) -> tuple[float, float]:
-        self._require(BOUNDS, "bounds of the log partition")
         return self.structure.bounds(self.joined.scores, clamp=self.joined.clamp)
 
     @property

@@ -341,7 +341,7 @@ class Training:
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
         """Loss of a batch and its derivative."""
         pipe, batch = self._pipe, self.data(examples)
-        structure = batch.structure or pipe.decoding.structure
+        structure = batch.structure or pipe.decoding.in_training
         loss = partial(pooled_loss, pipe.loss) if isinstance(scores, Pooled) else pipe.loss
         told = {} if batch.soft is None else {"soft": batch.soft}
         losses, d_scores, impossible = loss(structure, scores, batch.allowed, weights=batch.weights, **told)
