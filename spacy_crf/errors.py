@@ -430,6 +430,27 @@ class Errors(metaclass=_Coded):
         "ends. Use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1 in [components.{name}.optimizer]; or null, and features "
         "learn by what [training.optimizer] names."
     )
+    CRF779 = "{part}: not one of the texts can be annotated, so it is hardly the texts. {place}: {error}"
+    CRF780 = (
+        "{deaths} workers died at the same part of the work, {task}: look whether it takes more memory than they have."
+    )
+    CRF781 = "The executor 'ray' needs Ray: pip install 'spacy-crf[ray]' ({reason})."
+    CRF782 = (
+        "The Ray cluster at {address} can't be used: {reason}. Look whether it is running, can be reached from here and has free "
+        "cores (ray status); without --address one is started on this machine."
+    )
+    CRF783 = (
+        "Workers of the cluster have {package} {theirs}, but here it is {ours}, which may give other results. Install the same "
+        "versions everywhere."
+    )
+    CRF784 = "{path} can't be annotated: {reason}. Texts are lines of text or JSONL, or the column 'text' of Parquet."
+    CRF785 = "{path}: Parquet needs pyarrow: pip install 'spacy-crf[parquet]' ({reason})."
+    CRF786 = (
+        "{folder} can't be gone on with: {reason}. Give the same command as before, or another folder; this one stays."
+    )
+    CRF788 = "{option} is for archives that several workers annotate: give --workers too."
+    CRF789 = "--sort is for a single file: with --workers texts are written in the order in which they are read."
+    CRF787 = "{place}: can't be annotated: {error} Without --strict it would be left out and told in errors.jsonl."
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."

@@ -1,9 +1,10 @@
-"""Texts that a pipeline annotates for people to look through, in the form that their tool takes in."""
+"""Texts that a pipeline annotates: the command, and what goes into one file, for people to look through."""
 
 import json
 import sys
-import zlib
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple, Optional
 
 import typer
 from spacy.language import Language
-from spacy.tokens import Doc
 from wasabi import msg
 
-from ..errors import Errors, shown
+from ..errors import Errors
 from ..sealed import whole
-from .formats.texts import SPAN_KEYS
-from .formats.writers import WRITERS, check_spans, probability
-from .formats.writers import Annotated as Found
+from .annotation import Options, Record, certain_pipes, checksum, records, without_annotation
+from .formats.writers import WRITERS
 from .main import (
     CodeOption,
     ModelArgument,
@@ -26,7 +25,6 @@ from .main import (
     check_writable,
     choice,
     load_pipeline,
-    our_pipes,
     told_briefly,
 )
 from .raw_texts import STANDARD, Item, read_items
@@ -34,38 +32,26 @@ from .raw_texts import STANDARD, Item, read_items
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ..pipeline.crf_pipe import CRFPipe
+    from .annotate_parts import Finished
 
 FormatName = choice("FormatName", WRITERS)
 Order = choice("Order", ("uncertainty",))
-
-
-class Options(NamedTuple):
-    """format (str): Of the output, a name of ``WRITERS``. sort (bool): Whether what is least certain comes first.
-    min_prob (float): Spans that are less probable are not written."""
-
-    format: str
-    sort: bool
-    min_prob: float
-
-
-class Record(NamedTuple):
-    """A text as it will be written, and what of it is needed besides: a checksum that tells texts apart, its uncertainty, and
-    how many spans were written and left out."""
-
-    checksum: int
-    uncertainty: float
-    spans: int
-    doubtful: int
-    text: str
+ExecutorName = choice("ExecutorName", ("processes", "ray"))
 
 
 @app.command("annotate")
 def annotate_cli(
     model: ModelArgument,
-    input_path: Annotated[Path, typer.Argument(help='Texts: one a line, or JSONL with a "text" in each; - for stdin.')],
-    output_path: Annotated[Path, typer.Argument(help="The file to write; - for stdout.")],
-    format_: Annotated[FormatName, typer.Option("--format", "-f", help="Who takes it in.")] = FormatName.prodigy,
+    input_path: Annotated[
+        str,
+        typer.Argument(
+            help='Texts: one a line, or JSONL with a "text" in each; - for stdin. With --workers a folder too.'
+        ),
+    ],
+    output_path: Annotated[str, typer.Argument(help="The file to write, - for stdout; with --workers a folder.")],
+    format_: Annotated[
+        Optional[FormatName], typer.Option("--format", "-f", help="Who takes it in; prodigy, or spans with --workers.")
+    ] = None,
     sort: Annotated[Optional[Order], typer.Option("--sort", help="What is least certain comes first.")] = None,
     min_prob: Annotated[
         float, typer.Option("--min-prob", min=0.0, max=1.0, help="Leave out spans that are less probable.")
@@ -74,31 +60,100 @@ def annotate_cli(
         Optional[str], typer.Option("--component", "-c", help="Whose certainty; by default all.")
     ] = None,
     code: CodeOption = None,
+    workers: Annotated[
+        Optional[int], typer.Option("--workers", min=1, help="How many share the work on an archive.")
+    ] = None,
+    executor: Annotated[
+        Optional[ExecutorName], typer.Option("--executor", help="Processes of this machine, or a Ray cluster.")
+    ] = None,
+    address: Annotated[
+        Optional[str], typer.Option("--address", help="Of the Ray cluster; else one is started.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with the first text that can't be annotated.")] = False,
+    part_size: Annotated[
+        Optional[float], typer.Option("--part-size", min=0.001, help="MiB that a worker takes at a time; 4 by default.")
+    ] = None,
 ) -> None:
-    """Annotate texts for people to look through. The output is in the form that Prodigy, doccano or Label Studio take in, or
-    columns, or a .spacy file; `convert` reads all of them. What is stopped goes on where it was when the same command is given
-    again."""
+    """Annotate texts for people to look through, or by the million. Into one file, in the form that Prodigy, doccano or Label
+    Studio take in, as columns or as a .spacy file; `convert` reads all of them. With --workers into a folder, in parts, from
+    JSONL, lines of text or Parquet. What is stopped goes on where it was when the same command is given again."""
+    options = Options(
+        format_.value if format_ else "prodigy" if workers is None else "spans", sort is not None, min_prob
+    )
+    given = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
+    with told_briefly():
+        if workers is None:
+            for option in (option for option, value in given.items() if value):
+                raise ValueError(Errors.CRF788.format(option=option))
+            _annotate_file(model, Path(input_path), Path(output_path), options, component, code)
+            return
+        if sort is not None:
+            raise ValueError(Errors.CRF789)
+        from ..distributed.executors import Processes, Ray
+        from .annotate_parts import Job, annotate_parts
+
+        is_ray = executor is not None and executor.value == "ray"
+        job = Job(model, str(code) if code else None, output_path, options, component, strict)
+        with _bar_of_parts() as told:
+            found = annotate_parts(
+                job,
+                input_path,
+                Ray(workers, address) if is_ray else Processes(workers),
+                part_bytes=int((part_size or 4) * 2**20),
+                told=told,
+            )
+        left_out = f", {len(found.errors):,} that could not be annotated are in errors.jsonl" if found.errors else ""
+        msg.good(
+            f"{output_path}: {found.texts:,} texts, {found.spans:,} spans{_doubtful(options, found.doubtful)}{left_out}"
+        )
+
+
+def _annotate_file(
+    model: str, source: Path, target: Path, options: Options, component: Optional[str], code: Optional[Path]
+) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    options = Options(format_.value, sort is not None, min_prob)
-    is_standard, told = str(output_path) == STANDARD, None
-    with told_briefly(), Progress(console=Console(stderr=True), transient=True) as progress:
+    is_standard, found = str(target) == STANDARD, None
+    with Progress(console=Console(stderr=True), transient=True) as progress:
         if not is_standard:
-            check_writable(output_path, input_path)
-        items = _items(input_path, progress)
+            check_writable(target, source)
+        items = _items(source, progress)
         nlp = load_pipeline(model, code)
-        name = f"{model} {input_path} {component}"
+        name = f"{model} {source} {component}"
         if is_standard:
             annotate_to(sys.stdout.buffer, nlp, items, options, component=component)
-        elif output_path.exists() and not output_path.is_file():  # a pipe or a device
-            with output_path.open("wb") as file:
+        elif target.exists() and not target.is_file():  # a pipe or a device
+            with target.open("wb") as file:
                 annotate_to(file, nlp, items, options, component=component)
         else:
-            told = annotate(nlp, items, output_path, options, component=component, name=name)
-    if told is not None:
-        doubtful = f", {told.doubtful:,} less probable ones left out" if min_prob else ""
-        msg.good(f"{output_path}: {told.texts:,} texts, {told.spans:,} spans{doubtful}")
+            found = annotate(nlp, items, target, options, component=component, name=name)
+    if found is not None:
+        msg.good(f"{target}: {found.texts:,} texts, {found.spans:,} spans{_doubtful(options, found.doubtful)}")
+
+
+def _doubtful(options: Options, n: int) -> str:
+    return f", {n:,} less probable ones left out" if options.min_prob else ""
+
+
+@contextmanager
+def _bar_of_parts() -> Iterator[Callable[["Finished", int, int], None]]:
+    """A bar with the texts a second of this run, and how long it will take."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("annotating"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[speed]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("annotating", total=None, speed="")
+        began, before = time.monotonic(), None  # texts that were done before
+
+        def told(found: "Finished", done: int, size: int) -> None:
+            nonlocal before
+            before = found.texts if before is None else before
+            speed = (found.texts - before) / (time.monotonic() - began)
+            progress.update(task, completed=done, total=size, speed=f"{speed:,.0f} texts/s" if speed else "")
+
+        yield told
 
 
 def annotate(
@@ -115,13 +170,13 @@ def annotate(
     items (Iterable[dict]): Each with its "text". What else is there goes to the output too.
     component (str): The only one whose certainty counts; by default that of all of ours.
     name (str): What is annotated by what. A journal goes on with the same only.
-    RAISES (ValueError): If the pipeline has no component of ours, there are no texts, or the journal is of something else.
+    RAISES (ValueError): If nobody knows the certainty that is asked for, there are no texts, or the journal is of something else.
     """
-    our_pipes(nlp, component, Errors.CRF710)  # before anything is written
+    certain_pipes(nlp, options, component)  # before anything is written
     output.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(output.with_name(f"{output.name}.part"), f"{name} {options}")
     try:
-        journal.extend(_records(nlp, journal.remaining(items), options, component))
+        journal.extend(records(nlp, journal.remaining(items), options, component))
     finally:
         if not journal.counts.texts:
             journal.path.unlink()
@@ -143,7 +198,7 @@ def annotate_to(
             annotate(nlp, items, path, options, component=component)
             file.write(path.read_bytes())
         return
-    texts = (record.text for record in _records(nlp, items, options, component))
+    texts = (record.text for record in records(nlp, items, options, component))
     WRITERS[options.format].join(texts, file, nlp.vocab)
     file.flush()
 
@@ -154,41 +209,7 @@ def annotate_to(
 def _items(path: Path, bars: "Progress") -> Iterator[Item]:
     task = bars.add_task("annotating", total=None)
     for place, item in read_items(path, lambda done, total: bars.update(task, completed=done, total=total)):
-        yield _without_annotation(item, place)
-
-
-def _without_annotation(item: Item, place: str) -> Item:
-    """RAISES (ValueError): CRF873 if it is annotated, which would be lost."""
-    for key in SPAN_KEYS:
-        if isinstance(item.get(key), list | dict) and item[key]:
-            raise ValueError(Errors.CRF873.format(place=place, key=key, value=shown(item[key])))
-    return {key: value for key, value in item.items() if key not in (*SPAN_KEYS, "tokens", "answer")}
-
-
-# ---------------------------------------------------------------------------------------------------------- records
-
-
-def _records(nlp: Language, items: Iterable[Item], options: Options, component: Optional[str]) -> Iterator[Record]:
-    from ..pipeline.prediction import tell_probabilities
-
-    pipes = our_pipes(nlp, component, Errors.CRF710)
-    tell_probabilities(pipes)
-    for doc, item in nlp.pipe(((item["text"], item) for item in items), as_tuples=True):
-        check_spans(options.format, doc)
-        likely = [span for span in doc.ents if probability(span) >= options.min_prob]
-        doubtful = [span for span in doc.ents if probability(span) < options.min_prob]
-        uncertainty = _uncertainty(doc, pipes) if options.sort else 0.0
-        text = WRITERS[options.format].render(Found(doc, item, likely, doubtful))
-        yield Record(_checksum(item), uncertainty, len(likely), len(doubtful), text)
-
-
-def _uncertainty(doc: Doc, pipes: list["CRFPipe"]) -> float:
-    """The share of tokens whose most probable tag is expected to be wrong: long texts do not come first for being long."""
-    return sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in pipes) if len(doc) else 0.0
-
-
-def _checksum(item: Item) -> int:
-    return zlib.crc32(item["text"].encode("utf8", "surrogatepass"))
+        yield without_annotation(item, place)
 
 
 # ---------------------------------------------------------------------------------------------------------- journal
@@ -225,7 +246,7 @@ class Journal:
         for n, item in enumerate(items):
             if n >= done:
                 yield item
-            elif self._checksums[n] != _checksum(item):
+            elif self._checksums[n] != checksum(item):
                 raise ValueError(Errors.CRF875.format(path=self.path, reason=f"its text {n + 1} is another"))
 
     def extend(self, records: Iterable[Record]) -> None:

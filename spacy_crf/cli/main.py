@@ -140,11 +140,14 @@ def save_pipeline(nlp: Language, output: Path) -> None:
 
 
 def our_pipes(
-    nlp: Language, component: Optional[str], none: str, is_wanted: Callable[["CRFPipe"], bool] = lambda pipe: True
+    nlp: Language,
+    component: Optional[str],
+    none: Optional[str],
+    is_wanted: Callable[["CRFPipe"], bool] = lambda pipe: True,
 ) -> list["CRFPipe"]:
     """The components of ours in a pipeline, or the one of a name.
 
-    none (str): The error where there are none.
+    none (str): The error where there are none; None if that is none.
     is_wanted (Callable): Which of them will do.
     RAISES (ValueError): If there are none.
     """
@@ -152,7 +155,7 @@ def our_pipes(
 
     ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
     found = [pipe for pipe in ours if is_wanted(pipe)]
-    if not found:
+    if not found and none is not None:
         named, components = f" named '{component}'" if component else "", ", ".join(nlp.pipe_names) or "none"
         raise ValueError(none.format(named=named, components=components))
     return found

@@ -91,7 +91,12 @@ def _of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Item]]:
     for place, line in lines:
         text = line.strip()
         if text:
-            yield place, _checked(parsed(text, place) if _OBJECT.match(text) else {"text": text}, place)
+            yield place, item_of_line(text, place)
+
+
+def item_of_line(line: str, place: str) -> Item:
+    """Of one that is not empty. RAISES (ValueError): CRF701, CRF709."""
+    return _checked(parsed(line, place) if _OBJECT.match(line) else {"text": line}, place)
 
 
 def _checked(value: Any, place: str) -> Item:

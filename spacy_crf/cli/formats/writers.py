@@ -21,13 +21,15 @@ class Annotated(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """render: One text, as text. join: All of them, as a file."""
+    """render: One text, as text. join: All of them, as a file. suffix: Of such files."""
 
     render: Callable[[Annotated], str]
     join: Callable[[Iterable[str], BinaryIO, Vocab], None]
+    suffix: str
 
 
 def probability(span: Span) -> float:
+    """1 of spans whose component does not tell it."""
     return round(span._.crf_prob, 6) if span._.crf_prob is not None else 1.0
 
 
@@ -54,6 +56,16 @@ def _prodigy(found: Annotated) -> str:
         for span in found.spans
     ]
     return _line({**found.fields, "text": found.doc.text, "tokens": tokens, "spans": spans})
+
+
+def _spans(found: Annotated) -> str:
+    """As little as says it all, with categories of the text if it has any."""
+    spans = [
+        {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": probability(span)}
+        for span in found.spans
+    ]
+    cats = {"cats": found.doc.cats} if found.doc.cats else {}
+    return _line({**found.fields, "text": found.doc.text, "spans": spans, **cats})
 
 
 def _doccano(found: Annotated) -> str:
@@ -125,16 +137,18 @@ def _join_docs(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
 
 
 WRITERS = {
-    "prodigy": Writer(_prodigy, _join_lines),
-    "doccano": Writer(_doccano, _join_lines),
-    "labelstudio": Writer(_labelstudio, _join_list),
-    "conll": Writer(_conll, _join_lines),
-    "spacy": Writer(_spacy, _join_docs),
+    "prodigy": Writer(_prodigy, _join_lines, ".jsonl"),
+    "spans": Writer(_spans, _join_lines, ".jsonl"),
+    "doccano": Writer(_doccano, _join_lines, ".jsonl"),
+    "labelstudio": Writer(_labelstudio, _join_list, ".json"),
+    "conll": Writer(_conll, _join_lines, ".conll"),
+    "spacy": Writer(_spacy, _join_docs, ".spacy"),
 }
 WITHOUT_SPANS = ("conll", "spacy")  # formats that hold tags of tokens too
 
 
 def check_spans(format_: str, doc: Doc) -> None:
     """RAISES (ValueError): CRF874 if the format takes spans, and the pipeline finds tags of tokens only."""
-    if format_ not in WITHOUT_SPANS and len(doc) and not doc.has_annotation("ENT_IOB"):
+    has_any = doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
+    if format_ not in WITHOUT_SPANS and len(doc) and not has_any:
         raise ValueError(Errors.CRF874.format(format=format_, known=" or ".join(WITHOUT_SPANS)))

@@ -1,0 +1,255 @@
+"""Archives that a pipeline annotates: many texts, in parts, by several workers. See `distributed`.
+
+A worker loads the pipeline by its path, reads a part, annotates it and writes it to a file of the part's number; a text that
+can't be read or annotated is told beside it and left out. In the end all that went wrong is in one file.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import spacy
+from spacy.util import get_package_path
+
+from .. import __version__
+from ..distributed.executors import Executor
+from ..distributed.parts import PARQUET, Part, is_parquet, lines, opened_parquet, plan
+from ..distributed.target import Manifest, Target
+from ..errors import Errors
+from .annotation import Options, Record, certain_pipes, records, without_annotation
+from .formats.source import read_lines
+from .formats.writers import WRITERS
+from .main import load_pipeline
+from .raw_texts import Item, item_of_line
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ERRORS = "errors.jsonl"
+_TEXTS = 512  # that are annotated at a time; where one of them fails, each of them is
+_ROW = "row"  # of a table, as it goes to the record and back
+Told = Callable[["Finished", int, int], Any]  # told what is finished, bytes done and bytes in all
+
+
+class Placed(NamedTuple):
+    place: str
+    item: Item
+
+
+class Job(NamedTuple):
+    """What a worker has to know.
+
+    model (str), code (str): As of every command. target (str): The folder. strict (bool): Whether a text that can't be
+    annotated ends the work.
+    """
+
+    model: str
+    code: Optional[str]
+    target: str
+    options: Options
+    component: Optional[str]
+    strict: bool
+
+
+class Finished(NamedTuple):
+    """A part, or several. errors (list): Which texts could not be read or annotated, and why."""
+
+    texts: int
+    spans: int
+    doubtful: int
+    errors: list[tuple[str, str]]
+
+    def plus(self, other: "Finished") -> "Finished":
+        return Finished(*(one + more for one, more in zip(self, other)))
+
+
+def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: int, told: Told) -> Finished:
+    """Annotates what is not done yet, and lists what went wrong.
+
+    part_bytes (int): How large a part is to be: what is lost if a worker dies.
+    RAISES (ValueError): With a code, if the source, the target or a worker can't do it; and CRF718 if there are no texts.
+    """
+    parts, files, sizes = plan(source, part_bytes)
+    head = {
+        "files": files,
+        "part_bytes": part_bytes,
+        "model": fingerprint(job.model),
+        "code": Path(job.code).read_text(encoding="utf8") if job.code else None,
+        "options": [*job.options, job.component],
+        "versions": [__version__, spacy.__version__],
+    }
+    target = Target(job.target)
+    manifest = Manifest(target, head)
+    total, done, size = Finished(0, 0, 0, []), 0, sum(sizes)
+    for number, entry in manifest.done.items():
+        total, done = total.plus(Finished(**entry)), done + sizes[number]
+    told(total, done, size)
+    try:
+        left = [part for part in parts if part.number not in manifest.done]
+        for part, finished in executor.run(partial(_Annotator, job), left):
+            manifest.enter(part.number, finished._asdict())
+            total, done = total.plus(finished), done + sizes[part.number]
+            told(total, done, size)
+    finally:
+        manifest.write()
+        target.sweep()
+    if not total.texts and not total.errors:
+        raise ValueError(Errors.CRF718)
+    if total.errors:
+        lines_of_errors = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
+        target.write(ERRORS, "".join(f"{line}\n" for line in lines_of_errors).encode("ascii"))
+    return total
+
+
+def fingerprint(model: str) -> str:
+    """Of a pipeline, by what its files hold. RAISES (ValueError): CRF715 if there is none."""
+    folder = Path(model) if Path(model).exists() else None
+    try:
+        folder = folder or get_package_path(model)
+    except ImportError as error:
+        raise ValueError(Errors.CRF715.format(model=model, reason=error)) from None
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+class _Annotator:
+    """What a worker does with a part."""
+
+    def __init__(self, job: Job):
+        self._job = job
+        self._nlp = load_pipeline(job.model, Path(job.code) if job.code else None)
+        certain_pipes(self._nlp, job.options, job.component)  # before texts are blamed
+        self._target = Target(job.target)
+
+    def __call__(self, part: Part) -> Finished:
+        errors = _Errors(self._job.strict)
+        with self._nlp.memory_zone():  # of the words of other parts nothing is kept
+            annotate = self._annotate_rows if is_parquet(part.path) else self._annotate_lines
+            found, suffix, content = annotate(part, errors)
+        if not found and len(errors.kept) >= _TEXTS:
+            [place, error], *_ = errors.kept
+            raise ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
+        self._target.write(f"part-{part.number:05}{suffix}", content)
+        return Finished(len(found), sum(r.spans for r in found), sum(r.doubtful for r in found), errors.kept)
+
+    def _annotate_lines(self, part: Part, errors: "_Errors") -> tuple[list[Record], str, bytes]:
+        writer, content = WRITERS[self._job.options.format], io.BytesIO()
+        found = list(self._annotate(_items_of_lines(part, errors), self._job.options, errors))
+        writer.join((record.text for record in found), content, self._nlp.vocab)
+        return found, writer.suffix, content.getvalue()
+
+    def _annotate_rows(self, part: Part, errors: "_Errors") -> tuple[list[Record], str, bytes]:
+        """The rows that could be annotated, with two columns more: "spans" and "cats"."""
+        from pyarrow.parquet import write_table
+
+        with opened_parquet(part.path) as file:
+            table = file.read_row_groups(range(part.begin, part.end))
+        _check_columns(part, table.column_names)
+        items = _items_of_rows(part, table.column("text").to_pylist(), errors)
+        found = list(self._annotate(items, self._job.options._replace(format="spans"), errors))
+        values = [json.loads(record.text) for record in found]
+        table = table.take([value[_ROW] for value in values])
+        for name, type_ in _column_types().items():
+            table = table.append_column(name, _column([value.get(name, []) for value in values], type_))
+        content = io.BytesIO()
+        write_table(table, content)
+        return found, PARQUET, content.getvalue()
+
+    def _annotate(self, items: Iterable[Placed], options: Options, errors: "_Errors") -> Iterator[Record]:
+        """Of some texts at a time; where one can't be annotated, of each of these alone."""
+        items = iter(items)
+        while some := list(islice(items, _TEXTS)):
+            try:
+                found = self._records(some, options)
+            except Exception:  # whatever components raise
+                found = []
+                for placed in some:
+                    with errors.kept_of(placed.place):
+                        found += self._records([placed], options)
+            yield from found
+
+    def _records(self, items: Iterable[Placed], options: Options) -> list[Record]:
+        return list(records(self._nlp, (item for _, item in items), options, self._job.component))
+
+
+class _Errors:
+    """is_strict (bool): Whether the first is raised."""
+
+    def __init__(self, is_strict: bool):
+        self._is_strict = is_strict
+        self.kept: list[tuple[str, str]] = []
+
+    @contextmanager
+    def kept_of(self, place: str) -> Iterator[None]:
+        """RAISES (ValueError): CRF787 with the place, if it is strict."""
+        try:
+            yield
+        except OSError:
+            raise  # it is not the text
+        except Exception as error:
+            if self._is_strict:
+                raise ValueError(Errors.CRF787.format(place=place, error=error)) from error
+            self.kept.append((place, str(error) or type(error).__name__))
+
+
+# ------------------------------------------------------------------------------------------------------------ texts
+
+
+def _items_of_lines(part: Part, errors: _Errors) -> Iterator[Placed]:
+    for place, line in lines(part):
+        item = None
+        with errors.kept_of(place):
+            item = _item_of_line(line, place)
+        if item is not None:
+            yield Placed(place, item)
+
+
+def _item_of_line(line: bytes, place: str) -> Optional[Item]:
+    """None of an empty one. RAISES (ValueError): With the place, if it can't be read."""
+    [(_, text)] = read_lines([line], place)
+    text = text.strip()
+    return without_annotation(item_of_line(text, place), place) if text else None
+
+
+def _items_of_rows(part: Part, texts: list[Any], errors: _Errors) -> Iterator[Placed]:
+    for row, text in enumerate(texts):
+        place = f"{part.place}, row {row + 1}"
+        with errors.kept_of(place):
+            if not isinstance(text, str):
+                raise ValueError(Errors.CRF709.format(place=place))
+        if isinstance(text, str):
+            yield Placed(place, {"text": text, _ROW: row})
+
+
+def _check_columns(part: Part, names: list[str]) -> None:
+    """RAISES (ValueError): CRF784."""
+    missing, taken = {"text"} - {*names}, {*_column_types()} & {*names}
+    if missing or taken:
+        reason = (
+            f"it has a column '{taken.pop()}' already" if taken else f"it has no column 'text', but {', '.join(names)}"
+        )
+        raise ValueError(Errors.CRF784.format(path=part.path, reason=reason))
+
+
+def _column_types() -> dict[str, "pyarrow.DataType"]:
+    import pyarrow
+
+    span = {"start": pyarrow.int64(), "end": pyarrow.int64(), "label": pyarrow.string(), "prob": pyarrow.float64()}
+    return {"spans": pyarrow.list_(pyarrow.struct(span)), "cats": pyarrow.map_(pyarrow.string(), pyarrow.float64())}
+
+
+def _column(values: list[Any], type_: "pyarrow.DataType") -> "pyarrow.Array":
+    import pyarrow
+
+    return pyarrow.array([[*value.items()] if isinstance(value, dict) else value for value in values], type=type_)

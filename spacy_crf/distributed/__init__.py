@@ -1,0 +1,1 @@
+"""Work that processes share, on one machine or on the machines of a cluster."""

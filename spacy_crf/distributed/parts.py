@@ -1,0 +1,107 @@
+"""A corpus of files, cut into parts that workers read each for itself: lines of text files, or row groups of Parquet.
+
+Files are named as fsspec takes them: paths, or `s3://…`, `gs://…` and others whose packages are installed.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import fsspec
+
+from ..errors import Errors
+
+LINES = (".jsonl", ".ndjson", ".txt")
+PARQUET = ".parquet"
+# What tells that a file is another than before, where its file system knows it
+_STAMPS = ("size", "mtime", "ETag", "etag", "md5Hash", "generation", "LastModified")
+
+
+class Part(NamedTuple):
+    """number (int): From 0 on, in the order of the corpus. begin, end (int): Of the bytes in which its lines begin, or of its
+    row groups."""
+
+    number: int
+    path: str
+    begin: int
+    end: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}, {'row groups' if is_parquet(self.path) else 'bytes'} {self.begin} to {self.end}"
+
+
+class Plan(NamedTuple):
+    """files (dict): What tells that they are the same: equal for equal files. sizes (list): Bytes of each part."""
+
+    parts: list[Part]
+    files: dict[str, list[str]]
+    sizes: list[int]
+
+
+def plan(source: str, part_bytes: int) -> Plan:
+    """Cuts a file, or all that have text or Parquet below a folder, in the order of their names.
+
+    RAISES (ValueError): CRF784 if there are none, or what is there can't be read. (FileNotFoundError): If there is no such path.
+    """
+    system, root = fsspec.core.url_to_fs(source)
+    paths = sorted(path for path in system.find(root) if path.endswith((*LINES, PARQUET))) or [root]
+    if not system.exists(root):
+        raise FileNotFoundError(2, "No such file or directory", source)
+    if system.isdir(root) and paths == [root]:
+        raise ValueError(
+            Errors.CRF784.format(path=source, reason=f"it has no file that ends with {', '.join(LINES)} or {PARQUET}")
+        )
+    parts: list[Part] = []
+    sizes: list[int] = []
+    files = {}
+    for path in paths:
+        name, info = system.unstrip_protocol(path), system.info(path)
+        files[name] = [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None]
+        for begin, end, size in _cut(name, info["size"], part_bytes):
+            parts.append(Part(len(parts), name, begin, end))
+            sizes.append(size)
+    return Plan(parts, files, sizes)
+
+
+def is_parquet(path: str) -> bool:
+    return path.endswith(PARQUET)
+
+
+def _cut(path: str, size: int, part_bytes: int) -> Iterator[tuple[int, int, int]]:
+    if not is_parquet(path):
+        for begin in range(0, size, part_bytes):
+            yield begin, min(begin + part_bytes, size), min(part_bytes, size - begin)
+        return
+    with opened_parquet(path) as file:
+        begin, together = 0, 0
+        for n in range(file.num_row_groups):
+            together += file.metadata.row_group(n).total_byte_size
+            if together >= part_bytes or n == file.num_row_groups - 1:
+                yield begin, n + 1, together
+                begin, together = n + 1, 0
+
+
+def lines(part: Part) -> Iterator[tuple[str, bytes]]:
+    """The lines of a part, each with its place."""
+    with fsspec.open(part.path, "rb") as file:
+        at = part.begin
+        if at:  # the line that goes on here is of the part before
+            file.seek(at - 1)
+            at += len(file.readline()) - 1
+        while at < part.end and (line := file.readline()):
+            yield f"{part.path}, byte {at}", line
+            at += len(line)
+
+
+def opened_parquet(path: str) -> Any:
+    """RAISES (ImportError): CRF785 without pyarrow. (ValueError): CRF784 if it can't be read."""
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ImportError(Errors.CRF785.format(path=path, reason=error)) from None
+    system, name = fsspec.core.url_to_fs(path)
+    try:
+        return ParquetFile(name, filesystem=system)
+    except ArrowInvalid as error:
+        raise ValueError(Errors.CRF784.format(path=path, reason=error)) from error

@@ -1,0 +1,379 @@
+"""``python -m spacy crf annotate --workers``: archives in parts, by workers that may die, each text exactly once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+import spacy
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from spacy_crf import __version__
+from spacy_crf.cli import app
+from spacy_crf.cli.annotate_parts import ERRORS, Job, annotate_parts
+from spacy_crf.cli.annotation import Options
+from spacy_crf.distributed.executors import Processes, check_versions
+from spacy_crf.distributed.parts import lines, plan
+from spacy_crf.distributed.target import MANIFEST
+
+from .test_probabilities import trained
+
+pytestmark = pytest.mark.issue(18)
+SPANS = Options("spans", False, 0.0)
+TEXTS = [f"Ann Lee lives in New York {n} ." if n % 3 else f"Nobody 😀 came {n} ." for n in range(40)]
+
+
+class Here:
+    """An executor that does everything in this process, and is stopped after some tasks."""
+
+    def __init__(self, stops_after=None):
+        self._stops_after = stops_after
+
+    def run(self, make, tasks):
+        work = make()
+        for n, task in enumerate(tasks):
+            if n == self._stops_after:
+                raise KeyboardInterrupt
+            yield task, work(task)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Do not change."""
+    folder = tmp_path_factory.mktemp("parts") / "model"
+    trained().to_disk(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": text, "id": n}) + "\n" for n, text in enumerate(TEXTS)), encoding="utf8"
+    )
+    return str(path)
+
+
+def annotated(model, source, target, executor=None, *, size=300, strict=False, options=SPANS):
+    told = []
+    job = Job(model, None, str(target), options, None, strict)
+    found = annotate_parts(job, source, executor or Here(), size, lambda *args: told.append(args))
+    assert told[-1][1:] == (told[-1][2], told[-1][2])
+    return found
+
+
+def parts_of(target, suffix=".jsonl"):
+    return sorted(Path(target).glob(f"part-*{suffix}"))
+
+
+def records_of(target):
+    return [json.loads(line) for path in parts_of(target) for line in path.read_text(encoding="utf8").splitlines()]
+
+
+@given(
+    texts=st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=8), max_size=12),
+    ends=st.booleans(),
+    size=st.integers(1, 40),
+)
+def test_parts_have_each_line_once(tmp_path_factory, texts, ends, size):
+    path = tmp_path_factory.mktemp("lines") / "some.txt"
+    content = "\n".join(texts) + ("\n" if ends else "")
+    path.write_bytes(content.encode("utf8"))
+    found = [line for part in plan(str(path), size).parts for _, line in lines(part)]
+    assert b"".join(found) == content.encode("utf8")
+    assert all(line.count(b"\n") <= 1 for line in found)
+
+
+def test_parts_together_are_what_one_process_finds(model, source, tmp_path):
+    found = annotated(model, source, tmp_path / "out")
+    assert len(parts_of(tmp_path / "out")) > 3
+    nlp = spacy.load(model)
+    nlp.get_pipe("crf_ner").cfg["confidence"] = True
+    expected = [
+        {
+            "text": doc.text,
+            "id": n,
+            "spans": [
+                {
+                    "start": e.start_char,
+                    "end": e.end_char,
+                    "label": e.label_,
+                    "prob": pytest.approx(e._.crf_prob, abs=1e-6),
+                }
+                for e in doc.ents
+            ],
+        }
+        for n, doc in enumerate(nlp.pipe(TEXTS))
+    ]
+    assert records_of(tmp_path / "out") == expected
+    assert found.texts == len(TEXTS) and found.spans == sum(len(record["spans"]) for record in expected) > 0
+    assert not (tmp_path / "out" / ERRORS).exists()
+
+
+@pytest.mark.parametrize("stops_after", [0, 1, 3])
+def test_what_was_stopped_goes_on(model, source, tmp_path, stops_after):
+    whole, target = tmp_path / "whole", tmp_path / "out"
+    annotated(model, source, whole)
+    with pytest.raises(KeyboardInterrupt):
+        annotated(model, source, target, Here(stops_after))
+    assert len(parts_of(target)) == stops_after
+    (target / "part-00002.jsonl.123.tmp").write_text("half a li")  # of a worker that was killed
+    before = {path: path.stat().st_mtime_ns for path in parts_of(target)}
+    (target / "manifest.jsonl.123.tmp").write_text("{")
+    annotated(model, source, target)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert records_of(target) == records_of(whole)
+    assert sorted(os.listdir(target)) == sorted(os.listdir(whole))
+
+
+def test_work_goes_on_with_the_same_only(model, source, tmp_path):
+    target = tmp_path / "out"
+    annotated(model, source, target)
+    with pytest.raises(ValueError, match=r"CRF786.*options"):
+        annotated(model, source, target, options=Options("spans", False, 0.5))
+    with pytest.raises(ValueError, match=r"CRF786.*part_bytes"):
+        annotated(model, source, target, size=500)
+    with Path(source).open("a", encoding="utf8") as file:
+        file.write('{"text": "One more ."}\n')
+    with pytest.raises(ValueError, match=r"CRF786.*files"):
+        annotated(model, source, target)
+    (target / MANIFEST).write_text("{", encoding="utf8")
+    with pytest.raises(ValueError, match=r"CRF786.*manifest"):
+        annotated(model, source, target)
+    (target / MANIFEST).unlink()
+    with pytest.raises(ValueError, match=r"CRF786.*other files"):
+        annotated(model, source, target)
+
+
+def test_texts_that_cannot_be_annotated_are_told_and_left_out(model, tmp_path):
+    source = tmp_path / "texts.txt"
+    lines = [
+        b"Ann Lee left .",
+        b'{"text": 3}',
+        b"\xff\xfe",
+        b"",
+        b"x" * 1_000_001,
+        b'{"text": "Bob", "spans": [[0, 3, "PER"]]}',
+    ]
+    source.write_bytes(b"\n".join([*lines, b"Bob Lee came ."]))
+    found = annotated(model, str(source), tmp_path / "out", size=1 << 21)
+    assert [record["text"] for record in records_of(tmp_path / "out")] == ["Ann Lee left .", "Bob Lee came ."]
+    errors = [json.loads(line) for line in (tmp_path / "out" / ERRORS).read_text().splitlines()]
+    assert len(errors) == len(found.errors) == 4
+    assert {code for code in ("CRF709", "CRF701", "E088", "CRF873") for error in errors if code in error["error"]} == {
+        "CRF709",
+        "CRF701",
+        "E088",
+        "CRF873",
+    }
+    assert all(error["place"].startswith(source.as_uri()) and ", byte " in error["place"] for error in errors)
+    with pytest.raises(ValueError, match=r"CRF787.*byte 15"):
+        annotated(model, str(source), tmp_path / "strict", size=1 << 21, strict=True)
+    assert parts_of(tmp_path / "strict") == []
+
+
+def test_any_pipeline_annotates(tmp_path):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("entity_ruler").add_patterns([{"label": "GPE", "pattern": "Rome"}])
+    nlp.to_disk(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("In Rome .\n")
+    annotated(str(tmp_path / "model"), str(tmp_path / "texts.txt"), tmp_path / "out")
+    assert records_of(tmp_path / "out") == [
+        {"text": "In Rome .", "spans": [{"start": 3, "end": 7, "label": "GPE", "prob": 1.0}]}
+    ]
+    with pytest.raises(ValueError, match=r"CRF710"):
+        annotated(
+            str(tmp_path / "model"), str(tmp_path / "texts.txt"), tmp_path / "b", options=Options("spans", False, 0.5)
+        )
+
+
+def test_a_full_disk_leaves_nothing_half(model, source, tmp_path, monkeypatch):
+    import fsspec.implementations.local as local
+
+    def full(self, *args):
+        raise OSError(28, "No space left on device")
+
+    target = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        annotated(model, source, target, Here(stops_after=2))
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    with monkeypatch.context() as patched:
+        patched.setattr(local.LocalFileOpener, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            annotated(model, source, target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    annotated(model, source, target)
+    assert [record["id"] for record in records_of(target)] == [*range(len(TEXTS))]
+
+
+def test_files_of_a_folder_in_the_order_of_their_names(model, tmp_path):
+    folder = tmp_path / "texts"
+    (folder / "b").mkdir(parents=True)
+    (folder / "b" / "one.txt").write_text("second .\n")
+    (folder / "a.jsonl").write_text('{"text": "first ."}\n')
+    (folder / "c.pdf").write_text("no text")
+    annotated(model, str(folder), tmp_path / "out")
+    assert [record["text"] for record in records_of(tmp_path / "out")] == ["first .", "second ."]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match=r"CRF784"):
+        plan(str(empty), 1)
+    with pytest.raises(FileNotFoundError):
+        plan(str(tmp_path / "missing"), 1)
+
+
+def test_texts_and_results_may_be_elsewhere(model, source, tmp_path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/archive/texts.jsonl", Path(source).read_bytes())
+    annotated(model, "memory://archive", "memory://found")
+    annotated(model, source, tmp_path / "out")
+    found = b"".join(memory.cat_file(path) for path in sorted(memory.glob("/found/part-*")))
+    assert found == b"".join(path.read_bytes() for path in parts_of(tmp_path / "out"))
+    memory.rm("/archive", recursive=True)
+    memory.rm("/found", recursive=True)
+
+
+def test_a_part_of_which_nothing_can_be_annotated_ends_the_work(tmp_path):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.to_disk(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("Rome .\n" * 512)
+    with pytest.raises(ValueError, match=r"CRF779.*CRF874"):
+        annotated(str(tmp_path / "model"), str(tmp_path / "texts.txt"), tmp_path / "out", size=1 << 20)
+
+
+# ---------------------------------------------------------------------------------------------------------- executors
+
+
+def maker(folder, deaths=0, error=None):
+    """Doubles numbers; the first workers that get a 3 are killed."""
+
+    def work(number):
+        if number == 3:
+            died = len(os.listdir(folder))
+            if died < deaths:
+                (folder / str(died)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if error:
+                raise error
+        return 2 * number
+
+    return work
+
+
+def doubled(numbers):
+    return [(number, 2 * number) for number in numbers]
+
+
+def test_the_task_of_a_worker_that_died_is_done_again(tmp_path):
+    assert sorted(Processes(2).run(partial(maker, tmp_path, 2), range(8))) == doubled(range(8))
+    assert list(Processes(2).run(partial(maker, tmp_path), [])) == []
+
+
+def test_what_a_task_raises_is_raised(tmp_path):
+    with pytest.raises(OSError, match="No space") as raised:
+        list(Processes(2).run(partial(maker, tmp_path, error=OSError(28, "No space", "there")), range(8)))
+    assert raised.value.filename == "there"
+
+
+def test_a_task_that_kills_workers_ends_the_work(tmp_path):
+    with pytest.raises(ValueError, match=r"CRF780.*\b3\b"):
+        list(Processes(2).run(partial(maker, tmp_path, 9), [3]))
+
+
+def test_workers_of_other_versions_are_refused():
+    check_versions({"spacy_crf": __version__, "spacy": spacy.__version__})
+    with pytest.raises(ValueError, match=r"CRF783.*0\.0\.1"):
+        check_versions({"spacy_crf": "0.0.1", "spacy": spacy.__version__})
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+
+
+def run(*args):
+    result = CliRunner().invoke(app, ["annotate", *map(str, args)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_the_command_says_what_it_did(model, source, tmp_path):
+    code, output = run(model, source, tmp_path / "out", "--workers", 2, "--part-size", 0.001)
+    assert code == 0 and "40 texts" in output
+    assert [record["id"] for record in records_of(tmp_path / "out")] == [*range(len(TEXTS))]
+    for wrong, expected in {
+        ("--strict",): "CRF788",
+        ("--executor", "ray"): "CRF788",
+        ("--workers", "2", "--sort", "uncertainty"): "CRF789",
+        ("--workers", "2", "--part-size", "1"): "CRF786",
+    }.items():
+        code, output = run(model, source, tmp_path / "out", *wrong)
+        assert code == 1 and expected in output
+    assert run(tmp_path / "missing", source, tmp_path / "b", "--workers", 1)[0] == 1
+    assert run(model, tmp_path / "missing", tmp_path / "b", "--workers", 1)[0] == 1
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.slow
+def test_killed_at_random_each_text_is_annotated_once(model, tmp_path):
+    """The driver, its workers or all of them; then the same command again."""
+    texts = [f"Ann Lee met Bob in New York at {n} ." for n in range(20_000)]
+    source, target = tmp_path / "texts.txt", tmp_path / "out"
+    source.write_text("".join(f"{text}\n" for text in texts))
+    command = [sys.executable, "-m", "spacy", "crf", "annotate", model, str(source), str(target)]
+    command += ["--workers", "2", "--part-size", "0.01"]
+    generator = random.Random(0)
+    for _ in range(8):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        time.sleep(generator.uniform(2, 5))
+        if generator.random() < 0.5:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [record["text"] for record in records_of(target)] == texts
+    assert not [name for name in os.listdir(target) if name.endswith(".tmp")]
+
+
+# ----------------------------------------------------------------------------------------------------------- Parquet
+
+
+def test_rows_of_parquet_get_columns(model, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"id": range(40), "when": [datetime(2026, 1, 1)] * 40, "text": [*TEXTS[:39], None]})
+    parquet.write_table(table, tmp_path / "texts.parquet", row_group_size=7)
+    found = annotated(model, str(tmp_path / "texts.parquet"), tmp_path / "out", size=1)
+    paths = parts_of(tmp_path / "out", ".parquet")
+    assert len(paths) == 6 and found.texts == 39
+    assert [place for place, _ in found.errors] == [
+        f"{(tmp_path / 'texts.parquet').as_uri()}, row groups 5 to 6, row 5"
+    ]
+    written = pyarrow.concat_tables(map(parquet.read_table, paths))
+    assert written.select(["id", "when", "text"]) == table.slice(0, 39)
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:39]))
+    annotated(model, str(tmp_path / "lines.jsonl"), tmp_path / "lines")
+    expected = [record["spans"] for record in records_of(tmp_path / "lines")]
+    assert written.column("spans").to_pylist() == expected and any(expected)
+    for wrong in (table.drop_columns("text"), written):
+        parquet.write_table(wrong, tmp_path / "wrong.parquet")
+        with pytest.raises(ValueError, match=r"CRF784.*column"):
+            annotated(model, str(tmp_path / "wrong.parquet"), tmp_path / f"wrong{wrong.num_columns}")
+    (tmp_path / "broken.parquet").write_text("no table")
+    with pytest.raises(ValueError, match=r"CRF784.*broken"):
+        annotated(model, str(tmp_path / "broken.parquet"), tmp_path / "broken")
