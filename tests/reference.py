@@ -1,6 +1,6 @@
 """The definition of what the kernels compute: every path of a small problem, one after the other, in plain Python."""
 
-import itertools
+import functools
 import math
 
 import numpy as np
@@ -32,14 +32,29 @@ def path_score(scores, begin, end, path):
 
 def paths(scores, begin, end, clamp=None):
     """All (score, path) that are allowed, best first; among equals the lower last state, then the one before it."""
-    size = np.shape(scores.emissions)[1]
     found = []
-    for path in itertools.product(range(size), repeat=end - begin):
-        if clamp is None or all(clamp[t, state] for t, state in zip(range(begin, end), path)):
-            score = path_score(scores, begin, end, path)
-            if score > -math.inf:
-                found.append((score, path))
+    for path in possible_paths(scores, begin, end, clamp):
+        score = path_score(scores, begin, end, path)
+        if score > -math.inf:
+            found.append((score, path))
     return sorted(found, key=lambda item: (-item[0], item[1][::-1]))
+
+
+def possible_paths(scores, begin, end, clamp=None):
+    """All paths, but for those of which a beginning is forbidden already."""
+    size = np.shape(scores.emissions)[1]
+    found = [()]
+    for t in range(begin, end):
+        allowed = np.asarray(scores.emissions[t]) > -np.inf
+        if clamp is not None:
+            allowed = allowed & clamp[t]
+        states = np.flatnonzero(allowed).tolist()
+        if t == begin:
+            found = [(state,) for state in states]
+        else:
+            steps = [[j for j in states if transition(scores, t, i, j) > -math.inf] for i in range(size)]
+            found = [(*path, state) for path in found for state in steps[path[-1]]]
+    return found
 
 
 def log_sum(terms):
@@ -125,17 +140,21 @@ def listed_number(scores, begin, end):
     return None
 
 
-def segment_uses(scores, segments):
-    """Index of each score that a segmentation uses, as (field, index)."""
-    for n, (begin, end, state) in enumerate(segments):
-        yield "begins", (begin, state)
-        yield "ends", (end - 1, state)
-        yield "lengths", (end - begin - 1, state)
-        for t in range(begin, end):
-            yield "tokens", (t, state)
-        listed = listed_number(scores, begin, end)
-        if listed is not None:
-            yield "spans", (listed, state)
+def uses_of_segment(scores, begin, end, state):
+    """Index of each score that a segment uses wherever it stands, as (field, index)."""
+    yield "begins", (begin, state)
+    yield "ends", (end - 1, state)
+    yield "lengths", (end - begin - 1, state)
+    for t in range(begin, end):
+        yield "tokens", (t, state)
+    listed = listed_number(scores, begin, end)
+    if listed is not None:
+        yield "spans", (listed, state)
+
+
+def uses_between_segments(scores, segments):
+    """Index of each score that a segmentation uses by the order of its states, as (field, index)."""
+    for n, (begin, _, state) in enumerate(segments):
         if n == 0:
             yield "first", (state,)
         else:
@@ -143,6 +162,13 @@ def segment_uses(scores, segments):
             yield "transitions", arc if np.ndim(scores.transitions) == 2 else (begin, *arc)
     if segments:
         yield "last", (segments[-1][2],)
+
+
+def segment_uses(scores, segments):
+    """Index of each score that a segmentation uses, as (field, index)."""
+    for segment in segments:
+        yield from uses_of_segment(scores, *segment)
+    yield from uses_between_segments(scores, segments)
 
 
 def segments_allowed(clamp, segments, opening):
@@ -162,9 +188,18 @@ def segment_paths(scores, begin, end, clamp=None):
     segment, then the same of the one before."""
     longest, size = np.shape(scores.lengths)
     found = []
+
+    @functools.cache
+    def alone(segment):
+        if not segments_allowed(clamp, [segment], begin):
+            return -math.inf
+        return sum(float(getattr(scores, name)[index]) for name, index in uses_of_segment(scores, *segment))
+
     for segments in segmentations(begin, end, longest, size):
-        if segments_allowed(clamp, segments, begin):
-            score = sum(float(getattr(scores, name)[index]) for name, index in segment_uses(scores, segments))
+        score = sum(map(alone, segments))
+        if score > -math.inf:
+            between = uses_between_segments(scores, segments)
+            score += sum(float(getattr(scores, name)[index]) for name, index in between)
             if score > -math.inf:
                 found.append((score, segments))
     return sorted(found, key=lambda item: (-item[0], [(state, e - b) for b, e, state in item[1][::-1]]))
