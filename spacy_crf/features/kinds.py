@@ -95,7 +95,7 @@ class KindBuilder:
             known = found >= 0
             tokens.append(np.broadcast_to(token[seen], found.shape)[known])
             rows.append(found[known])
-        items = _with_features(batch.items, np.concatenate(tokens), np.concatenate(rows))
+        items = with_features(batch.items, np.concatenate(tokens), np.concatenate(rows))
         renumbered = [numbers[kinds] if n == number else others for n, others in enumerate(batch.kinds)]
         return batch._replace(kinds=renumbered, items=items)
 
@@ -190,7 +190,7 @@ class _Windows:
         return KindFeatures(np.array(offsets, dtype=np.int64), rows)
 
 
-def _with_features(features: TokenFeatures, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> TokenFeatures:
+def with_features(features: TokenFeatures, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> TokenFeatures:
     """Some more features, of value 1, for these tokens."""
     size = len(features.starts) - 1
     tokens = np.concatenate([np.repeat(np.arange(size), np.diff(features.starts)), tokens])

@@ -157,6 +157,49 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
 
 
 @kernel
+def add_listed(first_slots, starts, slot_columns, slots, scores):
+    """``add_references`` for features that come as compressed rows: of token t those from starts[t] to starts[t + 1].
+
+    first_slots (int[N]): Where the row of each begins, -1 for none, starts (int64[T + 1]), scores (float64[T, C])
+    """
+    n_columns = scores.shape[1]
+    for t in range(len(starts) - 1):
+        for n in range(starts[t], starts[t + 1]):
+            at = first_slots[n]
+            if at >= 0:
+                column = slot_columns[at]
+                if column == n_columns:
+                    for c in range(n_columns):
+                        scores[t, c] += slots[at + c]
+                else:
+                    while column >= 0:
+                        scores[t, column] += slots[at]
+                        at += 1
+                        column = slot_columns[at]
+                    scores[t, -1 - column] += slots[at]
+
+
+@kernel
+def scatter_listed(first_slots, starts, slot_columns, d_scores, part, mask, d_slots):
+    """The gradient of ``add_listed`` for slots of one part, see ``scatter_references``."""
+    n_columns = d_scores.shape[1]
+    for t in range(len(starts) - 1):
+        for n in range(starts[t], starts[t + 1]):
+            at = first_slots[n]
+            if at >= 0 and (at >> _SHARED) & mask == part:
+                column = slot_columns[at]
+                if column == n_columns:
+                    for c in range(n_columns):
+                        d_slots[at + c] += d_scores[t, c]
+                else:
+                    while column >= 0:
+                        d_slots[at] += d_scores[t, column]
+                        at += 1
+                        column = slot_columns[at]
+                    d_slots[at] += d_scores[t, -1 - column]
+
+
+@kernel
 def add_kind_rows(kinds, starts, reach, first, table, scores):
     """scores[position + first + o] += table[kind at position, o], for all positions and the O tokens that each is seen from.
 

@@ -1,7 +1,7 @@
 """Scores of a fixed corpus, made many times: batch by batch, for the layers of a model with sparse features."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
-from ..features.kinds import CorpusTokens, KindBuilder
+from ..features.kinds import CorpusTokens, KindBuilder, with_features
 from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
 from .cliques import CliqueRole, TieCorpus
@@ -26,6 +26,8 @@ _BLOCK, _SCORES = 1 << 13, 1 << 18
 # Windows that occur less often than this times the number of tags have no table of their scores, a row of which is as long as
 # all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and with many tags it saves much memory.
 _OFTEN = 0.1
+# Templates that have weights at fewer tokens than this are listed token by token
+_SPARSE = 0.5
 # Below this are the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
 # Items lie beside the templates where no more than this times their number has to be kept for it
@@ -188,8 +190,7 @@ class EmissionCorpus(Corpus):
             blocks = [*map(items_side_by_side, blocks)]
         states = self.features.states
         self.kinds = [KindRows(kinds, states, self.features.reader.reach) for kinds in shared]
-        # From here on the rest says where the weights of its features begin
-        self.blocks = [block._replace(rest=states.first_slots(block.rest)) for block in blocks]
+        self.blocks = [_by_slots(block, states.first_slots) for block in blocks]
         del self._builder, self._blocks
         if self.vectors is not None:
             self.vectors.finish()
@@ -204,8 +205,7 @@ class EmissionCorpus(Corpus):
         for rows in self.kinds:
             rows.move(states, places)
         for number, block in enumerate(self.blocks):
-            rest, items = _with_any(places[block.rest]), self._with_weights("states", block.items)
-            self.blocks[number] = block._replace(rest=rest, items=items)
+            self.blocks[number] = _less(_by_slots(block, places.__getitem__), self.features.states)
         self.pairs = [pairs and self._with_weights("transitions", pairs) for pairs in self.pairs]
 
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
@@ -234,9 +234,25 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
     return block._replace(rest=np.vstack([block.rest, beside]), items=none)
 
 
-def _with_any(first_slots: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Of templates (int[M, N]) those of which some feature has weights."""
-    return np.ascontiguousarray(first_slots[(first_slots >= 0).any(axis=1)])
+def _by_slots(block: CorpusTokens, first_slots: Callable[[NDArray], NDArray[np.integer]]) -> CorpusTokens:
+    """With where the weights of features begin in place of their rows, but for those of items with values."""
+    items = block.items
+    if items.values is None:
+        items = items._replace(rows=first_slots(items.rows))
+    return block._replace(rest=first_slots(block.rest), items=items)
+
+
+def _less(block: CorpusTokens, states: Table) -> CorpusTokens:
+    """Without the features that have no weights, as far as that makes a pass shorter."""
+    rest, items = block.rest, block.items
+    if items.values is not None:
+        return block._replace(rest=rest[(rest >= 0).any(axis=1)], items=states.with_weights(items))
+    few = (rest >= 0).mean(axis=1) < _SPARSE
+    tokens, template = np.nonzero(rest[few].T >= 0)
+    items = with_features(items, tokens, rest[few][template, tokens])
+    [kept] = np.nonzero(items.rows >= 0)
+    starts = np.searchsorted(kept, items.starts).astype(np.int64)
+    return block._replace(rest=rest[~few], items=TokenFeatures(items.rows[kept], None, starts))
 
 
 class EmissionPass(Pass):
@@ -259,7 +275,10 @@ class EmissionPass(Pass):
         self._states.add_references(rest, self._slots["states"], scores["scores"])
         if self._vectors is not None:
             self._vectors.add_scores(number, self._of_words, scores["scores"])
-        self._features.add_scores("states", items, self._slots, scores)
+        if items.values is None:
+            self._states.add_listed(items, self._slots["states"], scores["scores"])
+        else:
+            self._states.add_scores(items, self._slots["states"], scores["scores"])
         if self._corpus.pairs[number] is not None:
             self._features.add_scores("transitions", self._corpus.pairs[number], self._slots, scores)
         return self._features.output(scores, starts, None)
@@ -273,7 +292,10 @@ class EmissionPass(Pass):
                 for rows, of_tokens, d_table in zip(self._corpus.kinds, kinds, self._d_tables):
                     rows.scatter(of_tokens, starts, d.scores, d_table, part=part)
                 self._states.scatter_references(rest, d.scores, self._d_slots, part=part)
-                self._states.scatter(items, d.scores, gradients["states"], part=part)
+                if items.values is None:
+                    self._states.scatter_listed(items, d.scores, self._d_slots, part=part)
+                else:
+                    self._states.scatter(items, d.scores, gradients["states"], part=part)
                 if self._vectors is not None:
                     self._vectors.scatter(number, d.scores, self._d_words, part=part)
                 if pairs is not None:

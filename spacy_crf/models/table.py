@@ -24,11 +24,13 @@ from ..features.segments import SpanIndexBuilder
 from ..inference.threads import run_chunks
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..kernels.sparse_rows import (
+    add_listed,
     add_references,
     add_rows,
     add_scores,
     lay_out_slots,
     scatter_gradient,
+    scatter_listed,
     scatter_references,
 )
 from ..types import Floats, TemplateRows, TokenFeatures
@@ -229,6 +231,14 @@ class Table:
         """Adds the gradient of the slots to ``d_slots``."""
         d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
         scatter_references(first_slots, self._slot_columns, d_scores, place, *part, d_slots)
+
+    def add_listed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
+        """`add_scores` for features without values, in place of whose rows stands where their weights begin."""
+        add_listed(features.rows, features.starts, self._slot_columns, slots, scores)
+
+    def scatter_listed(self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, *, part: Part = ALL) -> None:
+        """Adds the gradient of the slots to ``d_slots``."""
+        scatter_listed(features.rows, features.starts, self._slot_columns, d_scores, *part, d_slots)
 
     def zero_slots(self) -> Floats:
         return np.zeros(len(self._slot_columns))

@@ -42,7 +42,10 @@ class KindRows:
 
     def __init__(self, kinds: KindFeatures, rows: Table, reach: int):
         self._sight = Sight.of(kinds.offsets)
-        self._first_slots = {self._sight.place(o): rows.first_slots(of_o) for o, of_o in zip(kinds.offsets, kinds.rows)}
+        self._first_slots = {
+            self._sight.place(offset): np.ascontiguousarray(rows.first_slots(of_offset))
+            for offset, of_offset in zip(kinds.offsets, kinds.rows)
+        }
         self._rows = rows
         self._reach = reach
         self._shape = (kinds.rows[0].shape[1], self._sight.width, rows.n_columns)
