@@ -204,6 +204,19 @@ def test_saved_state_wants_the_same_settings():
         AROW(gamma=1.0).from_bytes(data)
 
 
+@pytest.mark.issue(16)
+def test_strong_regularizers_with_few_sequences_turn_no_weights_round():
+    """Rates were tried at which a single step shrinks weights to less than nothing: -inf became inf."""
+    values = []
+    for optimizer in (LBFGS(l2=10.0, iterations_per_step=100), SGD(l2=10.0, epochs_per_step=100)):
+        nlp, pipe, examples = make_pipe(LogLikelihood())
+        nlp.update(examples[:2], sgd=optimizer)
+        batch, _ = objectives(pipe, examples[:2])
+        weights = batch.weights()
+        values.append(batch.evaluate(weights)[0] + 10.0 * weights @ weights)
+    assert values[1] == pytest.approx(values[0], rel=0.02)
+
+
 @each_component
 @pytest.mark.parametrize("make", [SGD, AdaGrad])
 @pytest.mark.parametrize("l1", [0.0, 0.1])

@@ -107,6 +107,11 @@ class SGD(Regularized):
         def try_rate(eta: float) -> float:
             trial = self._snapshot(run)
             trial.numbers["eta"] = eta
+            decay, rate, offset = self._schedule(trial)
+            if (
+                decay * rate >= offset + trial.count
+            ):  # the first step would leave nothing of the weights, or turn them round
+                return np.inf
             _, place = self._walk_through(pass_, trial, goal)
             after = objective(trial) if place < 0 else np.inf
             return after if np.isfinite(after) else np.inf
@@ -122,7 +127,7 @@ class SGD(Regularized):
                 lower += 1
             if lower >= self.calibration_candidates and factor < 1.0:
                 break
-            if factor > 1.0 and after > best:  # too far: go on below the first rate
+            if factor > 1.0 and (after > best or after == np.inf):  # too far: go on below the first rate
                 eta, factor = self.calibration_eta, 1.0 / self.calibration_rate
             elif factor < 1.0 and after > best and lower > 0:
                 break
