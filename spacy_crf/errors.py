@@ -213,6 +213,14 @@ class Errors(metaclass=_Coded):
         "LatentChain: restarts = {restarts} is not possible with {emissions}: beginnings are compared by the objective, which "
         "needs sums of weights. Set restarts = 1, or take spacy_crf.SparseEmissions.v1."
     )
+    CRF347 = (
+        "Component '{name}': the loss {loss} can't train hidden states, since it asks for the state of each token, and "
+        "annotation only says the tag. Losses that fit: {fitting}."
+    )
+    CRF348 = (
+        "Component '{name}': {optimizer} can't train hidden states, since the dual asks for the state of each token, and "
+        "annotation only says the tag. Optimizers that fit: {fitting}; and thinc's."
+    )
     CRF825 = (
         "Soft labels need a probability for each span: doc.spans['{key}'] of '{text}...' has {n} spans, and scores {found} in "
         "attrs['scores']. Write one number for each span there, as spaCy's spancat does."

@@ -14,6 +14,7 @@ from spacy_crf.inference import labellings
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.state_graph import GraphChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.losses.local import Piecewise, PseudoLikelihood
 from spacy_crf.models.latent_chain import LatentChain
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores, StateGraph
@@ -25,6 +26,18 @@ EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]},
 }
+
+
+COSTS = {"label_weights": {"B": 2.0}, "cost": {"A": {"C": 3.0}}}
+LOSSES = [
+    LogLikelihood(),
+    LogLikelihood(**COSTS),
+    SoftmaxMargin(**COSTS),
+    Perceptron(),
+    MaxMargin(),
+    PseudoLikelihood(),
+    Piecewise(),
+]
 
 
 def latent(hidden=2, emissions=EMISSIONS, **settings):
@@ -290,7 +303,7 @@ def test_entities_that_are_there_are_kept(nlp):
 # ------------------------------------------------------------------------------------------------------------ training
 
 
-@pytest.mark.parametrize("loss", [LogLikelihood(), SoftmaxMargin(), Perceptron(), MaxMargin()], ids=repr)
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_gradients_are_those_of_finite_differences(loss):
     rng, tag_of = np.random.default_rng(5), np.array([0, 0, 1, 1, 1, 2])
     scores = random_chain(rng, 5, tag_of)._replace(starts=np.array([0, 3, 5]))
@@ -394,6 +407,56 @@ def test_impossible_settings(settings, message):
 def test_hidden_states_of_unknown_labels():
     with pytest.raises(ValueError, match=r"CRF345.*PERS.*PER"):
         trained(latent({"PERS": 2}))
+
+
+@pytest.mark.parametrize("loss", ["BesagPseudoLikelihood", "SoftLabels"])
+def test_losses_that_ask_for_states(loss):
+    with pytest.raises(ValueError, match=rf"CRF347.*{loss}.*fit: .*LogLikelihood"):
+        trained(latent(), loss={"@losses": f"spacy_crf.{loss}.v1"})
+    trained(latent(1), loss={"@losses": f"spacy_crf.{loss}.v1"})
+
+
+@pytest.mark.parametrize("optimizer", ["ExponentiatedGradient", "FrankWolfe"])
+def test_optimizers_that_ask_for_states(optimizer):
+    by = {"optimizer": {"@optimizers": f"spacy_crf.{optimizer}.v1"}, "loss": {"@losses": "spacy_crf.MaxMargin.v1"}}
+    with pytest.raises(ValueError, match=rf"CRF348.*{optimizer}.*fit: .*AdaGrad.*thinc"):
+        trained(latent(), **by)
+
+
+@pytest.mark.parametrize(
+    "optimizer, loss",
+    [
+        ("Minibatch", "PseudoLikelihood"),
+        ("ConjugateGradient", "SoftmaxMargin"),
+        ("SGD", "LogLikelihood"),
+        ("AdaGrad", "MaxMargin"),
+        ("AveragedPerceptron", "Perceptron"),
+        ("BatchPerceptron", "MaxMargin"),
+        ("PassiveAggressive", "Perceptron"),
+        ("AROW", "MaxMargin"),
+    ],
+)
+def test_optimizers_learn_through_hidden_states(optimizer, loss):
+    nlp = spacy.blank("en")
+    settings = {"loss": {"@losses": f"spacy_crf.{loss}.v1"}, "optimizer": {"@optimizers": f"spacy_crf.{optimizer}.v1"}}
+    nlp.add_pipe("crf_tagger", config={"model": latent(), **settings})
+    examples = tag_examples(nlp)
+    nlp.initialize(lambda: examples)
+    for _ in range(30):
+        nlp.update(examples)
+    assert nlp.evaluate(examples)["crf_tag_acc"] > 0.8
+
+
+def test_templates_of_transitions_weigh_all_pairs_of_states():
+    features = {**EMISSIONS["features"], "transitions": ["shape[0]"]}
+    nlp = trained(latent(emissions={**EMISSIONS, "features": features}), "crf_tagger", 3)
+    tagger = nlp.get_pipe("crf_tagger")
+    table = tagger.sparse_features.transitions
+    tag_of = tagger.model.attrs["tag_of"]
+    pairs = {tuple(pair) for pair in np.stack(np.divmod(table.pair_columns, len(tag_of))).T.tolist()}
+    tags = {(tag_of[i], tag_of[j]) for i, j in pairs}
+    assert len(pairs) == 4 * len(tags) > 0
+    assert nlp.evaluate(tag_examples(nlp))["crf_tag_acc"] == 1.0
 
 
 def test_other_hidden_states_than_the_saved_ones():

@@ -40,6 +40,8 @@ class LabelledLoss:
     smooth: ClassVar[bool] = True  # whether it has a gradient everywhere, as line searches want
     # Whether it can leave out single segments of what the annotation leaves open
     excludes_segments: ClassVar[bool] = True
+    # Whether it has to know the state of each token: where states are hidden, annotation says the tag
+    names_states: ClassVar[bool] = False
     spans_key: ClassVar[Optional[str]] = None  # of doc.spans, where the soft labels are that it looks at
 
     def __post_init__(self):
@@ -244,6 +246,10 @@ def _token_costs(allowed: Clamp, table: Floats) -> Floats:
     """What each state costs at each token: where the annotation leaves several, the cheapest of the mistakes."""
     counts = allowed.sum(axis=1)
     costs = np.where((counts == 1)[:, np.newaxis], table[allowed.argmax(axis=1)], 0.0)
-    for t in np.flatnonzero((counts > 1) & (counts < allowed.shape[1])):
-        costs[t] = table[allowed[t]].min(axis=0)
+    [several] = np.nonzero((counts > 1) & (counts < allowed.shape[1]))
+    if len(several):
+        kinds, kind_of = np.unique(
+            allowed[several], axis=0, return_inverse=True
+        )  # where states are hidden, few and everywhere
+        costs[several] = np.array([table[kind].min(axis=0) for kind in kinds])[kind_of.ravel()]
     return np.where(allowed, 0.0, costs)

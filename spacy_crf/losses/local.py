@@ -87,6 +87,7 @@ class BesagPseudoLikelihood(LocalLoss):
     """
 
     excludes_segments = False  # what is open has no term
+    names_states = True
     terms = staticmethod(terms.conditionals)
 
 

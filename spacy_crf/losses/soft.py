@@ -82,6 +82,7 @@ class SoftLabels(LabelledLoss):
     weight: float = 1.0
 
     excludes_segments = False
+    names_states = True
 
     def __post_init__(self):
         checks.text("SoftLabels", "spans_key", self.spans_key)

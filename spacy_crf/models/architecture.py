@@ -255,7 +255,8 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
         for layer in model.layers:
             layer.initialize()
         return
-    sizes, is_new = Sizes(*Y)._replace(longest=node.longest(model)), not model.has_dim("nO")
+    sizes = Sizes(*Y)._replace(longest=node.longest(model), tag_of=model.attrs.get("tag_of"))
+    is_new = not model.has_dim("nO")
     met = list(model.attrs["met"])
     corpus = _counted(X, met)
     of_layers = sizes._replace(n_states=node.columns(sizes.n_states))

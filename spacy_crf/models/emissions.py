@@ -106,7 +106,7 @@ class EmissionFeatures(SparseFeatures):
         counters["states"].add(counters["states"].builder.add(columns), *tags_allowed(allowed, batch.unset))
         if "transitions" in counters:
             of_pairs = counters["transitions"]
-            of_pairs.add(of_pairs.builder.add(columns), *pairs_allowed(allowed, batch.starts))
+            of_pairs.add(of_pairs.builder.add(columns), *pairs_of_tags(allowed, batch.starts, sizes.tag_of))
         if VECTORS in counters:
             counters[VECTORS].add(columns)
 
@@ -277,6 +277,26 @@ def pairs_allowed(
     [at] = np.nonzero(known)
     pairs = tags[at - 1] * allowed.shape[1] + tags[at]
     return pairs.astype(np.int32), np.append(0, np.cumsum(known)).astype(np.int64)
+
+
+def pairs_of_tags(
+    allowed: Clamp, starts: NDArray[np.int64], tag_of: Optional[NDArray[np.int64]]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """All pairs of states at each token where the annotation leaves one pair of tags.
+
+    tag_of (int64[S]): The tag of each state, in order; None where each is one.
+    """
+    if tag_of is None:
+        return pairs_allowed(allowed, starts)
+    size, first = len(tag_of), np.searchsorted(tag_of, tag_of)
+    pairs, bounds = pairs_allowed(allowed & (first == np.arange(size)), starts)  # of the first states
+    counts = np.bincount(first, minlength=size)
+    before, after = pairs // size, pairs % size
+    n = counts[before] * counts[after]
+    place = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+    width = np.repeat(counts[after], n)
+    every = (np.repeat(before, n) + place // width) * size + np.repeat(after, n) + place % width
+    return every.astype(np.int32), np.append(0, np.cumsum(n))[bounds]
 
 
 def check_emissions(owner: str, emissions: Any) -> None:

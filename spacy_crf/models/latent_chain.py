@@ -5,12 +5,12 @@ together: annotation allows all states of a tag, so the loss sums them up and tr
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, NoReturn, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, registry
 
 from .. import checks
 from ..errors import Errors
@@ -104,13 +104,36 @@ def _count(owner: str, name: str, n: Any) -> int:
     return checks.count(owner, name, n, most=_MOST)
 
 
-def hidden_of(model: Model, labels: Sequence[str]) -> Optional[NDArray[np.int64]]:
-    """How many states each tag has, given by its label ("O" for none): int64[tags]; None where each has one."""
+def has_hidden(model: Model) -> bool:
+    """Whether tags of some labels have several states."""
     hidden = model.attrs.get("hidden", 1)
-    if not isinstance(hidden, dict):
-        hidden = dict.fromkeys(labels, hidden)
-    counts = np.array([hidden.get(label, 1) for label in labels], dtype=np.int64)
-    return counts if (counts > 1).any() else None
+    return max(hidden.values(), default=1) > 1 if isinstance(hidden, dict) else hidden > 1
+
+
+def hidden_of(model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
+    """How many states each tag has, given by its label ("O" for none): int64[tags]."""
+    hidden = model.attrs["hidden"]
+    each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
+    return np.array(each, dtype=np.int64)
+
+
+def refuse_loss(loss: Any, name: str) -> NoReturn:
+    """RAISES (ValueError): CRF347 with what fits instead.
+
+    name (str): Of the component.
+    """
+    fitting = [key for key, each in _registered(registry.losses) if not getattr(each, "names_states", False)]
+    raise ValueError(Errors.CRF347.format(name=name, loss=type(loss).__name__, fitting=", ".join(fitting)))
+
+
+def refuse_optimizer(optimizer: Any, name: str) -> NoReturn:
+    """RAISES (ValueError): CRF348 with what fits instead."""
+    fitting = [key for key, each in _registered(registry.optimizers) if not getattr(each, "names_states", False)]
+    raise ValueError(Errors.CRF348.format(name=name, optimizer=type(optimizer).__name__, fitting=", ".join(fitting)))
+
+
+def _registered(names: Any) -> list[tuple[str, Any]]:
+    return [(key, each) for key, each in sorted(names.get_all().items()) if key.startswith("spacy_crf.")]
 
 
 def check_hidden(model: Model, labels: Sequence[str], name: str) -> None:

@@ -38,6 +38,7 @@ class Sizes(NamedTuple):
     vocab: Vocab
     n_states: int
     longest: int = 1  # tokens of the longest segment
+    tag_of: Optional[NDArray[np.int64]] = None  # [S] where tags have several states
 
 
 class Role:

@@ -35,6 +35,7 @@ class DualOptimizer(OnlineOptimizer):
 
     wants_whole_corpus: ClassVar = True
     walks_in_parts: ClassVar = False
+    names_states: ClassVar = True
     losses: ClassVar = (MaxMargin,)
     identity: ClassVar = ("seed", "l2")
 

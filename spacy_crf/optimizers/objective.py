@@ -101,6 +101,7 @@ class CRFOptimizer(Optimizer):
 
     wants_sequences: ClassVar[bool] = False  # a SequenceObjective instead of an Objective
     wants_whole_corpus: ClassVar[bool] = True  # in every step; False for those that learn from batch after batch
+    names_states: ClassVar[bool] = False  # whether it has to know the state of each token, which may be hidden
     identity: ClassVar[tuple[str, ...]]  # settings that saved state depends on
 
     def __post_init__(self) -> None:

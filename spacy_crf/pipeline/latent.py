@@ -11,7 +11,7 @@ from ..arrays import Scores
 from ..errors import Warnings
 from ..inference import labellings
 from ..inference.structure import SpanStates, Structure
-from ..models.latent_chain import hidden_of
+from ..models.latent_chain import has_hidden, hidden_of, refuse_loss
 from ..schemes import TransitionMask
 from ..types import Floats
 from .annotation.annotation import Annotation
@@ -23,9 +23,8 @@ logger = logging.getLogger("spacy.spacy_crf")
 def latent_decoding(model: Model, annotation: Annotation) -> Decoding:
     """What a model with hidden states adds to a component with these labels. Where each tag has one state, that of its tags."""
     labels = annotation.tag_labels()
-    hidden = hidden_of(model, labels)
-    model.attrs["tag_of"] = np.repeat(np.arange(len(labels)), 1 if hidden is None else hidden)
-    return Decoding(model, annotation) if hidden is None else LatentDecoding(model, annotation)
+    model.attrs["tag_of"] = np.repeat(np.arange(len(labels)), hidden_of(model, labels))
+    return LatentDecoding(model, annotation) if has_hidden(model) else Decoding(model, annotation)
 
 
 class LatentDecoding(Decoding):
@@ -48,6 +47,10 @@ class LatentDecoding(Decoding):
         return self.annotation.span_states()
 
     # ------------------------------------------------------------------------------------------------------ states
+
+    def check_fit(self, pipe: Any) -> None:
+        if pipe.loss.names_states:
+            refuse_loss(pipe.loss, pipe.name)
 
     def state_names(self) -> list[str]:
         number = np.arange(len(self._tag_of)) - self._first[self._tag_of]

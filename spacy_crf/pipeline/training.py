@@ -17,6 +17,7 @@ from ..arrays import named
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import doc_bounds
 from ..models.corpus import block_tokens
+from ..models.latent_chain import has_hidden, refuse_optimizer
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
@@ -126,6 +127,8 @@ class Training:
         from ..optimizers.objective import check_fit  # prediction does without
 
         check_fit(optimizer, self._pipe.loss, self._pipe.name)
+        if optimizer.names_states and has_hidden(self._pipe.model):
+            refuse_optimizer(optimizer, self._pipe.name)
         walks = getattr(optimizer, "wants_sequences", False)
         if walks and self._pipe.has_encoder and self._pipe.is_linear:
             raise ValueError(Errors.CRF963.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
