@@ -201,6 +201,10 @@ class Errors(metaclass=_Coded):
         "such as spacy_crf.LBFGS.v1, or one of thinc's."
     )
     CRF366 = "Component '{name}': {inference} does not give {question} where tokens are tied. These do: {fitting}."
+    CRF367 = (
+        "{owner}: '{text}...' has no heads, so there are no arcs to tie. Put a parser before the component, and in training name "
+        "it in [training] annotating_components, or give Docs with heads."
+    )
     CRF315 = (
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
         "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."

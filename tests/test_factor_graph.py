@@ -252,6 +252,12 @@ def test_taggers_have_ties():
 
 
 @pytest.mark.issue(17)
+def test_sentences_given_the_others_train_ties(unseen):
+    nlp = trained(graph(), loss={"@losses": "spacy_crf.SentenceLikelihood.v1"})
+    assert f1(nlp, unseen) == 1.0
+
+
+@pytest.mark.issue(17)
 def test_without_a_chain_the_scheme_still_holds(unseen):
     nlp = trained(graph(chain=False))
     model = nlp.get_pipe("crf_ner").model
@@ -279,7 +285,7 @@ def test_labels_may_be_added(nlp, unseen):
     "config, code",
     [
         ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
-        ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Perceptron.*JunctionTree"),
+        ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Perceptron.*SentenceLikelihood.*JunctionTree"),
         ({"model": graph(training_inference=3)}, "CRF020.*training_inference"),
         ({"optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}},
          "CRF365.*LBFGS"),
@@ -310,6 +316,65 @@ def trained_by(optimizer, nlp, data):
     other.add_pipe("crf_ner", config={"model": graph(), "loss": {"@losses": "spacy_crf.Perceptron.v1"}})
     other.initialize(lambda: data)
     other.update(data, sgd=optimizer)
+
+
+# Dependency arcs
+
+
+def tree_doc(vocab, n=2, **annotation):
+    """Agreement: what a verb is says what its subject is, wherever that stands."""
+    verb, label = [("run", "PL"), ("runs", "SG")][n % 2]
+    words = ["sheep", *["there"] * (n % 3), verb, "."]
+    heads = [len(words) - 2] * len(words)
+    deps = ["nsubj", *["advmod"] * (n % 3), "ROOT", "punct"]
+    tags = [label, *["X"] * (n % 3), label, "X"]
+    return Doc(
+        vocab, words=words, **({"heads": heads, "deps": deps} if annotation.get("heads", True) else {}), tags=tags
+    )
+
+
+def trained_on_trees(**settings):
+    nlp = spacy.blank("en")
+    arcs = {"@misc": "spacy_crf.DependencyArcs.v1", "features": ["dep[0]", "dep[0]|head_shape"]}
+    emissions = {**EMISSIONS, "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[0]"]}}
+    model = {**graph({"syntax": arcs}, **settings), "emissions": emissions}
+    nlp.add_pipe("crf_tagger", config={"model": model, "overwrite": True})
+    data = []
+    for n in range(12):
+        reference = tree_doc(nlp.vocab, n)
+        predicted = reference.copy()
+        for token in predicted:
+            token.tag_ = ""
+        data.append(Example(predicted, reference))
+    nlp.initialize(lambda: data)
+    optimizer = LBFGS(l2=0.02)
+    for _ in range(3):
+        nlp.update(data, sgd=optimizer)
+    return nlp
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("settings", [{}, {"chain": False, "inference": TREE}], ids=["chain and tree", "tree"])
+def test_heads_speak_to_their_dependents(settings, tmp_path):
+    nlp = trained_on_trees(**settings)
+    pipe = nlp.get_pipe("crf_tagger")
+    assert {"token.head", "token.dep"} <= set(pipe.requires())
+    for n in (2, 3, 5, 11):  # with more between than a chain sees
+        doc = tree_doc(nlp.vocab, n)
+        expected = [token.tag_ for token in doc]
+        assert [token.tag_ for token in pipe(doc)] == expected
+    known = [text for _, _, _, text, _ in pipe.model.get_ref("cliques").attrs["known"]]
+    assert "dep[0]=nsubj" in known and "dep[0]|head_shape=nsubj|xxxx" in known
+    nlp.to_disk(tmp_path)
+    assert spacy.load(tmp_path).get_pipe("crf_tagger")(tree_doc(nlp.vocab, 5))[0].tag_ == "SG"
+
+
+@pytest.mark.issue(17)
+def test_docs_without_heads_are_refused():
+    nlp = trained_on_trees()
+    with pytest.raises(ValueError, match=r"CRF367.*annotating_components"):
+        nlp(tree_doc(nlp.vocab, 2, heads=False).text)
+    assert len(nlp("")) == 0
 
 
 # Repeated words

@@ -10,6 +10,7 @@ from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.mean_field import MeanField
 from spacy_crf.inference.ties import TiedScores, Ties
+from spacy_crf.losses.sentences import SentenceLikelihood
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
 from .structures import assert_scores_close
@@ -190,6 +191,42 @@ def test_derivatives_are_those_of_the_approximation(inference):
                     values.append(float((structure.log_partition(scores._replace(**{name: moved})) * weights).sum()))
                 found = getattr(expected, name)[index]
                 assert found == pytest.approx((values[0] - values[1]) / (2 * step), abs=2e-6), name
+
+
+@pytest.mark.issue(17)
+def test_the_likelihood_of_sentences_given_the_others():
+    """Against enumeration of each sentence, the labels at the other ends of its ties fixed; and its derivative by differences."""
+    structure, loss, step = TiedChains(BeliefPropagation()), SentenceLikelihood(), 1e-5
+    for number, (scores, _) in enumerate(problems(8, seed=11)):
+        rng = np.random.default_rng(number)
+        scores = scores._replace(transitions=np.where(scores.transitions > -np.inf, scores.transitions, -1.0))
+        gold = rng.integers(0, scores.emissions.shape[1], size=len(scores.emissions))
+        clamp = gold[:, np.newaxis] == np.arange(scores.emissions.shape[1])
+        losses, derivative, _ = loss(structure, scores, clamp)
+        expected = 0.0
+        for begin, end in zip(scores.starts, scores.starts[1:]):
+            expected += _given_the_others(scores, clamp, int(begin), int(end))
+        if not _has_ties_inside(scores):
+            assert losses.sum() == pytest.approx(expected)
+        clamp[rng.random(len(clamp)) < 0.2] = True
+        losses, derivative, _ = loss(structure, scores, clamp)
+        for name in ("emissions", "tables"):
+            array = getattr(scores, name)
+            for flat in rng.integers(0, array.size, size=4 if array.size else 0).tolist():
+                index, values = np.unravel_index(flat, array.shape), []
+                for sign in (1, -1):
+                    moved = array.copy()
+                    moved[index] += sign * step
+                    values.append(loss(structure, scores._replace(**{name: moved}), clamp)[0].sum())
+                assert getattr(derivative, name)[index] == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-6)
+
+
+def _given_the_others(scores, clamp, begin, end):
+    """Negative log probability of one sentence."""
+    others = clamp.copy()
+    others[begin:end] = True
+    open_, known = EnumeratedGraph(scores, others), EnumeratedGraph(scores, clamp)
+    return open_.log_z - known.log_z
 
 
 @pytest.mark.issue(17)

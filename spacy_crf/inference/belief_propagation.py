@@ -22,6 +22,7 @@ from .reweighting import Bounded
 from .structure import States
 from .ties import Problem
 
+_STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
 _SWEEPS = 10  # along the ties between two passes over the chains, at most: they cost little
 
 
@@ -82,7 +83,8 @@ class BeliefPropagation(Inference):
     random forest that has all chains.
 
     iterations (int): Passes over the chains, at most. 0 for the chains alone.
-    damping (float): From 0 to below 1: how much of its old value a message keeps. More where messages don't settle.
+    damping (float): From 0 to below 1: how much of its old value a message keeps. Half of it at least for messages that have not
+        settled after half of the iterations.
     tolerance (float): Messages stay where none moves by more than this.
     tree_reweighted (bool): Whether the log partition is to be an upper bound, which is convex: beliefs are less certain then.
     """
@@ -154,7 +156,8 @@ class BeliefPropagation(Inference):
         moves, moved = np.ones(len(problem.firsts), dtype=bool), np.zeros((len(shares), 2))
         with_ties = np.diff(problem.bounds) > 0
         moves &= with_ties
-        for _ in range(self.iterations):
+        for number in range(self.iterations):
+            damping = self.damping if 2 * number < self.iterations else max(self.damping, _STUBBORN)
             beliefs = self._beliefs(problem, messages, moves)
             kernels.sweep(
                 beliefs,
@@ -164,7 +167,7 @@ class BeliefPropagation(Inference):
                 shares,
                 problem.bounds,
                 np.flatnonzero(moves),
-                self.damping,
+                damping,
                 _SWEEPS,
                 self.tolerance,
                 messages.told,

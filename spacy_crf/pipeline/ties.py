@@ -15,6 +15,7 @@ from ..inference.method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference
 from ..inference.structure import Structure
 from ..inference.ties import TiedScores
 from ..losses.clamped import ClampedLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from ..losses.sentences import SentenceLikelihood
 from ..schemes import Segments
 from ..types import ChainScores, Floats
 from .decoding import Decoding, Distribution, States
@@ -46,13 +47,13 @@ class TiedDecoding(Decoding):
 
     def check_fit(self, pipe: Any) -> None:
         asked, inference = _question(type(pipe.loss)), self.in_training.inference
-        if asked not in inference.answers:
+        if not isinstance(pipe.loss, SentenceLikelihood) and asked not in inference.answers:
             losses = [loss.__name__ for question in sorted(inference.answers) for loss in _LOSSES.get(question, ())]
             message = Errors.CRF361.format(
                 name=pipe.name,
                 loss=type(pipe.loss).__name__,
                 inference=inference.name,
-                losses=", ".join(f"spacy_crf.{name}.v1" for name in losses) or "no loss",
+                losses=", ".join(f"spacy_crf.{name}.v1" for name in [*losses, SentenceLikelihood.__name__]),
                 inferences=", ".join(that_answer(asked)) or "none",
             )
             raise ValueError(message)

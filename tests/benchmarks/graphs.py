@@ -24,16 +24,23 @@ NAME = "german_ler_docs"
 STEP = 20  # iterations of L-BFGS
 GRAPHS: dict[str, dict[str, Any]] = {
     "chain": {},
-    "graph: next": {"edges": "next"},
-    "graph: next, distance": {"edges": "next", "features": ["bias", "sent_distance"]},
-    "graph: all": {"edges": "all"},
+    "next": {"edges": "next"},
+    "next, distance": {"edges": "next", "features": ["bias", "sent_distance"]},
+    "all": {"edges": "all"},
+}
+BELIEFS = {"@misc": "spacy_crf.BeliefPropagation.v1"}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "sentences": {"loss": {"@losses": "spacy_crf.SentenceLikelihood.v1"}},
+    "Bethe": {},
+    "reweighted": {"training_inference": {**BELIEFS, "tree_reweighted": True}},
 }
 
 
 def main(
     documents: Annotated[int, typer.Option(help="Training documents; 0 for those that the set says.")] = 0,
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 60,
-    graphs: Annotated[str, typer.Option(help=f"Between commas, of: {'; '.join(GRAPHS)}.")] = ";".join(GRAPHS),
+    graphs: Annotated[str, typer.Option(help=f"Between semicolons, of: {'; '.join(GRAPHS)}.")] = ";".join(GRAPHS),
+    trainings: Annotated[str, typer.Option(help=f"Between commas, of: {', '.join(TRAININGS)}.")] = "sentences",
 ) -> None:
     """F1 of entities on dev and test after the step that is best on dev, how many pairs of equal words are told apart, and the
     CPU time of prediction."""
@@ -50,13 +57,14 @@ def main(
     ]
     rows = []
     for graph in graphs.split(";"):
-        row = [graph, *_run(graph, documents, iterations)]
-        print(*row, sep="\t", flush=True)
-        rows.append(row)
+        for training in trainings.split(",") if GRAPHS[graph] else ["chain"]:
+            row = [graph, training, *_run(graph, training, documents, iterations)]
+            print(*row, sep="\t", flush=True)
+            rows.append(row)
     show("Ties between equal words", header, rows, note=f"{NAME}; told apart: pairs one of which is in an entity.")
 
 
-def _run(graph: str, documents: int, iterations: int) -> list[Any]:
+def _run(graph: str, training: str, documents: int, iterations: int) -> list[Any]:
     chosen = SETS[NAME]
     if documents:
         chosen = chosen._replace(parts={**chosen.parts, "train": chosen.parts["train"]._replace(documents=documents)})
@@ -65,7 +73,12 @@ def _run(graph: str, documents: int, iterations: int) -> list[Any]:
         model["emissions"]["@architectures"] = "spacy_crf.SparseEmissions.v1"
         cliques = {"repeats": {"@misc": "spacy_crf.RepeatedWords.v1", **GRAPHS[graph]}}
         model |= {"@architectures": "spacy_crf.FactorGraph.v1", "cliques": cliques, "possible_transitions": True}
-    nlp = make_pipeline("crf_ner", {"model": model, **chosen.settings})
+        settings = dict(TRAININGS[training])
+        if "training_inference" in settings:
+            model["training_inference"] = settings.pop("training_inference")
+        nlp = make_pipeline("crf_ner", {"model": model, **chosen.settings, **settings})
+    else:
+        nlp = make_pipeline("crf_ner", {"model": model, **chosen.settings})
     gold = {part: read(NAME, chosen, part, nlp) for part in chosen.parts}
     examples = [Example(plain(doc), doc) for doc in gold["train"]]
     optimizer, found = LBFGS(iterations_per_step=STEP, l2=chosen.l2, delta=5e-4), []

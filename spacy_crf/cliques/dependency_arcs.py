@@ -1,0 +1,42 @@
+"""The arcs of a dependency tree: words and their heads."""
+
+from typing import Optional
+
+import numpy as np
+from spacy.attrs import HEAD, ORTH
+from spacy.tokens import Doc
+
+from ..errors import Errors
+from ..features.doc_batch import DocBatch, read_attributes
+from .template import CliqueTemplate, Pairs
+
+
+class DependencyArcs(CliqueTemplate):
+    """Ties each token to its head. A parser has to come before the component.
+
+    features (List[str]): See `CliqueTemplate`: of the token, such as "dep[0]", or of its head, such as "head_pos".
+    symmetric (bool): See `CliqueTemplate`.
+    """
+
+    other = "head_"
+
+    def __init__(self, features: Optional[list[str]] = None, symmetric: bool = False):
+        super().__init__(features or ["dep[0]"], symmetric)
+
+    @property
+    def reads(self) -> list[str]:
+        return [*super().reads, "head"]
+
+    def find(self, docs: DocBatch) -> Pairs:
+        """RAISES (ValueError): CRF367 for a Doc without heads."""
+        for doc in docs:
+            if len(doc) > 1 and not _has_heads(doc):
+                raise ValueError(Errors.CRF367.format(owner=self.owner, text=doc.text[:40]))
+        heads = read_attributes(docs, [HEAD, ORTH])[:, 0].astype(np.int64)
+        [some] = np.nonzero(heads)
+        return Pairs(some, some + heads[some])
+
+
+def _has_heads(doc: Doc) -> bool:
+    """Whether a parser has been there, or any token has a head."""
+    return doc.has_annotation("DEP") or bool(doc.to_array([HEAD, ORTH])[:, 0].any())
