@@ -301,6 +301,7 @@ class Errors(metaclass=_Coded):
         "{name}: nothing is annotated in {path} that it could find, so there is nothing to compare with. Give annotated texts, "
         "or let it choose by what the model itself expects: --expected."
     )
+    CRF424 = "{name}: min_prob names labels that the component does not have: {labels}. Its labels: {known}; '*' for the others."
     CRF440 = (
         "Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which entities don't have. "
         "Put the span into doc.spans, and name its key as incorrect_spans_key of the component. If '{label}' is a label, add it "

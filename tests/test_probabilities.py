@@ -278,6 +278,27 @@ def test_decoding_by_spans_trades_precision_for_recall():
 
 
 @pytest.mark.issue(14)
+@pytest.mark.parametrize("decode", ["viterbi", "posterior", "spans"])
+def test_labels_have_thresholds_of_their_own(decode):
+    text = "Bob left Acme Corp for New York with Carla Diaz ."
+    low = trained(decode=decode, min_prob={"*": 0.01}, iterations=2)
+    exact = {key([span])[0]: p for span, p in low.get_pipe("crf_ner").span_probabilities(low.make_doc(text), 0.0)}
+    labels = {label for _, _, label in key(low(text).ents)}
+    ner = low.get_pipe("crf_ner")
+    for label in sorted(labels):
+        ner.cfg["min_prob"] = {label: 1.0, "*": 0.01}
+        found = key(low(text).ents)
+        assert found and label not in {name for _, _, name in found}
+        ner.cfg["min_prob"] = {label: 0.01, "*": 1.0}
+        found = key(low(text).ents)
+        assert found and {name for _, _, name in found} == {label}
+        assert all(exact[span] >= 0.01 for span in found)
+    ner.cfg["min_prob"] = {"PERSON": 0.5}
+    with pytest.raises(ValueError, match=r"CRF424.*PERSON.*PER"):
+        low(text)
+
+
+@pytest.mark.issue(14)
 def test_finding_all_that_is_possible_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         spacy.blank("en").add_pipe("crf_ner", config={"decode": "spans"})
@@ -287,7 +308,9 @@ def test_finding_all_that_is_possible_is_warned_of(caplog):
         assert not caplog.text
 
 
-@pytest.mark.parametrize("settings", [{"decode": "best"}, {"min_prob": 1.5}, {"min_prob": -0.1}])
+@pytest.mark.parametrize(
+    "settings", [{"decode": "best"}, {"min_prob": 1.5}, {"min_prob": -0.1}, {"min_prob": {"PER": 2}}]
+)
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValueError, match="CRF020"):
         spacy.blank("en").add_pipe("crf_ner", config=settings)

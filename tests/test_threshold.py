@@ -11,7 +11,7 @@ from spacy.training.loop import train
 from spacy.util import load_config, registry
 
 from spacy_crf.cli.threshold import threshold
-from spacy_crf.pipeline.thresholds import THRESHOLDS, Point, best, measure
+from spacy_crf.pipeline.thresholds import THRESHOLDS, Counts, Point, best, best_of_labels, measure
 
 from .test_commands import run
 from .test_configs import ROOT
@@ -32,8 +32,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def point(min_prob, right, judged=10, gold=10):
-    return Point(min_prob, judged, judged, right, gold, 0.0, 0.0)
+def point(min_prob, right, judged=10, gold=10, **others):
+    return Point(min_prob, judged, 0.0, 0.0, {"PER": Counts(judged, right, gold), **others})
 
 
 def test_the_best_f_is_taken_and_of_equals_the_one_nearest_to_one_half():
@@ -61,9 +61,9 @@ def test_what_is_measured_is_what_the_component_finds(factory, config):
         pipe.cfg.update(decode="spans", min_prob=each.min_prob)
         found = [Example(nlp(example.predicted.copy()), example.reference) for example in examples]
         pairs = [(set(gold), set(said)) for gold, said in map(_places, [pipe] * len(found), found)]
-        assert each.found == each.judged == sum(len(said) for _, said in pairs)
-        assert each.right == sum(len(gold & said) for gold, said in pairs)
-        assert each.gold == sum(len(gold) for gold, _ in pairs)
+        assert each.found == each.all.judged == sum(len(said) for _, said in pairs)
+        assert each.all.right == sum(len(gold & said) for gold, said in pairs)
+        assert each.all.gold == sum(len(gold) for gold, _ in pairs)
     assert all(0.0 <= each.expected_f() <= 1.0 for each in points)
     found = [each.found for each in points]
     assert found[0] > found[-1] and points[0].recall >= points[-1].recall
@@ -82,7 +82,7 @@ def test_what_the_model_expects_is_the_sum_of_probabilities():
     one = points[THRESHOLDS.index(0.3)]
     ner.cfg.update(decode="spans", min_prob=0.3)
     found = [exact[n][span] for n, doc in enumerate(docs) for span in key(nlp(doc.text).ents)]
-    assert (one.found, one.judged) == (len(found), 0)
+    assert (one.found, one.by_label) == (len(found), {})
     assert one.expected_right == pytest.approx(sum(found))
     assert one.expected_gold == pytest.approx(sum(p for of_doc in exact for p in of_doc.values()), rel=1e-3)
 
@@ -93,7 +93,7 @@ def test_texts_without_annotation_count_for_nothing():
     unset = nlp.make_doc("Bob left Acme Corp for New York")
     points = measure(ner, [*ner_examples(nlp), Example(unset.copy(), unset)])
     alone = measure(ner, ner_examples(nlp))
-    assert [(p.judged, p.right, p.gold) for p in points] == [(p.judged, p.right, p.gold) for p in alone]
+    assert [each.by_label for each in points] == [each.by_label for each in alone]
     assert points[0].found > alone[0].found
 
 
@@ -110,11 +110,29 @@ def test_the_command_prints_and_saves(folder, tmp_path):
     assert code == 0 and "precision" in output and "recall" in output and "expected F1" in output
     nlp = spacy.load(tmp_path / "better")
     settings = nlp.get_pipe("crf_ner").cfg
-    assert settings["decode"] == "spans" and f"min_prob = {settings['min_prob']:g}" in output
+    assert settings["decode"] == "spans" and f"min_prob = {settings['min_prob']}" in output
     assert nlp.config["components"]["crf_ner"]["min_prob"] == settings["min_prob"]
     scores = nlp.evaluate(ner_examples(nlp))
     [points] = threshold(spacy.load(folder / "model"), folder / "dev.spacy").values()
     assert scores["ents_f"] == pytest.approx(best(points).f())
+
+
+def test_labels_get_thresholds_of_their_own(folder, tmp_path):
+    rare = [Counts(30, 10, 20), Counts(12, 8, 20), Counts(4, 4, 20)]
+    points = [
+        point(t, *per, ORG=org) for t, per, org in zip((0.1, 0.4, 0.8), [(15, 16, 20), (9, 9, 20), (2, 2, 20)], rare)
+    ]
+    assert best(points).min_prob == 0.1
+    assert best_of_labels(points) == {"PER": 0.1, "ORG": 0.4, "*": 0.1}
+    code, output = run("threshold", folder / "model", folder / "dev.spacy", "--per-label", "-o", tmp_path / "better")
+    assert code == 0 and "per label" in output and "[crf_ner.min_prob]" in output
+    nlp = spacy.load(tmp_path / "better")
+    chosen = nlp.get_pipe("crf_ner").cfg["min_prob"]
+    assert set(chosen) == {"PER", "GPE", "ORG", "*"} and nlp.config["components"]["crf_ner"]["min_prob"] == chosen
+    points = threshold(spacy.load(folder / "model"), folder / "dev.spacy", per_label=True)["crf_ner"]
+    assert nlp.evaluate(ner_examples(nlp))["ents_f"] == pytest.approx(points[-1].f())
+    code, output = run("threshold", folder / "model", folder / "raw.txt", "--per-label", "--expected")
+    assert code == 1 and "CRF020" in output
 
 
 def test_raw_texts_will_do_for_what_the_model_expects(folder):

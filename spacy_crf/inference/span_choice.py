@@ -10,36 +10,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemes import Segments
-from ..types import SegmentScores
+from ..types import Floats, SegmentScores
 from .semi_markov import add_spans
 from .structure import LikelySpans
 
+LEAST = 1e-3  # what is less probable is not looked at
 _SURE = 1.0 - 1e-6  # nothing is dearer: what is certain is taken
 _ROUNDING = 1e-9  # what is as probable as it is dear is taken
 _UNLISTED = -2.0  # of spans that are not among the likely ones: less than any of these, but better than no labelling
 
 
-def least_probable(min_prob: float) -> float:
-    """The price of a span, which is the least probability with which it can be taken."""
-    return min(max(min_prob, 1e-3), _SURE)
+def prices_of(least: Floats) -> Floats:
+    """The price of a span of each label, from the least probability with which it is to be taken: float64[L]."""
+    return np.clip(least, LEAST, _SURE)
 
 
-def worth(
-    likely: LikelySpans, min_prob: float, starts: NDArray[np.int64], n_labels: int, *, may_touch: bool = True
-) -> SegmentScores:
+def worth(likely: LikelySpans, prices: Floats, starts: NDArray[np.int64], *, may_touch: bool = True) -> SegmentScores:
     """Scores of segments whose best labelling is the set of spans that is worth most: state 0 is outside, state 1 + l is label l.
 
-    likely (LikelySpans): All spans that are at least as probable as `least_probable` says.
-    min_prob (float): The price.
+    likely (LikelySpans): All spans that are at least as probable as they are dear.
+    prices (float64[L]): Of a span of each label.
     starts (int64[B + 1]): Of the sequences.
     may_touch (bool): Whether a span may begin where another one of its label ends.
     """
     (begin, end, label), probabilities = likely
-    n_tokens, size = int(starts[-1]), 1 + n_labels
+    n_tokens, size = int(starts[-1]), 1 + len(prices)
     listed, _, number = add_spans(None, begin, end, n_tokens)
     begins, spans = np.full((n_tokens, size), _UNLISTED), np.zeros((len(listed.lengths), size))
     begins[:, 0] = 0.0
-    spans[number, 1 + label] = probabilities - least_probable(min_prob) + _ROUNDING - _UNLISTED
+    spans[number, 1 + label] = probabilities - prices[label] + _ROUNDING - _UNLISTED
     lengths = np.zeros((max(1, int(listed.lengths.max(initial=1))), size))
     lengths[1:, 0] = -np.inf  # outside are single tokens
     transitions = np.zeros((size, size))

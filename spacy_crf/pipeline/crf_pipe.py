@@ -23,6 +23,7 @@ from ..types import Floats
 from .annotation.annotation import Annotation
 from .arguments import check_doc, labelling
 from .learning_pipe import LearningPipe
+from .least import MinProb, check_min_prob, least_of_labels
 from .listening import require_vectors
 from .prediction import DECODERS, Prediction, predict, register_extension, write_probabilities
 
@@ -53,7 +54,7 @@ class CRFPipe(LearningPipe):
     decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
         tags; or "spans", the spans of at least `min_prob` of which most is right in the mean. "labelling" is the most probable
         labelling also where hidden states make several paths one, of which "viterbi" finds the best.
-    min_prob (float): Spans with a lower probability are left out.
+    min_prob (Union[float, Dict[str, float]]): Spans with a lower probability are left out; one for all labels, or by label.
     constraints (Constraints): Rules that labellings keep.
     second_stage (FirstStage): What labels a Doc first, for templates that read stage:NAME.
     settings: Others that are saved.
@@ -73,14 +74,14 @@ class CRFPipe(LearningPipe):
         scorer: Optional[Callable] = None,
         confidence: bool = False,
         decode: str = "viterbi",
-        min_prob: float = 0.0,
+        min_prob: MinProb = 0.0,
         constraints: "Optional[Constraints]" = None,
         second_stage: "Optional[FirstStage]" = None,
         **settings: Any,
     ):
         self.name = name
         checks.one_of(self.owner, "decode", decode, DECODERS)
-        min_prob = checks.number(self.owner, "min_prob", min_prob, most=1.0)
+        min_prob = check_min_prob(self.owner, min_prob)
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
         for key in ("alternatives_spans_key", "incorrect_spans_key"):
@@ -106,6 +107,7 @@ class CRFPipe(LearningPipe):
     def check_settings(self) -> None:
         super().check_settings()
         self.rules()
+        least_of_labels(self.name, self.cfg["min_prob"], self.labels)
 
     def assigns(self) -> list[str]:
         return [*super().assigns(), *(["span._.crf_prob"] if self.cfg["confidence"] else [])]

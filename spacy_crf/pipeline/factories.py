@@ -5,7 +5,7 @@ Every ``spacy.blank()`` imports this file: it imports neither numba nor anything
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -57,8 +57,8 @@ _PARAMETERS = """
     decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
         tokens; or "spans", the set of {several} that are at least `min_prob` probable, and of which most is right in the mean.
         With hidden states "viterbi" is the most probable path of these, and "labelling" the most probable labelling.
-    min_prob (float): From 0 to 1: {unlikely}.
-        0 leaves out none.
+    min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}.
+        0 leaves out none. Or a table with one for each label, "*" for those that it does not name.
     constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
         `spacy_crf.constraints.v1`. None for no rules.
     optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
@@ -159,7 +159,7 @@ def make_crf_ner(
     scheme: str,
     confidence: bool,
     decode: str,
-    min_prob: float,
+    min_prob: Union[float, dict[str, float]],
     constraints: Optional[Any],
     optimizer: Optional[Optimizer],
     alternatives_spans_key: Optional[str],
@@ -208,7 +208,7 @@ def make_crf_tagger(
     neg_prefix: str,
     confidence: bool,
     decode: str,
-    min_prob: float,
+    min_prob: Union[float, dict[str, float]],
     constraints: Optional[Any],
     optimizer: Optional[Optimizer],
     alternatives_spans_key: Optional[str],
@@ -252,7 +252,7 @@ def make_semicrf_ner(
     loss: Any,
     confidence: bool,
     decode: str,
-    min_prob: float,
+    min_prob: Union[float, dict[str, float]],
     constraints: Optional[Any],
     optimizer: Optional[Optimizer],
     alternatives_spans_key: Optional[str],

@@ -17,6 +17,7 @@ from ..features.doc_batch import DocBatch, read_attributes
 from ..schemes import Segments
 from ..types import Floats
 from .decoding import Decoding, States
+from .least import least_of_labels
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -58,27 +59,28 @@ def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
         if question is not None:
             docs, scores, clamp = question[:3]
     rules, probabilities = pipe.rules(), None
+    least = least_of_labels(pipe.name, settings["min_prob"], pipe.labels)
     if rules is not None or settings["decode"] in decoding.searches:
         from .probabilities import predict as predict_ruled
 
-        tags, probabilities = predict_ruled(pipe, docs, scores, clamp, rules)
-    elif settings["confidence"] or settings["min_prob"] > 0.0:
+        tags, probabilities = predict_ruled(pipe, docs, scores, clamp, rules, least)
+    elif settings["confidence"] or least is not None:
         tags, probabilities = decoding.best_with_probabilities(scores, clamp)
     else:
         tags = decoding.best_tags(scores, clamp)
-    if settings["min_prob"] > 0.0:
+    if least is not None:
         known = None if question is None else question.settled
-        unlikely = probabilities < settings["min_prob"]
-        tags, probabilities = _without(unlikely, tags, probabilities, scores.starts, decoding, known)
+        tags, probabilities = _likely(tags, probabilities, least, scores.starts, decoding, known)
     if question is not None:
         tags = question.tags(tags)
     return Prediction(tags, starts, bounds, preset, probabilities if settings["confidence"] else None)
 
 
-def _without(unlikely: NDArray[np.bool_], tags: States, probabilities: Floats, starts, decoding: Decoding, known):
-    """Tags and probabilities less some of the spans: their tokens are outside, or stay without a tag. Spans of known tokens
-    (bool[T], None for none) stay."""
-    begin, end, _ = decoding.segments(tags, starts)
+def _likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
+    """Tags and probabilities of the spans that are at least as probable as their label asks for: tokens of the others are
+    outside, or stay without a tag. Spans of known tokens (bool[T], None for none) stay."""
+    begin, end, label = decoding.segments(tags, starts)
+    unlikely = probabilities < least[label]
     if known is not None:
         unlikely = unlikely & ~known[begin]
     covered = _covered(begin[unlikely], end[unlikely], len(tags))

@@ -9,7 +9,7 @@ from ..arrays import cut_document
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch
 from ..inference.semi_markov import SemiMarkov
-from ..inference.span_choice import least_probable, probabilities_of, worth
+from ..inference.span_choice import prices_of, probabilities_of, worth
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats, SegmentScores
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def predict(
-    pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"
+    pipe: "CRFPipe",
+    docs: DocBatch,
+    scores: Any,
+    clamp: Any,
+    rules: "Optional[Rules]",
+    least: Optional[Floats],
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
     """Tags of a batch of Docs under rules, or decoded otherwise than by `viterbi`, and the probabilities of the spans if the
     component's settings ask for them.
@@ -30,17 +35,18 @@ def predict(
     scores: What the model says.
     clamp: What is still allowed, or None.
     rules: The compiled rules, or None.
+    least (float64[L]): The least probability of each label, or None.
     RETURNS (int32[T], float64[N] or None)
     """
     batch = _Batch(pipe, docs, scores, clamp, rules)
     tags = batch.most_probable()
     if pipe.cfg["decode"] == "spans":
-        return batch.best_spans(tags, pipe.cfg["min_prob"])
+        return batch.best_spans(tags, np.zeros(len(pipe.labels)) if least is None else least)
     if pipe.cfg["decode"] == "posterior":
         tags = batch.most_right(tags)
     elif pipe.cfg["decode"] in pipe.decoding.searches:
         tags = batch.best_labelling(tags)
-    weigh = pipe.cfg["confidence"] or pipe.cfg["min_prob"] > 0.0
+    weigh = pipe.cfg["confidence"] or least is not None
     return tags, batch.span_probabilities(pipe.decoding.segments(tags, scores.starts)) if weigh else None
 
 
@@ -91,13 +97,11 @@ class _Batch:
         found = self._decode(expected, self._hard_ones())
         return self._or_instead(found.tags, found.unfinished, most_probable)
 
-    def best_spans(
-        self, most_probable: Optional[NDArray[np.int32]], min_prob: float
-    ) -> tuple[NDArray[np.int32], Floats]:
+    def best_spans(self, most_probable: Optional[NDArray[np.int32]], least: Floats) -> tuple[NDArray[np.int32], Floats]:
         """The set of spans that is worth most, see `inference.span_choice`, and their probabilities."""
-        likely, starts = self._likely_spans(least_probable(min_prob)), np.asarray(self._scores.starts)
-        decoding, n_labels = self._decoding, len(self._pipe.labels)
-        scores = worth(likely, min_prob, starts, n_labels, may_touch=decoding.spans_may_touch)
+        prices, starts = prices_of(least), np.asarray(self._scores.starts)
+        likely, decoding = self._likely_spans(float(prices.min(initial=1.0))), self._decoding
+        scores = worth(likely, prices, starts, may_touch=decoding.spans_may_touch)
         if self._rules is None:
             path, unfinished = SemiMarkov().viterbi(scores).states, []
         else:

@@ -1,11 +1,10 @@
 """Which `min_prob` does best where ``decode = "spans"``: by annotated texts, or by what the model itself expects."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
@@ -13,7 +12,8 @@ from spacy.training import Example
 from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..inference.span_choice import least_probable
+from ..inference.span_choice import LEAST
+from .least import OTHERS, MinProb
 from .prediction import Prediction, batches, predict_scored
 from .readers import Corpus
 
@@ -25,56 +25,76 @@ _BALANCED = 0.5  # makes the fewest mistakes where nothing is known of the texts
 _CHANCE = 0.001  # a difference of F that says nothing
 
 
+class Counts(NamedTuple):
+    """Spans of one label, where the texts are annotated."""
+
+    judged: int = 0
+    right: int = 0
+    gold: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        return Counts(*map(sum, zip(self, other)))
+
+
 class Point(NamedTuple):
     """What one threshold does."""
 
-    min_prob: float
+    min_prob: MinProb
     found: int  # spans
-    judged: int  # of these, where the texts are annotated
-    right: int
-    gold: int  # annotated spans
-    expected_right: float  # sum of the probabilities of those that are found
+    expected_right: float  # sum of their probabilities
     expected_gold: float  # of all spans
+    by_label: dict[str, Counts]
 
     @property
-    def precision(self) -> float:
-        return _share(self.right, self.judged)
-
-    @property
-    def recall(self) -> float:
-        return _share(self.right, self.gold)
+    def all(self) -> Counts:
+        return _sum(self.by_label.values())
 
     def f(self, beta: float = 1.0) -> float:
         """F, of which recall is worth beta times as much as precision."""
-        return _share((1 + beta**2) * self.right, self.judged + beta**2 * self.gold)
+        return _f(self.all, beta)
 
     def expected_f(self, beta: float = 1.0) -> float:
         """What the model expects it to be."""
         return _share((1 + beta**2) * self.expected_right, self.found + beta**2 * self.expected_gold)
 
+    @property
+    def precision(self) -> float:
+        return _share(self.all.right, self.all.judged)
 
-def measure(pipe: "CRFPipe", examples: Iterable[Example], *, judge: bool = True) -> list[Point]:
+    @property
+    def recall(self) -> float:
+        return _share(self.all.right, self.all.gold)
+
+
+def measure(
+    pipe: "CRFPipe", examples: Iterable[Example], min_probs: Sequence[MinProb] = THRESHOLDS, *, judge: bool = True
+) -> list[Point]:
     """What the component finds in texts with each of some thresholds. The model looks at each text once.
 
     examples (Iterable[Example]): With what the components before have annotated. They stay as they are.
     judge (bool): Whether to compare with the annotation of the texts, as far as there is any.
-    RETURNS (List[Point]): One for each of THRESHOLDS.
+    RETURNS (List[Point]): One for each threshold.
     """
-    examples, sums, done = list(examples), np.zeros((len(THRESHOLDS), 6)), 0
+    examples, done = list(examples), 0
+    points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
     with _settings(pipe):
         for docs in batches((example.predicted for example in examples), max(1, len(examples))):
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
             pipe.require_ready(docs)
             scores = pipe.model.predict(DocBatch.of(docs))
-            likely = pipe.decoding.batch(scores, None).likely_spans(least_probable(0.0))[1].sum()
-            for n, min_prob in enumerate(THRESHOLDS):
-                pipe.cfg["min_prob"] = min_prob
+            likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
+            for n, before in enumerate(points):
+                pipe.cfg["min_prob"] = before.min_prob
                 prediction = predict_scored(pipe, DocBatch.of(docs), scores)
-                found = prediction.probabilities
-                judged = _judged(pipe, docs, prediction, references) if judge else (0, 0, 0)
-                sums[n] += [len(found), *judged, found.sum(), likely]
-    return [Point(t, *map(int, row[:4]), *row[4:]) for t, row in zip(THRESHOLDS, sums.tolist())]
+                if judge:
+                    _judge(pipe, docs, prediction, references, before.by_label)
+                points[n] = before._replace(
+                    found=before.found + len(prediction.probabilities),
+                    expected_right=before.expected_right + float(prediction.probabilities.sum()),
+                    expected_gold=before.expected_gold + likely,
+                )
+    return points
 
 
 def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> Point:
@@ -87,7 +107,28 @@ def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> P
     return min(good, key=lambda point: abs(point.min_prob - _BALANCED))
 
 
-def use(nlp: Language, pipe: "CRFPipe", min_prob: float) -> None:
+def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
+    """A threshold for each label, from what each point does to it: labels leave that of `best` one after the other, as long as F
+    gains by more than chance. Spans of different labels that overlap are left out of account.
+
+    RETURNS (Dict[str, float]): Of the labels that are annotated, and that of the others.
+    """
+    start = best(points, beta)
+    chosen = dict.fromkeys((label for label, counts in start.by_label.items() if counts.gold), start)
+    is_better = True
+    while is_better:
+        is_better = False
+        for label in chosen:
+            others = _sum(counts for other, counts in start.by_label.items() if other not in chosen)
+            others = others.plus(_sum(chosen[other].by_label[other] for other in chosen if other != label))
+            f = [_f(others.plus(point.by_label.get(label, Counts())), beta) for point in points]
+            top = points[f.index(max(f))]
+            if max(f) > f[points.index(chosen[label])] + _CHANCE:
+                chosen[label], is_better = top, True
+    return {**{label: point.min_prob for label, point in chosen.items()}, OTHERS: start.min_prob}
+
+
+def use(nlp: Language, pipe: "CRFPipe", min_prob: MinProb) -> None:
     """Has a component of a pipeline decode so, in its config too."""
     settings = {"decode": "spans", "min_prob": min_prob}
     pipe.cfg.update(settings)
@@ -103,16 +144,20 @@ def annotated_before(nlp: Language, name: str, examples: Iterable[Example]) -> l
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
 
-def fit_min_prob(path: Path, component: Optional[str] = None, beta: float = 1.0) -> Callable[[Language], Language]:
+def fit_min_prob(
+    path: Path, component: Optional[str] = None, beta: float = 1.0, per_label: bool = False
+) -> Callable[[Language], Language]:
     """For ``[training.before_to_disk]``: whenever a pipeline is saved, its components get the threshold with the best F on
     annotated texts (``spacy_crf.fit_min_prob.v1``).
 
     path (Path): The texts, a .spacy file or a folder of them, such as ${paths.dev}.
     component (str): By default all of this package that decode by spans.
     beta (float): How many times as much recall is worth as precision.
+    per_label (bool): A threshold for each label.
     """
     owner = "spacy_crf.fit_min_prob.v1"
-    beta, corpus = checks.positive(owner, "beta", beta), Corpus(path)
+    beta, per_label = checks.positive(owner, "beta", beta), checks.flag(owner, "per_label", per_label)
+    corpus = Corpus(path)
 
     def fit(nlp: Language) -> Language:
         pipes = [pipe for name, pipe in nlp.pipeline if _decodes_by_spans(pipe) and component in (None, name)]
@@ -121,7 +166,7 @@ def fit_min_prob(path: Path, component: Optional[str] = None, beta: float = 1.0)
             raise ValueError(Errors.CRF422.format(named=named, components=", ".join(nlp.pipe_names)))
         for pipe in pipes:
             points = measure(pipe, annotated_before(nlp, pipe.name, corpus(nlp)))
-            use(nlp, pipe, best(points, beta).min_prob)
+            use(nlp, pipe, best_of_labels(points, beta) if per_label else best(points, beta).min_prob)
         return nlp
 
     return fit
@@ -141,16 +186,31 @@ def _settings(pipe: "CRFPipe") -> Iterator[None]:
         pipe.cfg.update(before)
 
 
-def _judged(pipe: "CRFPipe", docs: list[Doc], prediction: Prediction, references: list[Doc]) -> list[int]:
-    """How many spans are found where the texts are annotated, how many of these are right, and how many annotated."""
+def _judge(
+    pipe: "CRFPipe", docs: list[Doc], prediction: Prediction, references: list[Doc], by_label: dict[str, Counts]
+) -> None:
+    """Adds up what is found, right, and annotated."""
     copies = [doc.copy() for doc in docs]
     pipe.set_annotations(copies, prediction._replace(probabilities=None))
-    sums = np.zeros(3, dtype=np.int64)
     for doc, reference in zip(copies, references):
         gold, found = pipe.annotation.mentions(Example(doc, reference))
         places = {mention.place for mention in gold}
-        sums += len(found), sum(mention.place in places for mention in found), len(places)
-    return sums.tolist()
+        for mention in found:
+            one = Counts(judged=1, right=int(mention.place in places))
+            by_label[mention.label] = by_label.get(mention.label, Counts()).plus(one)
+        for _, _, label in places:
+            by_label[label] = by_label.get(label, Counts()).plus(Counts(gold=1))
+
+
+def _sum(counts: Iterable[Counts]) -> Counts:
+    total = Counts()
+    for each in counts:
+        total = total.plus(each)
+    return total
+
+
+def _f(counts: Counts, beta: float) -> float:
+    return _share((1 + beta**2) * counts.right, counts.judged + beta**2 * counts.gold)
 
 
 def _share(part: float, whole: float) -> float:
