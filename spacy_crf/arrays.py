@@ -379,7 +379,7 @@ def expand(scores: Scores, graph: StateGraph) -> Scores:
             found[name] = np.full((*array.shape[:-2], len(tag_of), len(tag_of)), -np.inf)
             of_tags = array[..., tag_of[graph.source], tag_of[graph.target]]
             found[name][..., graph.source, graph.target] = of_tags + graph.scores
-        else:
+        elif axes(scores, name)[-1] == "state":
             found[name] = np.ascontiguousarray(array[..., tag_of])
     found["first"] += graph.first
     found["last"] += graph.last
@@ -390,6 +390,8 @@ def contract(expected: Scores, tag_of: NDArray[np.int32], n_tags: int) -> Scores
     """Derivatives with respect to expanded scores as those with respect to the scores of the tags."""
     found = {}
     for name, array in named(expected).items():
+        if not axes(expected, name)[-1].endswith("state"):
+            continue
         found[name] = by_tag(array, tag_of, n_tags)
         if axes(expected, name)[-1] == "next state":
             found[name] = by_tag(found[name].swapaxes(-1, -2), tag_of, n_tags).swapaxes(-1, -2)

@@ -59,6 +59,14 @@ class Errors(metaclass=_Coded):
         "JunctionTree: the exact answer for {tokens} tokens that ties connect needs a table of {size} numbers, and max_table = "
         "{most}. Raise it, tie fewer tokens, or take an approximation such as spacy_crf.BeliefPropagation.v1."
     )
+    CRF030 = (
+        "{tokens} tokens with up to {states} possible tags each have {arcs} pairs of neighbouring tags to look at: more than fit "
+        "into memory. Set `keep` of spacy_crf.HigherOrder.v1, such as 4.0, to leave out tags that are not likely."
+    )
+    CRF034 = (
+        "The rules {rules} compare spans across a text, which chains of higher order can't do: leave them out, or use "
+        "spacy_crf.LinearChain.v1."
+    )
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
         "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."
@@ -196,14 +204,23 @@ class Errors(metaclass=_Coded):
         "features with fewer values, or fewer of them."
     )
     CRF365 = (
-        "Component '{name}': {optimizer} learns from one chain after the other, which {model} is not made of: ties join the "
-        "sequences of a Doc, and hidden states make a chain below each label. Use an optimizer that evaluates the objective, "
-        "such as spacy_crf.LBFGS.v1, or one of thinc's."
+        "Component '{name}': {optimizer} learns from one chain of order 1 after the other, which {model} is not made of: ties "
+        "join the sequences of a Doc, hidden states make a chain below each label, and higher orders look further back. Use an "
+        "optimizer that evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."
     )
     CRF366 = "Component '{name}': {inference} does not give {question} where tokens are tied. These do: {fitting}."
     CRF367 = (
         "{owner}: '{text}...' has no heads, so there are no arcs to tie. Put a parser before the component, and in training name "
         "it in [training] annotating_components, or give Docs with heads."
+    )
+    CRF321 = (
+        "transitions_from = 'possible' would give {n} n-grams of {m} tags a weight, and at most {most} are possible: take "
+        "those that training shows (transitions_from = 'seen'), or a lower order."
+    )
+    CRF322 = "order = {order}: with {tags} tags no n-gram has a number of its own; at most {most} are possible."
+    CRF324 = (
+        "The loss {loss} of '{name}' asks for the scores of single tokens, which chains of higher order don't give. Losses that "
+        "fit them: spacy_crf.LogLikelihood.v1, SoftmaxMargin.v1, MaxMargin.v1 and Perceptron.v1."
     )
     CRF315 = (
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "

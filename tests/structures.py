@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from spacy_crf import arrays
+from spacy_crf.inference.higher_order import GraphHigherOrder, HigherOrder, HigherOrderScores, Orders, key_of
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.state_graph import GraphChain, GraphSegments
@@ -116,6 +117,25 @@ def scheme_chain(lengths, size, fill, rng, per_position=False, *, scheme="BILUO"
     return problem._replace(scores=problem.scores._replace(**forbidden))
 
 
+def higher_order(lengths, size, fill, rng, per_position=False, *, order=2):
+    """Some of all n-grams have a weight."""
+    tags = range(size)
+    grams = [gram for m in range(2, order + 1) for gram in itertools.product((*tags, size), *(m * [tags]))]
+    keys = np.array(sorted(key_of(gram, size) for gram in grams if rng.random() < 0.6), dtype=np.int64)
+    scores = chain(lengths, size, fill, rng, per_position).scores
+    orders = Orders(order, keys, size)
+    return Problem(HigherOrder(), HigherOrderScores(*scores[:4], fill(keys.shape), orders, scores.starts), None)
+
+
+def third_order(*args):
+    return higher_order(*args, order=3)
+
+
+def higher_order_in_graph(lengths, size, fill, rng, per_position=False):
+    graph = random_graph(size, rng, copies=2, several=True)
+    return Problem(GraphHigherOrder(graph), higher_order(lengths, size, fill, rng, per_position).scores, None)
+
+
 def segments(lengths, size, fill, rng, per_position=False, *, longest=3):
     tokens = sum(lengths)
     starts, listed = [0], []
@@ -188,6 +208,25 @@ def chain_ways(structure, scores, begin, end):
     ]
 
 
+def higher_order_ways(structure, scores, begin, end):
+    """Those of the chain, with what their n-grams score."""
+    orders, found = scores.orders, []
+    digits = orders.digits(len(scores.first))
+    places = {key: n for n, key in enumerate(orders.keys.tolist())}
+    for way in chain_ways(structure, scores, begin, end):
+        tags = [orders.size, *digits[list(way.states)].tolist()]  # behind what is in front
+        keys = [
+            key_of(tags[t - m : t + 1], orders.size)
+            for t in range(len(tags))
+            for m in range(2, min(t, orders.order) + 1)
+        ]
+        uses = [("grams", (places[key],)) for key in keys if key in places]
+        score = way.score + sum(float(scores.grams[index]) for _, index in uses)
+        if score > -math.inf:
+            found.append(Labelling(score, way.states, way.uses + uses))
+    return sorted(found, key=lambda way: (-way.score, way.states[::-1]))
+
+
 def segment_ways(structure, scores, begin, end):
     return [
         Labelling(score, as_path(segments, begin, end), list(reference.segment_uses(scores, segments)))
@@ -200,7 +239,8 @@ def graph_ways(structure, scores, begin, end):
     graph, own = structure.graph, isinstance(scores, GraphScores)
     arc_of = {ends: a for a, ends in enumerate(zip(graph.source.tolist(), graph.target.tolist()))}
     found = []
-    for way in (chain_ways if own else segment_ways)(structure, scores, begin, end):
+    of_tags = chain_ways if own else higher_order_ways if isinstance(scores, HigherOrderScores) else segment_ways
+    for way in of_tags(structure, scores, begin, end):
         entered = [state for state in way.states if state != GOES_ON]
         if not entered:
             found.append(way)
@@ -251,10 +291,13 @@ def is_allowed(clamp, begin, states):
 STRUCTURES = {
     "chain": Row(chain, chain_ways),
     "scheme": Row(scheme_chain, chain_ways),
+    "order 2": Row(higher_order, higher_order_ways),
+    "order 3": Row(third_order, higher_order_ways),
     "segments": Row(segments, segment_ways),
     "segments of one token": Row(single_segments, segment_ways),
     "graph": Row(graph_chain, graph_ways, ties=False),
     "graph of several paths": Row(latent_chain, graph_ways, ties=False),
+    "order 2 in a graph": Row(higher_order_in_graph, graph_ways, ties=False),
     "segments in a graph": Row(graph_segments, graph_ways, ties=False),
 }
 

@@ -56,6 +56,8 @@ def _write_corpus(path, copies=1):
         doc.cats = {"NAMES": float(len(doc.ents) > 1), "OTHER": float(len(doc.ents) <= 1)}
         for token in doc:
             token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
+            token.pos_ = "PROPN" if token.ent_type else "PUNCT" if token.is_punct else "X"
+            token.set_morph("Number=Sing" if token.ent_type else None)
     DocBin(docs=docs).to_disk(path)
     return path
 

@@ -84,6 +84,34 @@ def test_morphology():
     assert nlp.evaluate(examples)["morph_acc"] == 1.0
 
 
+@pytest.mark.issue(16)
+def test_parts_of_speech_with_morphology():
+    """Both are one label, as those of spaCy's morphologizer are; what a Doc has of them stays."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger", config={"attribute": "pos+morph"})
+    examples = tag_examples(nlp)
+    universal = {"DT": "DET", "NN": "NOUN", "VB": "VERB", "RB": "ADV", "JJ": "ADJ"}
+    for example in examples:
+        for token in example.reference:
+            token.pos_ = universal[token.tag_]
+            token.set_morph("Person=3|Number=Plur" if token.text.endswith("s") else None)
+    train(nlp, examples)
+    assert "Number=Plur|POS=NOUN|Person=3" in nlp.get_pipe("crf_tagger").labels
+    doc = run(nlp, plain(examples[2].reference))
+    reference = examples[2].reference
+    assert [(t.pos_, str(t.morph)) for t in doc] == [(t.pos_, str(t.morph)) for t in reference]
+    scores = nlp.evaluate(examples)
+    assert scores["pos_acc"] == scores["morph_acc"] == scores["pos+morph_acc"] == scores["crf_tag_acc"] == 1.0
+    doc = plain(reference)
+    doc[1].pos_ = "PROPN"
+    assert [t.pos_ for t in run(nlp, doc)][1] == "PROPN" and doc[1].morph.to_dict() == {}
+    assert doc[0].pos_ == reference[0].pos_
+    with pytest.raises(ValueError, match=r"CRF407.*'POS=NOPE'"):
+        nlp.get_pipe("crf_tagger").add_label("POS=NOPE")
+    with pytest.raises(ValueError, match=r"CRF450.*'Number=Sing\|POS=NOUN'"):
+        nlp.get_pipe("crf_tagger").add_label("POS=NOUN|Number=Sing")
+
+
 def test_extension():
     Token.set_extension("crf_kind", default=None, force=True)
     try:

@@ -315,6 +315,9 @@ class _Programs:
             graph = rules.graph(active)
             if graph is not None:
                 return self._through(graph), True
+        if not rules.has_programs:
+            graph = rules.graph(active)
+            return (None, False) if graph is None else (self._through(graph), True)
         if len(rules.tags.label_of) ** 2 * n_tokens > _WORK * clock.left:
             return None, False
         lattice = self._lattice

@@ -64,19 +64,26 @@ class Copies(NamedTuple):
         emissions[starts[1:] - 1] += np.where(self.may_end[starts[1:]], 0.0, prices)
         possible = np.ones(self.opened.shape, dtype=bool)
         possible[starts[:-1]] &= (self.opened == self.copy_of)[starts[:-1]]
-        widened = ChainScores(emissions, steps, scores.first[tags], scores.last[tags], scores.starts)
+        of_states = {
+            "emissions": emissions,
+            "transitions": steps,
+            "first": scores.first[tags],
+            "last": scores.last[tags],
+        }
+        widened = scores._replace(**of_states)
+        if hasattr(widened, "orders"):  # n-grams are of tags; what is left out might be what the annotation has
+            widened = widened._replace(orders=widened.orders._replace(digit_of=tags, keep=None))
         return widened, possible if clamp is None else possible & clamp[:, tags]
 
     def narrow(self, expected: ChainScores, n_tags: int, *, per_position: bool) -> ChainScores:
         """Derivatives with respect to scores of the states, as those of the tags."""
         of_tag = (self.tag_of[:, None] == np.arange(n_tags)).astype(np.float64)  # [S + C, S]
         transitions = expected.transitions if per_position else expected.transitions.sum(axis=0)
-        return ChainScores(
-            expected.emissions @ of_tag,
-            of_tag.T @ transitions @ of_tag,
-            expected.first @ of_tag,
-            expected.last @ of_tag,
-            expected.starts,
+        return expected._replace(
+            emissions=expected.emissions @ of_tag,
+            transitions=of_tag.T @ transitions @ of_tag,
+            first=expected.first @ of_tag,
+            last=expected.last @ of_tag,
         )
 
 

@@ -62,6 +62,7 @@ class RuleSet:
     inference: ClassVar[type[Structure]] = GraphChain  # in a graph of states
     text_reader: ClassVar[type[TextReader]] = TextReader  # what sees to it that spans of one text have one label
     of_segments: ClassVar[bool] = False
+    has_programs: ClassVar[bool] = True  # for what is too large for a graph of states
 
     def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
         self.constraints = constraints

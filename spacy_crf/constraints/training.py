@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..errors import Errors
 from ..inference.semi_markov import list_spans
-from ..inference.state_graph import GraphChain
+from ..inference.structure import Structure
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, SegmentClamp, SegmentScores
 from .facts import Facts
@@ -72,7 +72,7 @@ class RuledStructure:
         # What answers the same without the rules
         self.without_rules: Any = type(rules.structure)(threads=threads)
         self.threads = threads
-        self._rules, self._longest, self._excluded = rules, longest, excluded
+        self._rules, self._longest, self._excluded, self._clamp = rules, longest, excluded, clamp
         self.broken: list[tuple[Rule, int]] = []  # rules, and the documents whose annotation breaks them
         n_docs = len(doc_starts) - 1
         lifted: list[set[int]] = [set() for _ in range(n_docs)]
@@ -126,6 +126,10 @@ class RuledStructure:
         """The scores as they are: each group is checked where it is asked about."""
         return scores
 
+    def around(self, scores: Any, clamp: Any) -> Any:
+        """The same: each group keeps its annotation."""
+        return scores
+
     def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
         """Log partitions under the rules, and the derivative of their weighted sum."""
         return self._add_up("expectations", scores, clamp, weights)
@@ -151,15 +155,28 @@ class RuledStructure:
 
     def _ask(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
         """The same with what belongs to the group."""
+        annotated = None if group.copies is not None else arrays.cut_clamp(self._clamp, group.tokens)
         if not group.automata:
-            return getattr(self.without_rules, question)(scores, clamp=clamp, weights=weights)
+            return _asked(self.without_rules, question, scores, annotated, clamp, weights)
         joined = arrays.join_sequences(scores, clamp, group.doc_starts)
         graph = self._rules.graph(group.automata)
         if group.copies is not None:
-            graph = GraphChain(copied(graph.graph, np.append(group.copies.tag_of, len(self._rules.tags.label_of))))
-        values, ask = np.zeros(len(group.sequences)), getattr(graph, question)
-        values[group.firsts], expected = ask(joined.scores, clamp=joined.clamp, weights=weights[group.firsts])
+            tag_of = np.append(group.copies.tag_of, len(self._rules.tags.label_of))
+            graph = self._rules.inference(copied(graph.graph, tag_of))
+        else:
+            annotated = arrays.join_sequences(scores, annotated, group.doc_starts).clamp
+        values = np.zeros(len(group.sequences))
+        values[group.firsts], expected = _asked(
+            graph, question, joined.scores, annotated, joined.clamp, weights[group.firsts]
+        )
         return values, arrays.split(joined, expected, scores)
+
+
+def _asked(structure: Structure, question: str, scores: Any, annotated: Any, clamp: Any, weights: Floats):
+    """annotated: What the annotation allows, which stays whatever is left out; None where nothing is."""
+    if annotated is not None:
+        scores = structure.around(structure.prepare(scores), annotated)
+    return getattr(structure, question)(scores, clamp=clamp, weights=weights)
 
 
 class RuledChain(RuledStructure):

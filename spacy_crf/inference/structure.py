@@ -281,6 +281,18 @@ class Structure(Generic[Scores]):
         _, used = self.expectations(work, clamp=self.only(work, states), weights=weights)
         arrays.add(out, used, slice(0, work.n_tokens))
 
+    def around(self, work: Work[Scores], clamp: Any) -> Work[Scores]:
+        """The scores as training asks about them: a structure that leaves labellings out keeps those of an annotation."""
+        return work
+
+    def to_keep(self) -> Any:
+        """What remembers which labellings of one batch are left, until its `renew` is called; None if none are left out."""
+        return None
+
+    def keeping(self, kept: Any) -> "Structure[Scores]":
+        """The same with such a memory, for its batch."""
+        return self
+
     # ------------------------------------------------------------------------------------------------ what all of them do
 
     def prepare(self, scores: Asked, clamp: Any = None) -> Work[Scores]:

@@ -157,7 +157,7 @@ class ClampedLoss(LabelledLoss):
             scores = self._with_costs(scores, arrays.states_of(clamp))
         value = structure.viterbi_counts if self.maximum else structure.expectations
         weights = np.ones(_batch_size(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
-        work = structure.prepare(scores)
+        work = structure.around(structure.prepare(scores), clamp)
         if states is None:
             reached, d_clamped = value(work, clamp=clamp, weights=weights)
         else:

@@ -104,6 +104,13 @@ class Architecture(Role):
         """Tokens of the longest piece with one state."""
         return 1
 
+    def leaves_out(self, model: Model) -> bool:
+        """Whether sums are those of some of the labellings, which change with the weights."""
+        return False
+
+    def learn(self, model: Model, d_scores: Iterable[Any]) -> None:
+        """What training says beside gradients, in derivatives of batches."""
+
     def alike(self, scores: Any, other: Any) -> Any:
         """Scores whose arrays have a place for everything that others of the same texts have."""
         return scores
@@ -241,6 +248,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
 
     def backprop(d_scores: Any) -> list[Doc]:
         weighed = node.weighed(model)
+        node.learn(model, [d_scores])
         for name, gradient in node.derivatives(d_scores).items():
             model.inc_grad(name, np.where(weighed[name], gradient, 0.0).astype(np.float32))
         d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, node.part(d_scores, outputs))]

@@ -56,6 +56,18 @@ class CorpusObjective(Weights):
             layer.finish()
         self.signature = self._sign()
         self.n_impossible = 0
+        self._kept: list[Any] = []  # of each batch, which labellings are left
+
+    def renew(self) -> bool:
+        """From here on labellings that are left out stay out, until it is asked again: so it is one function.
+
+        RETURNS (bool): Whether any are left out.
+        """
+        if not self._kept and self.architecture.leaves_out(self._model):
+            self._kept = [self._structure.to_keep() for _ in self._annotation]
+        for kept in self._kept:
+            kept.renew()
+        return bool(self._kept)
 
     @property
     def n_batches(self) -> int:
@@ -89,13 +101,22 @@ class CorpusObjective(Weights):
             annotation = self._annotation[number]
             outputs = tuple(of_layer.score(number) for of_layer in passes)
             scores, structure = architecture.join(outputs, shared), annotation.structure or self._structure
+            if self._kept and annotation.structure is None:
+                structure = structure.keeping(self._kept[number])
             clamp = annotation.clamp.unpacked()
             losses, d_scores, impossible = self._loss(structure, scores, clamp, **annotation.beside)
-            return losses, impossible, architecture.derivatives(d_scores), architecture.part(d_scores, outputs)
+            return (
+                losses,
+                impossible,
+                architecture.derivatives(d_scores),
+                architecture.part(d_scores, outputs),
+                d_scores,
+            )
 
         for first in range(0, self.n_batches, _GROUP):
             numbers, derivatives = range(first, min(first + _GROUP, self.n_batches)), []
-            for losses, impossible, d_own, d_outputs in run_chunks(differentiate, numbers, threads):
+            for losses, impossible, d_own, d_outputs, d_scores in run_chunks(differentiate, numbers, threads):
+                architecture.learn(self._model, [d_scores])
                 value += float(losses.sum())
                 n_impossible += int(impossible.sum())
                 for name, derivative in d_own.items():

@@ -103,6 +103,10 @@ class Anchored:
     def n_impossible(self) -> int:
         return self._objective.n_impossible
 
+    def renew(self) -> bool:
+        renew = getattr(self._objective, "renew", None)
+        return renew is not None and renew()
+
     def weights(self) -> Floats:
         """RETURNS (float64[n]): The distance, without what the model rounds."""
         weights, (assigned, distance) = self._objective.weights(), self._assigned

@@ -100,6 +100,12 @@ def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
     return value if value == "auto" else checks.count(owner, name, value)
 
 
+def _has_changed(objective: Objective) -> bool:
+    """Whether it may be another function in this step than in the one before."""
+    renew = getattr(objective, "renew", None)
+    return renew is not None and renew()
+
+
 @with_settings
 class BatchOptimizer(CRFOptimizer):
     """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time."""
@@ -135,6 +141,8 @@ class BatchOptimizer(CRFOptimizer):
                 self._warned.add(key)
                 logger.warning(Warnings.CRFW201.format(key=key, optimizer=type(self).__name__))
             run = self._runs[key] = self._start(objective, key)
+        elif _has_changed(objective):
+            self._renew(objective, run, key)
         if run.stop_reason is None:
             run.memory.prepare(objective)
             try:
@@ -147,6 +155,14 @@ class BatchOptimizer(CRFOptimizer):
                 objective.assign(run.position.weights)
         return run.position.value
 
+    def _renew(self, objective: Objective, run: Run, key: str) -> None:
+        """Goes on with an objective that has changed; where it has not, a reason to stop stays one."""
+        before, run.position = run.position.value, self.evaluate(objective, run.position.weights)
+        after = run.position.value
+        if run.stop_reason is None or abs(after - before) > self.delta * max(abs(after), PRECISION):
+            run.values, run.stop_reason = deque([after], maxlen=self.period + 1), None
+            self._judge(objective, run, key)
+
     def _iterations(self, objective: Objective, run: Run) -> int:
         """How many to make in a step."""
         if self.iterations_per_step != "auto":
@@ -158,6 +174,7 @@ class BatchOptimizer(CRFOptimizer):
         return self._runs[key].stop_reason if key in self._runs else None
 
     def _start(self, objective: Objective, key: str) -> Run:
+        _has_changed(objective)
         position = self.evaluate(objective, objective.weights())
         if not math.isfinite(position.value):
             raise ValueError(Errors.CRF203.format(key=key, optimizer=type(self).__name__))

@@ -39,9 +39,9 @@ class Weighed(Protocol):
 class Objective(Weighed, Protocol):
     """A component's training loss, without regularizer, as a function of all its weights."""
 
-    # Some that may be missing: how often the data has what each weight belongs to (float64[n]), how many weights of the model
-    # each stands for (float64[n]), and how many evaluations of the objective take as long as one of the model on what was last
-    # scored
+    # What may be missing: `renew`, which takes up what has changed since the last step, and says whether anything may have; how
+    # often the data has what each weight belongs to (float64[n]), how many weights of the model each stands for (float64[n]), and
+    # how many evaluations of the objective take as long as one of the model on what was last scored
     frequencies: Floats
     copies: Floats
     passes_per_evaluation: float

@@ -10,6 +10,7 @@ from ..errors import announcements
 from ..schemes import MANY_SPANS, choose_scheme, get_scheme
 from .annotation.entities import Entities
 from .crf_pipe import CRFPipe
+from .higher_order import HigherOrderDecoding
 from .ties import TiedDecoding
 
 
@@ -20,7 +21,7 @@ class CRFEntityRecognizer(CRFPipe):
     scheme (str): How they are spelt as tags, "auto" to choose by the training data; the others see `make_crf_ner`.
     """
 
-    other_decodings = (TiedDecoding,)
+    other_decodings = (HigherOrderDecoding, TiedDecoding)
     meaning = ("scheme",)
 
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):

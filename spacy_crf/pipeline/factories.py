@@ -221,8 +221,8 @@ def make_crf_tagger(
     model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v1`, whose emissions are sparse features
         (`spacy_crf.tagger_features.v3` by default) or neural.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
-    attribute (str): Where labels are read and written: "tag", the default, "pos", "morph", or the name of a Token extension
-        that is set before the pipeline is built.
+    attribute (str): Where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both (labels such as
+        "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built.
     overwrite (bool): Whether values that are set already are replaced. By default they are kept, and the others are decoded
         around them.
     neg_prefix (str): What gold values begin with that name a wrong label: "!NN" is any label but NN. "" for nothing of the kind.

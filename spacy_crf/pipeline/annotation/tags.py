@@ -17,20 +17,21 @@ from ...inference.structure import SpanStates
 from ...schemes import BEGIN, MISSING, NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
 from ...types import Clamp
 from ..gold_report import GoldReport
-from ..scorers import attribute_getter
+from ..scorers import POS_AND_MORPH, attribute_getter, pos_and_feats
 from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
     from ..prediction import Prediction
     from ..settled import Settled
 
-BUILT_IN = ("tag", "pos", "morph")
+BUILT_IN = ("tag", "pos", "morph", "pos+morph")
 
 
 class TokenTags(Annotation):
     """One label for every token; the tags are the labels.
 
-    attribute (str): Where it is written: ``tag``, ``pos``, ``morph``, or the name of a Token extension.
+    attribute (str): Where it is written: ``tag``, ``pos``, ``morph``, ``pos+morph`` for both together, with labels such as
+        "Number=Sing|POS=NOUN" (those of spaCy's morphologizer), or the name of a Token extension.
     overwrite (bool): Whether values that are there already are replaced; otherwise the others are decoded around them.
     neg_prefix (str): What gold values begin with that say which label is wrong, such as "!NN"; "" for none.
     """
@@ -43,12 +44,21 @@ class TokenTags(Annotation):
         self.attribute = attribute
         self.overwrite = overwrite
         self.neg_prefix = neg_prefix
-        self._id = IDS[attribute.upper()] if attribute in BUILT_IN else None
+        self.writes = tuple(attribute.split("+")) if attribute in BUILT_IN else ()
+        self._ids = [IDS[name.upper()] for name in self.writes]
         self._get = attribute_getter(attribute)
-        self.writes = (attribute,) if attribute in BUILT_IN else ()
 
     def _tabulate(self) -> None:
         self._hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
+        self._written: NDArray[np.uint64] = self._hashes[:, np.newaxis]  # [labels, attributes]
+        if self.attribute == POS_AND_MORPH:
+            rows = [self._parts(label) for label in self.labels]
+            self._written = np.array(rows, dtype=np.uint64).reshape(len(rows), 2)
+
+    def _parts(self, label: str) -> tuple[int, int]:
+        """The part of speech and the morphology that a label names, as a Doc has them."""
+        pos, feats = pos_and_feats(label)
+        return POS_IDS[pos], self.vocab.morphology.add(feats)
 
     @property
     def assigns(self) -> list[str]:
@@ -58,7 +68,10 @@ class TokenTags(Annotation):
         super().check_label(label)
         if self.attribute == "pos" and label not in POS_IDS:
             raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=", ".join(filter(None, POS_IDS))))
-        if self.attribute == "morph":
+        if self.attribute == POS_AND_MORPH and pos_and_feats(label)[0] not in POS_IDS:
+            known = ", ".join(filter(None, POS_IDS))
+            raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=known))
+        if "morph" in self.writes:
             try:
                 spelled = self.vocab.strings[self.vocab.morphology.add(label)]
             except ValueError:
@@ -127,7 +140,7 @@ class TokenTags(Annotation):
         return Gold(allowed, label < 0)
 
     def fingerprint(self, docs: list[Doc]) -> int:
-        return zlib.crc32(self._values(docs) if self._id is None else read_attributes(docs, [self._id]))
+        return zlib.crc32(read_attributes(docs, self._ids) if self._ids else self._values(docs))
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         return self._mentions(doc, self._values([doc]))
@@ -169,19 +182,23 @@ class TokenTags(Annotation):
         return None
 
     def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
-        values = self._hashes[prediction.tags] if self.labels else np.zeros(0, dtype=np.uint64)
+        width = self._written.shape[1]
+        values = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
         values[prediction.tags < 0] = 0  # below min_prob
         preset, present = prediction.preset, NO_SEGMENTS
         if preset is not None:
-            values = np.where(preset != 0, preset, values)
             tokens = np.flatnonzero(preset)
             present = Segments(tokens, tokens + 1, tokens)
+            if width == 1:
+                values[tokens, 0] = preset[tokens]
+            else:
+                values[tokens] = read_attributes(list(docs), self._ids)[tokens]
         begin = 0
         for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
-            if begin < end and self._id is not None:
-                doc.from_array([self._id], values[begin:end].reshape(-1, 1))
+            if begin < end and self._ids:
+                doc.from_array(self._ids, values[begin:end])
             elif begin < end:
-                self._set_extension(doc, values[begin:end], None if preset is None else preset[begin:end])
+                self._set_extension(doc, values[begin:end, 0], None if preset is None else preset[begin:end])
             begin = end
         return present
 
@@ -194,8 +211,8 @@ class TokenTags(Annotation):
 
     def _values(self, docs: list[Doc]) -> NDArray[np.uint64]:
         """Hashes of the values that are set, 0 elsewhere: uint64[T]."""
-        if self._id is not None and self.attribute != "morph":
-            return read_attributes(docs, [self._id])[:, 0]
+        if self._ids and "morph" not in self.writes:
+            return read_attributes(docs, self._ids)[:, 0]
         add = self.vocab.strings.add
         texts = (self._get(token) for doc in docs for token in doc)
         return np.array([add(text) if text else 0 for text in texts], dtype=np.uint64)

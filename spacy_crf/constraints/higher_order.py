@@ -1,0 +1,34 @@
+"""Rules of chains of higher order: as those of chains, but what no graph of states holds can't be had."""
+
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from ..inference.higher_order import GraphHigherOrder, HigherOrder
+from ..schemes import TransitionMask
+from .automaton import SpanTags
+from .rule_set import RuleSet
+from .rules import Constraints
+
+
+class HigherOrderRules(RuleSet):
+    """See `RuleSet`.
+
+    RAISES (ValueError): CRF034 for rules that need a program.
+    """
+
+    structure, inference = HigherOrder(), GraphHigherOrder
+    has_programs = False
+
+    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
+        super().__init__(constraints, tags, mask)
+        if self.global_:
+            raise ValueError(Errors.CRF034.format(rules=", ".join(rule.name for rule in self.global_)))
+
+    def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
+        return False, None  # its bounds are those of chains of order 1
+
+    def warm_up(self, scores: Any) -> None:
+        """There is nothing that takes long to compile."""

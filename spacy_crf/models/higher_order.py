@@ -1,0 +1,233 @@
+"""Chains of higher order: emissions, transitions, and weights of n-grams of three and four tags.
+
+The model's output is ``HigherOrderScores``. Weights of lower orders stay beside those of higher ones, so an n-gram that training
+never showed scores what its parts do.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from .. import checks
+from ..arrays import per_position, states_of
+from ..errors import Errors
+from ..inference.higher_order import MOST, HigherOrderScores, Orders, indexed, key_of
+from ..inference.higher_order import HigherOrder as HigherOrderInference
+from .architecture import Architecture, Shared, build
+from .emissions import Emissions, check_emissions
+from .role import Corpus, check_array, check_equal, set_moved
+
+_SLOWLY = 0.05  # how much the latest batch says of the thresholds
+_MOST_GRAMS = 1 << 24  # that have a weight
+_MOST_TAGS = 1 << 15  # keys of four tags are numbers of 63 bits
+
+
+class HigherOrderRole(Architecture):
+    """Which n-grams have a weight stands in the model's attribute "keys", what is left out in "thresholds"."""
+
+    gives = HigherOrderScores
+    params = (*Architecture.params, "grams")
+    learned = (*Architecture.learned, "keys", "thresholds")
+    meaning = ("order",)
+    structure = HigherOrderInference()
+    walks = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: Optional[tuple] = None  # the orders, and what they were made of
+
+    # -------------------------------------------------------------------------------------------------- scores
+
+    def orders(self, model: Model) -> Orders:
+        """The same object as long as nothing has changed."""
+        attrs = model.attrs
+        made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
+        if self._made is None or any(one is not other for one, other in zip(self._made[1], made_of)):
+            learned = attrs["thresholds"]
+            is_usable = learned is not None and learned["keep"] == attrs["keep"]
+            thresholds = np.array(learned["least"]) if is_usable else None
+            orders = Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds)
+            self._made = indexed(orders), made_of
+        return self._made[0]
+
+    def potentials(self, model: Model, weights: Shared) -> Shared:
+        return {**super().potentials(model, weights), "orders": self.orders(model)}
+
+    def limits(self, model: Model) -> Orders:
+        return self.orders(model)
+
+    def possible(self, model: Model) -> Shared:
+        return {**super().possible(model), "grams": np.True_}
+
+    def weighed(self, model: Model) -> Shared:
+        steps = super().weighed(model)
+        if model.attrs["order"] == 0:
+            steps = {name: np.zeros_like(mask) for name, mask in steps.items()}
+        return {**steps, "grams": np.ones(len(model.attrs["keys"]), dtype=bool)}
+
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        keys = model.attrs["keys"]
+        return {**super().shapes(model, n_states), "grams": (0 if keys is None else len(keys),)}
+
+    def join(self, outputs: tuple[Emissions], shared: Shared) -> HigherOrderScores:
+        [(scores, transitions, starts)] = outputs
+        transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
+        ends = shared["first"], shared["last"]
+        return HigherOrderScores(scores, transitions, *ends, shared["grams"], shared["orders"], starts)
+
+    def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[Emissions]:
+        of_tokens = d_scores.transitions if per_position(d_scores) else None
+        return (Emissions(d_scores.emissions, of_tokens, d_scores.starts),)
+
+    # ------------------------------------------------------------------------------------------------ training
+
+    def leaves_out(self, model: Model) -> bool:
+        return model.attrs["keep"] is not None
+
+    def learn(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
+        """How probable at least was what stayed in training: a running average, in logarithms."""
+        keep, known = model.attrs["keep"], model.attrs["thresholds"]
+        measured = [d_batch.orders.measured for d_batch in d_scores]
+        measured = [least for least in measured if least is not None and np.isfinite(least).any()]
+        if not measured:
+            return
+        least = known["least"] if known is not None and known["keep"] == keep else [math.nan] * len(measured[0])
+        for latest in measured:
+            least = [_moved(old, new) for old, new in zip(least, latest.tolist())]
+        model.attrs["thresholds"] = {"keep": keep, "least": least}
+
+    def resize(self, model: Model, n_states: int) -> None:
+        """Keys are spelt with more digits; their order stays."""
+        before = model.get_dim("nO") if model.has_dim("nO") else 0
+        if model.attrs["order"] > 1 and n_states > _MOST_TAGS:
+            raise ValueError(Errors.CRF322.format(order=model.attrs["order"], tags=n_states, most=_MOST_TAGS))
+        if before and before != n_states:
+            model.attrs["keys"] = _respelt(model.attrs["keys"], before, n_states)
+        elif not before:
+            model.attrs["keys"] = np.zeros(0, dtype=np.int64)
+        super().resize(model, n_states)
+
+    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
+        super().observe(model, corpus, n_states)
+        order, before = model.attrs["order"], model.attrs["keys"]
+        if order < 2:
+            return
+        if model.attrs["transitions_from"] == "possible":
+            keys = _possible_keys(order, model.attrs["allowed"], n_states)
+        else:
+            found = [_seen_keys(order, states_of(batch.allowed), batch.starts) for batch in corpus()]
+            keys = np.unique(np.concatenate([before, *found]))
+        places = np.searchsorted(keys, before)
+
+        def spread(values: NDArray) -> NDArray[np.float32]:
+            moved = np.zeros(len(keys), dtype=np.float32)
+            moved[places] = values
+            return moved
+
+        set_moved(model, "grams", spread)
+        model.attrs["keys"] = keys
+
+    def check(self, model: Model, n_states: int) -> None:
+        keys, order, thresholds = model.attrs["keys"], model.attrs["order"], model.attrs["thresholds"]
+        check_array("keys", keys, (len(keys) if isinstance(keys, np.ndarray) else 0,), np.int64)
+        check_equal("the order of keys", bool((np.diff(keys) > 0).all()), True)
+        bounds = [(n_states + 1) ** (order + 2), (n_states + 1) ** 3]
+        check_equal("keys", not len(keys) or bool(keys[-1] < bounds[0] and keys[0] >= bounds[1]), True)
+        if thresholds is not None:
+            least, keep = thresholds["least"], thresholds["keep"]
+            are_numbers = [type(value) for value in [keep, *least]] == [float] * (1 + max(1, order))
+            check_equal("thresholds", are_numbers and not any(value <= 0.0 or value > 1.0 for value in least), True)
+        super().check(model, n_states)
+
+
+def _moved(old: float, new: float) -> float:
+    if math.isnan(old) or math.isnan(new):
+        return new if math.isnan(old) else old
+    return math.exp((1.0 - _SLOWLY) * math.log(old) + _SLOWLY * math.log(new))
+
+
+def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The n-grams of tokens whose annotation leaves one state each."""
+    size = allowed.shape[1]
+    # In front of each sequence stands what is outside, and in front of that nothing: -1
+    lengths = np.diff(starts)
+    place = np.arange(len(allowed)) + order * (1 + np.repeat(np.arange(len(lengths)), lengths))
+    tags = np.full(len(allowed) + order * len(lengths), -1, dtype=np.int64)
+    tags[place] = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+    tags[place[starts[:-1][lengths > 0]] - 1] = size
+    found = [np.zeros(0, dtype=np.int64)]
+    for m in range(2, order + 1):
+        columns = [tags[place - back] for back in range(m, -1, -1)]
+        known = np.all([column >= 0 for column in columns], axis=0)
+        found.append(np.unique(key_of(tuple(column[known] for column in columns), size)))
+    return np.concatenate(found)
+
+
+def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]:
+    """RAISES (ValueError): CRF321 if they are too many."""
+    steps = np.vstack([allowed.transitions, allowed.first])  # what may follow each tag, and what is in front
+    grams, found = np.argwhere(steps), [np.zeros(0, dtype=np.int64)]
+    for m in range(2, order + 1):
+        n_more = int(allowed.transitions.sum(axis=1)[grams[:, -1]].sum())
+        if n_more > _MOST_GRAMS:
+            raise ValueError(Errors.CRF321.format(n=n_more, m=m + 1, most=_MOST_GRAMS))
+        counts = allowed.transitions.sum(axis=1)[grams[:, -1]]
+        following = np.concatenate([np.flatnonzero(allowed.transitions[tag]) for tag in grams[:, -1]])
+        grams = np.column_stack([np.repeat(grams, counts, axis=0), following])
+        found.append(key_of(tuple(grams.T), n_states))
+    return np.unique(np.concatenate(found))
+
+
+def _respelt(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
+    """Keys for another number of tags."""
+    left, digits = keys.copy(), []
+    while (left > 1).any():
+        has_more = left > 1
+        digits.append(np.where(has_more, left % (before + 1), -1))
+        left = np.where(has_more, left // (before + 1), left)
+    found = np.ones(len(keys), dtype=np.int64)
+    for digit in reversed(digits):
+        tag = np.where(digit == before, n_states, digit)
+        found = np.where(digit >= 0, found * (n_states + 1) + tag, found)
+    return found
+
+
+def HigherOrder(
+    emissions: Model[list[Doc], Emissions],
+    order: int = 2,
+    keep: Optional[float] = 4.0,
+    transitions_from: str = "seen",
+) -> Model[list[Doc], HigherOrderScores]:
+    """A chain in which a tag's score depends on up to three tags before it, on the tags of each token that are likely so far
+    (Müller, Schmid & Schütze 2013).
+
+    emissions (Model): Scores of tags at tokens, from SparseEmissions, HashedEmissions or Tok2VecEmissions.
+    order (int): How many tags before it, from 0 to 3.
+    keep (Optional[float]): Tags that a token keeps by its emissions, pairs of tags that it keeps by a chain of order 1, and so
+        on, on average. None leaves out nothing, which takes time and memory that grow with the number of tags to the power of
+        the order and one more.
+    transitions_from (str): Which n-grams of tags get a weight: "seen", those that training shows, or "possible", all that the tag
+        scheme allows.
+    """
+    owner = "HigherOrder"
+    check_emissions(owner, emissions)
+    checks.count(owner, "order", order, least=0, most=MOST)
+    if keep is not None:
+        keep = checks.number(owner, "keep", keep, least=1.0)
+    checks.one_of(owner, "transitions_from", transitions_from, ("seen", "possible"))
+    return build(
+        "higher_order",
+        HigherOrderRole(),
+        {"emissions": emissions},
+        order=order,
+        keep=keep,
+        transitions_from=transitions_from,
+        possible_transitions=transitions_from == "possible",
+        keys=None,  # int64[G] the n-grams that have a weight, see `inference.higher_order.Orders`
+        thresholds=None,  # what was learned with which `keep`: how probable at least is what stays, level by level
+    )
