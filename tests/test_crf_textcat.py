@@ -15,6 +15,9 @@ from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
+from typer.testing import CliRunner
+
+from spacy_crf.cli import app
 
 CONFIG = Path(__file__).parents[1] / "configs" / "crf_textcat.cfg"
 TEXTS = [
@@ -141,7 +144,7 @@ def words_in_order(seed, n):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_order_is_learned_where_a_bag_of_words_can_not(shared):
-    train_texts, test_texts = [*words_in_order(0, 200)], [*words_in_order(1, 200)]
+    train_texts, test_texts = [*words_in_order(0, 120)], [*words_in_order(1, 120)]
     hidden = {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 4, "shared": shared}
     right = {}
     for name, kind in (("bag", "bag"), ("hidden", hidden)):
@@ -150,6 +153,75 @@ def test_order_is_learned_where_a_bag_of_words_can_not(shared):
         right[name] = np.mean([label(doc) == cats for doc, (_, cats) in zip(docs, test_texts)])
     assert right["bag"] <= 0.6
     assert right["hidden"] >= 0.95
+
+
+# ----------------------------------------------------------------------------------------- what speaks for the label
+
+
+def test_evidence_of_a_bag_is_what_is_lost_without_a_word():
+    nlp = trained("bag", features=WORDS)
+    doc = nlp("play a table on monday")
+    odds = {name: math.log(p / (1 - p)) for name, p in doc.cats.items()}
+    for name in doc.cats:
+        for span, evidence in nlp.get_pipe("crf_textcat").evidence(doc, name):
+            rest = nlp(" ".join(token.text for token in doc if token.i != span.start)).cats[name]
+            assert evidence == pytest.approx(odds[name] - math.log(rest / (1 - rest)), abs=1e-5)
+    with pytest.raises(ValueError, match=r"CRF846.*SONG"):
+        nlp.get_pipe("crf_textcat").evidence(doc, "SONG")
+
+
+@pytest.mark.parametrize("kind", ["bag", "counts", "hidden", "own states", "sentences"])
+def test_explain_tells_each_doc(kind, tmp_path):
+    nlp = trained(kind, explain=True)
+    texts = ["book a table . play some jazz", "", "rain"]
+    docs = [*nlp.pipe(texts)]
+    for doc in docs:
+        told = doc._.crf_hidden
+        units = [(sent.start, sent.end) for sent in doc.sents] if kind == "sentences" else [(t.i, t.i + 1) for t in doc]
+        assert told["label"] == label(doc) and [*map(tuple, told["units"].tolist())] == units
+        found = nlp.get_pipe("crf_textcat").evidence(doc)
+        assert [(span.start, span.end) for span, _ in found] == units
+        assert [value for _, value in found] == pytest.approx(told["evidence"])
+        if kind in ("bag", "counts"):
+            assert "states" not in told
+        else:
+            assert told["states"].shape == (len(units), MODELS[kind]["hidden"])
+            assert np.allclose(told["states"].sum(axis=1), 1.0)
+    DocBin(docs=docs, store_user_data=True).to_disk(tmp_path / "docs.spacy")
+    saved = DocBin().from_disk(tmp_path / "docs.spacy").get_docs(nlp.vocab)
+    for again in (saved, nlp.pipe(texts, n_process=2)):
+        for one, other in zip(again, docs):
+            for name, value in other._.crf_hidden.items():
+                np.testing.assert_array_equal(one._.crf_hidden[name], value)
+    assert "doc._.crf_hidden" in nlp.analyze_pipes()["summary"]["crf_textcat"]["assigns"]
+
+
+def test_the_word_that_decides_speaks_most_for_the_label():
+    for kind in ("bag", "hidden"):
+        nlp = trained(kind)
+        evidence = nlp.get_pipe("crf_textcat").evidence(nlp("is there rain on the record"), "WEATHER")
+        assert max(evidence, key=lambda item: item[1])[0].text in ("rain", "there", "is")
+
+
+@pytest.mark.parametrize("kind", ["bag", "counts", "hidden", "own states"])
+def test_inspect_and_weights(kind, tmp_path):
+    nlp = trained(kind)
+    pipe = nlp.get_pipe("crf_textcat")
+    own = kind in ("bag", "counts")
+    rows = pipe.weights("PLAY")
+    names = {name for row in rows for name in row.tags}
+    assert rows and "PLAY" in names
+    assert names <= ({"PLAY"} if own else {"PLAY", *pipe.decoding.state_names()})
+    for row in rows:
+        if row.template == "transitions":
+            place = [pipe.decoding.state_names().index(name) for name in row.tags]
+            y, i, j = place[0], *((n - 3) % MODELS[kind]["hidden"] for n in place[1:])
+            assert row.weight == pytest.approx(float(pipe.model.get_param("transitions")[y, i, j]))
+    assert len(pipe.dump().splitlines()) == len(pipe.weights())
+    nlp.to_disk(tmp_path)
+    for options in ([], ["--json"]):
+        result = CliRunner().invoke(app, ["inspect", str(tmp_path), *options])
+        assert result.exit_code == 0 and "lower[0]" in result.output
 
 
 # ------------------------------------------------------------------------------------------------------- annotation
@@ -244,7 +316,7 @@ def test_spacy_train(tmp_path):
 
 
 def test_labels_are_added_and_learned():
-    for kind in ("bag", "hidden", "own states"):
+    for kind in ("bag", "own states"):
         nlp = trained(kind)
         pipe = nlp.get_pipe("crf_textcat")
         assert (pipe.add_label("NEWS"), pipe.add_label("NEWS"), pipe.labels[-1]) == (1, 0, "NEWS")

@@ -113,6 +113,16 @@ def test_scores_that_are_no_numbers(name, value):
         STRUCTURE.log_partition(scores)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_unit_is_left_out_as_if_it_had_no_features(shared):
+    scores = random_scores([3, 0, 2], shared=shared)
+    found = STRUCTURE.left_out(scores)
+    for unit, text in enumerate([0, 0, 0, 2, 2]):
+        units = scores.units.copy()
+        units[unit] = 0.0
+        np.testing.assert_allclose(found[unit], STRUCTURE.label_scores(scores._replace(units=units))[text], atol=1e-9)
+
+
 def test_states_below_a_label_are_those_of_its_chain():
     scores = random_scores([3, 2])
     found = STRUCTURE.states_below(scores, np.array([1, 0]))

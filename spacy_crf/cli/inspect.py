@@ -28,7 +28,7 @@ def inspect_cli(
     from ..explain.overview import overview
 
     with told_briefly():
-        pipes = our_pipes(load_pipeline(model, code), component, Errors.CRF848)
+        pipes = our_pipes(load_pipeline(model, code), component, Errors.CRF848, of_tokens=False)
         found = [overview(pipe, label, top) for pipe in pipes]
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -63,7 +63,8 @@ def _show(found: dict[str, Any], label: Optional[str]) -> None:
             cells = [(row["feature"], row["tags"][0], f"{row['weight']:+.4f}", str(row["count"] or "")) for row in rows]
             if cells:
                 print_table(f"{side} {name}", ("feature", "tag", "weight", "met"), cells, n_texts=2)
-    _show_transitions(found, label)
+    if found["transitions"]:
+        _show_transitions(found, label)
 
 
 def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:

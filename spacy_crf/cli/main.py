@@ -143,17 +143,22 @@ def our_pipes(
     nlp: Language,
     component: Optional[str],
     none: Optional[str],
-    is_wanted: Callable[["CRFPipe"], bool] = lambda pipe: True,
-) -> list["CRFPipe"]:
+    is_wanted: Callable[[Any], bool] = lambda pipe: True,
+    *,
+    of_tokens: bool = True,
+) -> list[Any]:
     """The components of ours in a pipeline, or the one of a name.
 
     none (str): The error where there are none; None if that is none.
     is_wanted (Callable): Which of them will do.
+    of_tokens (bool): Only those that label tokens.
     RAISES (ValueError): If there are none.
     """
     from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.learning_pipe import LearningPipe
 
-    ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
+    kind = CRFPipe if of_tokens else LearningPipe
+    ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, kind) and component in (None, name)]
     found = [pipe for pipe in ours if is_wanted(pipe)]
     if not found and none is not None:
         named, components = f" named '{component}'" if component else "", ", ".join(nlp.pipe_names) or "none"

@@ -61,7 +61,7 @@ def update(
     """
     from ..optimizers.lbfgs import LBFGS
 
-    names = [pipe.name for pipe in our_pipes(nlp, component, Errors.CRF414)]
+    names = [pipe.name for pipe in our_pipes(nlp, component, Errors.CRF414, of_tokens=False)]
     sets = {"dev": dev, "new texts": data} if dev is not None else {"new texts": data}
     before = {title: _scores(nlp, names, path) for title, path in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
+from ..models.texts import OfTexts
 from .reading import members_of
 from .weights import Block, blocks, largest
 
@@ -31,10 +32,7 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "tags": pipe.decoding.state_names(),
         "weights": sum(len(block.weights) for block in blocks(pipe)),
         "templates": _templates(pipe),
-        "top": {
-            name: _sides(pipe, name, top)
-            for name in ([label] if label else [*pipe.decoding.outside_tags(), *pipe.labels])
-        },
+        "top": {name: _sides(pipe, name, top) for name in ([label] if label else pipe.decoding.names_with_features())},
         "transitions": _transitions(pipe),
         "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
         "clusters": {"words": len(one)} if (one := next((s.clusters for s in stores if s.clusters), None)) else {},
@@ -76,6 +74,8 @@ def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
 def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     """Weights of the steps from each tag to each tag, None for those that are never taken; of sequences that begin and end."""
     members = members_of(pipe.model)
+    if isinstance(members[0][0].attrs["role"], OfTexts):
+        return {}  # of hidden states there are some below each label: they are among the weights
     possible, found = members[0][0].attrs["role"].possible(members[0][0]), {}
     for name in ("transitions", "first", "last"):
         weights = sum(share * model.get_param(name).astype(np.float64) for model, share in members)

@@ -21,7 +21,7 @@ class WeightRow(NamedTuple):
 
     feature (str): With its values filled in; "transition", "first", "last" and "length=N" for what all tokens share.
     template (str), offset (Optional[int]): Of the feature, see `explanation.Row`.
-    tags (Tuple[str, ...]): What it speaks for: a tag, or the two of a transition.
+    tags (Tuple[str, ...]): What it speaks for: a tag, or the two of a transition; of hidden states below a label that as well.
     weight (float): What was learned.
     count (Optional[int]): How often training met the feature, None where it does not say.
     """
@@ -54,12 +54,15 @@ class Block(NamedTuple):
 def blocks(pipe: "CRFPipe") -> Iterator[Block]:
     """All weights that have names; those of an encoder have none. In a pool each counts as much as its member."""
     for model, share in members_of(pipe.model):
+        architecture = model.attrs["role"]
         for layer in model.layers:
             if isinstance(layer.attrs["role"], SparseRole):
-                yield from _blocks_of(layer, share)
-        for name, mask in model.attrs["role"].weighed(model).items():
+                for block in _blocks_of(layer, share):
+                    yield block._replace(states=architecture.named_states(model, None, block.states))
+        for name, mask in architecture.weighed(model).items():
             places = np.nonzero(mask)
             rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
+            states = architecture.named_states(model, name, states)
             yield Block(name, share * model.get_param(name)[mask], states, rows, _shared(name), None, None)
 
 
@@ -108,9 +111,9 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
     """Which states are of a label, are a tag or one of its states; all for None. RAISES (ValueError): CRF846 for others."""
     names, tags = pipe.decoding.state_names(), pipe.decoding.state_tags()
     if label is None:
-        return np.ones(len(tags), dtype=bool)
+        return np.ones(len(names), dtype=bool)
     if label in pipe.labels:
-        return pipe.decoding.label_of_states == pipe.labels.index(label)
+        return pipe.decoding.labels_of_names() == pipe.labels.index(label)
     if label not in (*names, *tags):
         raise ValueError(Errors.CRF846.format(name=pipe.name, label=label, known=", ".join([*pipe.labels, "O"])))
     return np.array([label in both for both in zip(names, tags)])

@@ -181,6 +181,19 @@ class HiddenChain(Structure[HiddenScores]):
             found[part.units] = _CHAIN.marginals(part.work)
         return found
 
+    def left_out(self, scores: Any) -> Floats:
+        """What each label scores (see `label_scores`) in the text of each unit without the features of that unit:
+        float64[U, Y]."""
+        work = self.prepare(scores)
+        text_of = np.repeat(np.arange(len(work.scores.starts) - 1), np.diff(work.scores.starts))
+        found = self.label_scores(work)[text_of]
+        for part in work.parts():
+            # sum_h exp(score(h) - units[t, h_t]) = Z · sum_k p(h_t = k) · exp(-units[t, k])
+            with np.errstate(divide="ignore"):
+                terms = np.log(_CHAIN.marginals(part.work)) - work.scores.units[:, part.columns]
+            found[:, part.label] += log_sum(terms)
+        return found
+
 
 def _add(total: HiddenScores, part: _OfLabel, d_chain: ChainScores) -> None:
     """Adds the derivative with respect to the scores under a label."""

@@ -3,7 +3,7 @@
 The model's output is ``HiddenScores``.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,15 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import checks
+from ..features.doc_batch import DocBatch
 from ..features.units import SENT, TOKEN
 from ..inference.hidden_chain import HiddenChain as HiddenChainInference
 from ..inference.hidden_chain import HiddenScores
+from ..types import Floats
 from .architecture import Architecture, Shared, build
 from .emissions import Emissions
 from .role import Corpus
-from .texts import OfTexts, check_text_emissions
+from .texts import OfTexts, Reasons, check_text_emissions
 
 
 class HiddenRole(OfTexts, Architecture):
@@ -37,6 +39,24 @@ class HiddenRole(OfTexts, Architecture):
     def __init__(self, hidden: int, shared: bool, unit: str):
         super().__init__()
         self.hidden, self.shared, self.unit = hidden, shared, unit
+
+    def named_states(
+        self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
+    ) -> tuple[NDArray[np.int64], ...]:
+        """Names are those of the Y labels, then those of hidden states: H that labels share, or Y · H."""
+        n_labels = model.get_dim("nO")
+        if parameter is None:
+            return tuple(place + n_labels for place in places)
+        label, *states = places
+        first = n_labels + (0 if self.shared else self.hidden) * label
+        return (label, *(first + state for state in states))
+
+    def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        scores = model.predict(docs)
+        return Reasons(self.structure.label_scores(scores), self.rows(docs), self.structure.left_out(scores))
+
+    def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Floats:
+        return self.structure.states_below(model.predict(docs), labels)
 
     def columns(self, n_states: int) -> int:
         return self.hidden if self.shared else self.hidden * n_states

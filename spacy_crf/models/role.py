@@ -62,6 +62,16 @@ class Role:
         """Adds random numbers, of the shape that is asked for, to what the node's own weights say of some states (bool[S])."""
         raise NotImplementedError
 
+    def named_states(
+        self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
+    ) -> tuple[NDArray[np.int64], ...]:
+        """Which of the states that have names weights are about, one array for each of some states.
+
+        parameter (str): Whose weights they are, None for those of the layers.
+        places: Of the weights in the parameter, by its axes, or their states among those of the layers.
+        """
+        return places
+
     def columns(self, n_states: int) -> int:
         """How many states its layers have."""
         return n_states

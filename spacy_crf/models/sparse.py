@@ -217,6 +217,12 @@ class SparseFeatures:
         rows = self.rows(columns)
         return Found(rows.texts, {kind: rows.gather(features) for kind, features in self.find(columns).items()})
 
+    def of_unit(self, unit: str) -> "SparseFeatures":
+        """The same, where something else has scores."""
+        features = self.with_tables(self.tables, unit=unit)
+        features._forget()
+        return features
+
     def rows(self, columns: TokenColumns) -> Rows:
         """What has scores, where it is texts that have a label."""
         return Rows.of(self.unit, columns.starts, columns.doc_starts)

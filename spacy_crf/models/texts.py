@@ -4,7 +4,7 @@ The model's output is ``TextScores``: a chain of a single state for each text, s
 chains learns such models too.
 """
 
-from typing import Any
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,38 @@ from thinc.api import Model
 
 from .. import checks
 from ..features.doc_batch import DocBatch
-from ..features.units import TEXT, Rows
+from ..features.units import TEXT, TOKEN, Rows
 from ..inference.texts import TextScores
+from ..types import Floats
 from .architecture import Shared, build
 from .emissions import Emissions, check_emissions
 from .linear_chain import ChainRole
 from .role import AnnotatedDocs, Corpus
 from .sparse import SparseRole
 from .table import Table
+
+
+class Reasons(NamedTuple):
+    """What speaks for the labels of D texts, by their U units (tokens or sentences)."""
+
+    scores: Floats  # [D, Y] of the labels
+    units: Rows
+    left_out: Floats  # [U, Y] of the labels in the text of a unit, without the features of that
+
+    def evidence(self, labels: NDArray[np.int64]) -> Floats:
+        """By how much each unit makes the log-odds of its text's label larger: float64[U].
+
+        labels (int64[D]): One for each text.
+        """
+        text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
+        return _log_odds(self.scores, labels)[text_of] - _log_odds(self.left_out, labels[text_of])
+
+
+def _log_odds(scores: Floats, labels: NDArray[np.int64]) -> Floats:
+    """Of one label of each row, against the others: float64[N]."""
+    rows, others = np.arange(len(scores)), scores.copy()
+    others[rows, labels] = -np.inf
+    return scores[rows, labels] - np.logaddexp.reduce(others, axis=1)
 
 
 class OfTexts:
@@ -31,6 +55,14 @@ class OfTexts:
 
     unit: str
     counts_alone = False  # whether there is nothing to learn but what `initialize` counts
+
+    def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        """What speaks for labels."""
+        raise NotImplementedError
+
+    def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Optional[Floats]:
+        """Probability of each hidden state at each unit, below the given labels (int64[D]): float64[U, H]; None without any."""
+        return None
 
     def rows(self, docs: DocBatch) -> Rows:
         return Rows.of(self.unit, docs.sequence_starts(), docs.bounds)
@@ -58,6 +90,17 @@ class TextRole(OfTexts, ChainRole):
 
     def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> TextScores:
         return TextScores(*super().join(outputs, shared))
+
+    def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        emissions, scores = model.get_ref("emissions"), model.predict(docs)
+        features = emissions.attrs["role"].features(emissions)
+        weights = {name: emissions.get_param(name) for name in features.tables}
+        of_tokens = features.of_unit(TOKEN)
+        found = of_tokens.look_up(docs)
+        units = Rows.of(TOKEN, docs.sequence_starts(), docs.bounds)
+        labels = scores.emissions + scores.first
+        without = np.repeat(labels, np.diff(docs.bounds), axis=0)
+        return Reasons(labels, units, without - of_tokens.score(found, of_tokens.slots(weights)).scores)
 
     def possible(self, model: Model) -> Shared:
         return dict.fromkeys(self.params, np.True_)

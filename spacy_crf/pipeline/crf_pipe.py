@@ -316,20 +316,6 @@ class CRFPipe(LearningPipe):
         """
         return registry.get("misc", "spacy_crf.explain.v1")(self, doc, span, against, kind, **options)
 
-    def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
-        """What the model has learned of a label: the weights of its features, transitions and lengths that are not 0.
-
-        label (str): A label, or one of its tags; all of them if None.
-        top (int): How many at most.
-        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`.
-        RAISES (ValueError): For an unknown label.
-        """
-        return registry.get("misc", "spacy_crf.weights.v1")(self, label, top)
-
-    def dump(self) -> str:
-        """RETURNS (str): All weights that are not 0, one a line, the largest first: tags, feature and weight between tabs."""
-        return registry.get("misc", "spacy_crf.dump.v1")(self)
-
     # -------------------------------------------------------------------------------------------------- scoring
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:

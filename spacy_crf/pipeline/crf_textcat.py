@@ -1,11 +1,12 @@
 """One label for each text, written to ``doc.cats``."""
 
+import itertools
 from collections.abc import Callable, Iterable
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Optimizer
 
@@ -55,7 +56,32 @@ class TextDecoding(Decoding):
 
 
 class HiddenDecoding(TextDecoding):
+    """Hidden states have names beside those of labels: "state 2", or "PLAY state 2" where each label has its own."""
+
     takes = HiddenScores
+
+    def state_names(self) -> list[str]:
+        names, hidden = self.annotation.tags(), self.model.attrs["hidden"]
+        return [*names, *(f"{of}state {n}" for of in self._owners() for n in range(hidden))]
+
+    state_tags = state_names
+
+    def _owners(self) -> list[str]:
+        return [""] if self.model.attrs["shared"] else [f"{label} " for label in self.annotation.labels]
+
+    def labels_of_names(self) -> NDArray[np.int64]:
+        own, hidden = np.arange(len(self.annotation.labels)), self.model.attrs["hidden"]
+        return np.append(own, np.full(hidden, -1) if self.model.attrs["shared"] else np.repeat(own, hidden))
+
+    def names_with_features(self) -> list[str]:
+        if self.model.attrs["shared"]:
+            return self.state_names()[len(self.annotation.labels) :]
+        return super().names_with_features()
+
+
+class Prediction(NamedTuple):
+    probabilities: Floats  # [D, Y] rows with sum 1
+    hidden: Optional[list[dict[str, Any]]] = None  # of each text, what `explain` asks for
 
 
 class CRFTextClassifier(LearningPipe):
@@ -63,6 +89,7 @@ class CRFTextClassifier(LearningPipe):
 
     threshold (float): As of spaCy's `textcat`: it is saved and given to the scorer, which needs none where labels are exclusive.
     exclusive_classes (bool): True.
+    explain (bool): Whether each Doc is told which part of it speaks for its label, as ``doc._.crf_hidden``.
     """
 
     decoding_class = TextDecoding
@@ -77,6 +104,7 @@ class CRFTextClassifier(LearningPipe):
         loss,
         threshold: float = 0.0,
         exclusive_classes: bool = True,
+        explain: bool = False,
         **settings,
     ):
         self.name = name
@@ -85,7 +113,9 @@ class CRFTextClassifier(LearningPipe):
             raise ValueError(Errors.CRF467.format(name=name))
         if not isinstance(loss, ClampedLoss):
             raise ValueError(Errors.CRF468.format(name=name, loss=type(loss).__name__))
-        own = {"threshold": threshold, "exclusive_classes": True, "positive_label": None}
+        if checks.flag(self.owner, "explain", explain):
+            _register_extension()
+        own = {"threshold": threshold, "exclusive_classes": True, "explain": explain, "positive_label": None}
         super().__init__(vocab, model, name, annotation=Cats(), loss=loss, **own, **settings)
 
     def _check_model(self, model: Any) -> None:
@@ -101,6 +131,9 @@ class CRFTextClassifier(LearningPipe):
         if positive is not None and (positive not in self.labels or len(self.labels) > 2):
             raise ValueError(Errors.CRF471.format(name=self.name, value=positive, labels=", ".join(self.labels)))
 
+    def assigns(self) -> list[str]:
+        return [*super().assigns(), *(["doc._.crf_hidden"] if self.cfg["explain"] else [])]
+
     @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read, and the sentences if these have scores."""
@@ -109,28 +142,67 @@ class CRFTextClassifier(LearningPipe):
 
     # ------------------------------------------------------------------------------------------------ prediction
 
-    def predict(self, docs: Iterable[Doc]) -> Floats:
+    def predict(self, docs: Iterable[Doc]) -> Prediction:
         """Probability of each label for each text of a batch.
 
         docs (Iterable[Doc]): The Docs, which stay as they are.
-        RETURNS (float64[D, Y]): Rows with sum 1.
+        RETURNS (Prediction): Its `probabilities` are float64[D, Y], rows with sum 1.
         RAISES (ValueError): If the component has no labels, or was not initialized; CRF470 for Docs without sentences, where it
             looks at these.
         """
         self._require_initialized()
         docs = DocBatch.of(docs)
         self.decoding.require_sentences(docs)
-        return self.decoding.structure.marginals(self.model.predict(docs))
+        probabilities = self.decoding.structure.marginals(self.model.predict(docs))
+        return Prediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
 
-    def set_annotations(self, docs: Iterable[Doc], probabilities: Floats) -> None:
+    def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write the probabilities to ``doc.cats``, beside what is there of other labels.
 
         docs (Iterable[Doc]): The Docs that were predicted.
-        probabilities (float64[D, Y]): What `predict` gave.
+        prediction (Prediction): What `predict` gave.
         """
         labels = self.labels
-        for doc, row in zip(docs, probabilities.tolist()):
+        for doc, row in zip(docs, prediction.probabilities.tolist()):
             doc.cats.update(zip(labels, row))
+        for doc, hidden in zip(docs, prediction.hidden or ()):
+            doc._.crf_hidden = hidden
+
+    def _hidden(self, docs: DocBatch, probabilities: Floats) -> list[dict[str, Any]]:
+        """What speaks for the most probable label of each text, as a DocBin can hold it: the units (int64[U, 2], first token and
+        the one behind the last), what each of them adds to the log-odds (float64[U]), and where there are hidden states, how
+        probable these are (float64[U, H])."""
+        node, names, best = self.model.attrs["role"], self.labels, probabilities.argmax(axis=1)
+        reasons, states = node.reasons(self.model, docs), node.states_below(self.model, docs, best)
+        (tokens, texts), evidence = reasons.units, reasons.evidence(best)
+        told = []
+        for d, (begin, end) in enumerate(itertools.pairwise(texts.tolist())):
+            edges = tokens[begin : end + 1] - docs.bounds[d]
+            of_text = {"label": names[best[d]], "units": np.column_stack([edges[:-1], edges[1:]])}
+            of_text["evidence"] = evidence[begin:end].copy()
+            if states is not None:
+                of_text["states"] = states[begin:end].copy()
+            told.append(of_text)
+        return told
+
+    def evidence(self, doc: Doc, label: Optional[str] = None) -> list[tuple[Span, float]]:
+        """Which part of a text speaks for a label, and how much: what the log-odds of the label lose without the features of a
+        token, or of a sentence where these have hidden states. Nothing is written to the Doc.
+
+        doc (Doc): The text.
+        label (str): The label, None for the most probable one.
+        RETURNS (List[Tuple[Span, float]]): In the order of the text; below 0 for what speaks against the label.
+        RAISES (ValueError): CRF846 for a label that the component does not have.
+        """
+        check_doc(self.name, doc)
+        docs, node = DocBatch([doc]), self.model.attrs["role"]
+        [row] = self.predict(docs).probabilities
+        if label is not None and label not in self.labels:
+            raise ValueError(Errors.CRF846.format(name=self.name, label=label, known=", ".join(self.labels)))
+        reasons = node.reasons(self.model, docs)
+        chosen = row.argmax() if label is None else self.labels.index(label)
+        spans = [doc[begin:end] for begin, end in itertools.pairwise(reasons.units.tokens.tolist())]
+        return [*zip(spans, reasons.evidence(np.array([chosen])).tolist())]
 
     def probabilities(self, doc: Doc) -> dict[str, float]:
         """Probability of each label of one text, to which nothing is written.
@@ -139,7 +211,7 @@ class CRFTextClassifier(LearningPipe):
         RETURNS (Dict[str, float]): The most probable first.
         """
         check_doc(self.name, doc)
-        [row] = self.predict([doc]).tolist()
+        [row] = self.predict([doc]).probabilities.tolist()
         return dict(sorted(zip(self.labels, row), key=lambda item: -item[1]))
 
     # -------------------------------------------------------------------------------------------------- training
@@ -176,3 +248,19 @@ class CRFTextClassifier(LearningPipe):
         self._require_initialized()
         self.tell_once(Warnings.CRFW465, model=self.model.name)
         return losses
+
+    # --------------------------------------------------------------------------------------------------- saving
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.cfg["explain"]:
+            _register_extension()
+
+    def _take_settings(self, saved: dict[str, Any]) -> None:
+        super()._take_settings(saved)
+        self.cfg["positive_label"] = saved.get("positive_label")
+
+
+def _register_extension() -> None:
+    if not Doc.has_extension("crf_hidden"):
+        Doc.set_extension("crf_hidden", default=None)

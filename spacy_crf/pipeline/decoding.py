@@ -81,6 +81,14 @@ class Decoding:
         """The tag of each state."""
         return self.annotation.tags()
 
+    def labels_of_names(self) -> NDArray[np.int64]:
+        """The label of each name of a state, -1 for none."""
+        return self.label_of_states
+
+    def names_with_features(self) -> list[str]:
+        """The labels, and the tags of none: what features speak for."""
+        return [*self.outside_tags(), *self.annotation.labels]
+
     def outside_tags(self) -> list[str]:
         """The tags of no label."""
         return self.annotation.tags()[: self.tag_spans.offset]

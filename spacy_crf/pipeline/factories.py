@@ -279,6 +279,7 @@ def make_semicrf_ner(
     default_config={
         "threshold": 0.0,
         "exclusive_classes": True,
+        "explain": False,
         **_text_defaults(),
     },
     default_score_weights={
@@ -301,6 +302,7 @@ def make_crf_textcat(
     loss: Any,
     threshold: float,
     exclusive_classes: bool,
+    explain: bool,
     optimizer: Optional[Optimizer],
     scorer: Optional[Callable],
 ):
@@ -311,6 +313,7 @@ def make_crf_textcat(
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     threshold (float): Given to the scorer, which needs none where labels exclude each other.
     exclusive_classes (bool): True: each text has one label.
+    explain (bool): Whether each Doc is told which part of it speaks for its label, as `doc._.crf_hidden`. Takes twice as long.
     optimizer (Optional[Optimizer]): What the component learns by, as of `crf_tagger`.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats".
     """

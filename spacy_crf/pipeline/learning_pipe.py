@@ -15,6 +15,7 @@ from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc, Token
 from spacy.training import Example, validate_examples
+from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
 
@@ -366,6 +367,22 @@ class LearningPipe(TrainablePipe):
     def _rehearsal_model(self, model: Any) -> None:
         """`nlp.resume_training` sets it, where a component has it: it is how a component learns of that."""
         self.training.go_on()
+
+    # -------------------------------------------------------------------------------------- what it has learned
+
+    def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
+        """What the model has learned of a label: the weights of its features, transitions and lengths that are not 0.
+
+        label (str): A label, or one of its tags; all of them if None.
+        top (int): How many at most.
+        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`.
+        RAISES (ValueError): For an unknown label.
+        """
+        return registry.get("misc", "spacy_crf.weights.v1")(self, label, top)
+
+    def dump(self) -> str:
+        """RETURNS (str): All weights that are not 0, one a line, the largest first: tags, feature and weight between tabs."""
+        return registry.get("misc", "spacy_crf.dump.v1")(self)
 
     # -------------------------------------------------------------------------------------------------- scoring
 
