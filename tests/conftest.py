@@ -1,5 +1,6 @@
 """Options of the tests."""
 
+import functools
 import os
 
 import pytest
@@ -29,6 +30,20 @@ def pytest_configure(config):
         config.addinivalue_line(
             "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning:spacy_crf.kernels"
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_packages_are_asked_once():
+    """catalogue goes through the entry points of all packages whenever a function is looked up or a Doc becomes bytes."""
+    from catalogue import AVAILABLE_ENTRY_POINTS, Registry
+
+    @functools.cache
+    def of_group(group):
+        return list(AVAILABLE_ENTRY_POINTS.select(group=group))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Registry, "_get_entry_points", lambda registry: of_group(registry.entry_point_namespace))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
