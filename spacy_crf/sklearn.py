@@ -175,7 +175,9 @@ class CRF(BaseEstimator):
         return next(self._marginals([xseq]))
 
     def score(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> float:
-        """The share of tokens that get their label."""
+        """The share of tokens that get their label. RAISES (ValueError): CRF853 if X and y are not of one length."""
+        X, y = list(X), list(y)
+        _check_lengths(X, y)
         right = [
             given == found
             for gold, labels in zip(y, self.predict(X))
@@ -346,12 +348,8 @@ class _Corpus:
 
 def _classes(X: list[Rows], y: list[Sequence[str]]) -> list[str]:
     """The labels, in the order in which they come. RAISES (ValueError): CRF853 for what are no labels of these sequences."""
-    if len(X) != len(y):
-        raise ValueError(Errors.CRF853.format(problem=f"X has {len(X)} sequences, y has {len(y)}"))
-    for number, (rows, labels) in enumerate(zip(X, y)):
-        if len(rows) != len(labels):
-            problem = f"sequence {number} has {len(rows)} tokens in X and {len(labels)} labels in y"
-            raise ValueError(Errors.CRF853.format(problem=problem))
+    _check_lengths(X, y)
+    for number, labels in enumerate(y):
         for label in labels:
             if not isinstance(label, str) or not label:
                 raise ValueError(Errors.CRF853.format(problem=f"sequence {number} has the label {shown(label)}"))
@@ -359,6 +357,16 @@ def _classes(X: list[Rows], y: list[Sequence[str]]) -> list[str]:
     if not classes:
         raise ValueError(Errors.CRF853.format(problem="there is no token in them"))
     return classes
+
+
+def _check_lengths(X: list[Rows], y: list[Sequence[str]]) -> None:
+    """RAISES (ValueError): CRF853."""
+    if len(X) != len(y):
+        raise ValueError(Errors.CRF853.format(problem=f"X has {len(X)} sequences, y has {len(y)}"))
+    for number, (rows, labels) in enumerate(zip(X, y)):
+        if len(rows) != len(labels):
+            problem = f"sequence {number} has {len(rows)} tokens in X and {len(labels)} labels in y"
+            raise ValueError(Errors.CRF853.format(problem=problem))
 
 
 def _cut(model: Model, corpus: _Corpus, min_freq: float) -> None:

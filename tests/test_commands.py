@@ -339,6 +339,7 @@ def test_nothing_is_left_of_what_fails(files, tmp_path):
         ["annotate", model, bad, tmp_path / "new" / "out.jsonl"],
         ["distil", model, bad, "--output", tmp_path / "new" / "out.spacy"],
         ["update", model, bad, "--output", tmp_path / "new" / "out"],
+        ["threshold", model, bad, "--output", tmp_path / "new" / "out"],
         ["import", bad, "--from", "crfsuite", "--output", tmp_path / "new" / "out"],
         ["vectors", bad, tmp_path / "new" / "out"],
         ["report", model, bad, "--output", tmp_path / "new" / "out.html"],

@@ -180,6 +180,16 @@ WRONG = [
 ]
 
 
+@pytest.mark.issue(20)
+def test_what_is_scored_goes_together():
+    """Sequences without labels were left out without a word."""
+    X, y = [[["a"]], [["b"], ["a"]]], [["x"], ["y", "x"]]
+    fitted = CRF(max_iterations=2).fit(X, y)
+    for labels, message in ((y[:1], "2 sequences, y has 1"), ([["x"], ["y"]], "sequence 1 has 2 tokens")):
+        with pytest.raises(ValueError, match=f"CRF853.*{message}"):
+            fitted.score(X, labels)
+
+
 @pytest.mark.parametrize("X, y, message", WRONG, ids=range(len(WRONG)))
 def test_what_is_wrong_is_named(X, y, message):
     with pytest.raises(ValueError, match=message):

@@ -11,7 +11,17 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
+from .main import (
+    CodeOption,
+    ModelArgument,
+    app,
+    check_writable,
+    load_pipeline,
+    our_pipes,
+    print_table,
+    save_pipeline,
+    told_briefly,
+)
 from .raw_texts import read_raw
 from .reading import read_examples
 
@@ -34,12 +44,15 @@ def threshold_cli(
     output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Folder for the pipeline with it.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Precision and recall of entities of at least some probability (decode = "spans"), and the best min_prob."""
+    """Look for the min_prob that leaves the best entities. Prints precision and recall of the entities of at least some
+    probability, as decode = "spans" finds them, and the setting."""
     from ..pipeline.thresholds import best, use
 
     with told_briefly():
         checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
         nlp = load_pipeline(model, code)
+        if output is not None:
+            check_writable(output / "meta.json")
         found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
         for name, points in found.items():
             chosen = points[-1] if per_label else best(points, beta, expected=expected)
@@ -48,7 +61,7 @@ def threshold_cli(
             settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
             print(settings.to_str(interpolate=False).strip())
         if output is not None:
-            nlp.to_disk(output)
+            save_pipeline(nlp, output)
             msg.good(f"Saved with it to {output}")
 
 
