@@ -81,6 +81,9 @@ def draw(seed):
         initialize["vectors"] = rng.choice([None, {"dims": 2}, {"length": 1.0}])
     if "in:places" in read:
         initialize["gazetteers"] = {"places": "places.txt"}
+    if rng.random() < 0.3:
+        beam = {"beam": rng.choice([1, 2, 8]), "beam_margin": rng.choice([None, 2.0])}
+        config = {**config, "decode": "beam", **beam}
     return factory, config, initialize
 
 
@@ -256,6 +259,7 @@ def probabilities_agree(nlp, examples):
             assert np.exp(pipe.log_probability(doc, spans)) == pytest.approx(p, rel=1e-4, abs=1e-9)
             for span in spans:
                 assert found[span.start, span.end, span.label_] >= p * (1 - 1e-4) - 1e-9
+        assert isinstance(pipe.proven(doc), bool)
         drawn = pipe.sample(doc, 3, seed=0)
         assert len(drawn) == 3
 

@@ -9,6 +9,11 @@ from wasabi import msg
 from ..errors import Errors
 from .main import CodeOption, ModelArgument, app, doc_before, load_pipeline, our_pipes, print_table, told_briefly
 
+_UNDER_A_BEAM = (
+    'decode = "beam": automata run over the labelling that a beam of {n} states finds under the masks. Where that breaks a '
+    "rule, the search for the best one that keeps it is exact."
+)
+
 
 @app.command("rules")
 def rules_cli(
@@ -33,6 +38,8 @@ def _show_rules(pipe) -> None:
         written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
     print_table(pipe.name, columns, rows, n_texts=len(columns))
+    if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
+        msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
 
 
 def _show_effects(nlp: Language, pipe, text: str) -> None:

@@ -56,15 +56,19 @@ class RuleSet:
     constraints (Constraints): The rules, and how they are enforced.
     tags (SpanTags): The tags of the component.
     mask (TransitionMask): What its tag scheme allows.
+    structure (Structure): Finds the best labellings under the rules without a memory, exactly if it is None.
     """
 
-    structure: ClassVar[Structure] = LinearChain()
+    structure: Structure = LinearChain()
     inference: ClassVar[type[Structure]] = GraphChain  # in a graph of states
     text_reader: ClassVar[type[TextReader]] = TextReader  # what sees to it that spans of one text have one label
     of_segments: ClassVar[bool] = False
     has_programs: ClassVar[bool] = True  # for what is too large for a graph of states
 
-    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
+    def __init__(
+        self, constraints: Constraints, tags: SpanTags, mask: TransitionMask, structure: Optional[Structure] = None
+    ):
+        self.structure = structure or self.structure
         self.constraints = constraints
         self.rules = constraints.rules
         self.tags = tags
@@ -423,6 +427,7 @@ class SegmentRules(RuleSet):
 
     constraints (Constraints): The rules, and how they are enforced.
     labels (list[str]): The labels.
+    structure (Structure): As of `RuleSet`.
     """
 
     structure, inference, text_reader = SemiMarkov(), GraphSegments, SegmentTextReader
@@ -432,10 +437,10 @@ class SegmentRules(RuleSet):
     def of_segments_too(self) -> "SegmentRules":
         return self
 
-    def __init__(self, constraints: Constraints, labels: list[str]):
+    def __init__(self, constraints: Constraints, labels: list[str], structure: Optional[Structure] = None):
         size = 1 + len(labels)
         tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), dtype=bool))
-        super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)))
+        super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)), structure)
 
 
 def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArray[np.int64]) -> list[tuple[int, ...]]:

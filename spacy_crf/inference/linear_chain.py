@@ -15,12 +15,14 @@ from .spans import BestPath, LikelySpans, SpanStates
 from .structure import Asked, States, Structure
 
 if TYPE_CHECKING:
+    from .beam import ChainSearch
     from .pieces import LogPass
 
 
 class LinearChain(Structure[ChainScores]):
     """Answers the questions of `Structure` for `ChainScores`; clamps are bool[T, S]."""
 
+    answers = Structure.answers | {"beam"}
     chunk_tokens = 8192
     work = ChainWork
 
@@ -53,6 +55,11 @@ class LinearChain(Structure[ChainScores]):
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
         return path
+
+    def search(self, work: ChainWork) -> "ChainSearch":
+        from .beam import ChainSearch  # for few
+
+        return ChainSearch(work, self.beam)
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
         from . import pieces

@@ -4,7 +4,7 @@ A path is one int32 per token: the state where a segment begins, GOES_ON at its 
 """
 
 from functools import cached_property
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
 from . import pieces
 from .scaling import Shared, exp_less
 from .structure import LikelySpans, SpanStates, States, Structure, Work
+
+if TYPE_CHECKING:
+    from .beam import BeamSearch
 
 
 class StateSegments(NamedTuple):
@@ -110,6 +113,7 @@ class SemiMarkov(Structure[SegmentScores]):
     """Answers the questions of `Structure` for `SegmentScores`; clamps are `SegmentClamp`. Among equals the best path is the one
     with the lower last state, the shorter last segment, then the same of the segment before, and so on."""
 
+    answers = Structure.answers | {"beam"}
     chunk_tokens = 2048
     uniforms = (2,)
     work = SegmentWork
@@ -151,6 +155,11 @@ class SemiMarkov(Structure[SegmentScores]):
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(work.folded, *path)
         return path
+
+    def search(self, work: SegmentWork) -> "BeamSearch":
+        from .beam import BeamSearch  # for few
+
+        return BeamSearch(work, self.beam)
 
     def rank(self, work: SegmentWork, states: States, scores: Floats) -> int:
         return pieces.rank(work, states, scores)

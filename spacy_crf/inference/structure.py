@@ -8,7 +8,8 @@ and how the parts come together.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Optional, TypeVar, Union
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats, Path, SpanList
 from .threads import run_chunks
+
+if TYPE_CHECKING:
+    from .beam import Beam, BeamSearch
 
 States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
@@ -169,6 +173,7 @@ class Structure(Generic[Scores]):
     work: ClassVar[type[Work]]
 
     wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
+    beam: "Optional[Beam]" = None  # within which best labellings are searched
 
     def __init__(self, *, threads: int = 1):
         self.threads = threads
@@ -178,6 +183,18 @@ class Structure(Generic[Scores]):
     def with_threads(self, threads: int) -> "Structure[Scores]":
         """What answers the same with so many threads."""
         return type(self)(threads=threads)
+
+    def within(self, beam: "Beam") -> "Structure[Scores]":
+        """The same structure, whose best labellings (`viterbi`, `n_best`) are those that a beam search finds. Sums stay as they
+        are: over all labellings.
+
+        RAISES (ValueError): CRF340 for a structure that does not answer "beam".
+        """
+        if "beam" not in self.answers:
+            raise ValueError(Errors.CRF340.format(structure=type(self).__name__))
+        within = copy(self)
+        within.beam = beam
+        return within
 
     @property
     def without_rules(self) -> "Structure[Scores]":
@@ -206,6 +223,10 @@ class Structure(Generic[Scores]):
 
     def draw(self, work: Work[Scores], uniforms: Floats) -> States:
         """n paths of a chunk (int32[n, T]) by random numbers (float64[n, T, ...])."""
+        raise NotImplementedError
+
+    def search(self, work: Work[Scores]) -> "BeamSearch":
+        """Of a chunk, within its beam: what it answers that answers "beam"."""
         raise NotImplementedError
 
     def labels(self, work: Work[Scores], path: States) -> States:
@@ -377,14 +398,35 @@ class Structure(Generic[Scores]):
 
     def _best(self, work: Work[Scores]) -> Path:
         if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # there is nothing to sum up
-            return self.best(work)
+            return self._best_within(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
 
         def decode_chunk(chunk: Chunk) -> None:
-            path.states[chunk.tokens], path.scores[chunk.sequences] = self.best(work.cut(chunk))
+            path.states[chunk.tokens], path.scores[chunk.sequences] = self._best_within(work.cut(chunk))
 
         self._in_chunks(work, decode_chunk)
         return path
+
+    def _best_within(self, work: Work[Scores]) -> Path:
+        """`best`, within the beam if there is one. Where that comes to nothing the best of all is the answer."""
+        if self.beam is None or self.beam.keeps_all(work.n_states):
+            return self.best(work)
+        path = self.search(work).path
+        lost = path.scores == -np.inf
+        if lost.any():
+            part, tokens = work.only(lost)
+            path.states[tokens], path.scores[lost] = self.best(part)
+        return path
+
+    def proven(self, scores: Asked, *, clamp: Any = None) -> NDArray[np.bool_]:
+        """Whether what `viterbi` gives of each sequence is its best labelling: bool[B]. With a beam it need not be: here the
+        search without one is asked too."""
+        work = self.prepare(scores, clamp)
+        if self.beam is None:
+            return np.full(work.n_sequences, self.exact)
+        everywhere = copy(self)
+        everywhere.beam = None
+        return self._best(work).scores >= everywhere._best(work).scores
 
     def viterbi_counts(
         self, scores: Asked, *, clamp: Any = None, weights: Optional[Floats] = None
@@ -434,10 +476,16 @@ class Structure(Generic[Scores]):
         def search(b: int) -> list[tuple[float, States]]:
             sequence = work.cut(work.chunk(b, b + 1))
             states, scores = np.empty((n, sequence.n_tokens), dtype=np.int32), np.zeros(n)
-            found = self.rank(sequence, states, scores) if sequence.n_tokens else 1
+            found = self._rank_within(sequence, states, scores) if sequence.n_tokens else 1
             return [(score, self.labels(work, path)) for score, path in zip(scores[:found].tolist(), states)]
 
         return run_chunks(search, range(work.n_sequences), self.threads)
+
+    def _rank_within(self, work: Work[Scores], states: States, scores: Floats) -> int:
+        """`rank`, within the beam if there is one. Where that comes to nothing the best of all are the answer."""
+        all_are_kept = self.beam is None or self.beam.keeps_all(work.n_states)
+        found = 0 if all_are_kept else self.search(work).rank(states, scores)
+        return found or self.rank(work, states, scores)
 
     def sample(self, scores: Asked, n: int, *, seed: int, clamp: Any = None) -> States:
         """n labellings drawn from their distribution (int32[n, T]): one seed, one answer, whatever the number of threads."""

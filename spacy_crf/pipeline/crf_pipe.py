@@ -17,6 +17,7 @@ from .. import checks
 from ..dollars import is_written
 from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
+from ..inference.beam import Beam
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ..constraints.rules import Constraints
     from .decoding import Distribution
     from .rule_matching import RuleMatcher
+    from .settled import Question
     from .stages import FirstStage
 
 
@@ -51,9 +53,12 @@ class CRFPipe(LearningPipe):
     loss (ClampedLoss): What training minimises.
     optimizer (Optimizer), scorer (Callable): See `LearningPipe`.
     confidence (bool): Whether every span found gets its probability, as ``span._.crf_prob``.
-    decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
-        tags; or "spans", the spans of at least `min_prob` of which most is right in the mean. "labelling" is the most probable
-        labelling also where hidden states make several paths one, of which "viterbi" finds the best.
+    decode (str): "viterbi", the most probable labelling; "beam", that of a beam search; "posterior", the valid one with the best
+        expected number of right tags; or "spans", the spans of at least `min_prob` of which most is right in the mean.
+        "labelling" is the most probable labelling also where hidden states make several paths one, of which "viterbi" finds
+        the best.
+    beam (int), beam_margin (float): How many states decode = "beam" keeps of those that the labellings up to a token may end
+        with, and how far these may be below the best one, in log-odds; None for any distance.
     min_prob (Union[float, Dict[str, float]]): Spans with a lower probability are left out; one for all labels, or by label.
     constraints (Constraints): Rules that labellings keep.
     second_stage (FirstStage): What labels a Doc first, for templates that read stage:NAME.
@@ -74,6 +79,8 @@ class CRFPipe(LearningPipe):
         scorer: Optional[Callable] = None,
         confidence: bool = False,
         decode: str = "viterbi",
+        beam: int = 8,
+        beam_margin: Optional[float] = None,
         min_prob: MinProb = 0.0,
         constraints: "Optional[Constraints]" = None,
         second_stage: "Optional[FirstStage]" = None,
@@ -81,6 +88,9 @@ class CRFPipe(LearningPipe):
     ):
         self.name = name
         checks.one_of(self.owner, "decode", decode, DECODERS)
+        beam = checks.count(self.owner, "beam", beam)
+        if beam_margin is not None:
+            beam_margin = checks.number(self.owner, "beam_margin", beam_margin)
         min_prob = check_min_prob(self.owner, min_prob)
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
@@ -95,7 +105,8 @@ class CRFPipe(LearningPipe):
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0  # from the config; others are added
         learns: dict[str, Any] = {"annotation": annotation, "loss": loss, "optimizer": optimizer, "scorer": scorer}
-        settings = {"confidence": confidence, "decode": decode, "min_prob": min_prob, **settings}
+        how = {"decode": decode, "beam": beam, "beam_margin": beam_margin, "min_prob": min_prob}
+        settings = {"confidence": confidence, **how, **settings}
         super().__init__(vocab, model, name, **learns, **settings)
         if self.rules_train and not isinstance(loss, ClampedLoss):
             raise ValueError(Errors.CRF619.format(name=name, loss=type(loss).__name__))
@@ -103,6 +114,9 @@ class CRFPipe(LearningPipe):
     def _labels_changed(self) -> None:
         super()._labels_changed()
         self._compiled = None
+        if self.cfg["decode"] == "beam":
+            margin = self.cfg["beam_margin"]
+            self.decoding.search_within(Beam(self.cfg["beam"], np.inf if margin is None else margin))
 
     def check_settings(self) -> None:
         super().check_settings()
@@ -277,6 +291,27 @@ class CRFPipe(LearningPipe):
         RETURNS (Distribution)
         """
         from .probabilities import distribution
+
+        docs, scores, clamp, question = self._ask_about(doc, keep_annotation)
+        found = distribution(self, docs, scores, clamp, self.rules())
+        if question is None or question.kept is None:
+            return found
+        return found._replace(kept=question.kept, starts=question.starts)
+
+    def proven(self, doc: Doc, *, keep_annotation: bool = False) -> bool:
+        """Whether the labelling that decode = "beam" finds in a text is the most probable one: the exact search is asked too.
+
+        doc (Doc): The text.
+        keep_annotation (bool): See `marginals`.
+        RETURNS (bool): With decode = "viterbi" whether the search is exact, in the time that rules leave it.
+        """
+        from .probabilities import proven
+
+        docs, scores, clamp, _ = self._ask_about(doc, keep_annotation)
+        return proven(self, docs, scores, clamp, self.rules())
+
+    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Any, Any, Any, "Optional[Question]"]:
+        """The Doc, its scores, what is still allowed, and what that leaves to be asked if anything is settled."""
         from .settled import restrict
 
         check_doc(self.name, doc)
@@ -284,10 +319,7 @@ class CRFPipe(LearningPipe):
         self.require_ready(docs)
         scores = self.model.predict(docs)
         question = restrict(self, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
-        if question is None:
-            return distribution(self, docs, scores, None, self.rules())
-        found = distribution(self, *question[:3], self.rules())
-        return found if question.kept is None else found._replace(kept=question.kept, starts=question.starts)
+        return (docs, scores, None, None) if question is None else (*question[:3], question)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
         """Spans of a Doc, with their labels."""
@@ -319,13 +351,17 @@ class CRFPipe(LearningPipe):
     # -------------------------------------------------------------------------------------------------- scoring
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
-        """What the scorer says; with confidence, how far the probabilities can be trusted too."""
+        """What the scorer says; with confidence, how far the probabilities can be trusted too; with decode = "beam", in which
+        share of the texts it finds the most probable labelling."""
         examples = list(examples)
         scores = super().score(examples, **kwargs)
         if self.cfg["confidence"]:
             from .calibration import score_calibration
 
             scores.update(score_calibration(self, examples))
+        if self.cfg["decode"] == "beam" and examples:
+            is_proven = [self.proven(example.predicted) for example in examples]
+            scores[f"{self.annotation.scores_prefix}_proven"] = sum(is_proven) / len(is_proven)
         return scores
 
     # --------------------------------------------------------------------------------------------------- saving

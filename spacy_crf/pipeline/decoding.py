@@ -16,6 +16,7 @@ from .. import arrays
 from ..arrays import Joined, Scores, spread
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
+from ..inference.beam import Beam
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import ClampedLoss
@@ -55,10 +56,20 @@ class Decoding:
         self.model = model
         self.annotation = annotation
         self.structure: Structure = model.attrs["role"].structure
+        self._within: Optional[Structure] = None  # the structure with a beam, if there is one
         self.spans = self._span_states()
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
         self.tag_spans = self._tag_spans()
         self.outside = self.tag_spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
+
+    @property
+    def searched(self) -> Structure:
+        """What finds best labellings."""
+        return self.structure if self._within is None else self._within
+
+    def search_within(self, beam: Beam) -> None:
+        """From now on best labellings are those that a beam search finds."""
+        self._within = self.structure.within(beam)
 
     def _span_states(self) -> SpanStates:
         """How states spell spans."""
@@ -122,11 +133,11 @@ class Decoding:
 
     def best_tags(self, scores: Any, clamp: Any) -> States:
         """Tags of the most probable labelling."""
-        return self.structure.viterbi(scores, clamp=clamp).states
+        return self.searched.viterbi(scores, clamp=clamp).states
 
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
         """Tags of the most probable labelling, and the probability of each of its spans."""
-        if self._is_dense:
+        if self._is_dense and self.searched is self.structure:
             tags, (segments, probabilities) = self.structure.best_path(scores, self.spans, clamp=clamp)
         else:
             tags = self.best_tags(scores, clamp)
@@ -174,7 +185,7 @@ class Decoding:
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.mask())
+        return RuleSet(constraints, tags, self.mask(), self._within)
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
         """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""
@@ -319,7 +330,8 @@ class Distribution(NamedTuple):
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
         """Probability and tags of the best labellings of one Doc."""
-        found = self.decoding.n_best(self.structure, self.joined.scores, n, self.joined.clamp)
+        structure = self.decoding.searched if self.structure is self.decoding.structure else self.structure
+        found = self.decoding.n_best(structure, self.joined.scores, n, self.joined.clamp)
         best: list[tuple[float, tuple]] = [(0.0, ())]
         for paths, log_z in zip(found, self._log_partition().tolist()):
             # the best of the sequences so far, with the best of the next one

@@ -54,9 +54,12 @@ possible_states = false
 # What the docstrings of all factories end with
 _PARAMETERS = """
     confidence (bool): Whether every {unit} gets its probability, as `span._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling; "posterior", the valid one with the best expected number of right
-        tokens; or "spans", the set of {several} that are at least `min_prob` probable, and of which most is right in the mean.
-        With hidden states "viterbi" is the most probable path of these, and "labelling" the most probable labelling.
+    decode (str): "viterbi", the most probable labelling; "beam", that of a beam search; "posterior", the valid one with the best
+        expected number of right tokens; or "spans", the set of {several} that are at least `min_prob` probable, and of which most
+        is right in the mean. With hidden states "viterbi" is the most probable path of these, and "labelling" the most probable
+        labelling.
+    beam (int): How many states decode = "beam" keeps of those that the labellings up to a token may end with.
+    beam_margin (Optional[float]): How far these may be below the best one, in log-odds. None for any distance.
     min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}.
         0 leaves out none. Or a table with one for each label, "*" for those that it does not name.
     constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
@@ -113,7 +116,14 @@ def _explained(words: dict[str, str]) -> Callable[[Callable], Callable]:
 
 
 # Settings that say how to predict
-PREDICTION = {"confidence": False, "decode": "viterbi", "min_prob": 0.0, "constraints": None}
+PREDICTION = {
+    "confidence": False,
+    "decode": "viterbi",
+    "beam": 8,
+    "beam_margin": None,
+    "min_prob": 0.0,
+    "constraints": None,
+}
 
 # Settings that all components have, and that say how they learn
 SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
@@ -159,6 +169,8 @@ def make_crf_ner(
     scheme: str,
     confidence: bool,
     decode: str,
+    beam: int,
+    beam_margin: Optional[float],
     min_prob: Union[float, dict[str, float]],
     constraints: Optional[Any],
     optimizer: Optional[Optimizer],
@@ -208,6 +220,8 @@ def make_crf_tagger(
     neg_prefix: str,
     confidence: bool,
     decode: str,
+    beam: int,
+    beam_margin: Optional[float],
     min_prob: Union[float, dict[str, float]],
     constraints: Optional[Any],
     optimizer: Optional[Optimizer],
@@ -252,6 +266,8 @@ def make_semicrf_ner(
     loss: Any,
     confidence: bool,
     decode: str,
+    beam: int,
+    beam_margin: Optional[float],
     min_prob: Union[float, dict[str, float]],
     constraints: Optional[Any],
     optimizer: Optional[Optimizer],

@@ -22,7 +22,7 @@ from .least import least_of_labels
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
-DECODERS = ("viterbi", "posterior", "spans", "labelling")
+DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
 # A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
 # the scores of their tokens should stay in the cache, and each Doc is a dozen containers, among which Python's garbage collector
 # looks for cycles as long as they are alive.

@@ -62,6 +62,14 @@ def distribution(pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules
     return batch.distribution(0)
 
 
+def proven(pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> bool:
+    """Whether the labelling of a single Doc that is found under some rules is the most probable one, for sure."""
+    searched = pipe.decoding.searched
+    if rules is None:
+        return bool(searched.proven(scores, clamp=clamp).all())
+    return _Batch(pipe, docs, scores, clamp, rules).proven()
+
+
 class _Batch:
     """The labellings of several Docs. Which rules a Doc keeps is found out with its most probable one, and holds for everything
     else that is asked."""
@@ -149,6 +157,14 @@ class _Batch:
         for d in np.flatnonzero(np.diff(self._bounds)).tolist():
             [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)
         return tags
+
+    def proven(self) -> bool:
+        """Of a single Doc: the most probable labelling under the rules without a memory is that under all of them if it keeps
+        them; and if it does not, the search goes on from there."""
+        found = self._decode(self._scores, None)
+        scores = self._rules.decodable(self._scores, self._facts)
+        is_proven = self._rules.structure.proven(scores, clamp=self._clamp).all() and self._decoding.structure.exact
+        return bool(is_proven and not found.unfinished)
 
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are given by their first token: float64[N]."""

@@ -46,7 +46,7 @@ class SegmentDecoding(Decoding):
     # -------------------------------------------------------------------------------------------------- prediction
 
     def best_tags(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> States:
-        return SEGMENTS.states_to_tags(self.structure.viterbi(scores, clamp=clamp).states)
+        return SEGMENTS.states_to_tags(self.searched.viterbi(scores, clamp=clamp).states)
 
     def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
         tags = self.best_tags(scores, clamp)
@@ -78,7 +78,7 @@ class SegmentDecoding(Decoding):
     def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
         from ..constraints.rule_set import SegmentRules
 
-        return SegmentRules(constraints, list(self.annotation.labels))
+        return SegmentRules(constraints, list(self.annotation.labels), self._within)
 
     def tags(self, path: States) -> States:
         return SEGMENTS.states_to_tags(path)

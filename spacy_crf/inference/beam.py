@@ -1,0 +1,62 @@
+"""Beam search: the best labelling among few prefixes, and those that come next."""
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..kernels import beam as kernels
+from ..kernels import pieces
+from ..types import Floats, Path
+from .structure import States
+
+
+class Beam(NamedTuple):
+    """What a search keeps of the prefixes that end with a token."""
+
+    states: int  # at most, one prefix for each
+    margin: float = np.inf  # how far their score may be below that of the best one
+
+    def keeps_all(self, n_states: int) -> bool:
+        return self.states >= n_states and self.margin == np.inf
+
+
+class BeamSearch:
+    """Of chains of tokens or of segments.
+
+    work (Work): Says what its scores are of pieces (``folded``).
+    beam (Beam)
+    """
+
+    def __init__(self, work: Any, beam: Beam):
+        self._work, self._beam = work, beam
+
+    @property
+    def path(self) -> Path:
+        """The best labelling of each sequence within the beam, -1 and -inf where it comes to nothing."""
+        return self._found[1]
+
+    def rank(self, states: States, scores: Floats) -> int:
+        """As `Structure.rank`, of the labellings within the beam."""
+        folded, (left, _) = self._work.folded, self._found
+        within = folded._replace(closing=np.where(left > -np.inf, folded.closing, -np.inf))
+        return pieces.n_best(within, len(scores), states, scores)
+
+    @cached_property
+    def _found(self) -> tuple[Floats, Path]:
+        """The scores of the prefixes that are kept (float64[T, S], -inf for others), and the paths."""
+        left = np.empty(self._work.folded.opening.shape)
+        path = Path(np.empty(len(left), dtype=np.int32), np.empty(self._work.n_sequences))
+        kernels.search(self._work.folded, tuple(self._beam), left, *path)
+        return left, path
+
+
+class ChainSearch(BeamSearch):
+    """Of linear chains: what `viterbi` asks is quicker than what the other questions need."""
+
+    @cached_property
+    def path(self) -> Path:
+        work = self._work
+        path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
+        kernels.viterbi(tuple(work.potentials), *work.steps.in_order, tuple(self._beam), *path)
+        return path

@@ -1,0 +1,261 @@
+"""Beam search: against a plain one, against the exact search, and in components."""
+
+import itertools
+
+import numpy as np
+import pytest
+import spacy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spacy.tokens import Doc
+
+from spacy_crf import arrays
+from spacy_crf.inference.beam import Beam
+from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.semi_markov import SemiMarkov
+from spacy_crf.inference.state_graph import GraphChain
+from spacy_crf.types import GOES_ON, ChainScores
+
+from .structures import STRUCTURES, Enumerated, problems, random_graph, random_problem
+from .test_cli_rules import run
+from .util import entities, ner_examples, plain, tag_examples
+
+ROWS = {name: STRUCTURES[name] for name in ("chain", "scheme", "segments", "segments of one token")}
+each = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+quickly = settings(max_examples=40)
+BEAMS = [Beam(1), Beam(2), Beam(3, 1.0), Beam(100, 0.5)]
+
+
+def plain_beam(folded, begin, end, beam):
+    """RETURNS (List[Dict[int, float]], float): The prefixes that are kept at each token by their states, and the best score."""
+    kept = []
+    for t in range(begin, end):
+        found = {}
+        for j, k in itertools.product(range(folded.opening.shape[1]), range(min(len(folded.lengths), t - begin + 1))):
+            b = t - k
+            matrix = folded.transitions[b if len(folded.transitions) > 1 else 0]
+            steps = (
+                [score + matrix[i, j] for i, score in kept[b - begin - 1].items()] if b > begin else [folded.first[j]]
+            )
+            span = folded.span_of[b, k]
+            score = max(steps, default=-np.inf) + folded.opening[b, j] + folded.lengths[k, j]
+            score += (folded.spans[span, j] if span >= 0 else 0.0) + folded.closing[t, j]
+            if folded.reach[t, j] <= b and score > found.get(j, -np.inf):
+                found[j] = score
+        least = max(found.values(), default=0.0) - beam.margin
+        best_first = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        kept.append({j: score for j, score in best_first[: beam.states] if score >= least} if t < end - 1 else found)
+    return kept, max((score + folded.last[j] for j, score in kept[-1].items()), default=-np.inf) if kept else 0.0
+
+
+@each
+@quickly
+@given(data=st.data())
+def test_a_beam_of_all_states_is_exact(row, data):
+    """Same bits, whichever of the two searches it is."""
+    structure, scores, clamp = data.draw(problems(row))
+    exact = structure.viterbi(scores, clamp=clamp)
+    size = np.shape(scores[0])[1]
+    within = structure.within(Beam(size))
+    for path in (within.viterbi(scores, clamp=clamp), *_searched(within, scores, clamp)):
+        np.testing.assert_array_equal(path.states, exact.states)
+        np.testing.assert_array_equal(path.scores, exact.scores)
+    assert within.proven(scores, clamp=clamp).all()
+    pairs = zip(within.n_best(scores, 3, clamp=clamp), structure.n_best(scores, 3, clamp=clamp))
+    assert all([(s, p.tolist()) for s, p in ours] == [(s, p.tolist()) for s, p in theirs] for ours, theirs in pairs)
+
+
+def _searched(structure, scores, clamp):
+    """The paths of both kernels: that of any pieces, and that of tokens."""
+    search = structure.search(structure.prepare(scores, clamp))
+    return search.path, search._found[1]
+
+
+@each
+@pytest.mark.parametrize("beam", BEAMS)
+@quickly
+@given(data=st.data())
+def test_beams_match_a_plain_one(row, beam, data):
+    structure, scores, clamp = data.draw(problems(row, kinds=["moderate", "ties", "forbidden"]))
+    within = structure.within(beam)
+    work = within.prepare(scores, clamp)
+    left, path = within.search(work)._found
+    for b, (begin, end) in enumerate(itertools.pairwise(scores.starts.tolist())):
+        kept, best = plain_beam(work.folded, begin, end, beam)
+        assert path.scores[b] == pytest.approx(best, abs=1e-9)
+        for t in range(begin, end if best > -np.inf else begin):
+            assert set(np.flatnonzero(left[t] > -np.inf).tolist()) == set(kept[t - begin])
+    for quick, general in zip(_searched(within, scores, clamp), [path, path]):
+        np.testing.assert_array_equal(quick.states, general.states)
+        np.testing.assert_array_equal(quick.scores, general.scores)
+    found = structure.path_score(scores, path.states)
+    np.testing.assert_allclose(found, path.scores, atol=1e-9)
+
+
+@each
+@quickly
+@given(data=st.data())
+def test_labellings_come_from_within_the_beam_or_are_the_best_of_all(row, data):
+    """Where nothing that is kept can go on, the search for the best of all takes over."""
+    structure, scores, clamp = problem = data.draw(problems(row))
+    beam = data.draw(st.sampled_from(BEAMS))
+    within, known = structure.within(beam), Enumerated(row, problem)
+    path, n_best = within.viterbi(scores, clamp=clamp), within.n_best(scores, 4, clamp=clamp)
+    [_, alone], [left, _] = _searched(within, scores, clamp), within.search(within.prepare(scores, clamp))._found
+    exact = structure.viterbi(scores, clamp=clamp)
+    for b, (begin, end) in enumerate(known.ends):
+        ways = known.ways[b]
+        if alone.scores[b] > -np.inf:
+            ways = [way for way in ways if _ends_are_kept(way.states, left[begin:end])]
+        else:
+            np.testing.assert_array_equal(path.states[begin:end], exact.states[begin:end])
+        assert (path.scores[b] > -np.inf) == bool(known.ways[b])
+        np.testing.assert_allclose([s for s, _ in n_best[b]], [way.score for way in ways[:4]], rtol=1e-12, atol=1e-9)
+        if n_best[b]:
+            np.testing.assert_array_equal(n_best[b][0][1], path.states[begin:end])
+
+
+def _ends_are_kept(states, left):
+    behind = [*states[1:], 0]
+    piece, kept = None, True
+    for t, (state, after) in enumerate(zip(states, behind)):
+        piece = piece if state == GOES_ON else state
+        if after != GOES_ON:
+            kept = kept and left[t, piece] > -np.inf
+    return kept
+
+
+@each
+def test_what_is_proven_is_never_wrong(row):
+    """10,000 random chains by any labelling of which none is better, and none is missed."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 12, size=2500).tolist()
+    structure, scores, _ = random_problem(row, lengths, 3, seed=1, forbidden=0.1)
+    if row is ROWS["chain"]:
+        scores = scores._replace(**{name: np.round(array) for name, array in arrays.named(scores).items()})  # ties
+    best = np.array([paths[0][0] for paths in structure.n_best(scores, 1)])
+    for beam in BEAMS:
+        within = structure.within(beam)
+        path, proven = within.viterbi(scores), within.proven(scores)
+        np.testing.assert_allclose(path.scores[proven], best[proven], atol=1e-9)
+        assert (path.scores[~proven] < best[~proven]).all() and proven.any()
+        np.testing.assert_allclose(structure.path_score(scores, path.states), path.scores, atol=1e-9)
+
+
+def test_proofs_and_paths_depend_on_no_chunk():
+    structure, scores, _ = random_problem(ROWS["scheme"], [5] * 4000, 3, seed=2)
+    alone = LinearChain().within(Beam(3))
+    threads = LinearChain(threads=2).within(Beam(3))
+    np.testing.assert_array_equal(alone.viterbi(scores).states, threads.viterbi(scores).states)
+    np.testing.assert_array_equal(alone.proven(scores), threads.proven(scores))
+    assert structure.proven(scores).all()
+
+
+def test_transitions_of_single_positions_are_the_same():
+    _, scores, _ = random_problem(ROWS["scheme"], [9] * 50, 4, seed=3)
+    every = np.array(np.broadcast_to(scores.transitions, (len(scores.emissions), *scores.transitions.shape)))
+    for beam in BEAMS:
+        shared, single = (LinearChain().within(beam).viterbi(s) for s in (scores, scores._replace(transitions=every)))
+        np.testing.assert_array_equal(shared.states, single.states)
+        np.testing.assert_array_equal(shared.scores, single.scores)
+
+
+@pytest.mark.parametrize("structure", [LinearChain(), SemiMarkov()])
+def test_empty_and_very_long_sequences(structure):
+    row = ROWS["chain" if isinstance(structure, LinearChain) else "segments of one token"]
+    within = structure.within(Beam(2))
+    _, none, _ = random_problem(row, [], 3)
+    assert len(within.viterbi(none).states) == 0 and within.proven(none).all()
+    _, empty, _ = random_problem(row, [0, 0], 3)
+    assert within.viterbi(empty).scores.tolist() == [0.0, 0.0] and within.proven(empty).all()
+    _, long, _ = random_problem(row, [100_000], 3, seed=4)
+    found = within.viterbi(long)
+    assert found.scores[0] == pytest.approx(structure.path_score(long, found.states)[0])
+    assert found.scores[0] <= structure.viterbi(long).scores[0]
+
+
+def test_structures_without_a_beam_refuse_one():
+    graph = random_graph(2, np.random.default_rng(0), copies=2, several=False)
+    with pytest.raises(ValueError, match=r"CRF340: .* GraphChain"):
+        GraphChain(graph).within(Beam(4))
+
+
+def test_a_margin_keeps_equals():
+    scores = ChainScores(np.zeros((3, 4)), np.zeros((4, 4)), np.zeros(4), np.zeros(4), np.array([0, 3]))
+    search = LinearChain().within(Beam(4, 0.0)).search(LinearChain().prepare(scores))
+    assert search.path.states.tolist() == [0, 0, 0]
+    assert (search._found[0] > -np.inf).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ components
+
+FACTORIES = ["crf_ner", "crf_tagger", "semicrf_ner"]
+of_each_factory = pytest.mark.parametrize("factory", FACTORIES)
+RULE = {"rule": "at_most", "label": "PER", "n": 1, "per": "doc"}
+
+
+def _trained(factory, **config):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, name="it", config=config)
+    examples = (tag_examples if factory == "crf_tagger" else ner_examples)(nlp)
+    optimizer = nlp.initialize(lambda: examples)
+    for _ in range(5):
+        nlp.update(examples, sgd=optimizer)
+    return nlp, pipe, examples
+
+
+def _said(docs):
+    return [(entities(doc), [token.tag_ for token in doc]) for doc in docs]
+
+
+@of_each_factory
+def test_a_component_finds_within_its_beam_what_it_finds_without(factory, tmp_path):
+    nlp, pipe, examples = _trained(factory)
+    texts = [plain(example.reference) for example in examples]
+    expected = _said(nlp.pipe(doc.copy() for doc in texts))
+    assert all(pipe.proven(doc) for doc in texts)
+    nlp.to_disk(tmp_path)
+    for settings_ in ({"beam": 100}, {"beam": 4, "beam_margin": None}, {"beam": 2, "beam_margin": 50.0}):
+        config = {f"components.it.{name}": value for name, value in {"decode": "beam", **settings_}.items()}
+        searching = spacy.load(tmp_path, config=config)
+        docs = [doc.copy() for doc in texts]
+        assert _said(searching.pipe(docs)) == expected or settings_["beam"] == 2
+        proven = [searching.get_pipe("it").proven(doc) for doc in texts]
+        assert all(proven) if settings_["beam"] == 100 else True
+        for doc, ours, is_proven in zip(docs, expected, proven):
+            assert not is_proven or _said([doc]) == [ours]
+        best = [searching.get_pipe("it").n_best(doc, 2)[0] for doc in texts]
+        assert all(0.0 < probability <= 1.0 for probability, _ in best)
+        assert len(searching(Doc(searching.vocab))) == 0
+
+
+@of_each_factory
+def test_impossible_settings_are_told(factory):
+    """By spaCy, where it reads a config and the type is wrong, otherwise by the component."""
+    beams, margins = (0, -1, 2.5, "x", True, None, np.nan), (-0.5, np.nan, np.inf, "x", True)
+    for name, value in [*(("beam", n) for n in beams), *(("beam_margin", m) for m in margins), ("decode", "beams")]:
+        with pytest.raises(ValueError, match=rf"CRF020: .* {name} = |{factory} -> {name}\s|E961"):
+            spacy.blank("en").add_pipe(factory, config={"decode": "beam", name: value})
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_rules_hold_under_a_beam(factory, tmp_path):
+    rules = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [RULE]}}
+    nlp, pipe, examples = _trained(factory, decode="beam", beam=2, confidence=True, **rules)
+    exact, other, _ = _trained(factory, confidence=True, **rules)
+    texts = [plain(example.reference) for example in examples]
+    found = list(nlp.pipe(doc.copy() for doc in texts))
+    for doc, expected in zip(found, exact.pipe(doc.copy() for doc in texts)):
+        assert sum(ent.label_ == "PER" for ent in doc.ents) <= 1
+        if pipe.proven(plain(doc)):
+            assert entities(doc) == entities(expected)
+        assert all(0.0 < ent._.crf_prob <= 1.0 for ent in doc.ents)
+    assert other.proven(texts[0])
+    nlp.to_disk(tmp_path)
+    assert "a beam of 2 states" in run("rules", tmp_path).output
+
+
+def test_scores_say_how_much_is_proven():
+    nlp, _, examples = _trained("crf_ner", decode="beam", beam=100)
+    assert nlp.evaluate(examples)["ents_proven"] == 1.0
+    assert "ents_proven" not in _trained("crf_ner")[0].evaluate(examples)
