@@ -21,7 +21,7 @@ from . import test_fuzz_configs  # noqa: F401  registers functions
 from .test_neural import ENCODER
 from .util import ner_examples, plain, tag_examples
 
-SEEDS = [*range(10), 272]
+SEEDS = [*range(10), 29, 272]
 TEXTS = [
     "[Ann Lee](PER) left [Rome](GPE) . Lee is ill . Rome is hot .",
     "[Bob](PER) met [Acme Corp](ORG) . Acme lost . Bob won .",
@@ -75,6 +75,7 @@ def draw(seed):
         in_training = rng.random() < 0.2 and "loss" not in config
         config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules, "in_training": in_training}
     _draw_more(config, rng)
+    _draw_hidden(factory, config, random.Random(f"hidden {seed}"))
     read = str(config["model"])
     initialize = {}
     if "vector[" in read and kind != "encoder":
@@ -108,6 +109,19 @@ def _draw_more(config, rng):
         loss = rng.choice(["SoftmaxMargin", "PseudoLikelihood", "Piecewise"])
         if "second_stage" not in config:
             config["loss"] = {"@losses": f"spacy_crf.{loss}.v1"}
+
+
+def _draw_hidden(factory, config, rng):
+    """Several states for each tag, where the architecture is the chain's first version."""
+    model = config["model"]
+    if model["@architectures"] != "spacy_crf.LinearChain.v1" or "SoftLabels" in str(config.get("loss")):
+        return
+    if rng.random() < 0.5:
+        labels = ["NN", "VB"] if factory == "crf_tagger" else ["PER", "O"]
+        hidden = rng.choice([2, 3, {labels[0]: 2}, {labels[0]: 3, labels[1]: 2}])
+        model.update({"@architectures": "spacy_crf.LatentChain.v1", "hidden": hidden, "spread": 0.2, "seed": 1})
+        model["restarts"] = rng.choice([1, 1, 2])
+        config["decode"] = rng.choice([config["decode"], "labelling"])
 
 
 def _model(factory, kind, features, rng):

@@ -10,6 +10,7 @@ import spacy
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
+from spacy_crf.cli import tune
 from spacy_crf.inference import labellings
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.state_graph import GraphChain
@@ -351,7 +352,21 @@ def test_restarts_go_on_with_the_best_beginning(caplog):
     with caplog.at_level(logging.INFO, "spacy.spacy_crf.training"):
         nlp = trained(latent(restarts=3))
     assert "begins with seed" in caplog.text
+    assert caplog.text.count("more than one minimum") == 1
     assert nlp(plain(ner_examples(nlp)[0].reference)).ents
+
+
+def test_tuning_begins_each_time_where_states_differ():
+    """The strongest regularizer comes first, and leaves weights of 0."""
+    found = []
+    for strengths in ([1000.0, 0.1], [0.1]):
+        nlp = spacy.blank("en")
+        ner = nlp.add_pipe("crf_ner", config={"model": latent(spread=0.1)})
+        examples = ner_examples(nlp)
+        nlp.initialize(lambda examples=examples: examples)
+        *_, last = tune._walk(ner, examples, examples, [0.0], strengths, 30, {"ents_f": 1.0})
+        found.append((last, ner.model.get_param("first").tolist()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])

@@ -17,6 +17,7 @@ from ..features.clusters import Clusters
 from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.vector_sources import VectorSource, read_vectors
 from ..features.word_vectors import WordVectors
+from ..models.latent_chain import has_hidden
 from ..models.role import AnnotatedDocs, forget
 from . import saving
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
@@ -236,6 +237,9 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
         known = pipe.sparse_features.states
         text = "%s: %d labels, %d features of tokens with %d weights"
         announcements.info(text, pipe.name, len(pipe.labels), len(known.index), known.n_weights)
+    if has_hidden(pipe.model):
+        text = "%s: %d states for %d tags. The objective has more than one minimum: which is found is up to the seed, which is %d"
+        announcements.info(text, pipe.name, pipe.decoding.n_states, len(pipe.tags()), pipe.model.attrs["seed"])
     unread.tell()
     _tell_known_words(pipe)
 
