@@ -243,7 +243,6 @@ UNKNOWN = [
     ("result", [{"value": {"start": 0, "end": 3, "labels": ["PER"]}}]),
     ("mine", [[0, 3, "PER"]]),
     ("gold", ["B-PER", "O"]),
-    ("cats", {"SPORT": 1.0}),
     ("relations", [{"from_id": 1, "to_id": 2, "type": "knows"}]),
 ]
 
@@ -257,6 +256,23 @@ def test_annotation_that_is_not_understood_is_an_error(jsonl, tmp_path, key, val
     assert [len(doc.ents) for doc in convert(path, ignore=[key])] == [0, 1]
     code, output = run(path, tmp_path / "out.spacy", "--ignore", key)
     assert code == 0 and "1 entities" in output
+
+
+def test_labels_of_texts(jsonl, tmp_path):
+    """Of entities a text with labels alone says nothing."""
+    lines = [
+        {"text": "Ann ran", "cats": {"SPORT": 1, "NEWS": False}},
+        {**item("Bob", (0, 3, "PER")), "cats": {"NEWS": True}},
+    ]
+    path = jsonl(*lines, {"text": "no label", "cats": {}})
+    docs = convert(path)
+    assert [doc.cats for doc in docs] == [{"SPORT": 1.0, "NEWS": 0.0}, {"NEWS": 1.0}, {}]
+    assert [doc.has_annotation("ENT_IOB") for doc in docs[:2]] == [False, True]
+    code, output = run(path, tmp_path / "out.spacy")
+    assert code == 0 and "2 documents with labels" in " ".join(output.split())
+    for wrong in ("SPORT", {"SPORT": 0.5}, {"SPORT": "yes"}, [["SPORT", 1]], {"": 1}, {"SPORT": [1]}):
+        with pytest.raises(ValueError, match=r"CRF701.*line 1.*cats"):
+            convert(jsonl({"text": "Ann ran", "cats": wrong}))
 
 
 def test_one_key_counts(jsonl):

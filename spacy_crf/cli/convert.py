@@ -103,9 +103,10 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) 
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
         tagged = f", {report.tagged:,} documents with tags" if report.tagged else ""
+        labelled = f", {report.labelled:,} documents with labels (doc.cats)" if report.labelled else ""
         incorrect = f", {report.incorrect:,} spans that are none" if report.incorrect else ""
-        msg.good(f"{target}: {report.documents:,} documents, {report.spans:,} entities{incorrect}{tagged}")
-        if not report.has_spans and not report.tagged:
+        msg.good(f"{target}: {report.documents:,} documents, {report.spans:,} entities{incorrect}{tagged}{labelled}")
+        if not report.has_spans and not report.tagged and not report.labelled:
             msg.warn(f"{path} has no annotation: all of its tokens count as outside of entities")
         report.tell()
 

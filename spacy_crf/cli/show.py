@@ -24,7 +24,7 @@ def show_cli(
     html: Annotated[Optional[Path], typer.Option("--html", help="Also write the marked texts to this file.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Print the entities of texts, or tags if nothing sets entities."""
+    """Print the entities of texts, or tags if nothing sets entities, or labels of the texts."""
     with told_briefly():
         if html is not None:
             check_writable(html)
@@ -52,7 +52,8 @@ def _rows(doc: Doc) -> list[tuple[str, ...]]:
     if doc.has_annotation("ENT_IOB"):
         return [(" ".join(ent.text.split()), ent.label_, *_probability(ent)) for ent in doc.ents]
     rows = [(token.text, token.tag_, token.pos_, str(token.morph)) for token in doc if not token.is_space]
-    return [row for row in rows if any(row[1:])]
+    found = [row for row in rows if any(row[1:])]
+    return found or [(label, f"{share:.0%}") for label, share in sorted(doc.cats.items(), key=lambda item: -item[1])]
 
 
 def _probability(span: Span) -> tuple[str, ...]:

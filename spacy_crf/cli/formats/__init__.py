@@ -51,6 +51,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         report.spans += len(doc.ents)
         report.incorrect += len(doc.spans.get(texts.INCORRECT, ()))
         report.tagged += doc.has_annotation("TAG")
+        report.labelled += bool(doc.cats)
         if len(doc) > _LONG:
             report.long.append(f"{source.path}, document {report.documents}: {len(doc):,} tokens")
         yield doc
@@ -58,7 +59,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         rejected = len(report.rejected)
         raise ValueError((Errors.CRF719 if rejected else Errors.CRF708).format(path=source.path, rejected=rejected))
     lost = len(report.misaligned)
-    if report.has_spans and not (report.spans or report.incorrect or settings.without_spans):
+    if report.has_spans and not (report.spans or report.incorrect or report.labelled or settings.without_spans):
         shows = {
             "path": source.path,
             "documents": report.documents,

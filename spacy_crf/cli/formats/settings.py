@@ -49,6 +49,7 @@ class Report:
     documents: int = 0
     spans: int = 0
     tagged: int = 0  # documents with tags
+    labelled: int = 0  # documents with labels of their own
     incorrect: int = 0  # spans that are said to be none
     has_spans: bool = False  # whether the file has keys or columns for them, filled or not
     trimmed: list[str] = field(default_factory=list)
