@@ -218,6 +218,10 @@ class Errors(metaclass=_Coded):
         "those that training shows (transitions_from = 'seen'), or a lower order."
     )
     CRF322 = "order = {order}: with {tags} tags no n-gram has a number of its own; at most {most} are possible."
+    CRF325 = (
+        "'{name}' has a chain of higher order, and what explains decisions knows those of order 1 only. What was learned is told "
+        "by `weights`, how sure it is by `n_best` and `span_probabilities`."
+    )
     CRF324 = (
         "The loss {loss} of '{name}' asks for the scores of single tokens, which chains of higher order don't give. Losses that "
         "fit them: spacy_crf.LogLikelihood.v1, SoftmaxMargin.v1, MaxMargin.v1 and Perceptron.v1."

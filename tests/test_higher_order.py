@@ -252,6 +252,19 @@ def test_what_needs_a_chain_of_order_1():
             spacy.blank("en").add_pipe("crf_ner", config=config)
 
 
+def test_weights_of_n_grams_are_told():
+    nlp, examples = pipeline("crf_tagger", order=2)
+    pipe = nlp.get_pipe("crf_tagger")
+    rows = [row for row in pipe.weights() if row.template == "n-gram"]
+    assert ("^", "DT", "NN") in [row.tags for row in rows] and ("DT", "NN", "VB") in [row.tags for row in rows]
+    assert sorted(row.weight for row in rows) == sorted(
+        weight for weight in pipe.model.get_param("grams").tolist() if weight
+    )
+    assert all("VB" in row.tags for row in pipe.weights("VB"))
+    with pytest.raises(ValueError, match=r"CRF325.*crf_tagger.*weights"):
+        pipe.explain(examples[0].reference)
+
+
 def test_possible_n_grams(monkeypatch):
     nlp, _ = pipeline("crf_tagger", 1, order=2, transitions_from="possible")
     n = len(nlp.get_pipe("crf_tagger").labels)

@@ -12,6 +12,7 @@ from .contrast import contrast
 from .explanation import Explanation
 from .leave_out import leave_out
 from .log_odds import log_odds
+from .question import NothingToCompare
 from .texts import texts
 from .words import words
 
@@ -43,5 +44,7 @@ def explain(
     pipe.require_ready([doc])
     for name in options:
         checks.one_of(pipe.owner, f"kind = '{kind}': option", name, _OPTIONS.get(kind, ()))
+    if pipe.decoding.unexplained is not None:
+        raise NothingToCompare(pipe.decoding.unexplained.format(name=pipe.name))
     asked: Asked = ask(pipe, doc, span, against)
     return KINDS[kind](asked, **options)

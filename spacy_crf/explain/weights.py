@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..errors import Errors
+from ..inference.higher_order import tags_of_keys
 from ..models.sparse import SparseRole
 from .reading import Feature, members_of, templates_of
 
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
 
 
+FRONT = "^"  # in n-grams of tags, what is in front of a sequence
+
+
 class WeightRow(NamedTuple):
     """A weight.
 
     feature (str): With its values filled in; "transition", "first", "last" and "length=N" for what all tokens share.
     template (str), offset (Optional[int]): Of the feature, see `explanation.Row`.
-    tags (Tuple[str, ...]): What it speaks for: a tag, or the two of a transition; of hidden states below a label that as well.
+    tags (Tuple[str, ...]): What it speaks for: a tag, the two of a transition, or those of an n-gram; of hidden states below a
+        label that as well.
     weight (float): What was learned.
     count (Optional[int]): How often training met the feature, None where it does not say.
     """
@@ -60,6 +65,9 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
                 for block in _blocks_of(layer, share):
                     yield block._replace(states=architecture.named_states(model, None, block.states))
         for name, mask in architecture.weighed(model).items():
+            if name == "grams":
+                yield from _n_grams(model, share)
+                continue
             places = np.nonzero(mask)
             rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
             states = architecture.named_states(model, name, states)
@@ -73,6 +81,16 @@ def _blocks_of(layer: Model, share: float) -> Iterator[Block]:
         states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
         weights, templates = share * layer.get_param(name), templates_of(index, rows)
         yield Block(name, weights, tuple(states), rows, partial(Feature.of, index), table.counts, templates)
+
+
+def _n_grams(model: Model, share: float) -> Iterator[Block]:
+    """By their length; behind the last state stands what is in front of a sequence."""
+    weights, tags = share * model.get_param("grams"), tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
+    lengths = (tags >= 0).sum(axis=1)
+    for length in np.unique(lengths).tolist():
+        of_length = lengths == length
+        states = tuple(tags[of_length, -length:].T)
+        yield Block("grams", weights[of_length], states, np.zeros_like(states[0]), _shared("n-gram"), None, None)
 
 
 def _shared(name: str) -> Callable[[int], Feature]:
@@ -91,7 +109,8 @@ def largest(
 ) -> list[WeightRow]:
     """The largest of the weights of a label that are chosen (bool[W] of each block)."""
     pipe.require_ready([])
-    wanted, names = _states_of(pipe, label), pipe.decoding.state_names()
+    wanted, names = _states_of(pipe, label), [*pipe.decoding.state_names(), FRONT]
+    wanted = np.append(wanted, label is None)
     found = []
     for block in blocks(pipe):
         about = np.logical_or.reduce([wanted[states] for states in block.states])

@@ -76,6 +76,16 @@ def key_of(tags: tuple[int, ...], size: int) -> int:
     return key
 
 
+def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """The way back: int64[G, MOST + 1], with -1 in front where there are fewer tags."""
+    left, tags = keys.copy(), np.full((len(keys), MOST + 1), -1, dtype=np.int64)
+    for place in range(MOST, -1, -1):
+        has_more = left > 1
+        tags[has_more, place] = left[has_more] % (size + 1)
+        left[has_more] //= size + 1
+    return tags
+
+
 class HigherOrderScores(NamedTuple):
     """Potentials of a batch of chains: those of `ChainScores`, and those of n-grams of three tags and more."""
 

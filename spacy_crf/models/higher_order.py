@@ -16,7 +16,7 @@ from thinc.api import Model
 from .. import checks
 from ..arrays import per_position, states_of
 from ..errors import Errors
-from ..inference.higher_order import MOST, HigherOrderScores, Orders, indexed, key_of
+from ..inference.higher_order import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from ..inference.higher_order import HigherOrder as HigherOrderInference
 from .architecture import Architecture, Shared, build
 from .emissions import Emissions, check_emissions
@@ -185,15 +185,10 @@ def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]
 
 def _respelt(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
     """Keys for another number of tags."""
-    left, digits = keys.copy(), []
-    while (left > 1).any():
-        has_more = left > 1
-        digits.append(np.where(has_more, left % (before + 1), -1))
-        left = np.where(has_more, left // (before + 1), left)
     found = np.ones(len(keys), dtype=np.int64)
-    for digit in reversed(digits):
-        tag = np.where(digit == before, n_states, digit)
-        found = np.where(digit >= 0, found * (n_states + 1) + tag, found)
+    for tags in tags_of_keys(keys, before).T:
+        moved = np.where(tags == before, n_states, tags)
+        found = np.where(tags >= 0, found * (n_states + 1) + moved, found)
     return found
 
 

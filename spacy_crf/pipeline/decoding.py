@@ -46,6 +46,7 @@ class Decoding:
     always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     searches = frozenset(["posterior", "spans"])  # ways to decode that ask for more than the best path
+    unexplained: Optional[str] = None  # why it is not known what the weights say of a labelling, where it is not
     walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
 
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 class HigherOrderDecoding(Decoding):
     takes = HigherOrderScores
+    unexplained = Errors.CRF325
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): CRF324 for a loss that asks for what is known of chains of order 1 only."""
