@@ -177,6 +177,14 @@ class Errors(metaclass=_Coded):
         "The optimizer {optimizer} does not fit the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
         "the loss: {optimizers}."
     )
+    CRF211 = (
+        "'{name}' has tie_boundaries = true in its model, which gives the steps inside of entities one weight for all labels, "
+        "but its tags are no parts of entities. Leave the setting out, or use it with crf_ner."
+    )
+    CRF212 = (
+        "{optimizer} can't train '{name}', which has tie_boundaries = true in its model: it learns from one sequence after the "
+        "other, with a weight for each step. Use LBFGS, ConjugateGradient or one of thinc's optimizers, or leave the setting out."
+    )
     CRF301 = "The feature templates of the config are not those the saved model was trained with. Only on one side: {templates}"
     CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
     CRF314 = (

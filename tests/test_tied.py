@@ -156,3 +156,81 @@ def test_bits_are_the_same_for_any_number_of_threads(monkeypatch):
         value, gradient = tied.evaluate(np.linspace(-1, 1, len(tied.weights())))
         found.add((tied.signature, value, gradient.tobytes(), tied.copies.tobytes()))
     assert len(found) == 1
+
+
+# ------------------------------------------------------------------------------------------- steps inside of entities
+
+TIED_STEPS = {"model": {"tie_boundaries": True}}
+
+
+def steps_inside(pipe):
+    """The weights of steps inside of entities by their boundaries, in plain Python."""
+    tags, found = pipe.tags(), defaultdict(set)
+    transitions, observed = pipe.model.get_param("transitions"), pipe.model.attrs["observed"].astype(bool)
+    for i, before in enumerate(tags):
+        for j, tag in enumerate(tags):
+            if observed[i, j] and tag[:1] in "IL" and tag != "O" and before[:1] in "BI" and before[2:] == tag[2:]:
+                found[before[0], tag[0]].add(float(transitions[i, j]))
+    return dict(found)
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("scheme, boundaries", [("BIO", 2), ("BILUO", 4), ("IO", 1)])
+@pytest.mark.parametrize("optimizer", ["LBFGS", "ConjugateGradient", "Minibatch"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_steps_inside_of_entities_share_a_weight(scheme, boundaries, optimizer, tied):
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner", config={"scheme": scheme, "model": {"tie_boundaries": tied}})
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    sgd = registry.resolve({"optimizer": {"@optimizers": f"spacy_crf.{optimizer}.v1"}})["optimizer"]
+    for _ in range(3):
+        nlp.update(examples, sgd=sgd)
+    weights = steps_inside(ner)
+    assert len(weights) == boundaries
+    assert all(len(of_boundaries) == 1 for of_boundaries in weights.values()) == tied
+
+
+@pytest.mark.issue(19)
+def test_a_weight_that_steps_share_is_penalized_once():
+    """Finite differences, and the value against that of all weights."""
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner", config=TIED_STEPS)
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=LBFGS(l2=0.1, iterations_per_step=2))
+    shared = ner.training.corpus.objective
+    free = TiedObjective(ner.model, ner.loss, [ner.training.data(examples)])
+    n_inside = (ner.training.steps_that_share() >= 0).sum()
+    assert len(free.weights()) - len(shared.weights()) == n_inside - 4
+    assert len(shared.copies) == len(shared.frequencies) == len(shared.weights())
+    rng = np.random.default_rng(0)
+    weights, direction = rng.normal(size=(2, len(shared.weights())))
+    value, gradient = shared.evaluate(weights)
+    ahead, behind = (shared.evaluate(weights + sign * 1e-5 * direction)[0] for sign in (1, -1))
+    assert (ahead - behind) / 2e-5 == pytest.approx(gradient @ direction, rel=1e-6)
+    shared.assign(weights)
+    assert free.evaluate(free.weights())[0] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.issue(19)
+def test_going_on_keeps_steps_tied():
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner", config=TIED_STEPS)
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=LBFGS(l2=0.1))
+    before, sgd = steps_inside(ner), nlp.resume_training(sgd=LBFGS(l2=0.1))
+    nlp.update(ner_examples(nlp, ["[Dan Brown Smith](PER) met [Rome](GPE) .", "[Green Tea Ltd](ORG) left ."]), sgd=sgd)
+    after = steps_inside(ner)
+    assert before != after and all(len(weights) == 1 for weights in after.values())
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("factory, optimizer, code", [("crf_ner", "SGD", "CRF212"), ("crf_tagger", "LBFGS", "CRF211")])
+def test_what_can_not_tie_steps_is_refused(factory, optimizer, code):
+    """When the config is read."""
+    nlp = spacy.blank("en")
+    settings = {"optimizer": {"@optimizers": f"spacy_crf.{optimizer}.v1"}}
+    with pytest.raises(ValueError, match=code):
+        nlp.add_pipe(factory, config={**TIED_STEPS, **settings})

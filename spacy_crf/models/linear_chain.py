@@ -60,9 +60,17 @@ def LinearChain(
 
 
 def LinearChain_v1(
-    emissions: Model[list[Doc], Emissions], possible_transitions: bool = False
+    emissions: Model[list[Doc], Emissions], possible_transitions: bool = False, tie_boundaries: bool = False
 ) -> Model[list[Doc], ChainScores]:
-    """The chain on emissions alone, sparse or neural, all of which learn at one rate."""
-    check_emissions("LinearChain", emissions)
-    possible = checks.flag("LinearChain", "possible_transitions", possible_transitions)
-    return build("linear_chain", ChainRole(), {"emissions": emissions}, possible_transitions=possible)
+    """The chain on emissions alone, sparse or neural, all of which learn at one rate.
+
+    possible_transitions (bool): See `LinearChain`.
+    tie_boundaries (bool): Steps inside of entities, such as from B-x to I-x, have one weight for all labels x.
+    """
+    owner = "LinearChain"
+    check_emissions(owner, emissions)
+    settings = {
+        "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),
+        "tie_boundaries": checks.flag(owner, "tie_boundaries", tie_boundaries),
+    }
+    return build("linear_chain", ChainRole(), {"emissions": emissions}, **settings)
