@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pycrfsuite", reason="the benchmarks need the extra 'dev'")
 pytest.importorskip("seqeval", reason="the benchmarks need the extra 'dev'")
 
-from . import training
+from . import iterations, training
 
 TAGS = ["B-X", "I-X", "O", "B-Y", "O", "O", "B-X", "I-X"]
 
@@ -46,3 +46,8 @@ def test_verdicts():
     assert training.Line("F1", 93.8, 93.74, "≥ 93.7", True).cells()[-2:] == ["≥ 93.7", "met"]
     assert training.Line("F1", 93.6, 93.74, "≥ 93.7", False).cells()[-1] == "MISSED"
     assert training.Line("seconds", 2.0, 4.0).cells() == ["seconds", 2.0, 4.0, 0.5, "", ""]
+
+
+def test_iterations_until_near_the_lowest_value():
+    assert iterations.needed([9.0, 2.0, 1.009, 1.02, 1.0]) == 3
+    assert iterations.needed([1.0]) == 1
