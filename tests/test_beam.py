@@ -42,9 +42,13 @@ def plain_beam(folded, begin, end, beam):
             score += (folded.spans[span, j] if span >= 0 else 0.0) + folded.closing[t, j]
             if folded.reach[t, j] <= b and score > found.get(j, -np.inf):
                 found[j] = score
-        least = max(found.values(), default=0.0) - beam.margin
-        best_first = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-        kept.append({j: score for j, score in best_first[: beam.states] if score >= least} if t < end - 1 else found)
+        if t < end - 1:
+            following = folded.transitions[t + 1 if len(folded.transitions) > 1 else 0]
+            ranks = {j: score + following[j].max() for j, score in found.items()}
+            least = max(ranks.values(), default=0.0) - beam.margin
+            best_first = sorted((j for j in found if ranks[j] > -np.inf), key=lambda j: (-ranks[j], j))
+            found = {j: found[j] for j in best_first[: beam.states] if ranks[j] >= least}
+        kept.append(found)
     return kept, max((score + folded.last[j] for j, score in kept[-1].items()), default=-np.inf) if kept else 0.0
 
 

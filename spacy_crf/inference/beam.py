@@ -8,6 +8,7 @@ import numpy as np
 from ..kernels import beam as kernels
 from ..kernels import pieces
 from ..types import Floats, Path
+from .scaling import Shared
 from .structure import States
 
 
@@ -47,7 +48,8 @@ class BeamSearch:
         """The scores of the prefixes that are kept (float64[T, S], -inf for others), and the paths."""
         left = np.empty(self._work.folded.opening.shape)
         path = Path(np.empty(len(left), dtype=np.int32), np.empty(self._work.n_sequences))
-        kernels.search(self._work.folded, tuple(self._beam), left, *path)
+        leaving = _leaving(self._work)
+        kernels.search(self._work.folded, leaving, tuple(self._beam), left, *path)
         return left, path
 
 
@@ -58,5 +60,14 @@ class ChainSearch(BeamSearch):
     def path(self) -> Path:
         work = self._work
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(tuple(work.potentials), *work.steps.in_order, tuple(self._beam), *path)
+        leaving = _leaving(work)
+        kernels.viterbi(tuple(work.potentials), *work.steps.in_order, leaving, tuple(self._beam), *path)
         return path
+
+
+_shared = Shared(kernels.best_leaving, most=4)
+
+
+def _leaving(work: Any) -> Floats:
+    """The best transition out of each state: float64[1 or T, S]."""
+    return kernels.best_leaving(work.transitions) if work.per_position else _shared.of(work.transitions)
