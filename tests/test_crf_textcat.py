@@ -155,6 +155,32 @@ def test_order_is_learned_where_a_bag_of_words_can_not(shared):
     assert right["hidden"] >= 0.95
 
 
+def test_seeds_and_restarts(caplog):
+    """One seed, one model, bit by bit; of several beginnings the best one is taken."""
+    nlps = [trained({**MODELS["hidden"], **more}, steps=1) for more in ({}, {}, {"seed": 1}, {"restarts": 3})]
+    one, again, other, best = ([nlp(text).cats for text, _ in TEXTS] for nlp in nlps)
+    assert one == again != other
+    [told] = [record.message for record in caplog.records if "begins with seed" in record.message]
+    assert "the others it is" in told and [max(cats, key=cats.get) for cats in best] == [cats for _, cats in TEXTS]
+
+
+def test_how_much_a_text_counts():
+    texts = [("x", "A"), ("x", "B")]
+    nlp = blank()
+    pipe, examples = nlp.get_pipe("crf_textcat"), examples_of(nlp, texts)
+    examples[0].reference._.crf_weight = 3.0
+    pipe.initialize(lambda: examples, nlp=nlp)
+    pipe.update(examples, sgd=pipe.optimizer)
+    assert 0.7 < nlp("x").cats["A"] < 0.76
+
+
+def test_a_frozen_component_stays_as_it_is():
+    nlp = trained("hidden")
+    before = nlp.get_pipe("crf_textcat").to_bytes()
+    nlp.update(examples_of(nlp, [("play some jazz", "BOOK")]), exclude=["crf_textcat"])
+    assert nlp.get_pipe("crf_textcat").to_bytes() == before
+
+
 # ----------------------------------------------------------------------------------------- what speaks for the label
 
 

@@ -1,4 +1,4 @@
-"""Where training begins, if its objective has more than one minimum: `restarts` of `spacy_crf.LatentChain.v1`."""
+"""Where training begins, if its objective has more than one minimum: `restarts` of architectures with hidden states."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any

@@ -238,8 +238,8 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
         text = "%s: %d labels, %d features of tokens with %d weights"
         announcements.info(text, pipe.name, len(pipe.labels), len(known.index), known.n_weights)
     if has_hidden(pipe.model):
-        text = "%s: %d states for %d tags. The objective has more than one minimum: which is found is up to the seed, which is %d"
-        announcements.info(text, pipe.name, pipe.decoding.n_states, len(pipe.tags()), pipe.model.attrs["seed"])
+        text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
+        announcements.info(text, pipe.name, pipe.model.attrs["seed"])
     unread.tell()
     _tell_known_words(pipe)
 

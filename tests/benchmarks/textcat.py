@@ -29,7 +29,7 @@ EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": {"@mi
 BOW = {"@architectures": "spacy.TextCatBOW.v3", "exclusive_classes": True, "length": 262144, "ngram_size": 2}
 OURS = {
     "HiddenChain": {"@architectures": "spacy_crf.HiddenChain.v1"},
-    "HiddenChain, own states": {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 2, "shared": False},
+    "HiddenChain with own states": {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 2, "shared": False},
     "MaxEntText": {"@architectures": "spacy_crf.MaxEntText.v1"},
     "NaiveBayes": {"@architectures": "spacy_crf.NaiveBayes.v1", "alpha": 0.1},
 }
@@ -50,9 +50,9 @@ def examples_of(nlp: Language, items: Items) -> list[Example]:
     return [Example.from_dict(nlp.make_doc(item["text"]), {"cats": {item["intent"]: 1.0}}) for item in items]
 
 
-def ours(model: dict[str, Any], train: Items, test: Items) -> Rival:
+def ours(model: dict[str, Any], train: Items, test: Items, iterations: int) -> Rival:
     nlp = spacy.blank("en")
-    optimizer = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1}
+    optimizer = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "max_iterations": iterations}
     pipe = nlp.add_pipe("crf_textcat", config={"model": {**model, "emissions": EMISSIONS}, "optimizer": optimizer})
     examples = examples_of(nlp, train)
 
@@ -112,13 +112,15 @@ def speeds(pipelines: dict[str, Language], texts: list[str], repeats: int) -> di
 
 def main(
     limit: int = typer.Option(None, help="Texts to train on; all by default."),
+    models: str = typer.Option(",".join(OURS), help="Which of ours, between commas."),
+    iterations: int = typer.Option(60, help="Of L-BFGS at most: after these the accuracy stays."),
     epochs: int = typer.Option(5, help="Passes of spaCy's textcat over the training data."),
     repeats: int = typer.Option(5, help="Runs of each pipeline, of which the median counts."),
 ) -> None:
     """Train all on the intents of snips and compare accuracy, training time and speed."""
     train, test = read("train"), read("test")
     train = train if limit is None else train[:: max(1, len(train) // limit)]
-    rivals = {name: ours(model, train, test) for name, model in OURS.items()}
+    rivals = {name: ours(OURS[name], train, test, iterations) for name in models.split(",")}
     rivals["scikit-learn, logistic regression on 1-2-grams"] = scikit_learn(train, test)
     rivals["spaCy's textcat, bag of 1-2-grams"] = spacys(train, test, epochs)
     pipelines = {"tokenizer alone": spacy.blank("en")}
