@@ -234,6 +234,10 @@ class Errors(metaclass=_Coded):
         "The loss {loss} of '{name}' asks for the scores of single tokens, which chains of higher order don't give. Losses that "
         "fit them: spacy_crf.LogLikelihood.v1, SoftmaxMargin.v1, MaxMargin.v1 and Perceptron.v1."
     )
+    CRF368 = (
+        "Component '{name}' can't split a decision up among its training texts: what a tie tells a token is no sum over them. "
+        "The other kinds of explanations know ties."
+    )
     CRF315 = (
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
         "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."

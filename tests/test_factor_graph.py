@@ -277,6 +277,37 @@ def test_labels_may_be_added(nlp, unseen):
     assert [(s.start, s.label_) for s, _ in before] == [(s.start, s.label_) for s, _ in after]
 
 
+@pytest.mark.issue(17)
+def test_explanations_show_the_ties_that_spoke(nlp):
+    pipe = nlp.get_pipe("crf_ner")
+    doc = make_doc(nlp.vocab, ["in Lund yesterday .", "and Lund again ."])
+    span = Span(doc, 5, 6, label="LOC")
+    probability = {s.start: p for s, p in pipe.span_probabilities(doc, 0.5)}[5]
+    for kind in ("contrast", "log_odds", "leave_out"):
+        found = pipe.explain(doc, span, kind=kind)
+        assert found.rows[0].feature == "repeats: bias, repeats: sent_distance=1: 'Lund' (1)", kind
+        assert found.rows[0].contribution > 2.0
+        assert found.totals["probability"] == pytest.approx(probability, abs=1e-3)
+    found = pipe.explain(doc, span)
+    assert sum(row.contribution for row in found.rows) == pytest.approx(found.target)
+    assert pipe.explain(doc, span, kind="words").rows[0].feature == "Lund"
+    single = make_doc(nlp.vocab, ["in Lund yesterday ."])
+    assert not [row for row in pipe.explain(single, Span(single, 1, 2, label="LOC")).rows if "repeats" in row.feature]
+    with pytest.raises(ValueError, match="CRF368"):
+        pipe.explain(doc, span, kind="texts", corpus=[], l2=0.1)
+
+
+@pytest.mark.issue(17)
+def test_weights_of_ties_have_labels(nlp):
+    pipe = nlp.get_pipe("crf_ner")
+    rows = {(row.feature, row.tags): row for row in pipe.weights()}
+    row = rows["repeats: bias", ("PER", "PER")]
+    assert row.weight > 0.5 and row.count == 40 and row.template == "repeats: bias"
+    assert ("repeats: sent_distance=1", ("PER", "LOC")) in rows or ("repeats: sent_distance=1", ("LOC", "PER")) in rows
+    assert all("PER" in row.tags for row in pipe.weights("PER") if row.feature.startswith("repeats"))
+    assert "PER → PER\trepeats: bias\t" in pipe.dump()
+
+
 # What does not go together
 
 

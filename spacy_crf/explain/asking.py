@@ -147,4 +147,6 @@ class _Asking:
         segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
         path = decoding.path(decoding.annotation.path(segments, self._starts), self._starts)
         told = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"
-        return decoding.only(decoding.structure, decoding.structure.prepare(self._scores), path), told
+        return decoding.only(
+            decoding.of_chains.structure, decoding.of_chains.structure.prepare(self._scores), path
+        ), told

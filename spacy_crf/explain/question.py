@@ -61,7 +61,7 @@ class Question:
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, reading: Reading, sides: Sides):
         self.pipe, self.reading, self.sides = pipe, reading, sides
-        self._structure: Structure = pipe.decoding.structure
+        self._structure: Structure = pipe.decoding.of_chains.structure
         settled, clamp = _settle(pipe, docs, reading.scores)
         self.ruled, self._joins, fixed = None, False, settled
         if pipe.rules() is not None:

@@ -103,4 +103,4 @@ class Ruled:
 
     @property
     def _structure(self) -> Any:
-        return self._pipe.decoding.structure
+        return self._pipe.decoding.of_chains.structure

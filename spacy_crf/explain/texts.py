@@ -59,6 +59,8 @@ def texts(
 
 
 def _checked(pipe: "CRFPipe", corpus: Optional[Iterable[Example]]) -> list[Example]:
+    if pipe.model.has_ref("cliques"):
+        raise ValueError(Errors.CRF368.format(name=pipe.name))
     sparse = all(isinstance(layer.attrs["role"], SparseRole) for layer in pipe.model.layers)
     if not pipe.is_linear or not sparse:
         raise ValueError(

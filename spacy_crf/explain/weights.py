@@ -49,11 +49,22 @@ class Block(NamedTuple):
     feature: Callable[[int], Feature]
     counts: Optional[NDArray[np.int64]]  # [F]
     templates: Optional[tuple[list[str], NDArray[np.int64]]]  # their names, and which one each weight has (int64[W])
+    label_of: Optional[NDArray[np.int64]] = None  # [S] where they are of labels, not of states: the label of each state
 
     def row(self, n: int, tags: list[str]) -> WeightRow:
-        row, names = int(self.rows[n]), tuple(tags[int(states[n])] for states in self.states)
+        row, names = int(self.rows[n]), tuple(tags[self._state(int(states[n]))] for states in self.states)
         count = None if self.counts is None else int(self.counts[row]) or None
         return WeightRow(*self.feature(row), names, float(self.weights[n]), count)
+
+    def _state(self, number: int) -> int:
+        """A state, or the first one of a label."""
+        return number if self.label_of is None else int((self.label_of == number).argmax())
+
+    def about(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which weights are about some states (bool[S]), or their labels: bool[W]."""
+        if self.label_of is not None:
+            wanted = np.bincount(self.label_of, wanted[: len(self.label_of)]) > 0
+        return np.logical_or.reduce([wanted[states] for states in self.states])
 
 
 def blocks(pipe: "CRFPipe") -> Iterator[Block]:
@@ -69,9 +80,24 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
                 yield from _n_grams(model, share)
                 continue
             places = np.nonzero(mask)
+            weights = share * model.get_param(name)[mask]
+            if name == "tables":
+                yield _block_of_ties(model, weights, places)
+                continue
             rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
             states = architecture.named_states(model, name, states)
-            yield Block(name, share * model.get_param(name)[mask], states, rows, _shared(name), None, None)
+            yield Block(name, weights, states, rows, _shared(name), None, None)
+
+
+def _block_of_ties(model: Model, weights: NDArray[np.float32], places: tuple) -> Block:
+    known = model.get_ref("cliques").attrs["known"]
+    features = [Feature(f"{name}: {text}", f"{name}: {text.partition('=')[0]}", None) for name, _, _, text, _ in known]
+    templates = list(dict.fromkeys(feature.template for feature in features))
+    of_rows = np.array([templates.index(feature.template) for feature in features], dtype=np.int64)
+    counts, label_of = np.array([count for *_, count in known], dtype=np.int64), model.attrs["label_of"]
+    return Block(
+        "ties", weights, places[1:], places[0], features.__getitem__, counts, (templates, of_rows[places[0]]), label_of
+    )
 
 
 def _blocks_of(layer: Model, share: float) -> Iterator[Block]:
@@ -113,11 +139,11 @@ def largest(
     wanted = np.append(wanted, label is None)
     found = []
     for block in blocks(pipe):
-        about = np.logical_or.reduce([wanted[states] for states in block.states])
-        [some] = np.nonzero(about & chosen(block))
+        [some] = np.nonzero(block.about(wanted) & chosen(block))
         found += [(block, int(n)) for n in _largest(block.weights, some, top)]
     found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
-    return [block.row(n, names) for block, n in found[:top]]
+    labels = pipe.decoding.state_labels()
+    return [block.row(n, names if block.label_of is None else labels) for block, n in found[:top]]
 
 
 def _largest(values: NDArray, some: NDArray[np.int64], top: Optional[int]) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ messages along all ties, given what the chains say. Where ties and chains have n
 is Bethe's approximation, whose derivatives are the beliefs.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +146,26 @@ class BeliefPropagation(Inference):
         if self.tree_reweighted:
             problem, shares, _ = Bounded.of(problem)
         return problem.chains._replace(emissions=self._settle(problem, shares).emissions(problem))
+
+    def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
+        """What each end of each tie is told in the end.
+
+        work (TiedWork): The scores.
+        RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens, their partners, the kinds of the ties, and what they add to
+            the emissions.
+        """
+        halves = work.halves
+        if halves.tied is None:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none, np.zeros((0, work.n_states))
+        problem, shares = halves.tied, np.ones(len(halves.tied.kind))
+        if self.tree_reweighted:
+            problem, shares, _ = Bounded.of(problem)
+        messages = self._settle(problem, shares)
+        added = [shares[:, np.newaxis] * messages.told[:, side][:, problem.label_of] for side in range(2)]
+        ends = [halves.tied_tokens[end] for end in (problem.source, problem.target)]
+        kinds = np.append(problem.kind, problem.kind)
+        return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
 
     def _settle(self, problem: Problem, shares: Floats) -> _Messages:
         """Messages that stay, or those after the last iteration.

@@ -126,6 +126,11 @@ class Decoding:
         return structure.only(work, path)
 
     @property
+    def of_chains(self) -> "Decoding":
+        """What answers of what `as_chains` gives."""
+        return self
+
+    @property
     def in_training(self) -> Structure:
         """What answers losses."""
         return self.structure

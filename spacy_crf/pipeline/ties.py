@@ -33,9 +33,13 @@ class TiedDecoding(Decoding):
 
     def __init__(self, model: Any, annotation: Any):
         super().__init__(model, annotation)
-        self.of_chains = Decoding(model, annotation)
-        self.of_chains.structure = LinearChain()
+        self._of_chains = Decoding(model, annotation)
+        self._of_chains.structure = LinearChain()
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
+
+    @property
+    def of_chains(self) -> Decoding:
+        return self._of_chains
 
     @property
     def inference(self) -> Inference:
