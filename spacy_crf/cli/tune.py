@@ -150,8 +150,11 @@ def tune(
 
 
 def _read(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
-    """RAISES (ValueError): CRF708 if there is nothing."""
-    examples = list(corpus(nlp))
+    """RAISES (ValueError): CRF734 for what can't be read, CRF708 if there is nothing."""
+    try:
+        examples = list(corpus(nlp))
+    except ValueError as error:  # spaCy's, which do not say of what
+        raise ValueError(Errors.CRF734.format(corpus=name, reason=error)) from error
     if not examples:
         raise ValueError(Errors.CRF708.format(path=f"[{name}]"))
     return examples
