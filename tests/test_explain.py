@@ -274,6 +274,9 @@ def test_as_text_and_values(pipe):
     doc = text(pipe)
     found = pipe.explain(doc, Span(doc, 1, 2, label=pipe.labels[0]))
     assert f"'{doc[1].text}' as {pipe.labels[0]}" in found.to_text(top=1) and "others" in found.to_text(top=1)
+    for show in (found.to_text, found.to_html, found.table):
+        with pytest.raises(ValueError, match="CRF020: An explanation: top = -1"):
+            show(top=-1)
     again = json.loads(found.to_json())
     assert again["target"] == found.target and len(again["rows"]) == len(found.rows)
     assert again["rows"][0]["feature"] == found.rows[0].feature and again["check"] == found.check
@@ -345,7 +348,10 @@ def test_weights_are_those_of_the_model(pipe):
     rows = pipe.weights(label)
     assert [abs(row.weight) for row in rows] == sorted((abs(row.weight) for row in rows), reverse=True)
     assert all(any(tag.endswith(label) for tag in row.tags) for row in rows)
-    assert pipe.weights(label, top=5) == rows[:5]
+    assert pipe.weights(label, top=5) == rows[:5] and pipe.weights(label, top=0) == []
+    for top in (-1, 2.0, True, "3", float("nan")):  # of which -1 left out the last one, silently
+        with pytest.raises(ValueError, match=r"CRF020: Component .*: top"):
+            pipe.weights(label, top=top)
     features = pipe.sparse_features
     of_feature = [row for row in pipe.weights() if row.feature == "lower[0]=bob" or row.feature == "lower[0]=cat"]
     n = features.states.index.names().index(of_feature[0].feature)

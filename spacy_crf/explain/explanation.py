@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from .. import checks
+
 if TYPE_CHECKING:
     from rich.console import Group
 
@@ -157,6 +159,7 @@ class Explanation:
     def table(self, top: int = 20) -> list[tuple[str, str, str, str]]:
         """Contribution, feature, word and weights by tag, of the features with the largest contributions; the last row is about
         all others."""
+        top = checks.count("An explanation", "top", top, least=0)
         found: dict[tuple, list[Row]] = {}
         for row in self.rows:
             found.setdefault((row.feature, row.token, row.end), []).append(row)

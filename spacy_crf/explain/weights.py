@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from thinc.api import Model
 
+from .. import checks
 from ..errors import Errors
 from ..inference.higher_order import tags_of_keys
 from ..models.sparse import SparseRole
@@ -134,6 +135,8 @@ def largest(
     pipe: "CRFPipe", label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
 ) -> list[WeightRow]:
     """The largest of the weights of a label that are chosen (bool[W] of each block)."""
+    if top is not None:
+        top = checks.count(pipe.owner, "top", top, least=0)
     pipe.require_ready([])
     wanted, names = _states_of(pipe, label), [*pipe.decoding.state_names(), FRONT]
     wanted = np.append(wanted, label is None)
