@@ -230,6 +230,7 @@ class Errors(metaclass=_Coded):
         "'{name}' has a chain of higher order, and what explains decisions knows those of order 1 only. What was learned is told "
         "by `weights`, how sure it is by `n_best` and `span_probabilities`."
     )
+    CRF327 = "label_parts gave {found} for the tag '{tag}', but must give a list of texts, which may be empty."
     CRF324 = (
         "The loss {loss} of '{name}' asks for the scores of single tokens, which chains of higher order don't give. Losses that "
         "fit them: spacy_crf.LogLikelihood.v1, SoftmaxMargin.v1, MaxMargin.v1 and Perceptron.v1."

@@ -6,6 +6,7 @@ import spacy
 from spacy.util import registry
 
 from spacy_crf import arrays
+from spacy_crf.features.label_parts import Parts
 from spacy_crf.inference.higher_order import HigherOrder, HigherOrderScores, Orders
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
@@ -301,3 +302,50 @@ def test_enumerated_problem_is_used():
     problem = random_problem(STRUCTURES["order 3"], [4], 2)
     known = Enumerated(STRUCTURES["order 3"], Problem(problem.structure, problem.scores, None))
     assert known.expectations().grams.max() > 0.05
+
+
+# Labels of parts
+
+
+def test_labels_share_the_weights_of_their_parts():
+    parts = Parts.of(["POS=X|A=1", "POS=X", "O", "POS=X|A=1|B=2"], "morph")
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(5, parts.n_columns))
+    names = [["POS=X", "A=1"], ["POS=X"], ["O"], ["POS=X", "A=1", "B=2"]]
+    # tag by tag, its own column and those of new parts
+    places = {"POS=X": 1, "A=1": 2, "O": 5, "B=2": 7}
+    own = [0, 3, 4, 6]
+    expected = np.array([[row[o] + sum(row[places[p]] for p in of) for o, of in zip(own, names)] for row in scores])
+    np.testing.assert_allclose(parts.sums(scores), expected)
+    derivative, direction = rng.normal(size=(5, 4)), rng.normal(size=scores.shape)
+    assert (parts.spread(derivative) * direction).sum() == pytest.approx((derivative * parts.sums(direction)).sum())
+    allowed = parts.allowed(np.eye(4, dtype=bool)[[3, 1]])
+    assert [np.flatnonzero(row).tolist() for row in allowed] == [[1, 2, 6, 7], [1, 3]]
+    assert Parts.of(["B-PER", "L-PER", "O"], "scheme").names == [["B", "PER"], ["L", "PER"], ["O"]]
+    more = Parts.of([*["POS=X|A=1", "POS=X", "O", "POS=X|A=1|B=2"], "POS=Y|B=2"], "morph")
+    assert more.tag_columns[:4].tolist() == parts.tag_columns.tolist()  # those that were there stay where they are
+
+
+@pytest.mark.parametrize(("factory", "label_parts"), [("crf_ner", "scheme"), ("crf_tagger", "morph")])
+def test_components_with_parts(factory, label_parts, tmp_path):
+    nlp, examples = pipeline(factory, 10, order=1, keep=None, label_parts=label_parts)
+    pipe = nlp.get_pipe(factory)
+    assert nlp.evaluate(examples)["ents_f" if factory == "crf_ner" else "crf_tag_acc"] > 0.95
+    nlp.to_disk(tmp_path / "model")
+    doc = plain(examples[0].reference)
+    np.testing.assert_array_equal(
+        spacy.load(tmp_path / "model").get_pipe(factory).marginals(doc)[0], pipe.marginals(doc)[0]
+    )
+    named = {tag for row in pipe.weights() for tag in row.tags}
+    assert ({"part B", "part PER", "B-PER"} if factory == "crf_ner" else {"part DT", "DT"}) <= named
+    before = pipe.marginals(doc)[0]
+    pipe.add_label("NEW")
+    after = pipe.marginals(doc)[0][:, : before.shape[1]]
+    assert (after.argmax(axis=1) == before.argmax(axis=1)).all()
+
+
+def test_parts_that_can_not_be():
+    with pytest.raises(ValueError, match=r"CRF020.*label_parts = 'syllables'.*'morph', 'scheme'"):
+        pipeline("crf_tagger", 0, label_parts="syllables")
+    with pytest.raises(ValueError, match=r"CRF327.*7.*'NN'"):
+        Parts.of(["NN"], lambda tag: 7)

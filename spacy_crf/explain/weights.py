@@ -138,8 +138,9 @@ def largest(
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0)
     pipe.require_ready([])
-    wanted, names = _states_of(pipe, label), [*pipe.decoding.state_names(), FRONT]
-    wanted = np.append(wanted, label is None)
+    parts = [f"part {name}" for name in getattr(pipe.model.attrs["role"], "part_names", ())]
+    wanted, names = _states_of(pipe, label), [*pipe.decoding.state_names(), FRONT, *parts]
+    wanted = np.append(wanted, np.full(1 + len(parts), label is None))
     found = []
     for block in blocks(pipe):
         [some] = np.nonzero(block.about(wanted) & chosen(block))

@@ -5,8 +5,8 @@ never showed scores what its parts do.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Any, Optional
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,12 @@ from thinc.api import Model
 from .. import checks
 from ..arrays import per_position, states_of
 from ..errors import Errors
+from ..features.label_parts import LabelParts, Parts, check_parts
 from ..inference.higher_order import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from ..inference.higher_order import HigherOrder as HigherOrderInference
 from .architecture import Architecture, Shared, build
 from .emissions import Emissions, check_emissions
-from .role import Corpus, check_array, check_equal, set_moved
+from .role import AnnotatedDocs, Corpus, check_array, check_equal, set_moved
 
 _SLOWLY = 0.05  # how much the latest batch says of the thresholds
 _MOST_GRAMS = 1 << 24  # that have a weight
@@ -32,13 +33,15 @@ class HigherOrderRole(Architecture):
 
     gives = HigherOrderScores
     params = (*Architecture.params, "grams")
-    learned = (*Architecture.learned, "keys", "thresholds")
+    learned = (*Architecture.learned, "keys", "thresholds", "parts")
     meaning = ("order",)
     structure = HigherOrderInference()
     walks = False
 
-    def __init__(self) -> None:
+    def __init__(self, label_parts: LabelParts = None):
         super().__init__()
+        self._label_parts = label_parts
+        self._parts: Optional[Parts] = None  # of the tags, where they share weights
         self._made: Optional[tuple] = None  # the orders, and what they were made of
 
     # -------------------------------------------------------------------------------------------------- scores
@@ -74,15 +77,47 @@ class HigherOrderRole(Architecture):
         keys = model.attrs["keys"]
         return {**super().shapes(model, n_states), "grams": (0 if keys is None else len(keys),)}
 
+    def name_tags(self, tags: Sequence[str]) -> None:
+        """What the tags are, which the component knows."""
+        if self._label_parts is not None:
+            self._parts = Parts.of(tags, self._label_parts)
+
+    def columns(self, n_states: int) -> int:
+        return n_states if self._parts is None else self._parts.n_columns
+
+    def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
+
+    def named_states(
+        self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
+    ) -> tuple[NDArray[np.int64], ...]:
+        if parameter is not None or self._parts is None:
+            return places
+        parts, size = self._parts, len(self._parts.tag_columns)
+        # Behind the tags, and what is in front of a sequence, stand the parts
+        numbers = np.full(parts.n_columns, -1)
+        numbers[parts.tag_columns] = np.arange(size)
+        numbers[numbers < 0] = size + 1 + np.arange((numbers < 0).sum())
+        return tuple(numbers[columns] for columns in places)
+
+    @property
+    def part_names(self) -> list[str]:
+        """Of the parts, in the order of their columns."""
+        names = [] if self._parts is None else self._parts.names
+        return list(dict.fromkeys(name for of_tag in names for name in of_tag))
+
     def join(self, outputs: tuple[Emissions], shared: Shared) -> HigherOrderScores:
         [(scores, transitions, starts)] = outputs
+        if self._parts is not None:
+            scores = self._parts.sums(scores)
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         ends = shared["first"], shared["last"]
         return HigherOrderScores(scores, transitions, *ends, shared["grams"], shared["orders"], starts)
 
     def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[Emissions]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
-        return (Emissions(d_scores.emissions, of_tokens, d_scores.starts),)
+        emissions = d_scores.emissions if self._parts is None else self._parts.spread(d_scores.emissions)
+        return (Emissions(emissions, of_tokens, d_scores.starts),)
 
     # ------------------------------------------------------------------------------------------------ training
 
@@ -111,6 +146,7 @@ class HigherOrderRole(Architecture):
         elif not before:
             model.attrs["keys"] = np.zeros(0, dtype=np.int64)
         super().resize(model, n_states)
+        model.attrs["parts"] = None if self._parts is None else self._parts.names
 
     def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
         super().observe(model, corpus, n_states)
@@ -142,6 +178,7 @@ class HigherOrderRole(Architecture):
             least, keep = thresholds["least"], thresholds["keep"]
             are_numbers = [type(value) for value in [keep, *least]] == [float] * (1 + max(1, order))
             check_equal("thresholds", are_numbers and not any(value <= 0.0 or value > 1.0 for value in least), True)
+        check_equal("parts of labels", model.attrs["parts"], None if self._parts is None else self._parts.names)
         super().check(model, n_states)
 
 
@@ -196,6 +233,7 @@ def HigherOrder(
     emissions: Model[list[Doc], Emissions],
     order: int = 2,
     keep: Optional[float] = 4.0,
+    label_parts: Union[str, Callable[[str], list[str]], None] = None,
     transitions_from: str = "seen",
 ) -> Model[list[Doc], HigherOrderScores]:
     """A chain in which a tag's score depends on up to three tags before it, on the tags of each token that are likely so far
@@ -206,6 +244,9 @@ def HigherOrder(
     keep (Optional[float]): Tags that a token keeps by its emissions, pairs of tags that it keeps by a chain of order 1, and so
         on, on average. None leaves out nothing, which takes time and memory that grow with the number of tags to the power of
         the order and one more.
+    label_parts (Union[str, Callable, None]): Tags with a part in common share weights beside their own: "morph" for the
+        part of speech and each Key=Value, "scheme" for boundary and label, or a function from a tag to the list of its parts.
+        None for weights of their own alone.
     transitions_from (str): Which n-grams of tags get a weight: "seen", those that training shows, or "possible", all that the tag
         scheme allows.
     """
@@ -214,15 +255,21 @@ def HigherOrder(
     checks.count(owner, "order", order, least=0, most=MOST)
     if keep is not None:
         keep = checks.number(owner, "keep", keep, least=1.0)
+    must = check_parts(label_parts)
+    checks.expect(must is None, owner, "label_parts", label_parts, must or "")
+    if label_parts is not None and "features" in emissions.attrs:
+        templates = [*map(str, emissions.attrs["features"].feature_set.transitions)]
+        checks.expect(not templates, owner, "transitions of the features", templates, "empty beside label_parts")
     checks.one_of(owner, "transitions_from", transitions_from, ("seen", "possible"))
     return build(
         "higher_order",
-        HigherOrderRole(),
+        HigherOrderRole(label_parts),
         {"emissions": emissions},
         order=order,
         keep=keep,
         transitions_from=transitions_from,
         possible_transitions=transitions_from == "possible",
         keys=None,  # int64[G] the n-grams that have a weight, see `inference.higher_order.Orders`
+        parts=None,  # list[list[str]] of the tags, where they share weights
         thresholds=None,  # what was learned with which `keep`: how probable at least is what stays, level by level
     )

@@ -3,11 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from thinc.api import Model
 
 from ..errors import Errors
 from ..inference.higher_order import HigherOrderScores, Orders
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
+from .annotation.annotation import Annotation
 from .decoding import Decoding
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 class HigherOrderDecoding(Decoding):
     takes = HigherOrderScores
     unexplained = Errors.CRF325
+
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        model.attrs["role"].name_tags(annotation.tags())
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): CRF324 for a loss that asks for what is known of chains of order 1 only."""

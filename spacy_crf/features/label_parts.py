@@ -1,0 +1,81 @@
+"""What labels are made of: tags with a part in common share its weights, so that a rare tag knows what others have shown."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors, shown
+from ..kernels.label_parts import spread_parts, sum_parts
+from ..types import Floats
+
+LabelParts = Union[None, str, Callable[[str], list[str]]]
+
+
+def of_morphology(tag: str) -> list[str]:
+    """The part of speech, and each Key=Value: of "Number=Sing|POS=NOUN" these two."""
+    return tag.split("|")
+
+
+def of_scheme(tag: str) -> list[str]:
+    """The boundary and the label: of "B-PER" these are "B" and "PER"."""
+    return tag.split("-", 1)
+
+
+NAMED: dict[str, Callable[[str], list[str]]] = {"morph": of_morphology, "scheme": of_scheme}
+
+
+class Parts(NamedTuple):
+    """A column of scores for each of S tags, and for each part that any of them has: as they are met, tag by tag, so that further
+    tags come behind."""
+
+    names: list[list[str]]  # of each tag
+    tag_columns: NDArray[np.int64]  # [S]
+    starts: NDArray[np.int64]  # [S + 1] the parts of a tag are columns[starts[y]:starts[y + 1]]
+    columns: NDArray[np.int64]  # [N]
+    n_columns: int
+
+    @classmethod
+    def of(cls, tags: Sequence[str], label_parts: LabelParts) -> "Parts":
+        """RAISES (ValueError): CRF327 if a function gives something else than texts."""
+        take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
+        names, tag_columns, columns, starts, known = [], [], [], [0], {}
+        for tag in tags:
+            found: Any = take_apart(tag)
+            if not isinstance(found, (list, tuple)) or not all(isinstance(part, str) for part in found):
+                raise ValueError(Errors.CRF327.format(tag=tag, found=shown(found)))
+            names.append(list(dict.fromkeys(found)))
+            tag_columns.append(len(tag_columns) + len(known))
+            for part in names[-1]:
+                known.setdefault(part, len(tag_columns) + len(known))
+            columns += [known[part] for part in names[-1]]
+            starts.append(len(columns))
+        arrays = (np.array(values, dtype=np.int64) for values in (tag_columns, starts, columns))
+        return cls(names, *arrays, len(tag_columns) + len(known))
+
+    def allowed(self, tags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The columns of allowed tags (bool[T, S]): bool[T, C]."""
+        member = np.zeros((len(self.tag_columns), self.n_columns), dtype=np.float32)
+        member[np.arange(len(member)), self.tag_columns] = 1.0
+        member[np.repeat(np.arange(len(member)), np.diff(self.starts)), self.columns] = 1.0
+        return tags.astype(np.float32) @ member > 0.0
+
+    def sums(self, scores: Floats) -> Floats:
+        """The scores of tags (float64[T, S]) from those of columns (float64[T, C])."""
+        out = np.empty((len(scores), len(self.tag_columns)))
+        sum_parts(scores, self.tag_columns, self.starts, self.columns, out)
+        return out
+
+    def spread(self, derivative: Floats) -> Floats:
+        """The way back."""
+        out = np.zeros((len(derivative), self.n_columns))
+        spread_parts(derivative, self.tag_columns, self.starts, self.columns, out)
+        return out
+
+
+def check_parts(value: Any) -> Optional[str]:
+    """RETURNS (str): What it must be, if it can't be; None if it can."""
+    if value is None or (isinstance(value, str) and value in NAMED) or (not isinstance(value, str) and callable(value)):
+        return None
+    return "null, 'morph', 'scheme', or a function from a tag to its parts"
