@@ -4,6 +4,7 @@ Which states make up a span is said by a `SpanStates`, so that every tag scheme 
 """
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Optional
 
 import numpy as np
@@ -129,4 +130,9 @@ def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[n
     states (int32[T]): Valid states; -1 is outside of all spans.
     opening (bool[T]): Where sequences begin.
     """
-    return Segments.spelt(states, spans.label_of[states], spans.continues, opening)
+    return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], spans.continues, opening)
+
+
+@lru_cache(maxsize=64)  # for a short text it took as long as all the rest
+def _label_of(label_starts: bytes) -> NDArray[np.int64]:
+    return SpanStates(None, np.frombuffer(label_starts, dtype=np.int64)).label_of
