@@ -59,7 +59,7 @@ def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
         if question is not None:
             docs, scores, clamp = question[:3]
     rules, probabilities = pipe.rules(), None
-    least = least_of_labels(pipe.name, settings["min_prob"], pipe.labels)
+    least = least_of_labels(pipe.name, settings["min_prob"], pipe.labels) if settings["min_prob"] else None
     if rules is not None or settings["decode"] in decoding.searches:
         from .probabilities import predict as predict_ruled
 
