@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .. import checks
 from ..kernels import ties as kernels
 from ..types import ChainScores, Floats
+from . import scaling
 from .linear_chain import LinearChain
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
 from .reweighting import Bounded
@@ -205,10 +206,23 @@ class BeliefPropagation(Inference):
     def _beliefs(self, problem: Problem, messages: _Messages, moves: NDArray[np.bool_]) -> Floats:
         """Logarithms of what each place of some components (bool[C]) believes: float64[V, L], 0 in the others."""
         chains, tokens = problem.sequences(moves)
-        chains = chains._replace(emissions=messages.emissions(problem)[tokens])
-        marginals = np.zeros(problem.chains.emissions.shape)
-        marginals[tokens] = LinearChain().marginals(chains)
+        emissions = messages.emissions(problem)
+        if len(tokens) < len(emissions):
+            marginals = np.zeros(emissions.shape)
+            marginals[tokens] = _marginals(chains._replace(emissions=emissions[tokens]))
+        else:
+            marginals = _marginals(chains._replace(emissions=emissions))
         return _logs(marginals[messages.places.tokens] @ messages.places.labels)
+
+
+def _marginals(chains: ChainScores) -> Floats:
+    """Of the states alone: without the transitions it is a third quicker."""
+    work = LinearChain().prepare(chains)
+    linear, marginals = scaling.forward(work), np.zeros(chains.emissions.shape)
+    scaling.backward(work, linear, np.ones(work.n_sequences), marginals)
+    if np.isnan(linear.log_z).any():  # what the linear domain has no numbers for
+        return LinearChain().marginals(chains)
+    return np.maximum(marginals, 0.0)
 
 
 def _logs(probabilities: Floats) -> Floats:
