@@ -26,7 +26,13 @@ from .data import data_folder
 from .measure import show
 
 EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": {"@misc": "spacy_crf.text_features.v1"}}
-BOW = {"@architectures": "spacy.TextCatBOW.v3", "exclusive_classes": True, "length": 262144, "ngram_size": 2}
+BOW = {
+    "@architectures": "spacy.TextCatBOW.v3",
+    "exclusive_classes": True,
+    "length": 262144,
+    "ngram_size": 2,
+    "no_output_layer": False,
+}
 OURS = {
     "HiddenChain": {"@architectures": "spacy_crf.HiddenChain.v1"},
     "HiddenChain with own states": {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 2, "shared": False},
