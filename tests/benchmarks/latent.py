@@ -29,7 +29,7 @@ def main(
     hidden: Annotated[int, typer.Option(help="States of each tag.")] = 2,
     spread: Annotated[float, typer.Option(help="Of the weights that training begins with.")] = 0.1,
     seeds: Annotated[int, typer.Option(help="How many trainings.")] = 3,
-    l2: Annotated[str, typer.Option(help="Of the chain and of the hidden states, between commas.")] = "0.5,1.0",
+    l2: Annotated[str, typer.Option(help="Of the chain and of the hidden states, between commas.")] = "0.25,0.25",
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 150,
     test: Annotated[
         str, typer.Option(help="test, or dev for the last thousand sentences of the training data.")
