@@ -24,7 +24,7 @@ def show_cli(
     html: Annotated[Optional[Path], typer.Option("--html", help="Also write the marked texts to this file.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Print the entities of texts, or tags if nothing sets entities, or labels of the texts."""
+    """Print the entities of texts. Where the pipeline sets none, the labels of the texts, or the tags."""
     with told_briefly():
         if html is not None:
             check_writable(html)
