@@ -233,6 +233,25 @@ def test_a_component_finds_within_its_beam_what_it_finds_without(factory, tmp_pa
         assert len(searching(Doc(searching.vocab))) == 0
 
 
+@pytest.mark.issue(16)
+@of_each_factory
+def test_changed_settings_act_at_once(factory):
+    """As if the component had been made with them, with a rule as without."""
+    rules = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [RULE]}} if factory != "crf_tagger" else {}
+    nlp, pipe, examples = _trained(factory, **rules)
+    narrow = {"decode": "beam", "beam": 1, "beam_margin": 0.5}
+    for changed in (narrow, {**narrow, "beam": 100, "beam_margin": None}, {"decode": "viterbi"}):
+        pipe.cfg.update(changed)
+        made, other, _ = _trained(factory, **rules, **changed)
+        for doc in (plain(example.reference) for example in examples):
+            assert _said([nlp(doc.copy())]) == _said([made(doc.copy())])
+            assert pipe.proven(doc) == other.proven(doc) and pipe.decoding.beam == other.decoding.beam
+            assert [p for p, _ in pipe.n_best(doc, 3)] == [p for p, _ in other.n_best(doc, 3)]
+    pipe.cfg.update(narrow, beam=0)
+    with pytest.raises(ValueError, match=r"CRF020: .* beam = 0"):
+        nlp("Ann")
+
+
 @of_each_factory
 def test_impossible_settings_are_told(factory):
     """By spaCy, where it reads a config and the type is wrong, otherwise by the component."""

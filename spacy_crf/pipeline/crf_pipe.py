@@ -88,9 +88,7 @@ class CRFPipe(LearningPipe):
     ):
         self.name = name
         checks.one_of(self.owner, "decode", decode, DECODERS)
-        beam = checks.count(self.owner, "beam", beam)
-        if beam_margin is not None:
-            beam_margin = checks.number(self.owner, "beam_margin", beam_margin)
+        beam, beam_margin = _check_beam(self.owner, beam, beam_margin)
         min_prob = check_min_prob(self.owner, min_prob)
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
@@ -114,9 +112,20 @@ class CRFPipe(LearningPipe):
     def _labels_changed(self) -> None:
         super()._labels_changed()
         self._compiled = None
+        self.follow_settings()
+
+    def follow_settings(self) -> None:
+        """Has labellings searched as the settings say, which may have been changed.
+
+        RAISES (ValueError): If they are not possible, or the model knows no beam.
+        """
+        beam = None
         if self.cfg["decode"] == "beam":
-            margin = self.cfg["beam_margin"]
-            self.decoding.search_within(Beam(self.cfg["beam"], np.inf if margin is None else margin))
+            states, margin = _check_beam(self.owner, self.cfg["beam"], self.cfg["beam_margin"])
+            beam = Beam(states, np.inf if margin is None else margin)
+        if beam != self.decoding.beam:
+            self.decoding.search_within(beam)
+            self._compiled = None
 
     def check_settings(self) -> None:
         super().check_settings()
@@ -315,6 +324,7 @@ class CRFPipe(LearningPipe):
         from .settled import restrict
 
         check_doc(self.name, doc)
+        self.follow_settings()
         docs = DocBatch([doc])
         self.require_ready(docs)
         scores = self.model.predict(docs)
@@ -394,3 +404,8 @@ class CRFPipe(LearningPipe):
                 own = [next((rule for rule in own if is_written(rule, table)), table) for table in tables]
             self.constraints = mine.replaced([*own, *rules["added"]])
             self._own_rules = len(own)
+
+
+def _check_beam(owner: str, states: Any, margin: Any) -> tuple[int, Optional[float]]:
+    states = checks.count(owner, "beam", states)
+    return states, None if margin is None else checks.number(owner, "beam_margin", margin)

@@ -68,9 +68,13 @@ class Decoding:
         """What finds best labellings."""
         return self.structure if self._within is None else self._within
 
-    def search_within(self, beam: Beam) -> None:
-        """From now on best labellings are those that a beam search finds."""
-        self._within = self.structure.within(beam)
+    @property
+    def beam(self) -> Optional[Beam]:
+        return None if self._within is None else self._within.beam
+
+    def search_within(self, beam: Optional[Beam]) -> None:
+        """From now on best labellings are those that a beam search finds, or with None the best of all."""
+        self._within = None if beam is None else self.structure.within(beam)
 
     def _span_states(self) -> SpanStates:
         """How states spell spans."""

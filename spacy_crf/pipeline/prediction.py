@@ -49,6 +49,7 @@ def predict(pipe: "CRFPipe", docs: Iterable[Doc]) -> Prediction:
 
 def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
     """The same where it is known what the model says of the Docs."""
+    pipe.follow_settings()
     decoding, settings = pipe.decoding, pipe.cfg
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
     preset = pipe.annotation.preset(docs)
