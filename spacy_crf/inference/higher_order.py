@@ -109,6 +109,14 @@ class Lattice(NamedTuple):
     thresholds: Floats  # [order] what was left out was less probable, NaN where that was not asked
 
 
+class Alone(NamedTuple):
+    """The sequences without a lattice, whose tokens know nothing of one another."""
+
+    log_z: Floats  # [B] 0 for all others
+    tokens: NDArray[np.int64]  # [M]
+    chances: Floats  # [M, S]
+
+
 class Kept:
     """The lattices of a batch that is asked about again and again. When they are made anew, what they had stays: so a search for
     the best weights comes to an end, while those that were left out might come and go."""
@@ -191,6 +199,15 @@ class HigherOrderWork(Work[HigherOrderScores]):
             orders.keys, orders.slots, orders.digits(self.n_states), orders.size + 1, self.transitions.size
         )
 
+    @cached_property
+    def sequence_of(self) -> NDArray[np.int64]:
+        """[T] of the tokens."""
+        return np.repeat(np.arange(self.n_sequences), np.diff(self.starts))
+
+    def sum_uses(self, places: NDArray[np.int64]) -> Floats:
+        """Scores of rows of places in the table, where -1 is none: float64[N]."""
+        return self.table[np.where(places >= 0, places, self.grams.zero)].sum(axis=1)
+
     @property
     def representatives(self) -> Union[slice, NDArray[np.int64]]:
         """One state of each tag."""
@@ -225,6 +242,10 @@ class HigherOrderWork(Work[HigherOrderScores]):
     @cached_property
     def sums(self) -> "_Sums":
         return _Sums(self, self.lattice.level, self.clamp if self.whole.annotated is not None else None)
+
+    @cached_property
+    def alone(self) -> "Alone":
+        return _sum_alone(self)
 
 
 def _table(transitions: Floats, grams: Floats) -> Floats:
@@ -299,9 +320,9 @@ def _make_lattice(
 def _with_scores(work: HigherOrderWork, lattice: Lattice) -> Lattice:
     """A lattice with other scores."""
     level, tokens = lattice.level, lattice.tokens
-    scores = work.emissions[tokens, level.symbol] + np.append(work.table, 0.0)[level.trail].sum(axis=1)
+    scores = work.emissions[tokens, level.symbol] + work.sum_uses(level.trail)
     for ends, of_end in zip(work.ends(), (work.scores.first, work.scores.last)):
-        nodes = np.isin(tokens, ends)
+        nodes = arrays.ranges(level.starts[ends], level.starts[ends + 1])
         scores[nodes] += of_end[level.symbol[nodes]]
     return lattice._replace(level=level._replace(scores=scores))
 
@@ -321,7 +342,7 @@ def _first_level(
     if before is not None:
         kept[before.tokens, before.level.symbol] = True
     kept &= possible
-    level, of_token = _level_of(work, kept), _sequences_of_tokens(work)
+    level, of_token = _level_of(work, kept), work.sequence_of
     if annotated is None and work.is_free:
         return level, threshold
     nodes = level.scores > -np.inf
@@ -366,7 +387,7 @@ def _were_chosen(work: HigherOrderWork, level: kernels.Level, m: int, before: La
     into = np.repeat(np.arange(len(counts)), counts)
     codes = level.code[arrays.ranges(level.source, level.source + counts)] * base + digits[level.symbol[into]]
     whole = base ** (m + 1)  # the last m + 1 tags
-    known = (before.depth > m)[_sequences_of_tokens(work)][before.tokens]
+    known = (before.depth > m)[work.sequence_of][before.tokens]
     ends = before.tokens[known] * (2 * whole) + whole + before.level.code[known] % whole
     return np.isin(_tokens_of(level)[into] * (2 * whole) + codes, ends)
 
@@ -416,12 +437,8 @@ def _lost(level: kernels.Level, nodes: NDArray[np.bool_], open_arcs: NDArray[np.
     return ~found
 
 
-def _sequences_of_tokens(work: HigherOrderWork) -> NDArray[np.int64]:
-    return np.repeat(np.arange(work.n_sequences), np.diff(work.starts))
-
-
 def _sequences_of_arcs(work: HigherOrderWork, level: kernels.Level) -> NDArray[np.int64]:
-    return np.repeat(_sequences_of_tokens(work), np.diff(level.arcs[level.starts]))
+    return np.repeat(work.sequence_of, np.diff(level.arcs[level.starts]))
 
 
 # ------------------------------------------------------------------------------------------------ the structure
@@ -470,7 +487,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         sums, depth = work.sums, work.lattice.depth
         log_z = sums.log_z
         if not depth.all():
-            log_z = np.where(depth == 0, _independent(work)[0], log_z)
+            log_z = np.where(depth == 0, work.alone.log_z, log_z)
         return log_z, None
 
     def backward(self, work: HigherOrderWork, kept: Any, weights: Floats, out: HigherOrderScores) -> None:
@@ -482,15 +499,15 @@ class HigherOrder(Structure[HigherOrderScores]):
         out.transitions[:] = d_table[:n_transitions].reshape(out.transitions.shape)
         out.grams[:] = d_table[n_transitions + 1 :]
         if not depth.all():
-            of_token = np.where(depth == 0, weights, 0.0)[_sequences_of_tokens(work)]
-            out.emissions[:] += of_token[:, np.newaxis] * _independent(work)[1]
+            _, tokens, chances = work.alone
+            out.emissions[tokens] += weights[work.sequence_of[tokens], np.newaxis] * chances
 
     def best(self, work: HigherOrderWork) -> Path:
         sums, depth = work.sums, work.lattice.depth
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(sums.level, sums.scores, sums.weights, work.starts, *path)
         if not depth.all():
-            alone = depth[_sequences_of_tokens(work)] == 0
+            alone = depth[work.sequence_of] == 0
             best = work.emissions.max(axis=1, initial=-np.inf)
             path.states[alone] = np.where(best > -np.inf, work.emissions.argmax(axis=1), -1)[alone]
             path.scores[depth == 0] = _sums_of_tokens(work, best)[depth == 0]
@@ -508,7 +525,7 @@ class HigherOrder(Structure[HigherOrderScores]):
     def score_path(self, work: HigherOrderWork, states: States) -> Floats:
         uses, depth = self._uses(work, states)
         scores = work.emissions[np.arange(work.n_tokens), np.maximum(states, 0)]
-        scores = np.where(states >= 0, scores, -np.inf) + np.append(work.table, 0.0)[uses].sum(axis=1)
+        scores = np.where(states >= 0, scores, -np.inf) + work.sum_uses(uses)
         opening, closing = (tokens[_with_ends(work, depth)] for tokens in work.ends())
         scores[opening] += work.scores.first[states[opening]]
         scores[closing] += work.scores.last[states[closing]]
@@ -579,22 +596,23 @@ def _with_ends(work: HigherOrderWork, depth: NDArray[np.int64]) -> NDArray[np.bo
     return depth[work.starts[:-1] < work.starts[1:]] > 0
 
 
-def _independent(work: HigherOrderWork) -> tuple[Floats, Floats]:
-    """Log partitions of tokens that know nothing of one another, and their probabilities."""
-    emissions = work.emissions
+def _sum_alone(work: HigherOrderWork) -> Alone:
+    [tokens] = np.nonzero((work.lattice.depth == 0)[work.sequence_of])
+    emissions, sequences = work.emissions[tokens], work.sequence_of[tokens]
     largest = emissions.max(axis=1, initial=-np.inf)
     shift = np.where(largest > -np.inf, largest, 0.0)
     chances = np.exp(emissions - shift[:, np.newaxis])
     totals = chances.sum(axis=1)
     with np.errstate(divide="ignore"):
-        log_z = _sums_of_tokens(work, shift + np.log(totals))
-    possible = (log_z > -np.inf)[_sequences_of_tokens(work)]
-    return log_z, chances * np.where(possible, 1.0 / np.where(totals > 0.0, totals, 1.0), 0.0)[:, np.newaxis]
+        log_z = np.bincount(sequences, shift + np.log(totals), minlength=work.n_sequences)
+    possible = (log_z > -np.inf)[sequences]
+    chances *= np.where(possible, 1.0 / np.where(totals > 0.0, totals, 1.0), 0.0)[:, np.newaxis]
+    return Alone(log_z, tokens, chances)
 
 
 def _sums_of_tokens(work: HigherOrderWork, terms: Floats) -> Floats:
     """By sequence: float64[B]."""
-    return np.bincount(_sequences_of_tokens(work), terms, minlength=work.n_sequences).astype(np.float64)
+    return np.bincount(work.sequence_of, terms, minlength=work.n_sequences).astype(np.float64)
 
 
 class GraphHigherOrder(HigherOrder):
