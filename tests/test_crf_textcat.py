@@ -2,12 +2,14 @@
 
 import io
 import math
+import re
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import spacy
+import srsly
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.naive_bayes import MultinomialNB
 from spacy.tokens import Doc, DocBin
@@ -248,6 +250,36 @@ def test_inspect_and_weights(kind, tmp_path):
     for options in ([], ["--json"]):
         result = CliRunner().invoke(app, ["inspect", str(tmp_path), *options])
         assert result.exit_code == 0 and "lower[0]" in result.output
+
+
+@pytest.mark.issue(16)
+def test_show_prints_the_labels_of_texts(model, tmp_path):
+    """The most probable first, of a pipeline that finds nothing else."""
+    model.to_disk(tmp_path)
+    result = CliRunner().invoke(app, ["show", str(tmp_path), "play some jazz", "is there rain"])
+    assert result.exit_code == 0, result.output
+    for text in ("play some jazz", "is there rain"):
+        printed = result.output.partition(text)[2].split()
+        cats = sorted(model(text).cats.items(), key=lambda item: -item[1])
+        assert printed[:6] == [word for name, share in cats for word in (name, f"{share:.0%}")]
+
+
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("kind", ["bag", "own states"])
+def test_update_teaches_new_texts(kind, tmp_path):
+    """Words that were not met and a label that was not there; what was learned stays."""
+    trained(kind).to_disk(tmp_path / "model")
+    new = [("sing a song", "PLAY"), ("tell me what happened today", "NEWS")]
+    for name, texts in (("new", new), ("dev", [*TEXTS, *new])):
+        lines = [srsly.json_dumps({"text": text, "cats": {cats: 1}}) for text, cats in texts]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf8")
+    model, data, dev, after = (str(tmp_path / name) for name in ("model", "new.jsonl", "dev.jsonl", "after"))
+    result = CliRunner().invoke(app, ["update", model, data, "--dev", dev, "--output", after])
+    assert result.exit_code == 0, result.output
+    before, now = map(float, re.search(r"cats_score\W+([\d.]+)\W+([\d.]+)", result.output).groups())
+    assert before < now == 100.0
+    nlp = spacy.load(after)
+    assert [label(nlp(text)) for text, _ in [*TEXTS, *new]] == [cats for _, cats in [*TEXTS, *new]]
 
 
 # ------------------------------------------------------------------------------------------------------- annotation
