@@ -225,7 +225,10 @@ class Errors(metaclass=_Coded):
         "transitions_from = 'possible' would give {n} n-grams of {m} tags a weight, and at most {most} are possible: take "
         "those that training shows (transitions_from = 'seen'), or a lower order."
     )
-    CRF322 = "order = {order}: with {tags} tags no n-gram has a number of its own; at most {most} are possible."
+    CRF322 = (
+        "order = {order} with {tags} tags: the numbers of n-grams would be too large, at most {most} tags are possible. With "
+        "order = 1 there may be more."
+    )
     CRF325 = (
         "'{name}' has a chain of higher order, and what explains decisions knows those of order 1 only. What was learned is told "
         "by `weights`, how sure it is by `n_best` and `span_probabilities`."

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import spacy
+from spacy.tokens import Doc
 from spacy.util import registry
 
 from spacy_crf import arrays
@@ -281,6 +282,36 @@ def test_texts_of_any_length():
     docs = [nlp.make_doc(text) for text in ("", "dogs", "the dog barks . " * 3000)]
     found = [len(doc) for doc in nlp.pipe(docs)]
     assert found == [0, 1, 12000] and all(token.tag_ for doc in docs for token in doc)
+
+
+def test_a_text_as_long_as_a_book():
+    """Of 100,000 tokens, as one sequence."""
+    nlp, _ = pipeline("crf_tagger", order=2, keep=2.0)
+    doc = nlp.get_pipe("crf_tagger")(Doc(nlp.vocab, ["the", "dog", "barks", "."] * 25_000))
+    assert len(doc) == 100_000 and all(token.tag_ for token in doc)
+
+
+def test_two_processes():
+    nlp, examples = pipeline("crf_ner", order=2, keep=2.0)
+    texts = [example.reference.text for example in examples] * 5
+    one = [entities(doc) for doc in nlp.pipe(texts)]
+    assert any(one) and [entities(doc) for doc in nlp.pipe(texts, n_process=2, batch_size=7)] == one
+
+
+def test_more_tags_than_n_grams_have_numbers_for(monkeypatch):
+    """Are refused when they become known, by training data or one by one; and then nothing has changed."""
+    nlp, examples = pipeline("crf_tagger", order=2)
+    pipe, doc = nlp.get_pipe("crf_tagger"), plain(examples[0].reference)
+    labels, before = pipe.labels, pipe.marginals(doc)[0]
+    monkeypatch.setattr("spacy_crf.models.higher_order._MOST_TAGS", len(labels))
+    with pytest.raises(ValueError, match=r"CRF322.*order = 2 with 6 tags.*at most 5 tags.*order = 1"):
+        pipe.add_label("NEW")
+    assert pipe.labels == labels
+    np.testing.assert_array_equal(pipe.marginals(doc)[0], before)
+    monkeypatch.setattr("spacy_crf.models.higher_order._MOST_TAGS", len(labels) - 1)
+    with pytest.raises(ValueError, match=r"CRF322.*order = 2 with 5 tags"):
+        pipeline("crf_tagger", 0, order=2)
+    assert len(pipeline("crf_tagger", 0, order=1)[0].get_pipe("crf_tagger").labels) == len(labels)
 
 
 def test_one_label():

@@ -152,9 +152,15 @@ class LearningPipe(TrainablePipe):
         if label in self.cfg["labels"]:
             return 0
         self.cfg["labels"].append(label)
-        self._labels_changed()
+        try:
+            self._labels_changed()
+            if self.is_initialized:
+                self.model.attrs["role"].resize(self.model, self.decoding.n_states)
+        except ValueError:  # the model has no place for it
+            self.cfg["labels"].remove(label)
+            self._labels_changed()
+            raise
         if self.is_initialized:
-            self.model.attrs["role"].resize(self.model, self.decoding.n_states)
             self.training.new_features = self.training.new_features or NewFeatures()
         return 1
 
