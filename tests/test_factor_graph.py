@@ -1,14 +1,18 @@
 """Components whose tokens are tied: from clique templates to what is written."""
 
+import copy
 import random
 
 import numpy as np
 import pytest
 import spacy
+from spacy.attrs import IDS
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
-from spacy_crf.cliques.repeated_words import RepeatedWords
+from spacy_crf.cliques import template
+from spacy_crf.cliques.repeated_words import ATTRIBUTES, RepeatedWords
+from spacy_crf.features import doc_batch
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
@@ -134,6 +138,40 @@ def test_docs_without_ties_are_those_of_the_chain(nlp):
     empty = Doc(nlp.vocab)
     assert pipe.marginals(empty)[0].shape[0] == 0
     assert len(pipe(empty)) == 0
+
+
+@pytest.mark.issue(17)
+def test_docs_are_read_once(nlp, monkeypatch):
+    """What ties ask of words is known from the words before; reading each Doc again took as long as a third of its prediction."""
+    pipe, read = nlp.get_pipe("crf_ner"), []
+    for module in (doc_batch, template):
+        monkeypatch.setattr(
+            module, "read_attributes", lambda *args, of=module.read_attributes: read.append(args) or of(*args)
+        )
+    for sentences in (["Mr Marla spoke .", "and Quint again ."], ["Mr Marla spoke .", "and Marla again ."]):
+        read.clear()
+        pipe.predict([make_doc(nlp.vocab, sentences)])
+        assert len(read) == 1
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("attr", [*ATTRIBUTES])
+def test_templates_read_what_tokens_have(attr, monkeypatch):
+    """Also with a new table of words, and as a copy."""
+    monkeypatch.setattr(template, "_MOST_WORDS", 3)
+    vocab = spacy.blank("en").vocab
+    of_tokens = ["pos", "ent_type"]
+    repeats = RepeatedWords(
+        attr, only=template.FLAGS, features=["shape[0]", *(f"{name}[0]|bias" for name in of_tokens)]
+    )
+    names = [attr.lower(), *template.FLAGS, "shape", *of_tokens]
+    for words in (["Lund", "lund", "(", "€", "12"], ["of", "NASA", "http://a.org", "\n", "“"]):
+        doc = Doc(vocab, words=words, pos=["X", "NUM", "", "X", ""], lemmas=["a", "a", "b", "c", ""])
+        doc[1].norm_ = "else"
+        doc.ents = [Span(doc, 1, 2, label="X")]
+        known = doc.to_array([IDS[name.upper()] for name in names])
+        for each in (repeats, copy.deepcopy(repeats)):
+            np.testing.assert_array_equal(each.read(DocBatch([doc]), names), known)
 
 
 @pytest.mark.issue(17)

@@ -4,12 +4,11 @@ from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import IDS
 
 from .. import checks
 from ..errors import Warnings, announcements
-from ..features.doc_batch import DocBatch, read_attributes
-from .template import CliqueTemplate, Pairs, flags, has_one
+from ..features.doc_batch import DocBatch
+from .template import CliqueTemplate, Pairs, flags
 
 ATTRIBUTES = ("ORTH", "LOWER", "NORM", "LEMMA", "SHAPE", "PREFIX", "SUFFIX")
 EDGES = ("next", "all", "hub")
@@ -44,17 +43,22 @@ class RepeatedWords(CliqueTemplate):
         self._told = False
 
     @property
-    def reads(self) -> list[str]:
-        return [*super().reads, *(["lemma"] if self.attr == "LEMMA" else [])]
+    def attributes(self) -> list[str]:
+        return list(dict.fromkeys([*super().attributes, self.attr.lower(), *self.only]))
 
     def find(self, docs: DocBatch) -> Pairs:
-        words = read_attributes(docs, [IDS[self.attr], IDS["ORTH"]])[:, 0]
-        [some] = np.nonzero(has_one(docs, self.only) & (words != 0))
+        read = self.read(docs, [self.attr.lower(), *self.only])
+        words = read[:, 0]
+        [some] = np.nonzero((words != 0) & read[:, 1:].any(axis=1) if self.only else words)
+        if len(some) < 2:
+            return Pairs.none()
         of_doc = np.searchsorted(docs.bounds, some, side="right")
         # By Doc, then by word; places of equal ones in their order
         order = np.lexsort((words[some], of_doc))
         some, of_doc = some[order], of_doc[order]
         is_new = np.append(True, (np.diff(of_doc) > 0) | (words[some[1:]] != words[some[:-1]]))[: len(some)]
+        if is_new.all():
+            return Pairs.none()
         first = np.flatnonzero(is_new)
         counts = np.diff(np.append(first, len(some)))
         many = counts * (counts - 1) // 2 if self.edges == "all" else counts - 1

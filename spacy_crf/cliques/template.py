@@ -2,16 +2,16 @@
 other. Each is registered, and stands in a file of its own."""
 
 import re
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import IDS
+from spacy.attrs import IDS, ORTH
 from spacy.strings import StringStore
 
 from .. import checks
 from ..features.doc_batch import DocBatch, read_attributes
+from ..features.lexemes import LEXEME_ATTRIBUTES, LexemeTable
 
 # Attributes that features read
 TEXTS = ["orth", "lower", "norm", "shape", "prefix", "suffix", "tag", "pos", "morph", "dep", "lemma", "ent_type"]
@@ -19,6 +19,7 @@ FLAGS = ["is_alpha", "is_ascii", "is_digit", "is_lower", "is_upper", "is_title",
 FLAGS += ["is_quote", "is_bracket", "is_currency", "like_url", "like_num", "like_email"]
 # Those that components before this one set
 SET_BY_OTHERS = ("tag", "pos", "morph", "dep", "lemma", "ent_type")
+_MOST_WORDS = 1 << 17  # whose attributes are kept
 _PLACE = re.compile(r"(\w+?)\[0\]$")
 # Sentences between two tokens, counted as one from these on
 _DISTANCES = np.array([0, 1, 2, 3, 5, 9, 17, 33])
@@ -51,6 +52,10 @@ class CliqueTemplate:
         self.features = checks.listed(owner, "features", features, "texts") or ["bias"]
         self.symmetric = checks.flag(owner, "symmetric", symmetric)
         self._parts = [self._parse(feature) for feature in self.features]
+        self._lexemes: Optional[LexemeTable] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lexemes": None}  # it fills again
 
     @property
     def owner(self) -> str:
@@ -65,11 +70,32 @@ class CliqueTemplate:
         raise NotImplementedError
 
     @property
+    def attributes(self) -> list[str]:
+        """Those of tokens that it looks at."""
+        names = dict.fromkeys(name for parts in self._parts for name, _ in parts)
+        return [name for name in names if name not in ("bias", "sent_distance")]
+
+    @property
     def reads(self) -> list[str]:
         """Attributes that components before this one set."""
-        return [
-            name for name in dict.fromkeys(name for parts in self._parts for name, _ in parts) if name in SET_BY_OTHERS
-        ]
+        return [name for name in self.attributes if name in SET_BY_OTHERS]
+
+    def read(self, docs: DocBatch, names: list[str]) -> NDArray[np.uint64]:
+        """Some of its attributes, of all tokens: uint64[T, C]. What is a word's own is read once for each word."""
+        table = self._lexemes
+        if table is None or len(table) > _MOST_WORDS:  # a new one: other threads may be reading the old one
+            of_words = [name for name in self.attributes if name in LEXEME_ATTRIBUTES]
+            table = self._lexemes = LexemeTable(of_words, 0, False)
+        found = np.empty((len(docs.words), len(names)), dtype=np.uint64)
+        numbers = table.numbers(docs.words, docs) if set(names) & set(table.attributes) else None
+        for column, name in enumerate(names):
+            if name == "orth":
+                found[:, column] = docs.words
+            elif name in table.attributes:
+                found[:, column] = table.columns[numbers, table.attributes.index(name)]
+            else:
+                found[:, column] = read_attributes(docs, [IDS[name.upper()], ORTH])[:, 0]
+        return found
 
     def values(self, docs: DocBatch, pairs: Pairs) -> NDArray[np.uint64]:
         """What each feature says of each pair: uint64[E, M], hashes of several parts."""
@@ -80,7 +106,7 @@ class CliqueTemplate:
             elif name == "sent_distance":
                 columns[name] = np.array([_distances(docs, pairs)] * 2)
             else:
-                [of_tokens] = read_attributes(docs, [IDS[name.upper()], IDS["ORTH"]])[:, :1].T
+                [of_tokens] = self.read(docs, [name]).T
                 columns[name] = np.array([of_tokens[pairs.source], of_tokens[pairs.target]])
         found = np.empty((len(pairs.source), len(self._parts)), dtype=np.uint64)
         for number, parts in enumerate(self._parts):
@@ -97,7 +123,7 @@ class CliqueTemplate:
             if name == "sent_distance":
                 shown.append(str(int(_distances(docs, pairs)[example])))
                 continue
-            values = read_attributes(docs, [IDS[name.upper()], IDS["ORTH"]])[:, 0]
+            values = self.read(docs, [name])[:, 0]
             shown.append(_text(name, int(values[pairs[side][example]]), strings))
         return self.features[feature] + ("=" + "|".join(shown) if shown else "")
 
@@ -128,14 +154,6 @@ def flags(owner: str, name: str, value: Any) -> list[str]:
     for each in given:
         checks.one_of(owner, name, each, tuple(FLAGS))
     return given
-
-
-def has_one(docs: DocBatch, names: Sequence[str]) -> NDArray[np.bool_]:
-    """The tokens that have one of some flags: bool[T]. All of them where none are named."""
-    if not names:
-        return np.ones(int(docs.bounds[-1]), dtype=bool)
-    read = [IDS[name.upper()] for name in (*names, names[0])]
-    return read_attributes(docs, read)[:, : len(names)].any(axis=1)
 
 
 def _distances(docs: DocBatch, pairs: Pairs) -> NDArray[np.uint64]:

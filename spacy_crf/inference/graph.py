@@ -228,6 +228,8 @@ class TiedChains(Structure[TiedScores]):
     def as_chains(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> ChainScores:
         """Chains each of which is distributed as the method thinks that it is: what answers everything that a chain answers, of
         one sequence at a time. The same scores where there are no ties."""
+        if isinstance(scores, TiedScores) and not len(scores.ties.source):
+            return scores.chains
         work = self.prepare(scores, clamp)
         chains, halves = work.scores.chains, work.halves
         if halves.tied is None:

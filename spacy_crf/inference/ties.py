@@ -1,5 +1,6 @@
 """Chains whose tokens are tied across sentences: the scores, and how a batch is cut into what is tied and what is not."""
 
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
@@ -120,29 +121,55 @@ class Problem(NamedTuple):
         return part, tokens
 
 
-class Halves(NamedTuple):
-    """A batch, cut in two. Sequences and tokens are those of the batch."""
+class Halves:
+    """A batch, cut in two: what no tie touches is free. Sequences and tokens are those of the batch.
 
-    free: ChainScores  # what no tie touches
-    free_clamp: Optional[Clamp]
-    free_sequences: NDArray[np.int64]
-    free_tokens: NDArray[np.int64]
-    tied: Optional[Problem]  # None if there are no ties
-    tied_sequences: NDArray[np.int64]
-    tied_tokens: NDArray[np.int64]
+    chains (ChainScores): Of the batch.
+    is_tied (bool[B]): Which of the sequences are.
+    tied (Problem): These; None if there are none.
+    tied_tokens (int64[T']): Their tokens.
+    """
+
+    def __init__(
+        self,
+        chains: ChainScores,
+        clamp: Optional[Clamp],
+        is_tied: NDArray[np.bool_],
+        tied: Optional[Problem],
+        tied_tokens: NDArray[np.int64],
+    ):
+        self.tied = tied
+        self.tied_sequences = np.flatnonzero(is_tied)
+        self.tied_tokens = tied_tokens
+        self.free_sequences = np.flatnonzero(~is_tied)
+        self._batch = chains, clamp, is_tied
+
+    # What is free is copied where it is asked for: prediction does without
+
+    @cached_property
+    def free(self) -> ChainScores:
+        chains, _, is_tied = self._batch
+        return chains if self.tied is None else _some(chains, ~is_tied)[0]
+
+    @cached_property
+    def free_tokens(self) -> NDArray[np.int64]:
+        chains, _, is_tied = self._batch
+        return np.flatnonzero(np.repeat(~is_tied, np.diff(chains.starts)))
+
+    @property
+    def free_clamp(self) -> Optional[Clamp]:
+        clamp = self._batch[1]
+        return clamp if self.tied is None else arrays.cut_clamp(clamp, self.free_tokens)
 
 
 def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
     """The sequences that ties touch, and those that none does."""
-    starts, ties, none = scores.starts, scores.ties, np.zeros(0, dtype=np.int64)
+    starts, ties, is_tied = scores.starts, scores.ties, np.zeros(len(scores.starts) - 1, dtype=bool)
     if not len(ties.source):
-        every = np.arange(len(scores.emissions))
-        return Halves(scores.chains, clamp, np.arange(len(starts) - 1), every, None, none, none)
+        return Halves(scores.chains, clamp, is_tied, None, np.zeros(0, dtype=np.int64))
     ends = np.stack([ties.source, ties.target]).astype(np.int64)
     of_ends = np.searchsorted(starts, ends, side="right") - 1
-    is_tied = np.zeros(len(starts) - 1, dtype=bool)
     is_tied[of_ends] = True
-    free, free_tokens = _some(scores.chains, ~is_tied)
     chains, tokens = _some(scores.chains, is_tied)
     if clamp is not None:
         chains = chains._replace(emissions=np.where(clamp[tokens], chains.emissions, -np.inf))
@@ -163,8 +190,7 @@ def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
         tables=ties.sums(scores.tables),
         label_of=np.asarray(scores.label_of),
     )
-    of_free = arrays.cut_clamp(clamp, free_tokens)
-    return Halves(free, of_free, np.flatnonzero(~is_tied), free_tokens, problem, np.flatnonzero(is_tied), tokens)
+    return Halves(scores.chains, clamp, is_tied, problem, tokens)
 
 
 def _some(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:

@@ -26,6 +26,10 @@ class CliqueRole(Role):
     meaning = ("cliques",)
     has_weights = False
 
+    def __init__(self) -> None:
+        # Of a list of features, and for which it is; replaced as a whole: threads may be reading
+        self._numbers: tuple[Optional[list], dict[Key, int]] = (None, {})
+
     def resize(self, model: Model, n_states: int) -> None:
         """Ties are the same for any labels."""
 
@@ -42,6 +46,14 @@ class CliqueRole(Role):
             is_ours = entry[0] in templates and 0 <= entry[1] < len(templates[entry[0]].features)
             check_equal("the template of a feature of ties", is_ours, True)
         check_equal("equal features of ties", len({tuple(entry[:3]) for entry in known}), len(known))
+
+    def numbers(self, model: Model) -> dict[Key, int]:
+        """The row of each feature."""
+        known, (of, numbers) = model.attrs["known"], self._numbers
+        if of is not known:
+            numbers = {(name, feature, value): row for row, (name, feature, value, *_) in enumerate(known)}
+            self._numbers = known, numbers
+        return numbers
 
     def symmetric(self, model: Model) -> NDArray[np.bool_]:
         """Which features count both ways: bool[F]."""
@@ -66,13 +78,13 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     docs, found = DocBatch.of(docs), []
     if int(docs.bounds[-1]):
         for name, pairs, values in _look_up(model, docs):
-            rows = _rows(name, values, _numbers(model))
+            rows = _rows(name, values, model.attrs["role"].numbers(model))
             some = (rows >= 0).any(axis=1)
             if some.any():
                 found.append((pairs.source[some], pairs.target[some], rows[some]))
-    symmetric = model.attrs["role"].symmetric(model)
     if not found:
-        return Ties.none()._replace(symmetric=symmetric)
+        return Ties.none()
+    symmetric = model.attrs["role"].symmetric(model)
     width = max(rows.shape[1] for _, _, rows in found)
     every = np.concatenate(
         [np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for *_, rows in found]
@@ -87,10 +99,6 @@ def _look_up(model: Model, docs: DocBatch):
         pairs = template.find(docs)
         if len(pairs.source):
             yield name, pairs, template.values(docs, pairs)
-
-
-def _numbers(model: Model) -> dict[Key, int]:
-    return {(name, feature, value): row for row, (name, feature, value, *_) in enumerate(model.attrs["known"])}
 
 
 def _rows(name: str, values: NDArray[np.uint64], numbers: dict[Key, int]) -> NDArray[np.int64]:
@@ -112,7 +120,7 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -
     if X is None:
         return
     known = [list(entry) for entry in model.attrs["known"]]
-    numbers = _numbers(model)
+    numbers = dict(model.attrs["role"].numbers(model))
     for batch in X():
         docs = DocBatch.of(batch.docs)
         if not int(docs.bounds[-1]):

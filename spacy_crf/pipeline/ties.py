@@ -74,6 +74,8 @@ class TiedDecoding(Decoding):
     def best_tags(self, scores: Any, clamp: Any) -> States:
         if isinstance(scores, ChainScores):
             return self.of_chains.best_tags(scores, clamp)
+        if self.inference.decodes_chains or not len(scores.ties.source):
+            return self.of_chains.best_tags(self.as_chains(scores, clamp), clamp)
         tags = self.structure.viterbi(scores, clamp=clamp).states
         self._tell_unsettled()
         return tags
