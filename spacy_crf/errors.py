@@ -313,7 +313,10 @@ class Errors(metaclass=_Coded):
         "Component '{name}': the spans {one} and {other} overlap. A labelling has one at most at a token: leave one of them "
         "out."
     )
-    CRF340 = 'Beam search can\'t find the best labellings of {structure}: with this model use decode = "viterbi", which is exact.'
+    CRF340 = (
+        'decode = "beam" searches the labellings of LinearChain, SemiMarkov and HigherOrder models, not those of {structure}. '
+        'Set decode = "viterbi" with this model.'
+    )
     CRF410 = (
         "Component '{name}' reads its corpus once, before training (max_epochs = -1, {optimizer} and "
         "[initialize.components.{name}.corpus]), but {others} in annotating_components would say something else at every step. "

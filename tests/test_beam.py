@@ -11,6 +11,7 @@ from spacy.tokens import Doc
 
 from spacy_crf import arrays
 from spacy_crf.inference.beam import Beam
+from spacy_crf.inference.higher_order import key_of
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.state_graph import GraphChain
@@ -21,7 +22,9 @@ from .test_cli_rules import run
 from .util import entities, ner_examples, plain, tag_examples
 
 ROWS = {name: STRUCTURES[name] for name in ("chain", "scheme", "segments", "segments of one token")}
+LATTICES = {name: STRUCTURES[name] for name in ("order 2", "order 3")}
 each = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+with_lattices = pytest.mark.parametrize("row", (ROWS | LATTICES).values(), ids=ROWS | LATTICES)
 quickly = settings(max_examples=40)
 BEAMS = [Beam(1), Beam(2), Beam(3, 1.0), Beam(100, 0.5)]
 
@@ -52,7 +55,7 @@ def plain_beam(folded, begin, end, beam):
     return kept, max((score + folded.last[j] for j, score in kept[-1].items()), default=-np.inf) if kept else 0.0
 
 
-@each
+@with_lattices
 @quickly
 @given(data=st.data())
 def test_a_beam_of_all_states_is_exact(row, data):
@@ -60,7 +63,7 @@ def test_a_beam_of_all_states_is_exact(row, data):
     structure, scores, clamp = data.draw(problems(row))
     exact = structure.viterbi(scores, clamp=clamp)
     size = np.shape(scores[0])[1]
-    within = structure.within(Beam(size))
+    within = structure.within(Beam(size**scores.orders.order if row in LATTICES.values() else size))
     for path in (within.viterbi(scores, clamp=clamp), *_searched(within, scores, clamp)):
         np.testing.assert_array_equal(path.states, exact.states)
         np.testing.assert_array_equal(path.scores, exact.scores)
@@ -129,7 +132,68 @@ def _ends_are_kept(states, left):
     return kept
 
 
-@each
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("row", LATTICES.values(), ids=LATTICES)
+def test_beams_in_lattices_match_a_plain_one(row, per_position):
+    """Without any limit to the lattice, whose nodes are the last tags then."""
+    lengths = np.random.default_rng(0).integers(0, 7, size=100).tolist()
+    structure, scores, _ = random_problem(row, lengths, 3, seed=5, forbidden=0.3, per_position=per_position)
+    for beam in BEAMS:
+        within = structure.within(beam)
+        search = within.search(within.prepare(scores))
+        node_starts, (kept, path) = search._work.lattice.level.starts, search._found
+        for b, (begin, end) in enumerate(itertools.pairwise(scores.starts.tolist())):
+            counts, best = plain_lattice_beam(scores, begin, end, beam)
+            assert path.scores[b] == pytest.approx(best, abs=1e-9)
+            if best > -np.inf:
+                nodes = itertools.pairwise(node_starts[begin : end + 1].tolist())
+                assert [kept[v:w].sum() for v, w in nodes][:-1] == counts[:-1]
+        possible = np.repeat(path.scores > -np.inf, lengths)
+        assert (path.states[~possible] == -1).all()
+        found = structure.path_score(scores, path.states)
+        np.testing.assert_allclose(found, path.scores, atol=1e-9)
+        answered = within.viterbi(scores).scores
+        np.testing.assert_allclose(answered, np.where(found > -np.inf, found, structure.viterbi(scores).scores))
+        first = [ways[0][0] if ways else -np.inf for ways in within.n_best(scores, 2)]
+        np.testing.assert_allclose(first, answered, atol=1e-9)
+
+
+def plain_lattice_beam(scores, begin, end, beam):
+    """RETURNS (List[int], float): How many prefixes are kept at each token, and the best score."""
+    orders, counts = scores.orders, []
+    grams = dict(zip(orders.keys.tolist(), scores.grams.tolist()))
+    kept = {(orders.size,): 0.0}  # by the last tags, and what is in front
+    for t in range(begin, end):
+        found = {}
+        for (tags, score), j in itertools.product(kept.items(), range(orders.size)):
+            longer = (*tags, j)
+            if t == begin:
+                step = scores.first[j]
+            else:
+                step = _transitions(scores, t)[tags[-1], j]
+            for m in range(2, min(orders.order, t - begin + 1) + 1):
+                step += grams.get(key_of(longer[-m - 1 :], orders.size), 0.0)
+            total, node = score + step + scores.emissions[t, j], longer[-orders.order :]
+            if total > found.get(node, -np.inf):
+                found[node] = total
+        if t < end - 1:
+            ranks = {node: score + _transitions(scores, t + 1)[node[-1]].max() for node, score in found.items()}
+            least = max(ranks.values(), default=0.0) - beam.margin
+            best_first = sorted((node for node in found if ranks[node] > -np.inf), key=lambda node: -ranks[node])
+            found = {node: found[node] for node in best_first[: beam.states] if ranks[node] >= least}
+        kept = found
+        counts.append(len(kept))
+    if begin == end:
+        return counts, 0.0
+    return counts, max((score + scores.last[node[-1]] for node, score in kept.items()), default=-np.inf)
+
+
+def _transitions(scores, t):
+    return scores.transitions if scores.transitions.ndim == 2 else scores.transitions[t]
+
+
+@with_lattices
 def test_what_is_proven_is_never_wrong(row):
     """10,000 random chains by any labelling of which none is better, and none is missed."""
     rng = np.random.default_rng(0)
@@ -259,6 +323,30 @@ def test_impossible_settings_are_told(factory):
     for name, value in [*(("beam", n) for n in beams), *(("beam_margin", m) for m in margins), ("decode", "beams")]:
         with pytest.raises(ValueError, match=rf"CRF020: .* {name} = |{factory} -> {name}\s|E961"):
             spacy.blank("en").add_pipe(factory, config={"decode": "beam", name: value})
+
+
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
+def test_chains_of_higher_order_are_searched_too(factory, tmp_path):
+    """Rules hold, and what is proven is what is found without a beam."""
+    emissions = {
+        "@architectures": "spacy_crf.SparseEmissions.v1",
+        "features": {"@misc": "spacy_crf.tagger_features.v3"},
+    }
+    model = {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": 3.0, "emissions": emissions}
+    rule = {**RULE, "label": "PER" if factory == "crf_ner" else "NN"}
+    rules = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [rule]}}
+    nlp, pipe, examples = _trained(factory, model=model, confidence=True, **rules)
+    texts = [plain(example.reference) for example in examples]
+    expected = _said(nlp.pipe(doc.copy() for doc in texts))
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path, config={"components.it.decode": "beam", "components.it.beam": 1000})
+    assert _said(loaded.pipe(doc.copy() for doc in texts)) == expected
+    for beam in (1, 2, 3):
+        pipe.cfg.update(decode="beam", beam=beam)
+        for doc, said in zip(texts, expected):
+            assert not pipe.proven(doc) or _said([nlp(doc.copy())]) == [said]
+            assert all(sum(span.label_ == rule["label"] for span in spans) <= 1 for _, spans in pipe.n_best(doc, 2))
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..inference.higher_order import GraphHigherOrder, HigherOrder
+from ..inference.structure import Structure
 from ..schemes import TransitionMask
 from .automaton import SpanTags
 from .rule_set import RuleSet
@@ -22,8 +23,10 @@ class HigherOrderRules(RuleSet):
     structure, inference = HigherOrder(), GraphHigherOrder
     has_programs = False
 
-    def __init__(self, constraints: Constraints, tags: SpanTags, mask: TransitionMask):
-        super().__init__(constraints, tags, mask)
+    def __init__(
+        self, constraints: Constraints, tags: SpanTags, mask: TransitionMask, structure: Optional[Structure] = None
+    ):
+        super().__init__(constraints, tags, mask, structure)
         if self.global_:
             raise ValueError(Errors.CRF034.format(rules=", ".join(rule.name for rule in self.global_)))
 

@@ -4,9 +4,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..kernels import beam as kernels
-from ..kernels import pieces
+from ..kernels import higher_order, pieces
 from ..types import Floats, Path
 from .scaling import Shared
 from .structure import States
@@ -18,8 +19,8 @@ class Beam(NamedTuple):
     states: int  # at most, one prefix for each
     margin: float = np.inf  # how far their score may be below that of the best one
 
-    def keeps_all(self, n_states: int) -> bool:
-        return self.states >= n_states and self.margin == np.inf
+    def keeps_all(self, n_prefixes: int) -> bool:
+        return self.states >= n_prefixes and self.margin == np.inf
 
 
 class BeamSearch:
@@ -44,7 +45,7 @@ class BeamSearch:
         return pieces.n_best(within, len(scores), states, scores)
 
     @cached_property
-    def _found(self) -> tuple[Floats, Path]:
+    def _found(self) -> tuple[NDArray, Path]:
         """The scores of the prefixes that are kept (float64[T, S], -inf for others), and the paths."""
         left = np.empty(self._work.folded.opening.shape)
         path = Path(np.empty(len(left), dtype=np.int32), np.empty(self._work.n_sequences))
@@ -63,6 +64,25 @@ class ChainSearch(BeamSearch):
         leaving = _leaving(work)
         kernels.viterbi(tuple(work.potentials), *work.steps.in_order, leaving, tuple(self._beam), *path)
         return path
+
+
+class LatticeSearch(BeamSearch):
+    """Of chains of higher order, whose prefixes end with the nodes of a lattice."""
+
+    def rank(self, states: States, scores: Floats) -> int:
+        sums, (kept, _) = self._work.sums, self._found
+        possible = np.where(kept, sums.scores, -np.inf)
+        return higher_order.n_best(sums.level, possible, sums.weights, len(scores), states, scores)
+
+    @cached_property
+    def _found(self) -> tuple[NDArray, Path]:
+        """The nodes that are kept (bool[N]), and the paths."""
+        work, sums = self._work, self._work.sums
+        kept = np.empty(len(sums.scores), dtype=np.bool_)
+        path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
+        beam, leaving = tuple(self._beam), _leaving(work)
+        kernels.search_lattice(sums.level, sums.scores, sums.weights, leaving, beam, work.starts, kept, *path)
+        return kept, path
 
 
 _shared = Shared(kernels.best_leaving, most=4)

@@ -10,7 +10,7 @@ last level holds what is summed. Without a limit (``keep``) nothing is left out,
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from .linear_chain import LinearChain
 from .spans import segments_of
 from .state_graph import tags_of
 from .structure import Asked, BestPath, Chunk, LikelySpans, SpanStates, States, Structure, Work, collect
+
+if TYPE_CHECKING:
+    from .beam import BeamSearch
 
 MOST = 3  # the highest order
 _LIKELY = 1e-3  # probabilities among which a threshold is looked for first
@@ -239,6 +242,10 @@ class HigherOrderWork(Work[HigherOrderScores]):
     def _own_lattice(self) -> Lattice:
         return _make_lattice(self, None)
 
+    @property
+    def n_prefixes(self) -> int:
+        return int(np.diff(self.lattice.level.starts).max(initial=0))
+
     @cached_property
     def sums(self) -> "_Sums":
         return _Sums(self, self.lattice.level, self.clamp if self.whole.annotated is not None else None)
@@ -253,33 +260,44 @@ def _table(transitions: Floats, grams: Floats) -> Floats:
 
 
 class _Sums:
-    """Scores of a lattice, and the pass forward.
+    """Scores of a lattice, and the pass forward where it is asked for.
 
     clamp (bool[T, S]): What is allowed in it, None for all.
     """
 
     def __init__(self, work: HigherOrderWork, level: kernels.Level, clamp: Optional[Clamp] = None):
-        self.level, self.starts = level, work.starts
-        table = work.table
-        self.weights = table[level.used]
-        few = len(level.used) <= len(table)
-        with np.errstate(over="ignore"):
-            self.exponentials = np.exp(self.weights) if few else np.exp(table)[level.used]
+        self.level, self.starts, self._table = level, work.starts, work.table
+        self.weights = self._table[level.used]
         self.scores = level.scores
         if clamp is not None:
             allowed = clamp[_tokens_of(level), level.symbol]
             self.scores = np.where(allowed, level.scores, -np.inf)
-        self.prefixes = kernels.Prefixes(*np.empty((3, len(level.symbol))))
-        self.log_z = np.empty(work.n_sequences)
+
+    @cached_property
+    def exponentials(self) -> Floats:
+        few = len(self.level.used) <= len(self._table)
+        with np.errstate(over="ignore"):
+            return np.exp(self.weights) if few else np.exp(self._table)[self.level.used]
+
+    @cached_property
+    def _forward(self) -> tuple[kernels.Prefixes, Floats]:
+        prefixes = kernels.Prefixes(*np.empty((3, len(self.level.symbol))))
+        log_z = np.empty(len(self.starts) - 1)
         of_arcs = self.weights, self.exponentials
-        kernels.forward(level, self.scores, *of_arcs, self.starts, self.prefixes, self.log_z)
+        kernels.forward(self.level, self.scores, *of_arcs, self.starts, prefixes, log_z)
+        return prefixes, log_z
+
+    @property
+    def log_z(self) -> Floats:
+        return self._forward[1]
 
     def chances(self, factors: Optional[Floats] = None) -> kernels.Chances:
-        factors = np.ones(len(self.log_z)) if factors is None else factors
+        prefixes, log_z = self._forward
+        factors = np.ones(len(log_z)) if factors is None else factors
         chances = kernels.Chances(np.zeros(len(self.scores)), np.zeros(len(self.weights)))
         of_arcs = self.weights, self.exponentials
         kernels.posterior(
-            self.level, self.scores, *of_arcs, self.starts, self.prefixes, self.log_z, factors, chances
+            self.level, self.scores, *of_arcs, self.starts, prefixes, log_z, factors, chances
         )  # fmt: skip
         return chances
 
@@ -449,6 +467,7 @@ class HigherOrder(Structure[HigherOrderScores]):
     bool[T, S]. Where something is left out, probabilities are those of the labellings that remain."""
 
     chunk_tokens = 512
+    answers = Structure.answers | {"beam"}
     kept: Optional[Kept] = None  # of one batch, see `keeping`
     work = HigherOrderWork
     only, only_path = LinearChain.only, LinearChain.only_path
@@ -516,6 +535,11 @@ class HigherOrder(Structure[HigherOrderScores]):
     def rank(self, work: HigherOrderWork, states: States, scores: Floats) -> int:
         sums = work.sums
         return kernels.n_best(sums.level, sums.scores, sums.weights, len(scores), states, scores)
+
+    def search(self, work: HigherOrderWork) -> "BeamSearch":
+        from .beam import LatticeSearch  # for few
+
+        return LatticeSearch(work, self.beam)
 
     def draw(self, work: HigherOrderWork, uniforms: Floats) -> States:
         drawn = np.empty(uniforms.shape, dtype=np.int32)
@@ -622,6 +646,7 @@ class GraphHigherOrder(HigherOrder):
     """
 
     ambiguous = True
+    answers = Structure.answers
     score_path, add_path = Structure.score_path, Structure.add_path
 
     def __init__(self, graph: StateGraph):

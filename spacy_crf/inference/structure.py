@@ -96,6 +96,11 @@ class Work(Generic[Scores]):
         """Of the scores that were given: states, as those know them who ask."""
         return np.shape(self.given[0])[1]
 
+    @property
+    def n_prefixes(self) -> int:
+        """Of how many that end with a token the best one is looked for, at most."""
+        return self.n_states
+
     def clamped(self: OfWork, clamp: Any) -> OfWork:
         """The same scores with another clamp."""
         clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
@@ -409,7 +414,7 @@ class Structure(Generic[Scores]):
 
     def _best_within(self, work: Work[Scores]) -> Path:
         """`best`, within the beam if there is one. Where that comes to nothing the best of all is the answer."""
-        if self.beam is None or self.beam.keeps_all(work.n_states):
+        if self.beam is None or self.beam.keeps_all(work.n_prefixes):
             return self.best(work)
         path = self.search(work).path
         lost = path.scores == -np.inf
@@ -483,7 +488,7 @@ class Structure(Generic[Scores]):
 
     def _rank_within(self, work: Work[Scores], states: States, scores: Floats) -> int:
         """`rank`, within the beam if there is one. Where that comes to nothing the best of all are the answer."""
-        all_are_kept = self.beam is None or self.beam.keeps_all(work.n_states)
+        all_are_kept = self.beam is None or self.beam.keeps_all(work.n_prefixes)
         found = 0 if all_are_kept else self.search(work).rank(states, scores)
         return found or self.rank(work, states, scores)
 

@@ -35,7 +35,7 @@ class HigherOrderDecoding(Decoding):
         from ..constraints.higher_order import HigherOrderRules
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return HigherOrderRules(constraints, tags, self.annotation.mask())
+        return HigherOrderRules(constraints, tags, self.annotation.mask(), self._within)
 
     def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
         """What each token adds does not depend on others; tags that were left out stay so."""
