@@ -83,13 +83,18 @@ class Work(Generic[Scores]):
         self.scores = scores
         self.clamp = clamp
         self.given = given
-        self.whole = self if whole is None else whole
+        self._whole = whole
         self.starts: NDArray[np.int64] = scores.starts
         self.n_tokens, self.n_states = scores[0].shape
         self.n_sequences = len(scores.starts) - 1
         transitions = scores.transitions
         self.per_position: bool = transitions.ndim == 3
         self.transitions: Floats = transitions if self.per_position else transitions[np.newaxis]  # [1 or T, S, S]
+
+    @property
+    def whole(self: OfWork) -> OfWork:
+        """Itself, if it is no chunk. (Were that an attribute, arrays would stay until Python looks for cycles.)"""
+        return self if self._whole is None else self._whole
 
     @property
     def n_tags(self) -> int:
