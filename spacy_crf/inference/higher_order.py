@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MOST = 3  # the highest order
 _LIKELY = 1e-3  # probabilities among which a threshold is looked for first
 _LESS, _LEAST = 1e-2, 1e-12  # share of a threshold that left no labelling, and what is not divided any more
+_LIKELY_TOKENS = 4  # times as many are a chunk if something is left out
 _MOST_ARCS = 1 << 28  # of a chunk: they take some gigabytes
 
 
@@ -142,6 +143,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
     tag_of: Optional[NDArray[np.int32]] = None  # [S] of the states of a graph, None where these are tags; of the whole
     annotated: Any = None  # what annotation allows, where lattices go by it; of the whole
     place: int = 0  # first token of the chunk among those of the whole
+    depths: Optional[NDArray[np.int64]] = None  # [B] the order of each sequence, once that was asked; of the whole
 
     def around(self, clamp: Clamp, kept: "Optional[Kept]") -> "HigherOrderWork":
         """kept (Kept): Lattices to go on with, and where those go that are not there."""
@@ -154,6 +156,10 @@ class HigherOrderWork(Work[HigherOrderScores]):
     def clamped(self, clamp: Any) -> "HigherOrderWork":
         clamp = self._in_states(arrays.check_clamp(clamp, self.n_tokens, self.n_tags))
         return type(self)(self.scores, clamp, self.given, self.whole)
+
+    def chunks(self, tokens: int) -> list[Chunk]:
+        """Lattices of what is likely are so small that those of more tokens may be in memory."""
+        return super().chunks(tokens if self.scores.orders.keep is None else _LIKELY_TOKENS * tokens)
 
     def cut(self, chunk: Chunk) -> "HigherOrderWork":
         part = super().cut(chunk)
@@ -573,12 +579,15 @@ class HigherOrder(Structure[HigherOrderScores]):
         """Places in the table that each token of a path uses, -1 for none (int64[T, order]), and the order of each sequence."""
         levels = work.scores.orders.levels
         uses = np.empty((work.n_tokens, levels), dtype=np.int64)
-        depth = np.full(work.n_sequences, levels)
-        if work.whole.annotated is not None:
-            parts = [work.cut(chunk).lattice.depth for chunk in work.chunks(self.chunk_tokens)]
-            depth = np.concatenate(parts)
+        depth = np.full(work.n_sequences, levels) if work.whole.annotated is None else self._depths(work.whole)
         kernels.path_uses(np.maximum(states, 0), work.starts, work.grams, levels, work.stride, depth, uses)
         return uses, depth
+
+    def _depths(self, work: HigherOrderWork) -> NDArray[np.int64]:
+        if work.depths is None:
+            chunks = work.chunks(self.chunk_tokens)
+            work.depths = np.concatenate([work.cut(chunk).lattice.depth for chunk in chunks])
+        return work.depths
 
     def weigh_spans(self, work: HigherOrderWork, spans: SpanStates, segments: Segments) -> Floats:
         probabilities = np.zeros(len(segments.start))
