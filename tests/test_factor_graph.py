@@ -171,7 +171,7 @@ def test_templates_read_what_tokens_have(attr, monkeypatch):
         doc.ents = [Span(doc, 1, 2, label="X")]
         known = doc.to_array([IDS[name.upper()] for name in names])
         for each in (repeats, copy.deepcopy(repeats)):
-            np.testing.assert_array_equal(each.read(DocBatch([doc]), names), known)
+            np.testing.assert_array_equal(np.stack(each.read(DocBatch([doc]), names), axis=1), known)
 
 
 @pytest.mark.issue(17)
@@ -472,6 +472,24 @@ def test_equal_words_are_tied(settings, expected, caplog):
     template = RepeatedWords(**settings)
     assert pairs_of(template, "Ann met Ann / met ann Ann", "Ann") == expected
     assert ("CRFW040" in caplog.text) == ("max_edges" in settings)
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("edges", ["next", "all"])
+def test_equal_words_of_any_texts(edges):
+    """Against looking at all pairs, in Docs of any length."""
+    vocab, rng = spacy.blank("en").vocab, random.Random(3)
+    for _ in range(20):
+        docs = [Doc(vocab, words=rng.choices("ABcDeFGh", k=rng.randint(0, 9))) for _ in range(4)]
+        found = RepeatedWords(edges=edges).find(DocBatch(docs))
+        expected, begin = [], 0
+        for doc in docs:
+            for token in doc:
+                later = [other.i for other in doc[token.i + 1 :] if other.text == token.text and token.is_title]
+                later = later[:1] if edges == "next" else later
+                expected += [(begin + token.i, begin + other) for other in later]
+            begin += len(doc)
+        assert sorted(zip(found.source.tolist(), found.target.tolist())) == expected
 
 
 @pytest.mark.issue(17)

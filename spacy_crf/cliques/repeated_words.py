@@ -1,5 +1,6 @@
 """The same word at several places of a Doc (skip-chains: Sutton & McCallum 2004; Finkel, Grenager & Manning 2005)."""
 
+from functools import reduce
 from typing import Any, Optional
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from .. import checks
 from ..errors import Warnings, announcements
 from ..features.doc_batch import DocBatch
+from ..kernels.ties import repeated
 from .template import CliqueTemplate, Pairs, flags
 
 ATTRIBUTES = ("ORTH", "LOWER", "NORM", "LEMMA", "SHAPE", "PREFIX", "SUFFIX")
@@ -47,18 +49,18 @@ class RepeatedWords(CliqueTemplate):
         return list(dict.fromkeys([*super().attributes, self.attr.lower(), *self.only]))
 
     def find(self, docs: DocBatch) -> Pairs:
-        read = self.read(docs, [self.attr.lower(), *self.only])
-        words = read[:, 0]
-        [some] = np.nonzero((words != 0) & read[:, 1:].any(axis=1) if self.only else words)
-        if len(some) < 2:
+        words, *flags = self.read(docs, [self.attr.lower(), *self.only])
+        usable = words != 0
+        if flags:
+            usable &= reduce(np.bitwise_or, flags) != 0
+        some = repeated(words, usable, docs.bounds)
+        if not len(some):
             return Pairs.none()
         of_doc = np.searchsorted(docs.bounds, some, side="right")
         # By Doc, then by word; places of equal ones in their order
         order = np.lexsort((words[some], of_doc))
         some, of_doc = some[order], of_doc[order]
         is_new = np.append(True, (np.diff(of_doc) > 0) | (words[some[1:]] != words[some[:-1]]))[: len(some)]
-        if is_new.all():
-            return Pairs.none()
         first = np.flatnonzero(is_new)
         counts = np.diff(np.append(first, len(some)))
         many = counts * (counts - 1) // 2 if self.edges == "all" else counts - 1

@@ -80,21 +80,21 @@ class CliqueTemplate:
         """Attributes that components before this one set."""
         return [name for name in self.attributes if name in SET_BY_OTHERS]
 
-    def read(self, docs: DocBatch, names: list[str]) -> NDArray[np.uint64]:
-        """Some of its attributes, of all tokens: uint64[T, C]. What is a word's own is read once for each word."""
+    def read(self, docs: DocBatch, names: list[str]) -> list[NDArray[np.uint64]]:
+        """Some of its attributes, of all tokens: uint64[T] each. What is a word's own is read once for each word."""
         table = self._lexemes
         if table is None or len(table) > _MOST_WORDS:  # a new one: other threads may be reading the old one
             of_words = [name for name in self.attributes if name in LEXEME_ATTRIBUTES]
             table = self._lexemes = LexemeTable(of_words, 0, False)
-        found = np.empty((len(docs.words), len(names)), dtype=np.uint64)
-        numbers = table.numbers(docs.words, docs) if set(names) & set(table.attributes) else None
-        for column, name in enumerate(names):
+        found, numbers = [], None
+        for name in names:
             if name == "orth":
-                found[:, column] = docs.words
+                found.append(docs.words)
             elif name in table.attributes:
-                found[:, column] = table.columns[numbers, table.attributes.index(name)]
+                numbers = table.numbers(docs.words, docs) if numbers is None else numbers
+                found.append(table.columns[numbers, table.attributes.index(name)])
             else:
-                found[:, column] = read_attributes(docs, [IDS[name.upper()], ORTH])[:, 0]
+                found.append(read_attributes(docs, [IDS[name.upper()], ORTH])[:, 0])
         return found
 
     def values(self, docs: DocBatch, pairs: Pairs) -> NDArray[np.uint64]:
@@ -106,7 +106,7 @@ class CliqueTemplate:
             elif name == "sent_distance":
                 columns[name] = np.array([_distances(docs, pairs)] * 2)
             else:
-                [of_tokens] = self.read(docs, [name]).T
+                [of_tokens] = self.read(docs, [name])
                 columns[name] = np.array([of_tokens[pairs.source], of_tokens[pairs.target]])
         found = np.empty((len(pairs.source), len(self._parts)), dtype=np.uint64)
         for number, parts in enumerate(self._parts):
@@ -123,7 +123,7 @@ class CliqueTemplate:
             if name == "sent_distance":
                 shown.append(str(int(_distances(docs, pairs)[example])))
                 continue
-            values = self.read(docs, [name])[:, 0]
+            [values] = self.read(docs, [name])
             shown.append(_text(name, int(values[pairs[side][example]]), strings))
         return self.features[feature] + ("=" + "|".join(shown) if shown else "")
 

@@ -1,4 +1,4 @@
-"""Ties between the tokens of chains: which sequences they connect, and what tied tokens tell each other.
+"""Ties between the tokens of chains: equal words, which sequences they connect, and what tied tokens tell each other.
 
 L labels, E ties, V tied tokens (places), C components: sets of sequences that ties connect. A tie has two messages, one into each
 of its ends, in logarithms; row 0 is the one into its source.
@@ -9,6 +9,34 @@ import numpy as np
 from . import helper, kernel
 
 LEAST = 1e-300  # of a probability whose logarithm is taken
+
+
+@kernel
+def repeated(words, usable, doc_starts):
+    """The usable tokens whose word another usable token of the Doc has.
+
+    words (uint64[T]), usable (bool[T]), doc_starts (int64[D + 1])
+    RETURNS (int64[N])
+    """
+    longest, size = 0, 1
+    for d in range(len(doc_starts) - 1):
+        longest = max(longest, doc_starts[d + 1] - doc_starts[d])
+    while size < 2 * longest:
+        size *= 2
+    mask = np.uint64(size - 1)
+    slots = np.full(size, -1, dtype=np.int64)  # tokens; those of earlier Docs are as good as none
+    found = np.zeros(len(words), dtype=np.bool_)
+    for d in range(len(doc_starts) - 1):
+        begin = doc_starts[d]
+        for t in range(begin, doc_starts[d + 1]):
+            if usable[t]:
+                slot = np.int64(words[t] & mask)
+                while slots[slot] >= begin and words[slots[slot]] != words[t]:
+                    slot = (slot + 1) & (size - 1)
+                if slots[slot] >= begin:
+                    found[slots[slot]] = found[t] = True
+                slots[slot] = t
+    return found.nonzero()[0]
 
 
 @helper
