@@ -122,8 +122,8 @@ class HiddenRole(OfTexts, Architecture):
 
 def HiddenChain(
     emissions: Model[list[Doc], Emissions],
-    hidden: int = 8,
-    shared: bool = True,
+    hidden: int = 2,
+    shared: bool = False,
     unit: str = "token",
     spread: float = 0.1,
     seed: int = 0,
