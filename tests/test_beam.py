@@ -25,7 +25,7 @@ ROWS = {name: STRUCTURES[name] for name in ("chain", "scheme", "segments", "segm
 LATTICES = {name: STRUCTURES[name] for name in ("order 2", "order 3")}
 each = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 with_lattices = pytest.mark.parametrize("row", (ROWS | LATTICES).values(), ids=ROWS | LATTICES)
-quickly = settings(max_examples=40)
+quickly = settings(max_examples=25)
 BEAMS = [Beam(1), Beam(2), Beam(3, 1.0), Beam(100, 0.5)]
 
 
@@ -195,9 +195,9 @@ def _transitions(scores, t):
 
 @with_lattices
 def test_what_is_proven_is_never_wrong(row):
-    """10,000 random chains by any labelling of which none is better, and none is missed."""
+    """Of 10,000 random chains in all, by any labelling of which none is better, and none is missed."""
     rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 12, size=2500).tolist()
+    lengths = rng.integers(0, 12, size=1700).tolist()
     structure, scores, _ = random_problem(row, lengths, 3, seed=1, forbidden=0.1)
     if row is ROWS["chain"]:
         scores = scores._replace(**{name: np.round(array) for name, array in arrays.named(scores).items()})  # ties
