@@ -135,7 +135,6 @@ def test_pipelines_that_cannot_be_loaded(files, tmp_path, command, broken):
 @pytest.mark.parametrize(
     "command, code",
     [
-        ("annotate", "CRF710"),
         ("calibrate", "CRF710"),
         ("threshold", "CRF710"),
         ("rules", "CRF711"),
@@ -148,6 +147,16 @@ def test_pipelines_without_what_is_asked(files, tmp_path, command, code):
         exit_code, output = run(command, *arguments)
         assert exit_code == 1 and code in output
     assert "named 'ner'" in output and "crf_ner" in output
+
+
+def test_any_pipeline_annotates_that_finds_something(files, tmp_path):
+    others = rest("annotate", files, tmp_path)
+    for arguments, code in (
+        ([files / "blank", *others], "CRF874"),
+        ([files / "model", *others, "-c", "ner"], "CRF710"),
+    ):
+        exit_code, output = run("annotate", *arguments)
+        assert exit_code == 1 and code in output
 
 
 @pytest.mark.issue(15)

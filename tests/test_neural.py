@@ -315,7 +315,7 @@ def test_the_objective_is_the_loss_and_its_gradient(name):
         above, below = (objective.evaluate(weights + sign * step)[0] for sign in (1, -1))
         assert (above - below) / 2e-4 == pytest.approx(gradient[place], rel=1e-4, abs=1e-5)
     objective.assign(weights + 1.0)
-    np.testing.assert_allclose(objective.frame().weights(), weights + 1.0, rtol=1e-5)
+    np.testing.assert_allclose(objective.weights(), weights + 1.0, rtol=1e-5)
 
 
 def test_what_does_not_go_with_a_frozen_encoder():

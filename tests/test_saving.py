@@ -351,7 +351,8 @@ def test_how_to_predict_and_to_train_comes_from_the_config(trained):
     config = {"confidence": True, "decode": "posterior", "min_prob": 0.01, "model": model, **spans}
     ner = blank(config).from_bytes(nlp.to_bytes()).get_pipe("crf_ner")
     del config["model"]
-    assert ner.cfg == {**config, "scheme": "BILUO", "labels": ["GPE", "ORG", "PER"], "left_out": []}
+    known = {"scheme": "BILUO", "labels": ["GPE", "ORG", "PER"], "left_out": [], "beam": 8, "beam_margin": None}
+    assert ner.cfg == {**config, **known}
     emissions = ner.model.get_ref("emissions").attrs
     assert (emissions["min_count"], emissions["possible_states"]) == (2, True)
     assert not ner.model.attrs["possible_transitions"]

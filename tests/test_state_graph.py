@@ -16,7 +16,7 @@ from spacy_crf.constraints.automaton import (
     product,
 )
 from spacy_crf.constraints.state_graph import rule_graph
-from spacy_crf.inference.state_graph import GraphChain
+from spacy_crf.inference.state_graph import GraphChain, tags_of
 from spacy_crf.schemes import SCHEMES, Segments
 
 from . import reference
@@ -124,6 +124,11 @@ def test_products_and_minimal_automata_score_the_same(seed):
         assert both.score(events) == pytest.approx(expected)
         assert small.score(events) == pytest.approx(expected)
     assert product(first, second, max_states=1) is None
+
+
+def test_a_graph_without_states_has_no_path():
+    nothing = np.full(3, -1, dtype=np.int32)
+    assert tags_of(nothing, np.empty(0, dtype=np.int32)).tolist() == [-1, -1, -1]
 
 
 def test_what_behaves_alike_is_merged():

@@ -197,7 +197,9 @@ class GraphSegments(SemiMarkov):
 
 def tags_of(states: States, tag_of: NDArray[np.int32]) -> States:
     """Paths of the states of a graph as paths of tags; negative entries stay."""
-    return np.where(states >= 0, tag_of[states], states).astype(np.int32)
+    tags, is_state = states.astype(np.int32), states >= 0
+    tags[is_state] = tag_of[states[is_state]]
+    return tags
 
 
 def _part(graph: StateGraph, kept: NDArray[np.bool_]) -> StateGraph:
