@@ -4,7 +4,7 @@ if TYPE_CHECKING:
     from .explain.marks import render
 
 __all__ = ["__version__", "render"]
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 
 def __getattr__(name: str) -> Any:
