@@ -161,6 +161,7 @@ def test_segments_train_in_the_dual(optimizer, corpus, tmp_path):
 def test_config_is_complete(path, tmp_path):
     ours, filled = fill_config(tmp_path / "filled.cfg", path, silent=True)
     assert ours == filled
+    assert {*ours["initialize"]["components"]} <= {*ours["components"]}  # spaCy passes over the others
 
 
 BASE = """

@@ -2,18 +2,23 @@
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Optional
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings
+from ..features.cluster_sources import ClusterSource
 from ..features.doc_batch import DocBatch
+from ..features.gazetteers import GazetteerFile
 from ..features.units import SENT
+from ..features.vector_sources import VectorSource
 from ..inference.hidden_chain import HiddenScores
 from ..inference.texts import TextScores
 from ..losses.clamped import ClampedLoss
@@ -217,7 +222,17 @@ class CRFTextClassifier(LearningPipe):
     # -------------------------------------------------------------------------------------------------- training
 
     def initialize(
-        self, get_examples: Callable[[], Iterable[Example]], *, positive_label: Optional[str] = None, **settings: Any
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Optional[Language] = None,
+        labels: Optional[list[str]] = None,
+        gazetteers: Optional[dict[str, GazetteerFile]] = None,
+        clusters: Optional[ClusterSource] = None,
+        vectors: Optional[VectorSource] = None,
+        start_from: Optional[Union[str, Path]] = None,
+        corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
+        positive_label: Optional[str] = None,
     ) -> None:
         """See `LearningPipe.initialize`.
 
@@ -225,10 +240,12 @@ class CRFTextClassifier(LearningPipe):
         positive_label (str): Of two labels the one whose F1 is the score, as of spaCy's `textcat`.
         RAISES (ValueError): CRF469 for fewer than two labels, CRF471 for a positive label that is none of two.
         """
+        # What spaCy checks [initialize.components.NAME] against are the parameters that stand here
+        files = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors}
         before = self.cfg["positive_label"]
         self.cfg["positive_label"] = positive_label
         try:
-            super().initialize(get_examples, **settings)
+            super().initialize(get_examples, nlp=nlp, labels=labels, start_from=start_from, corpus=corpus, **files)
         except BaseException:
             self.cfg["positive_label"] = before
             raise
