@@ -1,5 +1,6 @@
 """Every structure against enumeration of its labellings: what holds for one holds for all of them."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -48,6 +49,31 @@ def test_sums_match_enumeration(row, data):
     np.testing.assert_allclose(marginals, known.expectations()[0], atol=1e-9)
     possible = np.repeat(np.isfinite(known.log_z), np.diff(scores.starts))
     np.testing.assert_allclose(marginals.sum(axis=1), possible, atol=1e-9)
+
+
+@each
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("rest", [-np.inf, -1000.0, 1000.0])
+@pytest.mark.parametrize("step", [1, 2])
+def test_what_is_impossible_beside_what_is_large(row, rest, step):
+    """Each array of scores in turn is impossible (at every `step`th place), and the others too or so large that exp overflows."""
+    for impossible in range(6):
+        filled = itertools.count()
+
+        def fill(shape, name="", impossible=impossible, filled=filled):
+            scores = np.full(shape, rest)
+            if next(filled) == impossible:
+                scores.ravel()[step - 1 :: step] = -np.inf
+            return scores
+
+        problem = row.make([2, 1, 0], 2, fill, np.random.default_rng(0), False)
+        known = Enumerated(row, problem)
+        np.testing.assert_allclose(problem.structure.log_partition(problem.scores), known.log_z, rtol=1e-12)
+        assert_scores_close(problem.structure.expectations(problem.scores)[1], known.expectations())
+        path = problem.structure.viterbi(problem.scores)
+        best = [ways[0].score if ways else -np.inf for ways in known.ways]
+        np.testing.assert_allclose(path.scores, best, rtol=1e-12)
+        assert [path.states[begin] >= 0 for begin, _ in known.ends[:2]] == [bool(ways) for ways in known.ways[:2]]
 
 
 @each

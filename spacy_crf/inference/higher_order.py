@@ -283,7 +283,10 @@ class _Sums:
     def exponentials(self) -> Floats:
         few = len(self.level.used) <= len(self._table)
         with np.errstate(over="ignore"):
-            return np.exp(self.weights) if few else np.exp(self._table)[self.level.used]
+            exponentials = np.exp(self.weights if few else self._table)
+        # Never taken for a sum: logarithms are added instead
+        exponentials[exponentials == np.inf] = np.nan
+        return exponentials if few else exponentials[self.level.used]
 
     @cached_property
     def _forward(self) -> tuple[kernels.Prefixes, Floats]:

@@ -84,7 +84,8 @@ def draw(terms, uniform):
 
 @helper(inline="always")
 def best_end(rows, t, last):
-    """The state of the best path, the lowest of equals, and its score; if there is none -1, and -inf or the NaN of row t.
+    """The state of the best path, the lowest of equals, and its score; if there is none -1, and -inf or the NaN of row t, which
+    may have no states.
 
     rows (float64[n, S]): Scores of the best prefixes. last (float64[S]): Is added to row t.
     """
@@ -92,7 +93,7 @@ def best_end(rows, t, last):
     for j in range(len(last)):
         if rows[t, j] + last[j] > score:
             best, score = j, rows[t, j] + last[j]
-    return best, score if best >= 0 else rows[t, 0] + last[0]
+    return best, score if best >= 0 or len(last) == 0 else rows[t, 0] + last[0]
 
 
 @helper(inline="always")
