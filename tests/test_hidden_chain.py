@@ -7,8 +7,9 @@ import pytest
 
 from spacy_crf.inference.hidden_chain import HiddenChain, HiddenScores
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.texts import TextScores
+from spacy_crf.inference.texts import Texts, TextScores
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.types import ChainScores
 
 STRUCTURE = HiddenChain()
 LENGTHS = {"usual": [3, 1, 4], "with empty ones": [0, 2, 0], "all empty": [0, 0], "none": []}
@@ -93,6 +94,26 @@ def test_one_hidden_state_for_each_label_is_a_bag():
     sums = scores.labels + [scores.units[b:e].sum(axis=0) for b, e in zip(scores.starts, scores.starts[1:])]
     bag = TextScores(sums, np.zeros((3, 3)), np.zeros(3), np.zeros(3), np.arange(4))
     np.testing.assert_allclose(STRUCTURE.marginals(scores), LinearChain().marginals(bag), atol=1e-12)
+
+
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_texts_are_chains_of_one_state(scale):
+    """What is answered by a softmax is what a chain answers."""
+    random = np.random.default_rng(0)
+    emissions, *rest = (scale * random.normal(size=shape) for shape in [(5, 3), (3, 3), 3, 3])
+    scores, weights = TextScores(emissions, *rest, np.arange(6)), np.array([1.0, 0.0, 2.0, 3.0, 0.5])
+    clamp = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 0, 1]], dtype=bool)
+    for allowed in (None, clamp):
+        np.testing.assert_allclose(
+            Texts().marginals(scores, clamp=allowed), LinearChain().marginals(scores, clamp=allowed), atol=1e-12
+        )
+        mine, theirs = (each.expectations(scores, clamp=allowed, weights=weights) for each in (Texts(), LinearChain()))
+        np.testing.assert_allclose(mine[0], theirs[0], atol=1e-9)
+        for name in ChainScores.AXES:
+            np.testing.assert_allclose(getattr(mine[1], name), getattr(theirs[1], name), atol=1e-12)
+    nothing = TextScores(emissions[:0], *rest, np.arange(1))
+    assert Texts().marginals(nothing).shape == (0, 3)
 
 
 def test_what_the_beginning_of_a_long_text_speaks_against_is_not_lost():

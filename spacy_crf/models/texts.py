@@ -14,7 +14,7 @@ from thinc.api import Model
 from .. import checks
 from ..features.doc_batch import DocBatch
 from ..features.units import TEXT, TOKEN, Rows
-from ..inference.texts import TextScores
+from ..inference.texts import Texts, TextScores
 from ..types import Floats
 from .architecture import Shared, build
 from .emissions import Emissions, check_emissions
@@ -86,6 +86,7 @@ class TextRole(OfTexts, ChainRole):
     """Each label has a score of its own beside what features say."""
 
     gives = TextScores
+    structure = Texts()
     unit = TEXT
 
     def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> TextScores:
