@@ -224,6 +224,15 @@ def test_explain_tells_each_doc(kind, tmp_path):
     assert "doc._.crf_hidden" in nlp.analyze_pipes()["summary"]["crf_textcat"]["assigns"]
 
 
+@pytest.mark.issue(16)
+def test_an_explanation_may_be_asked_for_later():
+    nlp = trained("bag")
+    nlp.get_pipe("crf_textcat").cfg["explain"] = True
+    if Doc.has_extension("crf_hidden"):
+        Doc.remove_extension("crf_hidden")
+    assert nlp("play some jazz")._.crf_hidden["label"] == "PLAY"
+
+
 def test_the_word_that_decides_speaks_most_for_the_label():
     for kind in ("bag", "hidden"):
         nlp = trained(kind)

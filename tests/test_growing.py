@@ -284,3 +284,23 @@ def test_examples_of_other_tokens_bring_their_labels():
     apart = Example(nlp.make_doc("Ann Lee likes Blue Suede Shoes."), example.reference)
     nlp.update([apart], sgd=sgd)
     assert "SONG" in nlp.get_pipe("crf_ner").labels
+
+
+@pytest.mark.issue(16)
+def test_of_several_new_labels_all_are_added_or_none():
+    """The first ones stayed, with weights, where a later one was refused."""
+    nlp = spacy.blank("en")
+    textcat = nlp.add_pipe("crf_textcat")
+    sgd = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01)
+
+    def texts_with(*labels):
+        return [Example.from_dict(nlp.make_doc(f"text {n}"), {"cats": {x: 1.0}}) for n, x in enumerate(labels)]
+
+    nlp.initialize(lambda: texts_with("A", "B"), sgd=sgd)
+    nlp.update(texts_with("A", "B"), sgd=sgd)
+    before = textcat.to_bytes()
+    with pytest.raises(ValueError, match="CRF401"):
+        nlp.update(texts_with("A", "C", "\udc80"), sgd=sgd)
+    assert textcat.labels == ("A", "B") and textcat.to_bytes() == before
+    nlp.update(texts_with("A", "B", "C"), sgd=sgd)
+    assert textcat.labels == ("A", "B", "C") and set(nlp("text 0").cats) == {"A", "B", "C"}

@@ -1,5 +1,6 @@
 """Components that say how sure they are: the methods, `span._.crf_prob`, the ways to decode, rules, saving."""
 
+import copy
 import logging
 import math
 from functools import cache
@@ -217,6 +218,34 @@ def test_unlikely_spans_are_dropped():
     kept = key(nlp(text).ents)
     assert kept == tuple(span for span in key(all_ents.ents) if probabilities[span] >= threshold)
     assert 0 < len(kept) < len(all_ents.ents)
+
+
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner"])
+@pytest.mark.parametrize(
+    "setting, value",
+    [("decode", "nonsense"), ("decode", None), ("min_prob", 1.5), ("min_prob", "much"), ("min_prob", {"*": -1.0})],
+)
+def test_settings_that_are_changed_later_are_checked(factory, setting, value):
+    """An unknown way to decode was the best path, and a threshold above 1 left out everything."""
+    nlp = copy.deepcopy(trained_once(factory))
+    nlp.get_pipe(factory).cfg[setting] = value
+    with pytest.raises(ValueError, match=rf"CRF020.*{setting}"):
+        nlp("Bob left")
+    if setting == "decode":
+        with pytest.raises(ValueError, match=r"CRF020.*decode"):
+            nlp.get_pipe(factory).marginals(nlp.make_doc("Bob left"))
+
+
+@pytest.mark.issue(16)
+def test_confidence_may_be_asked_for_later():
+    """The extension was missing where no component had asked for it before."""
+    nlp = copy.deepcopy(trained_once("crf_ner"))
+    nlp.get_pipe("crf_ner").cfg["confidence"] = True
+    if Span.has_extension("crf_prob"):
+        Span.remove_extension("crf_prob")
+    doc = nlp("Bob left Acme Corp")
+    assert doc.ents and all(0.0 < ent._.crf_prob <= 1.0 for ent in doc.ents)
 
 
 def test_posterior_decoding_has_the_most_right_tags():

@@ -119,8 +119,10 @@ class CRFPipe(LearningPipe):
 
         RAISES (ValueError): If they are not possible, or the model knows no beam.
         """
-        beam = None
-        if self.cfg["decode"] == "beam":
+        beam, decode = None, self.cfg["decode"]
+        if decode not in DECODERS:
+            checks.one_of(self.owner, "decode", decode, DECODERS)
+        if decode == "beam":
             states, margin = _check_beam(self.owner, self.cfg["beam"], self.cfg["beam_margin"])
             beam = Beam(states, np.inf if margin is None else margin)
         if beam != self.decoding.beam:

@@ -170,8 +170,10 @@ class CRFTextClassifier(LearningPipe):
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
             doc.cats.update(zip(labels, row))
-        for doc, hidden in zip(docs, prediction.hidden or ()):
-            doc._.crf_hidden = hidden
+        if prediction.hidden is not None:
+            _register_extension()  # the setting may have been changed
+            for doc, hidden in zip(docs, prediction.hidden):
+                doc._.crf_hidden = hidden
 
     def _hidden(self, docs: DocBatch, probabilities: Floats) -> list[dict[str, Any]]:
         """What speaks for the most probable label of each text, as a DocBin can hold it: the units (int64[U, 2], first token and

@@ -24,8 +24,9 @@ def check_min_prob(owner: str, value: Any) -> MinProb:
 def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optional[Floats]:
     """The least probability of each label (float64[L]), None where nothing is too improbable.
 
-    RAISES (ValueError): CRF424 for labels that the component does not have.
+    RAISES (ValueError): CRF020 for what is no probability, CRF424 for labels that the component does not have.
     """
+    value = check_min_prob(f"Component '{name}'", value)
     if not isinstance(value, dict):
         return np.full(len(labels), value) if value > 0.0 else None
     unknown = [label for label in value if label != OTHERS and label not in labels]

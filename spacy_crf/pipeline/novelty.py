@@ -10,24 +10,27 @@ from ..errors import Errors, announcements
 from ..models.role import AnnotatedDocs
 from . import supervision
 from .gold_report import GoldReport
+from .saving import unchanged_by_errors
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
 
 def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
-    """Adds the labels that the annotation has and the component has not, but for those it was told to leave out.
+    """Adds the labels that the annotation has and the component has not, but for those it was told to leave out: all, or after
+    an error none.
 
-    RAISES (ValueError): CRF412 if it has read all of its corpus already.
+    RAISES (ValueError): CRF412 if it has read all of its corpus already; what `add_label` says of a label that is not possible.
     """
     unknown = labels_of(pipe, examples).difference(pipe.labels, pipe.cfg["left_out"])
     if not unknown:
         return
     if pipe.training.has_read_corpus:
         raise ValueError(Errors.CRF412.format(name=pipe.name, labels=", ".join(map(repr, sorted(unknown)))))
+    with unchanged_by_errors(pipe):
+        for label in sorted(unknown):
+            pipe.add_label(label)
     announcements.info("%s: new labels: %s", pipe.name, ", ".join(sorted(unknown)))
-    for label in sorted(unknown):
-        pipe.add_label(label)
 
 
 def labels_of(pipe: "CRFPipe", examples: Iterable[Example]) -> set[str]:

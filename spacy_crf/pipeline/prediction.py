@@ -128,6 +128,7 @@ def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
     """Sets ``span._.crf_prob`` of the spans found. Those that were present keep what they have, and are certain if that is
     nothing."""
+    register_extension()  # the setting may have been changed
     bounds = prediction.doc_starts
     begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
     probabilities = prediction.probabilities
