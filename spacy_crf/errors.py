@@ -221,6 +221,21 @@ class Errors(metaclass=_Coded):
         "{owner}: '{text}...' has no heads, so there are no arcs to tie. Put a parser before the component, and in training name "
         "it in [training] annotating_components, or give Docs with heads."
     )
+    CRF369 = (
+        "{owner}: the span from {span} is not in '{text}...', which has {n} tokens. Give spans of the Doc with a word."
+    )
+    CRF370 = (
+        "{owner}: '{text}...' has no noun chunks: {reason} Take other phrases, such as phrases = 'words', or a language that has "
+        "them."
+    )
+    CRF371 = (
+        "{owner} reads doc.spans['{key}'], and '{text}...' has no such spans; it has: {known}. Put the component that sets them "
+        "before this one, and in training name it in [training] annotating_components; or set an empty list."
+    )
+    CRF372 = (
+        "{owner}: the function gave {value} for '{text}...', but must give pairs of different tokens of the Doc: tokens, their "
+        "numbers from 0 to {n} - 1, or spans."
+    )
     CRF321 = (
         "transitions_from = 'possible' would give {n} n-grams of {m} tags a weight, and at most {most} are possible: take "
         "those that training shows (transitions_from = 'seen'), or a lower order."
@@ -799,6 +814,14 @@ class Warnings(metaclass=_Coded):
     CRFW041 = (
         "Component '{name}': of {asked} groups of tied sentences so far, {n} did not settle: the answers of "
         "{inference} are those after its last iteration. More of these help, or more damping."
+    )
+    CRFW369 = (
+        "{owner}: '{text}...' has {n} different words to compare with each other, more than max_words = {most}: none of them are "
+        "tied. Raise max_words, or leave more of them out by only or shortest."
+    )
+    CRFW370 = (
+        "{owner}: the function gave more than max_edges = {most} pairs for '{text}...': none are tied. Raise max_edges, or give "
+        "fewer."
     )
     CRFW130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
     CRFW131 = (

@@ -4,11 +4,10 @@ from typing import Optional
 
 import numpy as np
 from spacy.attrs import HEAD, ORTH
-from spacy.tokens import Doc
 
 from ..errors import Errors
 from ..features.doc_batch import DocBatch, read_attributes
-from .template import CliqueTemplate, Pairs
+from .template import CliqueTemplate, TokenPairs, has_heads
 
 
 class DependencyArcs(CliqueTemplate):
@@ -27,16 +26,11 @@ class DependencyArcs(CliqueTemplate):
     def reads(self) -> list[str]:
         return [*super().reads, "head"]
 
-    def find(self, docs: DocBatch) -> Pairs:
+    def find(self, docs: DocBatch) -> TokenPairs:
         """RAISES (ValueError): CRF367 for a Doc without heads."""
         for doc in docs:
-            if len(doc) > 1 and not _has_heads(doc):
+            if len(doc) > 1 and not has_heads(doc):
                 raise ValueError(Errors.CRF367.format(owner=self.owner, text=doc.text[:40]))
         heads = read_attributes(docs, [HEAD, ORTH])[:, 0].astype(np.int64)
         [some] = np.nonzero(heads)
-        return Pairs(some, some + heads[some])
-
-
-def _has_heads(doc: Doc) -> bool:
-    """Whether a parser has been there, or any token has a head."""
-    return doc.has_annotation("DEP") or bool(doc.to_array([HEAD, ORTH])[:, 0].any())
+        return TokenPairs(some, some + heads[some])

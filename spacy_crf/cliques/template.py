@@ -6,8 +6,9 @@ from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import IDS, ORTH
+from spacy.attrs import HEAD, IDS, ORTH
 from spacy.strings import StringStore
+from spacy.tokens import Doc
 
 from .. import checks
 from ..features.doc_batch import DocBatch, read_attributes
@@ -25,14 +26,14 @@ _PLACE = re.compile(r"(\w+?)\[0\]$")
 _DISTANCES = np.array([0, 1, 2, 3, 5, 9, 17, 33])
 
 
-class Pairs(NamedTuple):
+class TokenPairs(NamedTuple):
     """Tied tokens of a batch."""
 
     source: NDArray[np.int64]  # [E]
     target: NDArray[np.int64]  # [E]
 
     @classmethod
-    def none(cls) -> "Pairs":
+    def none(cls) -> "TokenPairs":
         return cls(*np.zeros((2, 0), dtype=np.int64))
 
 
@@ -65,7 +66,7 @@ class CliqueTemplate:
         """What weights of ties mean: to be the same where a model is loaded."""
         return [self.owner, self.features, self.symmetric]
 
-    def find(self, docs: DocBatch) -> Pairs:
+    def find(self, docs: DocBatch) -> TokenPairs:
         """The tokens that are tied."""
         raise NotImplementedError
 
@@ -97,7 +98,7 @@ class CliqueTemplate:
                 found.append(read_attributes(docs, [IDS[name.upper()], ORTH])[:, 0])
         return found
 
-    def values(self, docs: DocBatch, pairs: Pairs) -> NDArray[np.uint64]:
+    def values(self, docs: DocBatch, pairs: TokenPairs) -> NDArray[np.uint64]:
         """What each feature says of each pair: uint64[E, M], hashes of several parts."""
         columns = {}
         for name in dict.fromkeys(name for parts in self._parts for name, _ in parts):
@@ -114,7 +115,7 @@ class CliqueTemplate:
             found[:, number] = values[0] if len(values) == 1 else _mixed(values)
         return found
 
-    def spell(self, feature: int, docs: DocBatch, pairs: Pairs, example: int) -> str:
+    def spell(self, feature: int, docs: DocBatch, pairs: TokenPairs, example: int) -> str:
         """What humans read of a feature: as this pair has it."""
         strings, shown = docs[0].vocab.strings, []
         for name, side in self._parts[feature]:
@@ -156,7 +157,12 @@ def flags(owner: str, name: str, value: Any) -> list[str]:
     return given
 
 
-def _distances(docs: DocBatch, pairs: Pairs) -> NDArray[np.uint64]:
+def has_heads(doc: Doc) -> bool:
+    """Whether a parser has been there, or any token has a head."""
+    return doc.has_annotation("DEP") or bool(doc.to_array([HEAD, ORTH])[:, 0].any())
+
+
+def _distances(docs: DocBatch, pairs: TokenPairs) -> NDArray[np.uint64]:
     """How many sentences lie between, about: uint64[E]."""
     sentences = np.searchsorted(docs.sequence_starts(), np.stack(pairs), side="right")
     return _DISTANCES[np.searchsorted(_DISTANCES, abs(sentences[1] - sentences[0]), side="right") - 1].astype(np.uint64)

@@ -55,6 +55,10 @@ class DocBatch(list[Doc]):
         """uint64[T]"""
         return self._plain[2]
 
+    def of_tokens(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which Doc each of some tokens is in: int64[N]."""
+        return np.searchsorted(self.bounds, tokens, side="right") - 1
+
     def sequence_starts(self) -> NDArray[np.int64]:
         """Where the sequences begin and end, at the Docs' ends and at known sentence starts: int64[B + 1]."""
         return sequence_starts(self.sent_start, self.bounds)
