@@ -813,7 +813,7 @@ class Warnings(metaclass=_Coded):
     )
     CRFW041 = (
         "Component '{name}': of {asked} groups of tied sentences so far, {n} did not settle: the answers of "
-        "{inference} are those after its last iteration. More of these help, or more damping."
+        "{inference} are those after its last iteration. {remedy}"
     )
     CRFW369 = (
         "{owner}: '{text}...' has {n} different words to compare with each other, more than max_words = {most}: none of them are "

@@ -22,6 +22,7 @@ def test_calibration_is_printed(tmp_path):
     result = run("calibrate", tmp_path / "model", tmp_path / "dev.spacy")
     assert result.exit_code == 0, result.output
     assert "0.9 to 1.0" in result.output and "calibration error" in result.output
+    assert "approximate" not in result.output
     spacy.blank("en").to_disk(tmp_path / "blank")
     result = run("calibrate", tmp_path / "blank", tmp_path / "dev.spacy")
     assert result.exit_code == 1 and "CRF710" in result.output

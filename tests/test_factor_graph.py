@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import spacy
 from spacy.attrs import IDS
-from spacy.tokens import Doc, Span
+from spacy.cli._util import app
+from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
+from typer.testing import CliRunner
 
+import spacy_crf.cli  # noqa: F401
 from spacy_crf.cliques import template
 from spacy_crf.cliques.repeated_words import ATTRIBUTES, RepeatedWords
 from spacy_crf.features import doc_batch
@@ -268,6 +271,28 @@ def test_training_by_other_sums(inference, unseen):
 
 
 @pytest.mark.issue(17)
+@pytest.mark.parametrize("step", ["gibbs", "metropolis"])
+def test_walks_answer_what_is_asked_of_a_doc(nlp, unseen, step):
+    """The same weights as those of belief propagation, which is exact here."""
+    pipe, walks = nlp.get_pipe("crf_ner"), {"@misc": "spacy_crf.Gibbs.v1", "step": step}
+    config = {"model": graph(inference=walks), "loss": {"@losses": "spacy_crf.SentenceLikelihood.v1"}}
+    sampled = spacy.blank("en").add_pipe("crf_ner", config=config)
+    sampled.from_bytes(pipe.to_bytes())
+    for example in unseen[:3]:
+        doc, gold = example.predicted, [(e.start, e.label_) for e in example.reference.ents]
+        assert [(e.start, e.label_) for e in sampled(doc.copy()).ents] == gold
+        np.testing.assert_allclose(sampled.marginals(doc)[0], pipe.marginals(doc)[0], atol=0.15)
+        assert [(s.start, s.label_) for s, _ in sampled.span_probabilities(doc, 0.5)] == gold
+        drawn = [sorted((s.start, s.label_) for s in spans) for spans in sampled.sample(doc, 20, seed=1)]
+        assert sum(spans == gold for spans in drawn) > 10
+        assert sampled.log_probability(doc, example.reference.ents) == pytest.approx(
+            pipe.log_probability(doc, example.reference.ents), abs=0.1
+        )
+        with pytest.raises(ValueError, match=r"CRF366.*Gibbs.*n best.*JunctionTree"):
+            sampled.n_best(doc, 2)
+
+
+@pytest.mark.issue(17)
 def test_taggers_have_ties():
     nlp = spacy.blank("en")
     pipe = nlp.add_pipe("crf_tagger", config={"model": graph({"repeats": {**REPEATS, "only": None, "attr": "LOWER"}})})
@@ -346,6 +371,19 @@ def test_weights_of_ties_have_labels(nlp):
     assert "PER → PER\trepeats: bias\t" in pipe.dump()
 
 
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("inference, told", [(None, True), (TREE, False)])
+def test_calibration_says_where_probabilities_are_approximate(inference, told, nlp, unseen, tmp_path):
+    other = spacy.blank("en")
+    pipe = other.add_pipe("crf_ner", config={"model": graph(**({"inference": inference} if inference else {}))})
+    pipe.from_bytes(nlp.get_pipe("crf_ner").to_bytes())
+    other.to_disk(tmp_path / "model")
+    DocBin(docs=[example.reference for example in unseen[:5]]).to_disk(tmp_path / "dev.spacy")
+    result = CliRunner().invoke(app, ["crf", "calibrate", str(tmp_path / "model"), str(tmp_path / "dev.spacy")])
+    assert result.exit_code == 0, result.output
+    assert ("approximate" in result.output) == told
+
+
 # What does not go together
 
 
@@ -355,6 +393,7 @@ def test_weights_of_ties_have_labels(nlp):
     [
         ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
         ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Perceptron.*SentenceLikelihood.*JunctionTree"),
+        ({"model": graph(inference={"@misc": "spacy_crf.Gibbs.v1"})}, "CRF361.*Gibbs.*Perceptron.*JunctionTree"),
         ({"model": graph(training_inference=3)}, "CRF020.*training_inference"),
         ({"optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}},
          "CRF365.*LBFGS"),

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from numba import config
+from scipy.stats import chi2
 
 from spacy_crf import arrays
 from spacy_crf.inference.belief_propagation import BeliefPropagation
+from spacy_crf.inference.gibbs import Gibbs
 from spacy_crf.inference.graph import TiedChains
 from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
@@ -137,6 +140,112 @@ def test_four_students():
     for states, probability in (((0, 0, 0, 0), 0.04), ((0, 1, 1, 0), 0.69), ((1, 0, 0, 1), 0.14)):
         score = structure.path_score(scores, np.array(states, dtype=np.int32)).sum()
         assert np.exp(score) / 7_201_840 == pytest.approx(probability, abs=0.005)
+
+
+def _unlikeness(drawn, known):
+    """How improbable it is that labellings (int32[N, T]) were drawn from these: a p-value (chi squared, rare ones together)."""
+    counts = {tuple(states): count for states, count in zip(*_distinct(drawn))}
+    assert set(counts) <= {states for _, states, _ in known.ways}
+    expected = np.array([len(drawn) * np.exp(score - known.log_z) for score, *_ in known.ways])
+    found = np.array([counts.get(states, 0) for _, states, _ in known.ways], dtype=np.float64)
+    rare = expected < 5.0
+    cells = [np.append(values[~rare], values[rare].sum()) for values in (found, expected)]
+    kept = cells[1] > 0.5
+    found, expected = (values[kept] for values in cells)
+    return chi2.sf(((found - expected) ** 2 / expected).sum(), max(1, len(found) - 1))
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("step, thinning", [("gibbs", 15), ("metropolis", 60)])
+def test_walks_come_by_labellings_as_often_as_they_are_probable(step, thinning):
+    """Also where a tie joins two tokens of one sequence, and where transitions depend on the token."""
+    n, structure = (60 if config.DISABLE_JIT else 2000), TiedChains(Gibbs(thinning=thinning, step=step))
+    asked, p_values = 0, []
+    for scores, clamp in problems(16, seed=12):
+        known = EnumeratedGraph(scores, clamp)
+        drawn = structure.sample(scores, n, seed=1, clamp=clamp)
+        if not known.ways:
+            assert (drawn == -1).any()
+        elif len(scores.ties.source):
+            p_values.append(_unlikeness(drawn, known))
+            asked += _has_ties_inside(scores)
+    assert asked > 2 and len(p_values) > 7
+    assert min(p_values) > 0.05 / len(p_values)
+
+
+@pytest.mark.issue(17)
+def test_what_walks_count_and_weigh_is_near_the_truth():
+    structure = TiedChains(Gibbs(samples=500 if config.DISABLE_JIT else 4000))
+    for number, (scores, clamp) in enumerate(problems(8, seed=13)):
+        known = EnumeratedGraph(scores, clamp)
+        log_z, expected = structure.expectations(scores, clamp=clamp)
+        assert log_z.sum() == pytest.approx(known.log_z, abs=0.1)
+        if not known.ways:
+            continue
+        truth = known.expectations()
+        for name in ("emissions", "transitions", "first", "last", "tables"):
+            np.testing.assert_allclose(
+                getattr(expected, name), getattr(truth, name), atol=0.25 if config.DISABLE_JIT else 0.12, err_msg=name
+            )
+        of_chains = LinearChain().marginals(structure.as_chains(scores, clamp=clamp), clamp=clamp)
+        tied = np.unique(scores.ties[:2])
+        labels = scores.label_of[:, np.newaxis] == np.arange(2)
+        np.testing.assert_allclose((of_chains @ labels)[tied], (known.marginals @ labels)[tied], atol=0.06)
+        weights = np.zeros(len(log_z))
+        assert not structure.expectations(scores, clamp=clamp, weights=weights)[1].emissions.any(), number
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("annealing", [0, 50])
+def test_walks_that_grow_cold_find_the_best_labelling(annealing):
+    structure, exact, best = TiedChains(Gibbs(annealing=annealing)), TiedChains(JunctionTree()), []
+    for scores, clamp in problems(40, seed=14, spread=2.0):
+        found, known = (asked.viterbi(scores, clamp=clamp).scores.sum() for asked in (structure, exact))
+        assert found <= known + 1e-9
+        best.append(known == -np.inf or found >= known - 1e-9)
+    assert np.mean(best) == 1.0 if annealing else 0.5 < np.mean(best) < 1.0
+
+
+@pytest.mark.issue(17)
+def test_one_seed_is_one_walk():
+    """With any number of threads, whatever the order of the ties, and whatever is asked about beside."""
+    rng = np.random.default_rng(15)
+    first = random_graph([2, 3, 1], 3, [(0, 2), (1, 4), (0, 4)], rng)
+    structure, other = TiedChains(Gibbs(samples=50)), TiedChains(Gibbs(samples=50, seed=1))
+    alone = structure.marginals(first)
+    assert abs(alone - other.marginals(first)).max() > 0.0
+    backwards = {name: getattr(first.ties, name)[::-1] for name in ("source", "target", "kind")}
+    turned = first._replace(ties=first.ties._replace(**backwards))
+    twice = first._replace(
+        emissions=np.concatenate([first.emissions] * 2),
+        starts=np.append(first.starts, first.starts[1:] + 6),
+        ties=first.ties._replace(
+            source=np.append(first.ties.source, first.ties.source + 6),
+            target=np.append(first.ties.target, first.ties.target + 6),
+            kind=np.tile(first.ties.kind, 2),
+        ),
+    )
+    for threads in (1, 2):
+        of_threads = structure.with_threads(threads)
+        np.testing.assert_array_equal(of_threads.marginals(turned), alone)
+        np.testing.assert_array_equal(of_threads.marginals(twice), np.concatenate([alone, alone]))
+    drawn = structure.sample(twice, 40, seed=2)
+    np.testing.assert_array_equal(drawn, structure.with_threads(2).sample(twice, 40, seed=2))
+    assert (drawn[:, :6] != drawn[:, 6:]).any()  # what is not tied is drawn independently
+
+
+@pytest.mark.issue(17)
+def test_walks_that_stay_where_they_are_are_counted():
+    """Two tokens that go together in two ways, each of which is likely."""
+    rng = np.random.default_rng(16)
+    scores = random_graph([1, 1], 2, [(0, 1)], rng)._replace(emissions=np.zeros((2, 2)))
+    for strength, unsettled in ((0.5, 0), (4.5, 1)):
+        tables = np.tile(strength * np.eye(2), (3, 1, 1))
+        inference = Gibbs()
+        TiedChains(inference).marginals(scores._replace(tables=tables, first=np.zeros(2), last=np.zeros(2)))
+        assert (inference.n_asked, inference.n_unsettled) == (1, unsettled)
+    _, effective = inference.importance(TiedChains(inference).prepare(scores).problem)
+    assert 100 < effective[0] <= 200 + 1e-9
 
 
 @pytest.mark.issue(17)
@@ -311,6 +420,16 @@ def test_ties_that_are_none_are_refused():
     for label_of in (np.array([0, 2]), np.array([0])):
         with pytest.raises(ValueError, match="CRF041"):
             structure.log_partition(scores._replace(label_of=label_of))
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize(
+    "settings",
+    [{"samples": 0}, {"burn_in": -1}, {"thinning": 0}, {"annealing": -1}, {"step": "slice"}, {"seed": "one"}],
+)
+def test_settings_of_walks_are_checked(settings):
+    with pytest.raises(ValueError, match="CRF020"):
+        Gibbs(**settings)
 
 
 @pytest.mark.issue(17)

@@ -29,9 +29,14 @@ def calibrate_cli(
 ) -> None:
     """Compare the probabilities of spans with how many are right."""
     with told_briefly():
-        found = calibrate(load_pipeline(model, code), data, component=component)
+        nlp = load_pipeline(model, code)
+        found = calibrate(nlp, data, component=component)
     for name, scores in found.items():
         _show(name, scores)
+        if not nlp.get_pipe(name).decoding.structure.exact:
+            msg.info(
+                f"the probabilities of {name} are approximate: its labellings are too many to be summed up exactly"
+            )
 
 
 def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> dict[str, dict[str, Any]]:

@@ -92,6 +92,7 @@ class BeliefPropagation(Inference):
 
     answers = frozenset([LOG_PARTITION, MAXIMUM])
     decodes_chains = True
+    remedy = "More iterations help, or more damping."
 
     def __init__(
         self, iterations: int = 20, damping: float = 0.0, tolerance: float = 1e-4, tree_reweighted: bool = False

@@ -24,7 +24,7 @@ from ..errors import Errors
 from ..types import ChainScores, Floats
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Expected, Inference
 from .structure import States
-from .ties import Problem
+from .ties import Problem, components
 
 
 class Factor(NamedTuple):
@@ -66,12 +66,12 @@ class JunctionTree(Inference):
         return f"{type(self).__name__}(max_table={self.max_table})"
 
     def log_partition(self, problem: Problem) -> Floats:
-        return np.array([_total(self._eliminate(_variables(part), log_sum)) for part, _ in _components(problem)])
+        return np.array([_total(self._eliminate(_variables(part), log_sum)) for part, _ in components(problem)])
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
         log_z, d_chains = np.empty(len(problem.firsts)), arrays.zeros(problem.chains)
         d_tables = np.zeros(problem.tables.shape)
-        for c, (part, tokens) in enumerate(_components(problem)):
+        for c, (part, tokens) in enumerate(components(problem)):
             found = _variables(part)
             cliques = self._eliminate(found, log_sum)
             log_z[c] = _total(cliques)
@@ -83,7 +83,7 @@ class JunctionTree(Inference):
 
     def best(self, problem: Problem) -> States:
         states = np.full(len(problem.chains.emissions), -1, dtype=np.int32)
-        for part, tokens in _components(problem):
+        for part, tokens in components(problem):
             found = _variables(part)
             cliques = self._eliminate(found, _largest)
             if _total(cliques) > -np.inf:
@@ -116,7 +116,7 @@ class JunctionTree(Inference):
     def draw(self, problem: Problem, n: int, seed: int) -> States:
         states = np.full((n, len(problem.chains.emissions)), -1, dtype=np.int32)
         random = np.random.default_rng(seed)
-        for part, tokens in _components(problem):
+        for part, tokens in components(problem):
             found = _variables(part)
             cliques = self._eliminate(found, log_sum)
             if _total(cliques) == -np.inf:
@@ -286,14 +286,6 @@ def _assigned(order: list[Clique], path: Any, wanted: tuple[int, ...]) -> tuple[
 
 
 # --------------------------------------------------------------------------------------------- from and to problems
-
-
-def _components(problem: Problem):
-    if len(problem.firsts) == 1:
-        yield problem, np.arange(len(problem.chains.emissions))
-        return
-    for c in range(len(problem.firsts)):
-        yield problem.only(c)
 
 
 def _step(chains: ChainScores, t: int) -> Floats:

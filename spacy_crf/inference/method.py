@@ -27,6 +27,7 @@ class Inference:
     decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
     n_asked = n_unsettled = 0  # components so far, and those of them that did not settle
     told = False  # whether that has been said
+    remedy: ClassVar[str] = "More iterations help."  # of what does not settle
 
     @property
     def name(self) -> str:

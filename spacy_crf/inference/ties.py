@@ -1,5 +1,6 @@
 """Chains whose tokens are tied across sentences: the scores, and how a batch is cut into what is tied and what is not."""
 
+from collections.abc import Iterator
 from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, Optional
@@ -119,6 +120,66 @@ class Problem(NamedTuple):
             bounds=np.array([0, ties.stop - ties.start]),
         )
         return part, tokens
+
+    def without_ties(self, chains: ChainScores) -> "Problem":
+        """These chains, of the same sequences, with no ties."""
+        none, bounds = np.zeros(0, dtype=np.int64), np.zeros(len(self.firsts) + 1, dtype=np.int64)
+        return self._replace(chains=chains, source=none, target=none, kind=none, bounds=bounds)
+
+    def score(self, states: NDArray[np.int32]) -> Floats:
+        """Of labellings (int32[N, T]), all components together: float64[N]."""
+        chains, n_tokens = self.chains, states.shape[1]
+        opens, closes = arrays.ends(chains.starts, n_tokens)
+        total = chains.emissions[np.arange(n_tokens), states].sum(axis=1)
+        total += chains.first[states[:, opens]].sum(axis=1) + chains.last[states[:, closes]].sum(axis=1)
+        total += chains.transitions[self._steps(states, opens)].sum(axis=1)
+        return total + self.tables[self._pairs(states)].sum(axis=1)
+
+    def uses(self, states: NDArray[np.int32], weight: float) -> tuple[ChainScores, Floats]:
+        """Which scores labellings (int32[N, T]) use, times a weight: those of the chains, and of the tables."""
+        used, tables = arrays.zeros(self.chains), np.zeros(self.tables.shape)
+        n_tokens = states.shape[1]
+        opens, closes = arrays.ends(self.chains.starts, n_tokens)
+        _count(used.emissions, (np.broadcast_to(np.arange(n_tokens), states.shape), states), weight)
+        _count(used.first, (states[:, opens],), weight)
+        _count(used.last, (states[:, closes],), weight)
+        _count(used.transitions, self._steps(states, opens), weight)
+        _count(tables, self._pairs(states), weight)
+        return used, tables
+
+    def _steps(self, states: NDArray[np.int32], opens: NDArray[np.bool_]) -> tuple[NDArray, ...]:
+        """Where the transitions of labellings stand."""
+        t = np.flatnonzero(~opens)
+        steps = states[:, t - 1], states[:, t]
+        return (np.broadcast_to(t, steps[0].shape), *steps) if self.chains.transitions.ndim == 3 else steps
+
+    def _pairs(self, states: NDArray[np.int32]) -> tuple[NDArray, ...]:
+        """Where the scores of their ties stand."""
+        labels = self.label_of[states[:, self.source]], self.label_of[states[:, self.target]]
+        return np.broadcast_to(self.kind, labels[0].shape), *labels
+
+
+def _count(total: Floats, index: tuple[NDArray, ...], weight: float) -> None:
+    """Adds a weight as often as a place is there."""
+    if not total.size:
+        return
+    flat = np.ravel_multi_index([np.ravel(axis) for axis in index], total.shape)
+    total += weight * np.bincount(flat, minlength=total.size).reshape(total.shape)
+
+
+def components(problem: Problem) -> Iterator[tuple[Problem, NDArray[np.int64]]]:
+    """Each of a problem's, with its tokens."""
+    if len(problem.firsts) == 1:
+        yield problem, np.arange(len(problem.chains.emissions))
+        return
+    for c in range(len(problem.firsts)):
+        yield problem.only(c)
+
+
+def log_mean(logarithms: Floats) -> float:
+    """Of the mean of numbers."""
+    largest = float(logarithms.max())
+    return largest + float(np.log(np.exp(logarithms - largest).mean()))
 
 
 class Halves:

@@ -7,6 +7,7 @@ import numpy as np
 from ..arrays import Joined
 from ..errors import Errors, Warnings, announcements
 from ..inference.belief_propagation import BeliefPropagation
+from ..inference.gibbs import Gibbs
 from ..inference.graph import TiedChains
 from ..inference.junction_tree import JunctionTree
 from ..inference.linear_chain import LinearChain
@@ -20,7 +21,7 @@ from ..schemes import Segments
 from ..types import ChainScores, Floats
 from .decoding import Decoding, Distribution, States
 
-METHODS: tuple[type[Inference], ...] = (BeliefPropagation, JunctionTree, MeanField)
+METHODS: tuple[type[Inference], ...] = (BeliefPropagation, Gibbs, JunctionTree, MeanField)
 _LOSSES = {LOG_PARTITION: (LogLikelihood, SoftmaxMargin), MAXIMUM: (Perceptron, MaxMargin)}  # by what they ask
 
 
@@ -110,7 +111,11 @@ class TiedDecoding(Decoding):
         if inference.n_unsettled and not inference.told:
             inference.told = True
             message = Warnings.CRFW041.format(
-                name=self.annotation.name, n=inference.n_unsettled, asked=inference.n_asked, inference=inference
+                name=self.annotation.name,
+                n=inference.n_unsettled,
+                asked=inference.n_asked,
+                inference=inference,
+                remedy=inference.remedy,
             )
             announcements.warning(message)
 
