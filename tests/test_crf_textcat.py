@@ -17,6 +17,7 @@ from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
+from spacy.vectors import Vectors
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
@@ -231,6 +232,18 @@ def test_an_explanation_may_be_asked_for_later():
     if Doc.has_extension("crf_hidden"):
         Doc.remove_extension("crf_hidden")
     assert nlp("play some jazz")._.crf_hidden["label"] == "PLAY"
+
+
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("kind", ["bag", "hidden"])
+def test_texts_without_tokens_have_no_reasons_in_vectors(kind):
+    """Found by settings drawn at random: the vectors of no words had no shape."""
+    nlp = blank(kind, features={**WORDS, "templates": ["lower[0]", "vector[0]"]})
+    nlp.vocab.vectors = Vectors(data=np.eye(2, dtype=np.float32), keys=["play", "book"], strings=nlp.vocab.strings)
+    pipe = nlp.get_pipe("crf_textcat")
+    pipe.initialize(lambda: examples_of(nlp), nlp=nlp)
+    pipe.update(examples_of(nlp), sgd=pipe.optimizer)
+    assert pipe.evidence(nlp("")) == [] and len(pipe.evidence(nlp("play book"))) == 2
 
 
 def test_the_word_that_decides_speaks_most_for_the_label():

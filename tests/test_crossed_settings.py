@@ -22,6 +22,7 @@ from .test_neural import ENCODER
 from .util import ner_examples, plain, tag_examples
 
 SEEDS = [*range(10), 29, 272]
+SEEDS_OF_TEXTS = range(6)
 TEXTS = [
     "[Ann Lee](PER) left [Rome](GPE) . Lee is ill . Rome is hot .",
     "[Bob](PER) met [Acme Corp](ORG) . Acme lost . Bob won .",
@@ -30,6 +31,15 @@ TEXTS = [
     "[Acme Corp](ORG) hired [Ann Lee](PER) in [Rome](GPE) for $ 5 .",
 ]
 TAGGED = ["the/DT dog/NN barks/VB", "dogs/NN bark/VB loudly/RB", "the/DT old/JJ cat/NN runs/VB her/PRP$ way/NN"]
+LABELLED = [
+    ("Ann Lee left Rome . Rome is hot .", {"TRAVEL": 1.0}),
+    ("Bob met Acme Corp . Acme lost .", {"WORK": 1.0}),
+    ("Carla runs Blue Sky from Paris .", {"WORK": 1.0, "TRAVEL": 0.0}),
+    ("Bob left Paris . In Paris it rains .", {"TRAVEL": 1.0, "WORK": 0.0, "MONEY": 0.0}),
+    ("Acme Corp pays $ 5 .", {"MONEY": 1.0}),
+    ("Ann Lee pays Bob $ 7 in Rome .", {"WORK": 0.0}),
+    ("Nobody was there .", {}),
+]
 RULES = [
     {"rule": "at_most", "label": "PER", "n": 1, "per": "sentence"},
     {"rule": "at_least", "label": ["PER", "ORG"], "n": 1, "weight": 1.0},
@@ -86,6 +96,28 @@ def draw(seed):
         beam = {"beam": rng.choice([1, 2, 8]), "beam_margin": rng.choice([None, 2.0])}
         config = {**config, "decode": "beam", **beam}
     return factory, config, initialize
+
+
+def draw_texts(seed):
+    """The same of `crf_textcat`."""
+    rng = random.Random(f"texts {seed}")
+    kind = ["HiddenChain", "MaxEntText", "NaiveBayes"][seed % 3]
+    extra = [each for each in ("vector[0]", "cluster6[0]", "in:places[0]", "fn:letters[0]") if rng.random() < 0.4]
+    extra = [each for each in extra if kind != "NaiveBayes" or each != "vector[0]"]
+    features = {"@misc": "spacy_crf.text_features.v1", "extra": extra, "padding": rng.random() < 0.5}
+    if "fn:letters[0]" in extra:
+        features["functions"] = {"letters": {"@misc": "test_fuzz.letters.v1"}}
+    emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "min_count": rng.choice([1, 2])}
+    if kind != "NaiveBayes" and "vector[0]" not in extra and rng.random() < 0.4:
+        emissions = {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 512}
+    model = {"@architectures": f"spacy_crf.{kind}.v1", "emissions": {**emissions, "features": features}}
+    if kind == "HiddenChain":
+        hidden, unit = rng.choice([1, 2, 3]), rng.choice(["token", "sent"])
+        model |= {"hidden": hidden, "unit": unit, "shared": rng.random() < 0.5, "restarts": rng.choice([1, 2])}
+    loss = {"@losses": f"spacy_crf.{rng.choice(['LogLikelihood', 'SoftmaxMargin'])}.v1"}
+    config = {"model": model, "loss": loss, "explain": rng.random() < 0.5}
+    lists = {"vector[0]": {"vectors": {"dims": 2}}, "in:places[0]": {"gazetteers": {"places": "places.txt"}}}
+    return "crf_textcat", config, {name: given for each in extra for name, given in lists.get(each, {}).items()}
 
 
 def _draw_more(config, rng):
@@ -148,12 +180,12 @@ def _model(factory, kind, features, rng):
     return model
 
 
-def build(seed, folder):
+def build(drawn, folder):
     """A pipeline that is not trained, what it learns from, and by what."""
-    factory, config, initialize = draw(seed)
+    factory, config, initialize = drawn
     if "gazetteers" in initialize:
         (folder / "places.txt").write_text("Rome\nBlue Sky\n")
-        initialize["gazetteers"] = {"places": str(folder / "places.txt")}
+        initialize = {**initialize, "gazetteers": {"places": str(folder / "places.txt")}}
     fix_random_seed(0)
     nlp = _blank()
     nlp.add_pipe(factory, name="it", config=config)
@@ -173,6 +205,8 @@ def _blank():
 
 
 def examples_for(nlp, factory, config):
+    if factory == "crf_textcat":
+        return [Example(with_sentences(nlp, text), with_sentences(nlp, text, cats)) for text, cats in LABELLED]
     if factory == "crf_tagger":
         return tag_examples(nlp, TAGGED)
     examples = ner_examples(nlp, TEXTS)
@@ -182,6 +216,14 @@ def examples_for(nlp, factory, config):
     if "SoftLabels" in str(config.get("loss")):
         examples[1:3] = [_soft(example) for example in examples[1:3]]
     return examples
+
+
+def with_sentences(nlp, text, cats=()):
+    doc = nlp.make_doc(text)
+    for token in doc:
+        token.is_sent_start = token.i == 0 or doc[token.i - 1].text == "."
+    doc.cats.update(cats)
+    return doc
 
 
 def _soft(example):
@@ -214,14 +256,28 @@ def odd_docs(nlp):
 
 
 def _docs(nlp, examples):
+    if pipe_factory(nlp) == "crf_textcat":
+        words = [[token.text for token in doc] for doc in odd_docs(nlp)]
+        odd = [Doc(nlp.vocab, words=of, sent_starts=[n in (0, 3) for n in range(len(of))]) for of in words]
+        return [*(with_sentences(nlp, text) for text, _ in LABELLED), *odd]
     return [*(Doc(nlp.vocab, words=[t.text for t in example.reference]) for example in examples), *odd_docs(nlp)]
 
 
 def said(docs):
     return [
-        ([(ent.start, ent.end, ent.label_, _confidence(ent)) for ent in doc.ents], [token.tag_ for token in doc])
+        (
+            [(ent.start, ent.end, ent.label_, _confidence(ent)) for ent in doc.ents],
+            [token.tag_ for token in doc],
+            {label: round(p, 8) for label, p in doc.cats.items()},
+            _reasons(doc),
+        )
         for doc in docs
     ]
+
+
+def _reasons(doc):
+    told = doc._.crf_hidden if doc.has_extension("crf_hidden") else None
+    return told and (told["label"], told["units"].tolist(), np.round(told["evidence"], 4).tolist())
 
 
 def _confidence(ent):
@@ -278,6 +334,19 @@ def probabilities_agree(nlp, examples):
         assert len(drawn) == 3
 
 
+def texts_are_explained(nlp, examples):
+    [(_, pipe)] = nlp.pipeline
+    for doc in _docs(nlp, examples):
+        found = pipe.probabilities(doc)
+        assert set(found) == set(pipe.labels) and sum(found.values()) == pytest.approx(1.0)
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+        for label in pipe.labels:
+            spans, evidence = zip(*pipe.evidence(doc, label)) if len(doc) else ((), ())
+            assert [token.i for span in spans for token in span] == [token.i for token in doc]
+            assert np.isfinite(evidence).all()
+    assert pipe.weights() and all(row.weight != 0.0 for row in pipe.weights(pipe.labels[0]))
+
+
 def explained(nlp, examples):
     [(_, pipe)] = nlp.pipeline
     for example in examples[:2]:
@@ -317,8 +386,8 @@ def goes_on(nlp, examples, optimizer):
     ask(nlp, examples)
 
 
-def starts_from(seed, folder, examples):
-    nlp, _, optimizer = build(seed, folder)
+def starts_from(drawn, folder, examples):
+    nlp, _, optimizer = build(drawn, folder)
     saved = spacy.load(folder / "one")
     nlp.config["initialize"]["components"]["it"]["start_from"] = str(folder / "one")
     nlp.initialize(lambda: examples, sgd=optimizer)
@@ -345,21 +414,23 @@ def unchanged_by_a_failure(nlp, examples):
     assert ask(nlp, examples) == expected
 
 
-def hold_all(seed, folder, *, processes=False):
-    nlp, examples, optimizer = build(seed, folder)
+def hold_all(drawn, folder, *, processes=False):
+    nlp, examples, optimizer = build(drawn, folder)
     nlp.initialize(lambda: examples, sgd=optimizer)
     for _ in range(2):
         losses = nlp.update(examples, sgd=optimizer)
         assert np.isfinite(losses["it"])
+    of_tokens = drawn[0] != "crf_textcat"
     the_same_however_it_is_asked(nlp, examples, processes=processes)
-    probabilities_agree(nlp, examples)
-    explained(nlp, examples)
+    for holds in (probabilities_agree, explained) if of_tokens else (texts_are_explained,):
+        holds(nlp, examples)
     loaded = kept_by_saving(nlp, examples, folder)
     sourced(nlp, examples)
     unchanged_by_a_failure(nlp, examples)
-    starts_from(seed, folder, examples)
-    goes_on(loaded, examples_for(loaded, pipe_factory(loaded), draw(seed)[1]), optimizer)
-    reported(nlp, examples)
+    starts_from(drawn, folder, examples)
+    goes_on(loaded, examples_for(loaded, *drawn[:2]), optimizer)
+    if of_tokens:
+        reported(nlp, examples)
 
 
 def pipe_factory(nlp):
@@ -370,4 +441,10 @@ def pipe_factory(nlp):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_everything_holds_of_settings_together(seed, tmp_path):
-    hold_all(seed, tmp_path, processes=seed == 0)
+    hold_all(draw(seed), tmp_path, processes=seed == 0)
+
+
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("seed", SEEDS_OF_TEXTS)
+def test_everything_holds_of_settings_of_texts(seed, tmp_path):
+    hold_all(draw_texts(seed), tmp_path, processes=seed == 0)

@@ -173,7 +173,7 @@ class _Windows:
         for place in range(self._width):
             known = np.flatnonzero(positions.room >= place)
             values[known, place] = columns[known + place]
-        values = values.reshape(len(values), -1)
+        values = values.reshape(len(columns), self._width * len(self._columns))
         return values, hash_rows(values)
 
     def features(self, index: FeatureIndex) -> KindFeatures:

@@ -46,7 +46,7 @@ def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
     values = np.empty((n_tokens, len(index.offsets), width), dtype=np.float32)
     for place, offset in enumerate(index.offsets):
         values[:, place] = columns.table.vectors[columns.lexemes[columns.positions + offset]]
-    values = values.reshape(n_tokens, -1)
+    values = values.reshape(n_tokens, len(index.offsets) * width)
     tokens, rows = np.nonzero(values)
     starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64)
     return TokenFeatures(rows.astype(np.int32), values[tokens, rows], starts)
