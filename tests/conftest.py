@@ -1,10 +1,12 @@
 """Options of the tests."""
 
 import functools
+import gc
 import os
+import secrets
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A busy machine is no mistake, and one suite has one outcome
 settings.register_profile("suite", deadline=None, derandomize=True)
@@ -13,6 +15,8 @@ settings.load_profile("suite")
 
 def pytest_addoption(parser):
     parser.addoption("--no-jit", action="store_true", help="Run the kernels as plain Python, where wrong indices show.")
+    parser.addoption("--hunt", type=int, metavar="N", help="Draw N times as many problems as usual, others each time.")
+    parser.addoption("--hunt-seed", type=int, metavar="SEED", help="Of a hunt that is to be repeated.")
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -23,13 +27,49 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if few or cores == 1 else min(cores, 4)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
+    if config.getoption("--hunt"):
+        _hunt(config.option)
     if config.getoption("--no-jit"):
         os.environ["NUMBA_DISABLE_JIT"] = "1"  # in time: no conftest imports numba
         # Hashes wrap around, as they should; numpy tells of it where its scalars do.
         config.addinivalue_line(
             "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning:spacy_crf.kernels"
         )
+
+
+def _hunt(option):
+    """Before tests are imported, of which those that say how many examples they want say it by `tests.util.draws`."""
+    if option.hunt_seed is None:
+        option.hunt_seed = secrets.randbelow(10**6)  # xdist tells the other processes
+    option.hypothesis_seed = option.hypothesis_seed or option.hunt_seed
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    many = {"max_examples": 100 * option.hunt, "derandomize": False, "suppress_health_check": slow}
+    settings.register_profile("hunt", settings.get_profile("suite"), print_blob=True, **many)
+    settings.load_profile("hunt")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc):
+    """Tests that draw by a table of seeds get more of them in a hunt."""
+    option, marks = metafunc.config.option, metafunc.definition.own_markers
+    for n, mark in enumerate(marks if option.hunt else []):
+        if mark.name == "parametrize" and mark.args[0] == "seed":
+            known = list(mark.args[1])
+            drawn = [1000 * option.hunt_seed + k for k in range(len(known) * option.hunt)]
+            marks[n] = pytest.mark.parametrize("seed", drawn).mark
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("--hunt"):
+        terminalreporter.write_line(f"To repeat it: --hunt {config.option.hunt} --hunt-seed {config.option.hunt_seed}")
+
+
+def pytest_collection_finish():
+    """What is there by now stays: the garbage collector has no need to go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

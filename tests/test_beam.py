@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import spacy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 
@@ -19,13 +19,13 @@ from spacy_crf.types import GOES_ON, ChainScores
 
 from .structures import STRUCTURES, Enumerated, problems, random_graph, random_problem
 from .test_cli_rules import run
-from .util import entities, ner_examples, plain, tag_examples
+from .util import draws, entities, ner_examples, plain, tag_examples
 
 ROWS = {name: STRUCTURES[name] for name in ("chain", "scheme", "segments", "segments of one token")}
 LATTICES = {name: STRUCTURES[name] for name in ("order 2", "order 3")}
 each = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 with_lattices = pytest.mark.parametrize("row", (ROWS | LATTICES).values(), ids=ROWS | LATTICES)
-quickly = settings(max_examples=25)
+quickly = draws(25)
 BEAMS = [Beam(1), Beam(2), Beam(3, 1.0), Beam(100, 0.5)]
 
 

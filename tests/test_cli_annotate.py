@@ -5,7 +5,7 @@ import re
 
 import pytest
 import spacy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spacy.tokens import DocBin, Span
 from typer.testing import CliRunner
@@ -19,7 +19,7 @@ from spacy_crf.cli.reading import read_docs
 from spacy_crf.pipeline.prediction import register_extension
 
 from .test_probabilities import trained
-from .util import tag_examples
+from .util import draws, tag_examples
 
 pytestmark = pytest.mark.issue(15)
 TEXTS = ["Ann Lee lives in New York.", "Bob left Rome .", "Nobody came.", 'He said\n"Zoë 😀" to Bob Lee'] * 2
@@ -78,7 +78,7 @@ words = st.sampled_from(
 spaces = st.sampled_from([" ", "", "  ", "\n", "\t", "\u2028", "\x85", "\r\n", "\xa0"])
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@draws(30)
 @given(st.lists(st.tuples(words, spaces, st.sampled_from(["O", "B", "I"])), min_size=1, max_size=8))
 def test_whatever_is_written_is_read_back(folder, parts):
     register_extension()

@@ -9,20 +9,28 @@ import configparser
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import srsly
 from spacy.util import registry
 
+from .warm_python import warm_python
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def environment():
+    """Of scripts."""
+    with warm_python() as path:
+        yield {**os.environ, "PATH": path}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_run(page, tmp_path, monkeypatch, capsys):
+def test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys):
     for folder in ("assets", "configs"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
@@ -35,7 +43,7 @@ def test_code_blocks_run(page, tmp_path, monkeypatch, capsys):
         elif language == "ini":
             _check_config(block)
         elif language == "bash" and page.stem != "README":  # the README's set up environments and train for minutes
-            _run_script(block, tmp_path)
+            _run_script(block, tmp_path, environment)
 
 
 def _promised(block: str) -> list[str]:
@@ -68,8 +76,7 @@ def _check_config(block: str) -> None:
             assert not key.startswith("@") or registry.has(key[1:], value), f"[{section}] {key} = {value}"
 
 
-def _run_script(block: str, folder: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def _run_script(block: str, folder: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=environment, capture_output=True, text=True
     )

@@ -369,11 +369,11 @@ def case(seed):
 
 @pytest.mark.issue(12)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("run", range(RUNS))
-def test_configs_with_mistakes_work_or_say_what_is_wrong(run):
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_configs_with_mistakes_work_or_say_what_is_wrong(seed):
     """40 of 1,000 ended with an error of Python's or numpy's."""
-    for seed in range(run * CASES, (run + 1) * CASES):
-        config, mistakes, by_config = case(seed)
+    for number in range(seed * CASES, (seed + 1) * CASES):
+        config, mistakes, by_config = case(number)
         try:
             _use(config, by_config=by_config)
         except Exception as error:

@@ -5,7 +5,7 @@ import contextlib
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spacy_crf.inference import scaling
@@ -17,10 +17,10 @@ from spacy_crf.types import ChainScores
 
 from . import reference
 from .structures import SCORES, assert_scores_close, starts_of
-from .util import signatures
+from .util import draws, signatures
 
 chain = LinearChain()
-quickly = settings(max_examples=60)
+quickly = draws(60)
 
 
 def random_scores(lengths, size, *, seed=0, spread=2.0, forbidden=0.0, per_position=False):

@@ -5,6 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +71,7 @@ def layer_of(module: str) -> int:
     return LAYER_OF[parts[1]] if len(parts) > 1 and parts[1] in LAYER_OF else -1  # -1: the version, which all may read
 
 
+@cache
 def imports_of(path: Path) -> list[Import]:
     parts = path.with_suffix("").parts
     is_package = parts[-1] == "__init__"

@@ -12,7 +12,7 @@ import catalogue
 import numpy as np
 import pytest
 import spacy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spacy.scorer import Scorer
 from spacy.tokens import Doc, DocBin, Span
@@ -26,7 +26,7 @@ from spacy_crf.report.page import Subject, parts, render
 
 from .test_commands import run
 from .test_probabilities import trained, with_rules
-from .util import NER_TEXTS, ner_doc, ner_examples, tag_examples
+from .util import NER_TEXTS, draws, ner_doc, ner_examples, tag_examples
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +330,7 @@ def test_texts_and_labels_are_no_markup():
     assert (error["gold"][0], "".join(text for text, _ in error["parts"])) == (label, f"say {HOSTILE} now ")
 
 
-@settings(max_examples=25)
+@draws(25)
 @given(start=st.integers(0, 300), width=st.integers(1, 60), shift=st.integers(-80, 80))
 def test_parts_are_the_text_around_a_mistake(start, width, shift):
     from spacy_crf.report.cases import Case

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import spacy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spacy.strings import hash_string
 from spacy.tokens import Doc
@@ -27,7 +27,7 @@ from spacy_crf.pipeline import initialization
 from spacy_crf.pipeline.stages import FirstStage
 from spacy_crf.schemes import Segments
 
-from .util import entities, ner_examples, plain, signatures, tag_examples
+from .util import draws, entities, ner_examples, plain, signatures, tag_examples
 
 LABELS = ["A", "B"]
 # Each is a Doc: what its words are is said where they stand first
@@ -139,7 +139,7 @@ def labelled(draw):
 
 
 @given(labelled())
-@settings(max_examples=150, deadline=None)
+@draws(150)
 def test_majorities_against_python(docs):
     lower = np.array([hash_string(word) for words, _, _ in docs for word in words], dtype=np.uint64)
     doc_starts = np.append(0, np.cumsum([len(words) for words, _, _ in docs])).astype(np.int64)

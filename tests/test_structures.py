@@ -8,7 +8,7 @@ import textwrap
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spacy_crf import arrays
@@ -26,10 +26,11 @@ from .structures import (
     problems,
     random_problem,
 )
+from .util import draws
 
 each = pytest.mark.parametrize("row", STRUCTURES.values(), ids=STRUCTURES)
 positions = pytest.mark.parametrize("per_position", [False, True])
-quickly = settings(max_examples=40)
+quickly = draws(40)
 
 
 @each

@@ -2,6 +2,7 @@
 
 import re
 
+from hypothesis import settings
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example, biluo_tags_to_spans
@@ -23,6 +24,11 @@ TAG_TEXTS = [
     "dogs/NN bark/VB loudly/RB",
     "the/DT old/JJ cat/NN runs/VB",
 ]
+
+
+def draws(count: int) -> settings:
+    """How many examples hypothesis draws: so many, and in a hunt (``pytest --hunt N``) N times as many."""
+    return settings(max_examples=count * settings.default.max_examples // 100)
 
 
 def ner_doc(nlp: Language, text: str) -> Doc:
