@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import ranges
 from ..errors import Errors, shown
 from ..kernels.label_parts import spread_parts, sum_parts
 from ..types import Floats
@@ -60,6 +61,16 @@ class Parts(NamedTuple):
         member[np.arange(len(member)), self.tag_columns] = 1.0
         member[np.repeat(np.arange(len(member)), np.diff(self.starts)), self.columns] = 1.0
         return tags.astype(np.float32) @ member > 0.0
+
+    def columns_of(
+        self, tokens: NDArray[np.int64], tags: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which columns some tags (int64[N]) of some tokens (int64[N], rising) need: one of each token and column."""
+        counts = np.diff(self.starts)[tags]
+        columns = self.columns[ranges(self.starts[tags], self.starts[tags + 1])]
+        every = np.concatenate([tokens, np.repeat(tokens, counts)]) * self.n_columns
+        every = np.unique(every + np.concatenate([self.tag_columns[tags], columns]))
+        return every // self.n_columns, every % self.n_columns
 
     def sums(self, scores: Floats) -> Floats:
         """The scores of tags (float64[T, S]) from those of columns (float64[T, C])."""

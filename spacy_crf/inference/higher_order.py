@@ -23,7 +23,7 @@ from ..types import ChainScores, Clamp, Floats, Path, StateGraph
 from .linear_chain import LinearChain
 from .spans import segments_of
 from .state_graph import tags_of
-from .structure import Asked, BestPath, Chunk, LikelySpans, SpanStates, States, Structure, Work, collect
+from .structure import Asked, BestPath, Chunk, LikelySpans, Places, SpanStates, States, Structure, Work, collect
 
 if TYPE_CHECKING:
     from .beam import BeamSearch
@@ -113,14 +113,6 @@ class Lattice(NamedTuple):
     thresholds: Floats  # [order] what was left out was less probable, NaN where that was not asked
 
 
-class Alone(NamedTuple):
-    """The sequences without a lattice, whose tokens know nothing of one another."""
-
-    log_z: Floats  # [B] 0 for all others
-    tokens: NDArray[np.int64]  # [M]
-    chances: Floats  # [M, S]
-
-
 class Kept:
     """The lattices of a batch that is asked about again and again. When they are made anew, what they had stays: so a search for
     the best weights comes to an end, while those that were left out might come and go."""
@@ -131,6 +123,16 @@ class Kept:
 
     def renew(self) -> None:
         self.before, self.now = self.now or self.before, {}
+
+    @property
+    def places(self) -> Optional[Places]:
+        """The scores of tokens that the lattices read; None as long as there are no lattices."""
+        if not self.now:
+            return None
+        tokens, states = zip(*[(place + lattice.tokens, lattice.level.symbol) for place, lattice in self.now.items()])
+        size = 1 + max(int(symbols.max(initial=0)) for symbols in states)
+        every = np.unique(np.concatenate(tokens) * size + np.concatenate(states))
+        return Places(every // size, every % size)
 
 
 class HigherOrderWork(Work[HigherOrderScores]):
@@ -157,9 +159,9 @@ class HigherOrderWork(Work[HigherOrderScores]):
         clamp = self._in_states(arrays.check_clamp(clamp, self.n_tokens, self.n_tags))
         return type(self)(self.scores, clamp, self.given, self.whole)
 
-    def chunks(self, tokens: int) -> list[Chunk]:
+    def most_tokens(self, tokens: int) -> int:
         """Lattices of what is likely are so small that those of more tokens may be in memory."""
-        return super().chunks(tokens if self.scores.orders.keep is None else _LIKELY_TOKENS * tokens)
+        return tokens if self.scores.orders.keep is None else _LIKELY_TOKENS * tokens
 
     def cut(self, chunk: Chunk) -> "HigherOrderWork":
         part = super().cut(chunk)
@@ -213,10 +215,6 @@ class HigherOrderWork(Work[HigherOrderScores]):
         """[T] of the tokens."""
         return np.repeat(np.arange(self.n_sequences), np.diff(self.starts))
 
-    def sum_uses(self, places: NDArray[np.int64]) -> Floats:
-        """Scores of rows of places in the table, where -1 is none: float64[N]."""
-        return self.table[np.where(places >= 0, places, self.grams.zero)].sum(axis=1)
-
     @property
     def representatives(self) -> Union[slice, NDArray[np.int64]]:
         """One state of each tag."""
@@ -257,8 +255,13 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return _Sums(self, self.lattice.level, self.clamp if self.whole.annotated is not None else None)
 
     @cached_property
-    def alone(self) -> "Alone":
-        return _sum_alone(self)
+    def alone(self) -> tuple[Floats, Floats]:
+        """Log partitions of the sequences without a lattice (float64[B], 0 for the others), whose tokens know nothing of one
+        another, and how probable the states of these are (float64[M, S])."""
+        depth, log_z = self.lattice.depth, np.zeros(self.n_sequences)
+        chances = np.empty((int(np.diff(self.starts)[depth == 0].sum()), self.n_states))
+        kernels.sum_alone(self.emissions, self.starts, depth, log_z, chances)
+        return log_z, chances
 
 
 def _table(transitions: Floats, grams: Floats) -> Floats:
@@ -346,11 +349,9 @@ def _make_lattice(
 
 def _with_scores(work: HigherOrderWork, lattice: Lattice) -> Lattice:
     """A lattice with other scores."""
-    level, tokens = lattice.level, lattice.tokens
-    scores = work.emissions[tokens, level.symbol] + work.sum_uses(level.trail)
-    for ends, of_end in zip(work.ends(), (work.scores.first, work.scores.last)):
-        nodes = arrays.ranges(level.starts[ends], level.starts[ends + 1])
-        scores[nodes] += of_end[level.symbol[nodes]]
+    level, scores = lattice.level, np.empty(len(lattice.tokens))
+    ends = work.scores.first, work.scores.last
+    kernels.score_nodes(level, work.emissions, *ends, work.starts, work.table, scores)
     return lattice._replace(level=level._replace(scores=scores))
 
 
@@ -515,20 +516,14 @@ class HigherOrder(Structure[HigherOrderScores]):
         sums, depth = work.sums, work.lattice.depth
         log_z = sums.log_z
         if not depth.all():
-            log_z = np.where(depth == 0, work.alone.log_z, log_z)
+            log_z = np.where(depth == 0, work.alone[0], log_z)
         return log_z, None
 
     def backward(self, work: HigherOrderWork, kept: Any, weights: Floats, out: HigherOrderScores) -> None:
         level, depth = work.lattice.level, work.lattice.depth
-        d_table = np.zeros(len(work.table))
-        ends = out.first, out.last
-        kernels.collect(level, work.sums.chances(weights), work.starts, out.emissions, *ends, d_table)
-        n_transitions = work.transitions.size
-        out.transitions[:] = d_table[:n_transitions].reshape(out.transitions.shape)
-        out.grams[:] = d_table[n_transitions + 1 :]
+        kernels.collect(level, work.sums.chances(weights), work.starts, _flat(out))
         if not depth.all():
-            _, tokens, chances = work.alone
-            out.emissions[tokens] += weights[work.sequence_of[tokens], np.newaxis] * chances
+            kernels.collect_alone(work.starts, depth, work.alone[1], weights, out.emissions)
 
     def best(self, work: HigherOrderWork) -> Path:
         sums, depth = work.sums, work.lattice.depth
@@ -556,41 +551,25 @@ class HigherOrder(Structure[HigherOrderScores]):
         return drawn
 
     def score_path(self, work: HigherOrderWork, states: States) -> Floats:
-        uses, depth = self._uses(work, states)
-        scores = work.emissions[np.arange(work.n_tokens), np.maximum(states, 0)]
-        scores = np.where(states >= 0, scores, -np.inf) + work.sum_uses(uses)
-        opening, closing = (tokens[_with_ends(work, depth)] for tokens in work.ends())
-        scores[opening] += work.scores.first[states[opening]]
-        scores[closing] += work.scores.last[states[closing]]
-        return _sums_of_tokens(work, scores)
+        totals = np.empty(work.n_sequences)
+        potentials = work.emissions, work.scores.first, work.scores.last, work.table, work.stride
+        order, depth = work.scores.orders.levels, self._depths(work)
+        kernels.score_paths(states, potentials, work.starts, work.grams, order, depth, totals)
+        return totals
 
     def add_path(self, work: HigherOrderWork, states: States, weights: Floats, out: HigherOrderScores) -> None:
-        uses, depth = self._uses(work, states)
-        of_token = np.where(states >= 0, np.repeat(weights, np.diff(work.starts)), 0.0)
-        out.emissions[np.arange(work.n_tokens), np.maximum(states, 0)] += of_token
-        opening, closing = (tokens[_with_ends(work, depth)] for tokens in work.ends())
-        np.add.at(out.first, states[opening], of_token[opening])
-        np.add.at(out.last, states[closing], of_token[closing])
-        d_table = np.bincount(
-            uses[uses >= 0], np.broadcast_to(of_token[:, np.newaxis], uses.shape)[uses >= 0], len(work.table)
-        )
-        n_transitions = work.transitions.size
-        out.transitions.ravel()[:] += d_table[:n_transitions]
-        out.grams[:] += d_table[n_transitions + 1 :]
-
-    def _uses(self, work: HigherOrderWork, states: States) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Places in the table that each token of a path uses, -1 for none (int64[T, order]), and the order of each sequence."""
-        levels = work.scores.orders.levels
-        uses = np.empty((work.n_tokens, levels), dtype=np.int64)
-        depth = np.full(work.n_sequences, levels) if work.whole.annotated is None else self._depths(work.whole)
-        kernels.path_uses(np.maximum(states, 0), work.starts, work.grams, levels, work.stride, depth, uses)
-        return uses, depth
+        order, depth = work.scores.orders.levels, self._depths(work)
+        kernels.add_paths(states, weights, work.starts, work.grams, order, work.stride, depth, _flat(out))
 
     def _depths(self, work: HigherOrderWork) -> NDArray[np.int64]:
-        if work.depths is None:
-            chunks = work.chunks(self.chunk_tokens)
-            work.depths = np.concatenate([work.cut(chunk).lattice.depth for chunk in chunks])
-        return work.depths
+        """The order of each sequence."""
+        whole = work.whole
+        if whole.annotated is None:
+            return np.full(work.n_sequences, work.scores.orders.levels)
+        if whole.depths is None:
+            chunks = whole.chunks(self.chunk_tokens)
+            whole.depths = np.concatenate([whole.cut(chunk).lattice.depth for chunk in chunks])
+        return whole.depths
 
     def weigh_spans(self, work: HigherOrderWork, spans: SpanStates, segments: Segments) -> Floats:
         probabilities = np.zeros(len(segments.start))
@@ -627,23 +606,9 @@ class HigherOrder(Structure[HigherOrderScores]):
         return level, chances, (enters, leaves), continues, label_of
 
 
-def _with_ends(work: HigherOrderWork, depth: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Of the sequences that have tokens, those whose first and last state count."""
-    return depth[work.starts[:-1] < work.starts[1:]] > 0
-
-
-def _sum_alone(work: HigherOrderWork) -> Alone:
-    [tokens] = np.nonzero((work.lattice.depth == 0)[work.sequence_of])
-    emissions, sequences = work.emissions[tokens], work.sequence_of[tokens]
-    largest = emissions.max(axis=1, initial=-np.inf)
-    shift = np.where(largest > -np.inf, largest, 0.0)
-    chances = np.exp(emissions - shift[:, np.newaxis])
-    totals = chances.sum(axis=1)
-    with np.errstate(divide="ignore"):
-        log_z = np.bincount(sequences, shift + np.log(totals), minlength=work.n_sequences)
-    possible = (log_z > -np.inf)[sequences]
-    chances *= np.where(possible, 1.0 / np.where(totals > 0.0, totals, 1.0), 0.0)[:, np.newaxis]
-    return Alone(log_z, tokens, chances)
+def _flat(out: HigherOrderScores) -> tuple[Floats, ...]:
+    """Where kernels add derivatives."""
+    return out.emissions, out.first, out.last, out.transitions.reshape(-1), out.grams
 
 
 def _sums_of_tokens(work: HigherOrderWork, terms: Floats) -> Floats:

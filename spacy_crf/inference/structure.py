@@ -47,6 +47,13 @@ class LikelySpans(NamedTuple):
         return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
 
 
+class Places(NamedTuple):
+    """Some of the scores of a batch of tokens; of a token without any, all of them."""
+
+    tokens: NDArray[np.int64]  # [N] rising
+    states: NDArray[np.int64]  # [N]
+
+
 class BestPath(NamedTuple):
     """The most probable path with its spans."""
 
@@ -111,8 +118,13 @@ class Work(Generic[Scores]):
         clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
         return type(self)(self.scores, clamp, self.given, self.whole)
 
+    def most_tokens(self, tokens: int) -> int:
+        """How many tokens are one chunk, where the structure says so many."""
+        return tokens
+
     def chunks(self, tokens: int) -> list[Chunk]:
         """Cut where a sequence is the first to start in another block of so many tokens."""
+        tokens = self.most_tokens(tokens)
         if self.n_tokens <= tokens:
             return [self.chunk(0, self.n_sequences)]
         blocks = self.starts[:-1] // tokens
@@ -317,7 +329,8 @@ class Structure(Generic[Scores]):
         return work
 
     def to_keep(self) -> Any:
-        """What remembers which labellings of one batch are left, until its `renew` is called; None if none are left out."""
+        """What remembers which labellings of one batch are left, until its `renew` is called, and says what is asked for until
+        then (`places`); None if none are left out."""
         return None
 
     def keeping(self, kept: Any) -> "Structure[Scores]":
@@ -375,7 +388,7 @@ class Structure(Generic[Scores]):
         work = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
         log_z, total = np.empty(work.n_sequences), arrays.zeros(work.scores)
-        if work.n_tokens <= self.chunk_tokens:
+        if work.n_tokens <= work.most_tokens(self.chunk_tokens):
             log_z, kept = self.forward(work)
             self.backward(work, kept, weights, total)
             return log_z, self.narrow(work, total)

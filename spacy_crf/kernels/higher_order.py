@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
-from .numerics import TINY, merge
+from .numerics import LINEAR, TINY, exp_row, merge
 
 _PRIME, _FACTOR = (1 << 32) - 5, 2654435  # whose product is no larger than an int64 is
 
@@ -93,28 +93,82 @@ def place_of(grams, key):
     return zero
 
 
-@kernel
-def path_uses(states, starts, grams, order, stride, depth, uses):
-    """What each token of a path uses.
+@helper
+def _use(grams, states, begin, t, m, stride):
+    """Where in the table the score is that the last m + 1 states of a path use at token t; -1 if there is none.
 
-    states (int32[T]): The path, no -1. order (int): The order. stride (int): S², or 0 where all tokens share transitions.
-    depth (int64[B]): The highest order that counts in each sequence.
-    uses (int64[T, order]): Receives places in the table, -1 for none.
+    begin (int): First token of the sequence.
     """
-    _, _, digits, base, _ = grams
-    size = digits.shape[0]
+    digits, base = grams.digits, grams.base
+    if t == begin or t - begin + 1 < m:
+        return -1
+    if m == 1:
+        return t * stride + states[t - 1] * digits.shape[0] + states[t]
+    key = 1
+    for back in range(m, -1, -1):
+        key = key * base + (digits[states[t - back]] if t - back >= begin else base - 1)
+    return place_of(grams, key)
+
+
+@kernel
+def score_paths(states, potentials, starts, grams, order, depth, totals):
+    """Scores of one path per sequence.
+
+    states (int32[T]): The paths; -1 stands for none.
+    potentials (tuple): Emissions (float64[T, S]), first, last (float64[S]), the table, and how far tokens are apart in it.
+    order (int): The order. depth (int64[B]): The highest order that counts in each sequence.
+    totals (float64[B]): Receives the scores.
+    """
+    emissions, first, last, table, stride = potentials
     for b in range(starts.shape[0] - 1):
-        for t in range(starts[b], starts[b + 1]):
-            uses[t] = -1
-            for m in range(1, min(order, depth[b], t - starts[b] + 1) + 1):
-                if m == 1:
-                    if t > starts[b]:
-                        uses[t, 0] = t * stride + states[t - 1] * size + states[t]
-                elif t > starts[b]:
-                    key = 1
-                    for back in range(m, -1, -1):
-                        key = key * base + (digits[states[t - back]] if t - back >= starts[b] else base - 1)
-                    uses[t, m - 1] = place_of(grams, key)
+        begin, end = starts[b], starts[b + 1]
+        totals[b] = 0.0
+        for t in range(begin, end):
+            if states[t] < 0:
+                totals[b] = -np.inf
+                break
+            totals[b] += emissions[t, states[t]]
+            for m in range(1, min(order, depth[b]) + 1):
+                use = _use(grams, states, begin, t, m, stride)
+                if use >= 0:
+                    totals[b] += table[use]
+        if begin < end and depth[b] > 0 and totals[b] > -np.inf:
+            totals[b] += first[states[begin]] + last[states[end - 1]]
+
+
+@kernel
+def add_paths(states, factors, starts, grams, order, stride, depth, out):
+    """Adds what `score_paths` uses, times a factor of each sequence (float64[B]).
+
+    out (tuple): Derivatives with respect to emissions, first, last, transitions (float64[n · S · S]) and n-grams.
+    """
+    d_emissions, d_first, d_last, d_transitions, d_grams = out
+    for b in range(starts.shape[0] - 1):
+        begin, end = starts[b], starts[b + 1]
+        lowest = 0
+        for t in range(begin, end):
+            lowest = min(lowest, states[t])
+        if begin == end or lowest < 0:
+            continue
+        for t in range(begin, end):
+            d_emissions[t, states[t]] += factors[b]
+            for m in range(1, min(order, depth[b]) + 1):
+                use = _use(grams, states, begin, t, m, stride)
+                if use >= 0:
+                    _add_use(use, factors[b], d_transitions, d_grams)
+        if depth[b] > 0:
+            d_first[states[begin]] += factors[b]
+            d_last[states[end - 1]] += factors[b]
+
+
+@helper(inline="always")
+def _add_use(use, derivative, d_transitions, d_grams):
+    """Adds a derivative with respect to a place in the table."""
+    n_transitions = d_transitions.shape[0]
+    if use < n_transitions:
+        d_transitions[use] += derivative
+    elif use > n_transitions:
+        d_grams[use - n_transitions - 1] += derivative
 
 
 # ------------------------------------------------------------------------------------------------------- lattices
@@ -235,6 +289,23 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
 
 
 @kernel
+def score_nodes(level, emissions, first, last, starts, table, scores):
+    """Scores of the nodes of a lattice that was made with others (float64[N])."""
+    node_starts, symbol, _, _, _, _, _, trail = level
+    for b in range(starts.shape[0] - 1):
+        for t in range(starts[b], starts[b + 1]):
+            for v in range(node_starts[t], node_starts[t + 1]):
+                scores[v] = emissions[t, symbol[v]]
+                if t == starts[b]:
+                    scores[v] += first[symbol[v]]
+                if t == starts[b + 1] - 1:
+                    scores[v] += last[symbol[v]]
+                for m in range(trail.shape[1]):
+                    if trail[v, m] >= 0:
+                        scores[v] += table[trail[v, m]]
+
+
+@kernel
 def reachable(level, possible, open_arcs, starts, found):
     """Whether sequences have any way from their first to their last token.
 
@@ -315,6 +386,60 @@ def _arriving(source, first, end, weights, exponentials, prefixes, shift, v):
 
 
 @kernel
+def sum_alone(emissions, starts, depth, log_z, chances):
+    """Log partitions of the sequences of depth 0, whose tokens know nothing of one another.
+
+    depth (int64[B]). log_z (float64[B]): Receives theirs.
+    chances (float64[M, S]): Receives how probable each state of their tokens is; 0 where no labelling is possible.
+    """
+    row = 0
+    for b in range(starts.shape[0] - 1):
+        if depth[b] > 0:
+            continue
+        first, log_z[b] = row, 0.0
+        for t in range(starts[b], starts[b + 1]):
+            largest = _largest(emissions, t)
+            shift = largest if largest > -np.inf else 0.0
+            exp_row(emissions, t, shift, chances, row)
+            log_z[b] += math.log(_normalize(chances, row)) + shift if largest > -np.inf else -np.inf
+            row += 1
+        if log_z[b] == -np.inf:
+            chances[first:row] = 0.0
+
+
+@helper(fastmath={"nnan", "nsz"})
+def _largest(rows, t):
+    largest = -np.inf
+    for j in range(rows.shape[1]):
+        largest = max(largest, rows[t, j])
+    return largest
+
+
+@helper(fastmath=LINEAR)
+def _normalize(rows, t):
+    """RETURNS (float): What the sum of a row was."""
+    total = 0.0
+    for j in range(rows.shape[1]):
+        total += rows[t, j]
+    factor = 1.0 / total if total > 0.0 else 0.0
+    for j in range(rows.shape[1]):
+        rows[t, j] *= factor
+    return total
+
+
+@kernel
+def collect_alone(starts, depth, chances, factors, d_emissions):
+    """Adds the derivatives of `sum_alone`, times a factor of each sequence (float64[B])."""
+    row = 0
+    for b in range(starts.shape[0] - 1):
+        if depth[b] == 0:
+            for t in range(starts[b], starts[b + 1]):
+                for j in range(d_emissions.shape[1]):
+                    d_emissions[t, j] += factors[b] * chances[row, j]
+                row += 1
+
+
+@kernel
 def posterior(level, scores, weights, exponentials, starts, prefixes, log_z, factors, chances):
     """How probable nodes and arcs are, times a factor of their sequence.
 
@@ -348,10 +473,14 @@ def posterior(level, scores, weights, exponentials, starts, prefixes, log_z, fac
 
 
 @kernel
-def collect(level, chances, starts, d_emissions, d_first, d_last, d_table):
-    """Adds the derivatives with respect to all scores."""
+def collect(level, chances, starts, out):
+    """Adds the derivatives with respect to all scores.
+
+    out (tuple): See `add_paths`.
+    """
     node_starts, symbol, _, _, _, _, used, trail = level
     nodes, of_arcs = chances
+    d_emissions, d_first, d_last, d_transitions, d_grams = out
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
             for v in range(node_starts[t], node_starts[t + 1]):
@@ -363,9 +492,9 @@ def collect(level, chances, starts, d_emissions, d_first, d_last, d_table):
                     d_last[symbol[v]] += p
                 for m in range(trail.shape[1]):
                     if trail[v, m] >= 0:
-                        d_table[trail[v, m]] += p
+                        _add_use(trail[v, m], p, d_transitions, d_grams)
     for a in range(used.shape[0]):
-        d_table[used[a]] += of_arcs[a]
+        _add_use(used[a], of_arcs[a], d_transitions, d_grams)
 
 
 # ------------------------------------------------------------------------------------------------------- paths

@@ -17,7 +17,7 @@ from thinc.api import Model, NumpyOps
 from thinc.util import data_validation
 
 from ..arrays import per_position, states_of
-from ..inference.structure import Structure
+from ..inference.structure import Places, Structure
 from ..kernels.checks import equal
 from ..types import Floats
 from .emissions import pairs_allowed
@@ -76,6 +76,10 @@ class Architecture(Role):
     def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         """A batch as the layers are told of it, which know columns."""
         return batch
+
+    def places(self, places: Optional[Places]) -> Optional[Places]:
+        """Which scores of the layers are asked for, where these scores of tags are."""
+        return places
 
     def limits(self, model: Model) -> Any:
         """What says which scores are possible: another object if others are."""

@@ -153,6 +153,9 @@ class TieCorpus:
     def finish(self) -> None:
         """There is nothing to do."""
 
+    def choose(self, number: int, places: Any) -> None:
+        """See `corpus.Corpus`; it says everything."""
+
     def fingerprint(self):
         for ties in self._ties:
             yield from ties

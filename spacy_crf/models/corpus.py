@@ -10,8 +10,10 @@ from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..features.kinds import CorpusTokens, KindBuilder, with_features
+from ..inference.structure import Places
 from ..inference.threads import run_chunks
 from ..types import Floats, TokenFeatures
+from .chosen import ChosenScores, Weighing
 from .cliques import CliqueRole, TieCorpus
 from .emissions import EmissionFeatures, Emissions
 from .frozen import DenseCorpus
@@ -79,6 +81,9 @@ class Corpus:
 
     def finish(self) -> None:
         """After the last one."""
+
+    def choose(self, number: int, places: Optional[Places]) -> None:
+        """From here on these scores of a batch are asked for and no others, None for all: what else it says is not read."""
 
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
         """The arrays that say what the corpus is."""
@@ -169,6 +174,8 @@ class EmissionCorpus(Corpus):
 
     def __init__(self, features: EmissionFeatures):
         super().__init__(features)
+        self._chosen: dict[int, ChosenScores] = {}  # by batch: nothing but these is asked for
+        self._before: dict[int, ChosenScores] = {}  # the same, from when it was renewed to when that is known
         self._builder = KindBuilder(features.compiled.templates["states"], features.states.index)
         self._blocks: list[CorpusTokens] = []  # in place of the features that are found
         self.pairs: list[Optional[TokenFeatures]] = []  # of transition templates
@@ -199,7 +206,17 @@ class EmissionCorpus(Corpus):
     def n_batches(self) -> int:
         return len(self.blocks)
 
+    def choose(self, number: int, places: Optional[Places]) -> None:
+        if number in self._chosen:
+            self._before[number] = self._chosen.pop(number)
+        if places is not None:
+            block, states, before = self.blocks[number], self.features.states, self._before.pop(number, None)
+            chosen = ChosenScores.of(block, self.kinds, states, places, before)
+            if chosen is not None:
+                self._chosen[number] = chosen
+
     def _thin(self, before: dict[str, Table]) -> None:
+        self._chosen, self._before = {}, {}
         states = self.features.states
         places = states.slots_after(before["states"])
         for rows in self.kinds:
@@ -259,8 +276,10 @@ class EmissionPass(Pass):
     def __init__(self, corpus: EmissionCorpus, weights: dict[str, Floats], threads: int):
         super().__init__(corpus, weights, threads)
         self._corpus, self._states = corpus, corpus.features.states
-        self._tables = [kinds.score(self._slots["states"], threads=threads) for kinds in corpus.kinds]
-        self._d_tables = [kinds.zeros() for kinds in corpus.kinds]
+        self._chosen, self._given = corpus._chosen, Weighing(weights["states"], self._slots["states"])
+        self._kinds = corpus.kinds if len(self._chosen) < corpus.n_batches else []  # else nobody reads them
+        self._tables = [kinds.score(self._slots["states"], threads=threads) for kinds in self._kinds]
+        self._d_tables = [kinds.zeros() for kinds in self._kinds]
         self._d_slots = self._states.zero_slots()
         self._vectors = corpus.vectors
         if self._vectors is not None:
@@ -268,34 +287,40 @@ class EmissionPass(Pass):
             self._d_words = self._vectors.zeros()
 
     def score(self, number: int) -> Emissions:
-        starts, kinds, rest, items = self._corpus.blocks[number]
+        starts = self._corpus.blocks[number].starts
         scores = {"scores": np.zeros((int(starts[-1]), self._features.n_states))}
-        for rows, of_tokens, table in zip(self._corpus.kinds, kinds, self._tables):
-            rows.add_scores(of_tokens, starts, table, scores["scores"])
-        self._states.add_references(rest, self._slots["states"], scores["scores"])
+        if number in self._chosen:
+            self._chosen[number].score(self._states, self._given, scores["scores"])
+        else:
+            self._add_all(self._corpus.blocks[number], scores["scores"])
         if self._vectors is not None:
             self._vectors.add_scores(number, self._of_words, scores["scores"])
-        if items.values is None:
-            self._states.add_listed(items, self._slots["states"], scores["scores"])
-        else:
-            self._states.add_scores(items, self._slots["states"], scores["scores"])
         if self._corpus.pairs[number] is not None:
             self._features.add_scores("transitions", self._corpus.pairs[number], self._slots, scores)
         return self._features.output(scores, starts, None)
 
+    def _add_all(self, block: CorpusTokens, scores: Floats) -> None:
+        """Adds the scores of all states."""
+        starts, kinds, rest, items = block
+        for rows, of_tokens, table in zip(self._kinds, kinds, self._tables):
+            rows.add_scores(of_tokens, starts, table, scores)
+        self._states.add_references(rest, self._slots["states"], scores)
+        if items.values is None:
+            self._states.add_listed(items, self._slots["states"], scores)
+        else:
+            self._states.add_scores(items, self._slots["states"], scores)
+
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Emissions]) -> None:
-        batches = [(n, self._corpus.blocks[n], self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
+        batches = [(n, self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
         pair_table, gradients = self._features.transitions, self._gradients
+        gradient = Weighing(gradients["states"], self._d_slots)
 
         def collect(part: Part) -> None:
-            for number, (starts, kinds, rest, items), pairs, d in batches:
-                for rows, of_tokens, d_table in zip(self._corpus.kinds, kinds, self._d_tables):
-                    rows.scatter(of_tokens, starts, d.scores, d_table, part=part)
-                self._states.scatter_references(rest, d.scores, self._d_slots, part=part)
-                if items.values is None:
-                    self._states.scatter_listed(items, d.scores, self._d_slots, part=part)
+            for number, pairs, d in batches:
+                if number in self._chosen:
+                    self._chosen[number].scatter(self._states, d.scores, gradient, part=part)
                 else:
-                    self._states.scatter(items, d.scores, gradients["states"], part=part)
+                    self._scatter_all(self._corpus.blocks[number], d.scores, part)
                 if self._vectors is not None:
                     self._vectors.scatter(number, d.scores, self._d_words, part=part)
                 if pairs is not None:
@@ -303,9 +328,19 @@ class EmissionPass(Pass):
 
         run_chunks(collect, parts_for(self._threads), self._threads)
 
+    def _scatter_all(self, block: CorpusTokens, d_scores: Floats, part: Part) -> None:
+        starts, kinds, rest, items = block
+        for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_tables):
+            rows.scatter(of_tokens, starts, d_scores, d_table, part=part)
+        self._states.scatter_references(rest, d_scores, self._d_slots, part=part)
+        if items.values is None:
+            self._states.scatter_listed(items, d_scores, self._d_slots, part=part)
+        else:
+            self._states.scatter(items, d_scores, self._gradients["states"], part=part)
+
     def gradient(self) -> dict[str, Floats]:
         def scatter(part: Part) -> None:
-            for rows, d_table in zip(self._corpus.kinds, self._d_tables):
+            for rows, d_table in zip(self._kinds, self._d_tables):
                 rows.scatter_slots(d_table, self._d_slots, part=part)
 
         run_chunks(scatter, parts_for(self._threads), self._threads)

@@ -74,6 +74,9 @@ class DenseCorpus:
     def finish(self) -> None:
         """There is nothing to do."""
 
+    def choose(self, number: int, places: Any) -> None:
+        """See `corpus.Corpus`; it says everything."""
+
     def fingerprint(self) -> Iterable[NDArray]:
         yield from (*self.vectors, *self.starts)
 

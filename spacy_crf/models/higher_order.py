@@ -19,6 +19,7 @@ from ..errors import Errors
 from ..features.label_parts import LabelParts, Parts, check_parts
 from ..inference.higher_order import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from ..inference.higher_order import HigherOrder as HigherOrderInference
+from ..inference.structure import Places
 from .architecture import Architecture, Shared, build
 from .emissions import Emissions, check_emissions
 from .role import AnnotatedDocs, Corpus, check_array, check_equal, set_moved
@@ -87,6 +88,11 @@ class HigherOrderRole(Architecture):
 
     def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
+
+    def places(self, places: Optional[Places]) -> Optional[Places]:
+        if places is None or self._parts is None:
+            return places
+        return Places(*self._parts.columns_of(*places))
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]

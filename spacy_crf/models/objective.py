@@ -57,6 +57,7 @@ class CorpusObjective(Weights):
         self.signature = self._sign()
         self.n_impossible = 0
         self._kept: list[Any] = []  # of each batch, which labellings are left
+        self._n_evaluations = 0  # since that was renewed
 
     def renew(self) -> bool:
         """From here on labellings that are left out stay out, until it is asked again: so it is one function.
@@ -67,7 +68,19 @@ class CorpusObjective(Weights):
             self._kept = [self._structure.to_keep() for _ in self._annotation]
         for kept in self._kept:
             kept.renew()
+        self._choose()
+        self._n_evaluations = 0
         return bool(self._kept)
+
+    def _choose(self) -> None:
+        """Tells the layers which of their scores are asked for, batch by batch."""
+
+        def choose(number: int) -> None:
+            places = self.architecture.places(self._kept[number].places)
+            for layer in self._layers:
+                layer.choose(number, places)
+
+        run_chunks(choose, range(len(self._kept)), self._structure.threads)
 
     @property
     def n_batches(self) -> int:
@@ -94,6 +107,9 @@ class CorpusObjective(Weights):
         of_layers, own = self.split(weights)
         architecture, threads = self.architecture, self._structure.threads
         shared = architecture.potentials(self._model, own)
+        if self._n_evaluations == 1:
+            self._choose()
+        self._n_evaluations += 1
         passes = [layer.at({name: of_layers[name] for name in layer.names}, threads=threads) for layer in self._layers]
         value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(array.shape) for name, array in own.items()}
 

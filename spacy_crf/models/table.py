@@ -1,7 +1,7 @@
 """Weights of pairs of a feature and a column, where a column is a state or a pair of states."""
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -170,6 +170,18 @@ class Table:
     def layout(self) -> SlotLayout:
         columns = np.where(self._slot_columns < 0, -1 - self._slot_columns, self._slot_columns)
         return SlotLayout(self._slot_starts, columns % np.int32(self.n_columns), self._slot_of_pair)
+
+    @property
+    def slot_columns(self) -> NDArray[np.int32]:
+        """Columns of the slots as the kernels read them, see `kernels.sparse_rows`."""
+        return self._slot_columns
+
+    @cached_property
+    def weight_of_slot(self) -> NDArray[np.integer]:
+        """The way back from slots to weights; -1 of those that are there to make whole rows."""
+        weights = np.full(len(self._slot_columns), -1, dtype=self._first_slots.dtype)
+        weights[self._slot_of_pair] = np.arange(self.n_weights)
+        return weights
 
     def slots(self, weights: NDArray) -> Floats:
         """The weights (float[W]) as the kernels add them up."""

@@ -72,6 +72,17 @@ class KindRows:
         """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
         add_kind_rows(kinds, starts, self._reach, self._sight.first, table, scores)
 
+    def seen(self, kinds: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.integer]:
+        """Where the weights of the features of each token begin, -1 for none: int[M, T]."""
+        lengths = np.diff(starts)
+        # A token's own position among those of all sequences, which have more around them
+        own = np.arange(starts[-1]) + np.repeat((2 * np.arange(len(lengths)) + 1) * self._reach, lengths)
+        found = []
+        for place, first_slots in self._first_slots.items():
+            kind = kinds[own - self._sight.first - place]
+            found.append(np.where(kind >= 0, first_slots[:, kind], -1))
+        return np.vstack(found)
+
     def scatter(
         self,
         kinds: NDArray[np.int32],
