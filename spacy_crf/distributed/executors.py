@@ -10,7 +10,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Optional, Protocol, TypeVar
@@ -29,12 +29,26 @@ _SECONDS = 120.0  # until a cluster has a worker ready
 _SECONDS_TO_ANSWER = 10.0  # until somebody is there at all; Ray itself would wait without an end
 
 
-class Executor(Protocol):
-    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
-        """The tasks with what came of them, as they get ready.
+class Staff(Protocol):
+    """Workers that stay from one run to the next, with what they have made."""
 
+    def run(self, tasks: Iterable[Task], told: Any = None) -> Iterator[tuple[Task, Any]]:
+        """The tasks with what came of them, as they get ready. As long as there are no more tasks than workers, those of a
+        place among them go to the same worker, run by run.
+
+        told: What all tasks are told, if it is not None: the second argument of what does them.
         RAISES (ValueError): CRF780 if a task seems to kill whoever does it.
         """
+        ...
+
+
+class Executor(Protocol):
+    workers: int
+
+    def staff(self, make: Maker) -> AbstractContextManager[Staff]: ...
+
+    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
+        """A single run of a staff."""
         ...
 
 
@@ -70,40 +84,75 @@ class Processes:
     def __init__(self, workers: int):
         self.workers = workers
 
+    @contextmanager
+    def staff(self, make: Maker) -> Iterator[Staff]:
+        """As every `Executor`."""
+        staff = _ProcessStaff(make, self.workers)
+        try:
+            yield staff
+        finally:
+            staff.end()
+
     def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
         """As every `Executor`."""
+        with self.staff(make) as staff:
+            yield from staff.run(tasks)
+
+
+class _ProcessStaff:
+    def __init__(self, make: Maker, workers: int):
+        self._make, self._workers = make, workers
+        self._idle: list[_Process] = []
+
+    def run(self, tasks: Iterable[Task], told: Any = None) -> Iterator[tuple[Task, Any]]:
         left, deaths = list(tasks)[::-1], _Deaths()
-        staff: dict[Connection, _Process] = {}
+        busy: dict[Connection, _Process] = {}
+
+        def give() -> None:
+            while left and len(busy) < self._workers:
+                process = self._idle.pop(0) if self._idle else self._hire(busy.values())
+                busy[process.connection] = process
+                process.give(left.pop(), told)
+
         try:
-            while left or staff:
-                while left and len(staff) < self.workers:
-                    process = _Process(make)
-                    staff[process.connection] = process
-                    process.give(left.pop())
-                for connection in wait(list(staff)):
-                    process = staff[connection]
-                    task, answer = process.task, process.answer()
+            while left or busy:
+                give()
+                done = []
+                for connection in wait(list(busy)):
+                    process = busy.pop(connection)
+                    answer = process.answer()
                     if answer is None:
-                        deaths.add(task)
-                        left.append(task)
-                    if answer is None or not left:
-                        staff.pop(connection).end()
+                        process.end()
+                        deaths.add(process.task)
+                        left.append(process.task)
                     else:
-                        process.give(left.pop())
-                    if answer is not None:
-                        yield task, answer.get()
+                        self._idle.append(process)
+                        done.append((process.task, answer))
+                self._idle.sort(key=lambda process: process.number)
+                give()
+                for task, answer in done:
+                    yield task, answer.get()
         finally:
-            for process in staff.values():
+            for process in busy.values():  # nobody would hear their answers
                 process.kill()
+
+    def _hire(self, others: Iterable["_Process"]) -> "_Process":
+        taken = {process.number for process in (*others, *self._idle)}
+        return _Process(self._make, min({*range(self._workers)} - taken))
+
+    def end(self) -> None:
+        for process in self._idle:
+            process.end()
 
 
 class _Process:
     """It is started anew rather than forked: who forks may have threads, whose locks nobody would release.
 
-    task: The one that it is at.
+    number (int): Its place among the workers. task: The one that it is at.
     """
 
-    def __init__(self, make: Maker):
+    def __init__(self, make: Maker, number: int):
+        self.number = number
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make))
@@ -111,10 +160,10 @@ class _Process:
         theirs.close()  # so that reading ends when the process does
         self.task: Any = None
 
-    def give(self, task: Any) -> None:
+    def give(self, task: Any, told: Any) -> None:
         self.task = task
         with suppress(OSError):  # that it is gone is seen when it shall answer
-            self.connection.send(task)
+            self.connection.send((task, told))
 
     def answer(self) -> Optional[_Answer]:
         """None if it is gone."""
@@ -138,13 +187,17 @@ def _serve(connection: Connection, make: Maker) -> None:
     work = None
     with suppress(EOFError, OSError):
         while True:
-            task = connection.recv()
+            task, told = connection.recv()
             try:
                 work = work or make()
-                answer = _Answer(work(task))
+                answer = _Answer(_done(work, task, told))
             except Exception as error:
                 answer = _Answer(None, _portable(error))
             connection.send(answer)
+
+
+def _done(work: Callable, task: Any, told: Any) -> Any:
+    return work(task) if told is None else work(task, told)
 
 
 def _portable(error: Exception) -> Exception:
@@ -174,43 +227,16 @@ class Ray:
             raise ImportError(Errors.CRF781.format(reason=error)) from None
         self.workers, self.address, self._ray = workers, address, ray
 
-    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
-        """As every `Executor`.
-
-        RAISES (ValueError): CRF782 if nobody answers at the address, or no worker gets ready. CRF783 if workers have other
-            versions than we.
-        """
-        ray, deaths, left = self._ray, _Deaths(), list(tasks)[::-1]
-        running: dict[Any, tuple[Any, Any]] = {}
+    @contextmanager
+    def staff(self, make: Maker) -> Iterator[Staff]:
+        """As every `Executor`. RAISES (ValueError): CRF782 if nobody answers at the address."""
         with self._connected():
-            hire = ray.remote(_Actor).options(num_cpus=1).remote
-            # Some may never get ready, in a cluster with fewer cores: nobody waits for them
-            staff = [hire(make) for _ in range(min(self.workers, len(left)))]
-            beginning = {actor.versions.remote(): actor for actor in staff}
-            while left or running:
-                [*ready], _ = ray.wait([*running, *(beginning if left else ())], timeout=None if running else _SECONDS)
-                if not ready:
-                    raise ValueError(Errors.CRF782.format(address=self.address, reason="no worker got ready in time"))
-                [reference] = ready
-                actor, task = running.pop(reference, None) or (beginning.pop(reference), None)
-                done = None
-                try:
-                    answer = ray.get(reference)
-                except ray.exceptions.RayActorError:
-                    deaths.add("its beginning" if task is None else task)
-                    left += [] if task is None else [task]
-                    actor = hire(make)
-                    beginning[actor.versions.remote()] = actor
-                    continue
-                if task is None:
-                    check_versions(answer)
-                else:
-                    done = task, answer.get()
-                if left:
-                    task = left.pop()
-                    running[actor.do.remote(task)] = actor, task
-                if done is not None:
-                    yield done
+            yield _RayStaff(self, make)
+
+    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
+        """As every `Executor`."""
+        with self.staff(make) as staff:
+            yield from staff.run(tasks)
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -232,6 +258,60 @@ class Ray:
             self._ray.shutdown()
 
 
+class _RayStaff:
+    """ray: The module."""
+
+    def __init__(self, of: Ray, make: Maker):
+        self._of, self._ray = of, of._ray
+        hire = self._ray.remote(_Actor).options(num_cpus=1).remote
+        self._hire = lambda: hire(make)
+        self._actors: list[Any] = []  # by their place
+        self._beginning: dict[Any, int] = {}  # what tells that the worker of a place is ready
+
+    def run(self, tasks: Iterable[Task], told: Any = None) -> Iterator[tuple[Task, Any]]:
+        """RAISES (ValueError): CRF782 if no worker gets ready. CRF783 if workers have other versions than we."""
+        ray, deaths, left = self._ray, _Deaths(), list(tasks)[::-1]
+        told = None if told is None else ray.put(told)  # once for each machine
+        while len(self._actors) < min(self._of.workers, len(left)):
+            self._replace(len(self._actors))
+        # Some may never get ready, in a cluster with fewer cores: nobody waits for them
+        idle = sorted({*range(len(self._actors))} - {*self._beginning.values()})
+        running: dict[Any, tuple[int, Any]] = {}
+
+        def give() -> None:
+            while left and idle:
+                place, task = idle.pop(0), left.pop()
+                running[self._actors[place].do.remote(task, told)] = place, task
+
+        while left or running:
+            give()
+            waits = [*running, *(self._beginning if left else ())]
+            [*ready], _ = ray.wait(waits, timeout=None if running else _SECONDS)
+            if not ready:
+                reason = "no worker got ready in time"
+                raise ValueError(Errors.CRF782.format(address=self._of.address, reason=reason))
+            [reference] = ready
+            is_task = reference in running
+            place, task = running.pop(reference) if is_task else (self._beginning.pop(reference), "its beginning")
+            try:
+                answer = ray.get(reference)
+            except ray.exceptions.RayActorError:
+                deaths.add(task)
+                left += [task] if is_task else []
+                self._replace(place)
+                continue
+            idle.append(place)
+            if not is_task:
+                check_versions(answer)
+                continue
+            give()
+            yield task, answer.get()
+
+    def _replace(self, place: int) -> None:
+        self._actors[place:] = [self._hire(), *self._actors[place + 1 :]]
+        self._beginning[self._actors[place].versions.remote()] = place
+
+
 class _Actor:
     """A worker of a cluster."""
 
@@ -242,10 +322,10 @@ class _Actor:
     def versions(self) -> dict[str, str]:
         return _versions()
 
-    def do(self, task: Any) -> _Answer:
+    def do(self, task: Any, told: Any) -> _Answer:
         try:
             self._work = self._work or self._make()
-            return _Answer(self._work(task))
+            return _Answer(_done(self._work, task, told))
         except Exception as error:
             return _Answer(None, _portable(error))
 

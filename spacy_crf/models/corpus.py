@@ -1,7 +1,8 @@
 """Scores of a fixed corpus, made many times: batch by batch, for the layers of a model with sparse features."""
 
+import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..features.doc_batch import DocBatch
 from ..features.kinds import CorpusTokens, KindBuilder, with_features
 from ..inference.structure import Places
 from ..inference.threads import run_chunks
-from ..types import Floats, TokenFeatures
+from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .chosen import ChosenScores, Weighing
 from .cliques import CliqueRole, TieCorpus
 from .emissions import EmissionFeatures, Emissions
@@ -32,6 +33,7 @@ _OFTEN = 0.1
 _SPARSE = 0.5
 # Below this are the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
+Seed = Union[int, Sequence[int]]
 # Items lie beside the templates where no more than this times their number has to be kept for it
 _PADDED = 2
 
@@ -51,6 +53,17 @@ class PackedClamp:
         arrays = clamp if self._type else (clamp,)
         self.octets = [np.packbits(array) for array in arrays]
         self._shapes = [array.shape for array in arrays]
+
+    def stored(self) -> list[Any]:
+        """What a file can hold of it."""
+        return [self._type is not None, self.octets, [*map(list, self._shapes)]]
+
+    @classmethod
+    def from_stored(cls, stored: list[Any]) -> "PackedClamp":
+        clamp = cls.__new__(cls)
+        is_of_segments, clamp.octets, shapes = stored
+        clamp._type, clamp._shapes = SegmentClamp if is_of_segments else None, [*map(tuple, shapes)]
+        return clamp
 
     def unpacked(self) -> Any:
         arrays = [
@@ -96,11 +109,27 @@ class Corpus:
     def n_batches(self) -> int:
         return len(self._found)
 
+    def stored(self) -> Any:
+        """What a file can hold of it: lists, texts, numbers and arrays; beside it, `with_stored` needs the features alone."""
+        return [
+            [found.starts, found.listed, {kind: list(features) for kind, features in found.features.items()}]
+            for found in self._found
+        ]
+
+    def with_stored(self, stored: Any) -> "Corpus":
+        """The same features, in the corpus that a file holds."""
+        corpus = copy.copy(self)
+        corpus._found = [
+            Found(starts, {kind: TokenFeatures(*of) for kind, of in features.items()}, listed and SpanList(*listed))
+            for starts, listed, features in stored
+        ]
+        return corpus
+
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "Pass":
         """One pass over the corpus, with these weights by table."""
         return Pass(self, weights, threads)
 
-    def marks(self, seed: int, *, threads: int = 1) -> dict[str, Floats]:
+    def marks(self, seed: Seed, *, threads: int = 1) -> dict[str, Floats]:
         """Derivatives of the weights by table, where those of the scores are random numbers, one for all states. They are equal
         for weights of a state that belong to the same tokens: whole numbers are added up without rounding."""
         generator = np.random.default_rng(seed)
@@ -214,6 +243,26 @@ class EmissionCorpus(Corpus):
             chosen = ChosenScores.of(block, self.kinds, states, places, before)
             if chosen is not None:
                 self._chosen[number] = chosen
+
+    def stored(self) -> Any:
+        blocks = [[starts, kinds, rest, list(items)] for starts, kinds, rest, items in self.blocks]
+        pairs = [None if of_batch is None else list(of_batch) for of_batch in self.pairs]
+        vectors = None if self.vectors is None else [self.vectors.words, self.vectors.kinds]
+        return [[kinds.stored() for kinds in self.kinds], blocks, pairs, vectors]
+
+    def with_stored(self, stored: Any) -> "EmissionCorpus":
+        corpus = copy.copy(self)
+        corpus._chosen, corpus._before = {}, {}
+        kinds, blocks, pairs, vectors = stored
+        corpus.kinds = [KindRows.from_stored(of_kinds, self.features.states) for of_kinds in kinds]
+        corpus.blocks = [
+            CorpusTokens(starts, of_kinds, rest, TokenFeatures(*items)) for starts, of_kinds, rest, items in blocks
+        ]
+        corpus.pairs = [None if of_batch is None else TokenFeatures(*of_batch) for of_batch in pairs]
+        if vectors is not None:
+            corpus.vectors = copy.copy(self.vectors)
+            corpus.vectors.words, corpus.vectors.kinds = vectors
+        return corpus
 
     def _thin(self, before: dict[str, Table]) -> None:
         self._chosen, self._before = {}, {}

@@ -1,9 +1,11 @@
 """The training objective of a model over a fixed corpus, for optimizers that evaluate it many times."""
 
+import copy
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
+from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
@@ -11,7 +13,7 @@ from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .cliques import TieCorpus
-from .corpus import Corpus, PackedClamp, corpus_of
+from .corpus import Corpus, PackedClamp, Seed, corpus_of
 from .frozen import DenseCorpus
 from .role import AnnotatedDocs
 from .weights import Weights, checksum
@@ -25,6 +27,18 @@ class _Annotation(NamedTuple):
     weights: Optional[Floats]  # [B] of the sequences
     structure: Any  # what answers the loss, None for the model's own
     soft: Any  # what a teacher says, None for nothing
+
+    @property
+    def stored(self) -> Any:
+        """What a file can hold of it; None if it can't hold all."""
+        if self.structure is not None or self.soft is not None:
+            return None
+        return [self.clamp.stored(), self.weights]
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> "_Annotation":
+        clamp, weights = stored
+        return cls(PackedClamp.from_stored(clamp), weights, None, None)
 
     @property
     def beside(self) -> dict[str, Any]:
@@ -85,6 +99,40 @@ class CorpusObjective(Weights):
     @property
     def n_batches(self) -> int:
         return len(self._annotation)
+
+    def stored(self) -> Optional[list[Any]]:
+        """What a file can hold of it: lists, texts, numbers and arrays. None if it can't hold all: rules that hold in training,
+        soft labels, vectors of encoders, ties across documents."""
+        annotation = [of_batch.stored for of_batch in self._annotation]
+        if None in annotation or not all(isinstance(layer, Corpus) for layer in self._layers):
+            return None
+        return [annotation, [layer.stored() for layer in self._layers]]
+
+    def with_stored(self, stored: list[Any]) -> "CorpusObjective":
+        """The same function of the corpus that a file holds."""
+        objective = copy.copy(self)
+        annotation, layers = stored
+        objective._annotation = [*map(_Annotation.from_stored, annotation)]
+        objective._layers = [layer.with_stored(of_layer) for layer, of_layer in zip(self._layers, layers)]
+        return objective
+
+    def marks(self, seed: Seed) -> Floats:
+        """The gradient if the derivatives of scores were random numbers (float64[n]); 0 for what is never equal to others."""
+        marks = {block.name: np.zeros(block.size) for block in self._of_layers}
+        for layer in self._layers:
+            if isinstance(layer, Corpus):
+                marks.update(layer.marks(seed, threads=self._structure.threads))
+        return self.join(marks, {block.name: np.zeros(block.mask.shape) for block in self._shared})
+
+    def keep(self, stands: NDArray[np.bool_]) -> None:
+        """From here on all is about some of the weights (bool[n])."""
+        kept = {block.name: of_block for block, of_block in zip(self._tables, np.split(stands, self._starts[1:-1]))}
+        owners = {}
+        for layer in self._layers:
+            if isinstance(layer, Corpus):
+                layer.thin({name: kept[name] for name in layer.names})
+                owners.update(dict.fromkeys(layer.names, layer.features))
+        self._line_up([block._replace(features=owners[block.name]) for block in self._tables])
 
     @property
     def frequencies(self) -> Floats:

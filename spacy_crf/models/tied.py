@@ -20,14 +20,13 @@ from ..features.feature_index import CountingTable
 from ..kernels.hashing import hash_rows
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
-from .corpus import Corpus
 from .objective import CorpusObjective
 from .role import AnnotatedDocs
 from .sparse import VECTORS
 from .weights import Weights
 
 # Sums of random numbers say, two times, that weights belong to the same scores: by chance both are equal once in 2**60 or more
-_SEEDS = (0, 1)
+SEEDS = (0, 1)
 
 
 class Ties(NamedTuple):
@@ -102,70 +101,102 @@ def shared_gradient(gradient: NDArray, shares: NDArray[np.int64]) -> NDArray:
     return shared
 
 
-class TiedObjective(CorpusObjective):
-    """`CorpusObjective` as a function of its variables. Weights that are not equal to begin with are not tied.
+class Variables:
+    """The weights of a model as its variables: those that can't be told apart are one. Weights that are not equal to begin
+    with are not tied.
 
-    model, loss, corpus: See `CorpusObjective`.
+    model (Model): See `Weights`.
+    marks (list[float64[n]]): Sums of random numbers, equal for weights that belong to the same scores.
     """
 
-    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
-        super().__init__(model, loss, corpus)
+    def __init__(self, model: Model, marks: list[Floats]):
         self._every = Weights(model)
-        self._ties = Ties.of(*self._keys())
+        self._ties = Ties.of(*self._keys(marks))
         self._roots = np.sqrt(self._ties.copies)
-        n_weights = len(self._ties.group)
-        if len(self._roots) < n_weights:
-            stands = np.zeros(n_weights, dtype=bool)
-            stands[self._ties.place] = True
-            self._keep(stands)
-        self.signature = (*self.signature, len(self._roots))
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        return (*self._every.layout, len(self._roots))
+
+    @property
+    def stands(self) -> NDArray[np.bool_]:
+        """Which weights stand for variables: bool[n]."""
+        stands = np.zeros(len(self._ties.group), dtype=bool)
+        stands[self._ties.place] = True
+        return stands
 
     @property
     def copies(self) -> Floats:
-        """How many weights each variable stands for (float64[n])."""
+        """How many weights each stands for (float64[m])."""
         return self._ties.copies
 
     @property
     def frequencies(self) -> Floats:
         return self._every.met(self._every.evidence())[self._ties.place]
 
-    def weights(self) -> Floats:
-        sums = np.bincount(self._ties.group, self._every.weights(), minlength=len(self._roots))
-        return sums / self._roots
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """As `Weights.steps`."""
+        steps = self._every.steps
+        return np.where(steps >= 0, self._ties.group[steps], -1)
 
-    def assign(self, weights: Floats) -> None:
-        self._every.assign((weights / self._roots)[self._ties.group])
+    def read(self) -> Floats:
+        """Their values in the model."""
+        return np.bincount(self._ties.group, self._every.weights(), minlength=len(self._roots)) / self._roots
 
-    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        value, gradient = super().evaluate(self._roots * weights)
+    def assign(self, variables: Floats) -> None:
+        """Writes them to the model."""
+        self._every.assign((variables / self._roots)[self._ties.group])
+
+    def spread(self, variables: Floats) -> Floats:
+        """What derivatives with respect to the weights that stand for them are asked at."""
+        return self._roots * variables
+
+    def gathered(self, gradient: Floats) -> Floats:
+        """The derivatives with respect to the variables, in the memory of those with respect to what `spread` gave."""
         gradient *= self._roots
-        return value, gradient
+        return gradient
 
-    def _keys(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    def _keys(self, marks: list[Floats]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """What says which weights are tied: a key of each (uint64[n]), and those that no others are like (bool[n])."""
-        marks = [self._marks(seed) for seed in _SEEDS]
         columns, single = np.zeros(len(marks[0])), np.ones(len(marks[0]), dtype=bool)
-        for number, (block, start) in enumerate(zip(self._tables, self._starts)):
+        for number, (block, start) in enumerate(zip(self._every._tables, self._every._starts)):
             if block.name != VECTORS:
                 here = slice(start, start + block.size)
                 columns[here], single[here] = block.table.pair_columns + np.float64(number << 32), False
         keys = np.stack([columns, *marks, self._every.weights()], axis=1) + 0.0  # of zeros only one
         return hash_rows(keys.view(np.uint64)), single
 
-    def _marks(self, seed: int) -> Floats:
-        """The gradient if the derivatives of scores were random numbers: float64[n]."""
-        marks = {block.name: np.zeros(block.size) for block in self._of_layers}
-        for layer in self._layers:
-            if isinstance(layer, Corpus):
-                marks.update(layer.marks(seed, threads=self._structure.threads))
-        return self.join(marks, {block.name: np.zeros(block.mask.shape) for block in self._shared})
 
-    def _keep(self, stands: NDArray[np.bool_]) -> None:
-        """From here on all is about the weights that stand for variables (bool[n])."""
-        kept = {block.name: of_block for block, of_block in zip(self._tables, np.split(stands, self._starts[1:-1]))}
-        owners = {}
-        for layer in self._layers:
-            if isinstance(layer, Corpus):
-                layer.thin({name: kept[name] for name in layer.names})
-                owners.update(dict.fromkeys(layer.names, layer.features))
-        self._line_up([block._replace(features=owners[block.name]) for block in self._tables])
+class TiedObjective(CorpusObjective):
+    """`CorpusObjective` as a function of its variables.
+
+    model, loss, corpus: See `CorpusObjective`.
+    """
+
+    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
+        super().__init__(model, loss, corpus)
+        self._variables = Variables(model, [self.marks(seed) for seed in SEEDS])
+        stands = self._variables.stands
+        if not stands.all():
+            self.keep(stands)
+        self.signature = (*self.signature, int(stands.sum()))
+
+    @property
+    def copies(self) -> Floats:
+        """How many weights each variable stands for (float64[n])."""
+        return self._variables.copies
+
+    @property
+    def frequencies(self) -> Floats:
+        return self._variables.frequencies
+
+    def weights(self) -> Floats:
+        return self._variables.read()
+
+    def assign(self, weights: Floats) -> None:
+        self._variables.assign(weights)
+
+    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        value, gradient = super().evaluate(self._variables.spread(weights))
+        return value, self._variables.gathered(gradient)

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,18 @@ class KindRows:
         """
         self._rows = rows
         self._first_slots = {place: places[first_slots] for place, first_slots in self._first_slots.items()}
+
+    def stored(self) -> list[Any]:
+        """What a file can hold of it."""
+        return [list(self._sight), [*map(list, self._first_slots.items())], self._reach, list(self._shape)]
+
+    @classmethod
+    def from_stored(cls, stored: list[Any], rows: Table) -> "KindRows":
+        kinds = cls.__new__(cls)
+        sight, first_slots, kinds._reach, shape = stored
+        kinds._sight, kinds._shape = Sight(*sight), tuple(shape)
+        kinds._first_slots, kinds._rows = dict(first_slots), rows
+        return kinds
 
     def zeros(self) -> Floats:
         return np.zeros(self._shape)
