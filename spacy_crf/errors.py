@@ -408,6 +408,24 @@ class Errors(metaclass=_Coded):
     CRF471 = (
         "Component '{name}': positive_label = {value} is not possible: it must be one of two labels. Labels: {labels}."
     )
+    CRF472 = (
+        "The shards in {path} can't be used: {reason}. Give another path in [initialize.components.NAME.shards], or delete the "
+        "folder to have them made anew."
+    )
+    CRF473 = (
+        "The component {name} can't be sent to workers, or they can't import what it is made of: {reason}. Functions of "
+        "templates (fn:), scorers and extensions must be in a module that is installed wherever workers run."
+    )
+    CRF474 = "Component '{name}' can't be trained on shards: {reason}. Leave out [initialize.components.{name}.shards]."
+    CRF475 = (
+        "{path} could not be written: {reason}. What was there before is still there: make room, and give the same command "
+        "again."
+    )
+    CRF476 = "{path} is damaged: {reason}. Delete the folder that it is in, to have its shards made anew."
+    CRF478 = (
+        "Component '{name}': [initialize.components.{name}.shards] needs [initialize.components.{name}.corpus] beside it, the "
+        "reader of what is cut into shards: of a corpus that is streamed (max_epochs = -1) spaCy shows the beginning only."
+    )
     CRF414 = "The pipeline has no component{named} of spacy_crf to update. Components there: {components}."
     CRF670 = (
         "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the saved "

@@ -358,7 +358,7 @@ def test_an_error_leaves_both_stages_as_they_were(monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt
 
-    for owner, name, error in ((pipe.first_stage, "_train", interrupted), (initialization, "_count", fail)):
+    for owner, name, error in ((pipe.first_stage, "_train", interrupted), (initialization, "count", fail)):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, error)
             with pytest.raises(KeyboardInterrupt):

@@ -351,10 +351,11 @@ class PairCounter:
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
         """The features that were met often enough, and those that there were.
 
+        min_count (int): 0 for every feature, those too that met no column: they may elsewhere.
         first (int): If given, each has a weight for every column from this one on, not only for those that it met.
         """
         counts, n_known = self.builder.counts if self._counts is None else self._counts, len(self._known.index)
-        keep = (counts >= min_count) & self._seen[: len(self)].any(axis=1)
+        keep = (counts >= min_count) & (self._seen[: len(self)].any(axis=1) | (min_count == 0))
         keep[:n_known] = True
         met = counts[keep].astype(np.int64)
         met[:n_known] += self._known.counts

@@ -111,8 +111,19 @@ class Variables:
 
     def __init__(self, model: Model, marks: list[Floats]):
         self._every = Weights(model)
-        self._ties = Ties.of(*self._keys(marks))
-        self._roots = np.sqrt(self._ties.copies)
+        self._take(Ties.of(*self._keys(marks)))
+
+    def _take(self, ties: Ties) -> None:
+        self.ties = ties
+        self._roots = np.sqrt(ties.copies)
+
+    @classmethod
+    def known(cls, model: Model, ties: Ties) -> "Variables":
+        """Of a model of which they were found before."""
+        variables = cls.__new__(cls)
+        variables._every = Weights(model)
+        variables._take(ties)
+        return variables
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -121,32 +132,32 @@ class Variables:
     @property
     def stands(self) -> NDArray[np.bool_]:
         """Which weights stand for variables: bool[n]."""
-        stands = np.zeros(len(self._ties.group), dtype=bool)
-        stands[self._ties.place] = True
+        stands = np.zeros(len(self.ties.group), dtype=bool)
+        stands[self.ties.place] = True
         return stands
 
     @property
     def copies(self) -> Floats:
         """How many weights each stands for (float64[m])."""
-        return self._ties.copies
+        return self.ties.copies
 
     @property
     def frequencies(self) -> Floats:
-        return self._every.met(self._every.evidence())[self._ties.place]
+        return self._every.met(self._every.evidence())[self.ties.place]
 
     @property
     def steps(self) -> NDArray[np.int64]:
         """As `Weights.steps`."""
         steps = self._every.steps
-        return np.where(steps >= 0, self._ties.group[steps], -1)
+        return np.where(steps >= 0, self.ties.group[steps], -1)
 
     def read(self) -> Floats:
         """Their values in the model."""
-        return np.bincount(self._ties.group, self._every.weights(), minlength=len(self._roots)) / self._roots
+        return np.bincount(self.ties.group, self._every.weights(), minlength=len(self._roots)) / self._roots
 
     def assign(self, variables: Floats) -> None:
         """Writes them to the model."""
-        self._every.assign((variables / self._roots)[self._ties.group])
+        self._every.assign((variables / self._roots)[self.ties.group])
 
     def spread(self, variables: Floats) -> Floats:
         """What derivatives with respect to the weights that stand for them are asked at."""

@@ -170,6 +170,20 @@ class BatchOptimizer(CRFOptimizer):
         wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
         return min(max(FEWEST, wanted), MOST, max(FIRST, run.iteration // 2))
 
+    def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
+        at = super().resume(objective, data, key=key)
+        run = self._runs[key]
+        if run.stop_reason is not None:  # by rules that may be others now
+            run.stop_reason = None
+            self._judge(objective, run, key)
+        return at
+
+    def iterations(self, key: str) -> int:
+        return self._runs[key].iteration if key in self._runs else 0
+
+    def run_weights(self, run: Run) -> Floats:
+        return run.position.weights
+
     def stop_reason(self, key: str) -> Optional[str]:
         return self._runs[key].stop_reason if key in self._runs else None
 

@@ -4,6 +4,7 @@ thinc's optimizers see one gradient per parameter and step. A line search wants 
 again at other weights, so a component hands CRF optimizers an ``Objective`` instead.
 """
 
+import copy
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -139,6 +140,30 @@ class CRFOptimizer(Optimizer):
         raise ValueError(Errors.CRF202.format(optimizer=type(self).__name__, key=key))
 
     # ------------------------------------------------------------------------------------------------------- resuming
+
+    def checkpoint(self, key: str) -> bytes:
+        """All that is needed to continue the training of one component, see `resume`."""
+        other = copy.copy(self)
+        other._runs = {key: self._runs[key]}
+        return other.to_bytes()
+
+    def resume(self, objective: Weighed, data: bytes, *, key: str) -> int:
+        """Goes on where another one left a checkpoint, with the weights of then. RETURNS (int): How many iterations it had made.
+
+        RAISES (ValueError): CRF204 if it had other settings.
+        """
+        other = copy.copy(self).from_bytes(data)
+        self._runs[key] = other._runs[key]
+        objective.assign(self.run_weights(self._runs[key]))
+        return self.iterations(key)
+
+    def iterations(self, key: str) -> int:
+        """How many were made of one component."""
+        raise NotImplementedError
+
+    def run_weights(self, run: Any) -> Floats:
+        """Where a run stands."""
+        raise NotImplementedError
 
     def to_bytes(self) -> bytes:
         """All that is needed to continue exactly where the runs stand, in this process or another."""

@@ -252,6 +252,12 @@ class OnlineOptimizer(CRFOptimizer):
                 np.copyto(arrays[name], array)
         return replace(run, slots=slots, arrays=arrays, numbers=dict(run.numbers))
 
+    def iterations(self, key: str) -> int:
+        return self._runs[key].epoch if key in self._runs else 0
+
+    def run_weights(self, run: OnlineRun) -> Floats:
+        return run.assigned
+
     def run_to_msg(self, run: OnlineRun, key: str) -> list[Any]:
         return [list(run.layout), run.assigned, run.slots, run.arrays, run.numbers, run.count, run.epoch]
 

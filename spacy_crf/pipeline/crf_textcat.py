@@ -234,6 +234,7 @@ class CRFTextClassifier(LearningPipe):
         vectors: Optional[VectorSource] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
+        shards: Any = None,
         positive_label: Optional[str] = None,
     ) -> None:
         """See `LearningPipe.initialize`.
@@ -247,7 +248,9 @@ class CRFTextClassifier(LearningPipe):
         before = self.cfg["positive_label"]
         self.cfg["positive_label"] = positive_label
         try:
-            super().initialize(get_examples, nlp=nlp, labels=labels, start_from=start_from, corpus=corpus, **files)
+            super().initialize(
+                get_examples, nlp=nlp, labels=labels, start_from=start_from, corpus=corpus, shards=shards, **files
+            )
         except BaseException:
             self.cfg["positive_label"] = before
             raise

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example, validate_get_examples
 from spacy.util import check_lexeme_norms
+from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements
@@ -38,6 +39,34 @@ if TYPE_CHECKING:
 Read = Callable[[], Iterable[Example]]
 
 
+class ShardedWork(Protocol):
+    """A training whose corpus is cut into shards, see `distributed.shards`."""
+
+    def restore(self, pipe: "CRFPipe") -> bool:
+        """Takes up what was found before. RETURNS (bool): Whether that is all."""
+        ...
+
+    def cut(self, examples: Iterable[Example]) -> Read:
+        """RETURNS (Read): The examples, as they lie in the shards."""
+        ...
+
+    def count(self, pipe: "CRFPipe", had_labels: bool) -> bool:
+        """Has the workers count the features. RETURNS (bool): Whether they could."""
+        ...
+
+    def corpus(self, pipe: "CRFPipe") -> Any:
+        """RETURNS (PreparedCorpus): What every step is about."""
+        ...
+
+
+class Sharding(Protocol):
+    """What `[initialize.components.NAME.shards]` names."""
+
+    def begin(
+        self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
+    ) -> ShardedWork: ...
+
+
 class Lists(NamedTuple):
     """What templates read beside the texts, as a config names it."""
 
@@ -54,12 +83,15 @@ def initialize(
     lists: Lists,
     start_from: Any,
     corpus: Optional[Callable[[Language], Iterable[Example]]],
+    shards: Optional["Sharding"] = None,
 ) -> None:
     """See `CRFPipe.initialize`."""
     gazetteers = checks.table(pipe.owner, "gazetteers", lists.gazetteers, "files")
     possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
     checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
     checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
+    must = 'a block with @misc = "spacy_crf.shards.v1"'
+    checks.expect(shards is None or hasattr(shards, "begin"), pipe.owner, "shards", shards, must)
     if nlp is not None and pipe.has_encoder:
         require_upstream(pipe, nlp)
     saved = _saved(pipe, start_from)
@@ -68,17 +100,25 @@ def initialize(
     wants_stream = is_streamed and takes_objective(optimizer) and optimizer.wants_whole_corpus
     if corpus is not None:
         get_examples = partial(corpus, nlp)
+    elif is_streamed and shards is not None:
+        raise ValueError(Errors.CRF478.format(name=pipe.name))
     elif is_streamed:
         pipe.warn(Warnings.CRFW401)
         if wants_stream:
             pipe.warn(Warnings.CRFW404, optimizer=type(optimizer).__name__)
     finds_optimum = pipe.training.finds_optimum
     prepares = wants_stream and corpus is not None and pipe.is_linear and not pipe.has_encoder
-    if nlp is not None and (prepares or finds_optimum):
+    work = None if shards is None else shards.begin(pipe, nlp, optimizer, goes_on=saved is not None)
+    if nlp is not None and (prepares or finds_optimum or work is not None):
         _check_annotators(pipe, nlp, type(optimizer if prepares else pipe.optimizer).__name__)
     validate_get_examples(get_examples, f"{type(pipe).__name__}.initialize")
     check_lexeme_norms(pipe.vocab, pipe.name)
     get_examples = at_least_one(get_examples, pipe.name, nlp, has_own=corpus is not None)
+    if work is not None:
+        get_examples = work.cut(_as_in_training(pipe, get_examples(), nlp))
+        if work.restore(pipe):
+            pipe.training.corpus = work.corpus(pipe)
+            return
     if saved is not None:
         pipe.from_disk(saved)
     had_labels = bool(pipe.labels) or labels is not None
@@ -98,14 +138,20 @@ def initialize(
     pipe.decoding.measure(get_examples, Keys.of(pipe))
     if pipe.first_stage is not None and saved is None:
         _learn_first_stage(pipe, get_examples, nlp)
-    _count(pipe, get_examples, nlp, had_labels)
+    is_counted = work is not None and work.count(pipe, had_labels)
+    if not is_counted and not count(pipe, get_examples, nlp if work is None else None, had_labels):
+        # At most labels, as `nlp.initialize()` without examples has them
+        pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
+        pipe.training.new_features = NewFeatures()
     if saved is None and pipe.model.attrs.get("restarts", 1) > 1 and pipe.training.new_features is None:
         from .beginnings import choose_beginning  # most models know one
 
         choose_beginning(pipe, get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp), optimizer)
     if finds_optimum and pipe.training.new_features is None:
         find_optimum(pipe, _as_in_training(pipe, get_examples(), nlp))
-    if prepares:
+    if work is not None:
+        pipe.training.corpus = work.corpus(pipe)
+    elif prepares:
         announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
         pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))
 
@@ -203,9 +249,10 @@ def _set_lists(
         )
 
 
-def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> None:
+def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
     """Counts features, and tells how many there are.
 
+    RETURNS (bool): Whether anything is annotated, if there are texts.
     RAISES (ValueError): CRF431 if nothing is annotated, and nobody named labels.
     """
     report, left_out, was_read, says_something = GoldReport(), set(pipe.cfg["left_out"]), False, False
@@ -230,9 +277,6 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
     pipe.model.initialize(X=reported_once(annotated, report, pipe.name), Y=(pipe.vocab, pipe.decoding.n_states))
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
-    if was_read and not says_something:  # at most labels, as `nlp.initialize()` without examples has them
-        pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
-        pipe.training.new_features = NewFeatures()
     if pipe.sparse_features is not None:
         known = pipe.sparse_features.states
         text = "%s: %d labels, %d features of tokens with %d weights"
@@ -242,6 +286,7 @@ def _count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_lab
         announcements.info(text, pipe.name, pipe.model.attrs["seed"])
     unread.tell()
     _tell_known_words(pipe)
+    return says_something or not was_read
 
 
 def _tell_known_words(pipe: "CRFPipe") -> None:

@@ -295,6 +295,7 @@ class LearningPipe(TrainablePipe):
         vectors: Optional[VectorSource] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
+        shards: Any = None,  # Optional[Sharding], which spaCy could not check
     ) -> None:
         """Find the labels, count the features, and set the weights to zero. A trained component begins anew: its labels,
         gazetteers, clusters and vectors stay, its features and weights do not. To go on from what it has learned, load and
@@ -317,11 +318,14 @@ class LearningPipe(TrainablePipe):
             where the corpus is streamed (max_epochs = -1). It is read block by block, never held in memory. In that case an
             optimizer that looks at the whole corpus in each step (such as L-BFGS) is told of this one: what training needs to
             know of it is kept, and each update is a step about all of it, whatever its batch.
+        shards (Sharding): How it is cut into shards, whose part of each step workers do (docs/training_on_shards.md).
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component
             is as it was before.
         """
         with saving.unchanged_by_errors(self):
-            initialize(self, get_examples, nlp, labels, Lists(gazetteers, clusters, vectors), start_from, corpus)
+            initialize(
+                self, get_examples, nlp, labels, Lists(gazetteers, clusters, vectors), start_from, corpus, shards
+            )
 
     def update(
         self,

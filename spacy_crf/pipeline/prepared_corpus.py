@@ -17,6 +17,7 @@ from . import supervision
 from .supervision import Keys
 
 if TYPE_CHECKING:
+    from ..optimizers.objective import CRFOptimizer
     from .crf_pipe import CRFPipe
 
 
@@ -24,7 +25,19 @@ if TYPE_CHECKING:
 VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
 
 
-class PreparedCorpus:
+class StepsAbout:
+    """What steps are about."""
+
+    is_initial = False  # whether every step is about what `initialize` has read
+
+    def before_step(self, optimizer: "CRFOptimizer") -> None:
+        """Called before each step."""
+
+    def after_step(self, optimizer: "CRFOptimizer") -> None:
+        """Called after each step."""
+
+
+class PreparedCorpus(StepsAbout):
     """The objective of a corpus, kept from step to step.
 
     examples (Iterable[Example]): Read once, block by block, and not kept.
@@ -77,6 +90,8 @@ class PreparedCorpus:
 
 class InitialCorpus(PreparedCorpus):
     """The corpus that the component was initialized with. Every batch stands for all of it."""
+
+    is_initial = True
 
     def holds(self, examples: list[Example]) -> bool:
         """RAISES (ValueError): CRF411 if the component has got other labels, features or rules since."""

@@ -31,7 +31,7 @@ from .gradient_step import forget_gradients, step_by_gradient
 from .listening import require_rest, require_vectors
 from .novelty import NewFeatures, add_labels
 from .pooling import check_pooled
-from .prepared_corpus import InitialCorpus, PreparedBatch, PreparedCorpus
+from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
 from .supervision import Keys, Supervision
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Training:
 
     def __init__(self, pipe: "CRFPipe"):
         self._pipe, optimizer = pipe, pipe.optimizer
-        self.corpus: Optional[PreparedCorpus] = None
+        self.corpus: Optional[StepsAbout] = None
         # None where the weights come from this training
         self.going_on: Optional[GoingOn] = None
         # Whose features are still to be added; None where `initialize` counted all there are
@@ -285,7 +285,7 @@ class Training:
     @property
     def has_read_corpus(self) -> bool:
         """Whether every step is about the corpus that `initialize` read."""
-        return isinstance(self.corpus, InitialCorpus)
+        return self.corpus is not None and self.corpus.is_initial
 
     # ---------------------------------------------------------------------------------------------------- steps
 
@@ -387,6 +387,7 @@ class Training:
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
         self.corpus.objective.passes_per_evaluation = self._evaluation / (per_token * max(1, self.corpus.n_tokens))
+        self.corpus.before_step(optimizer)
         try:
             value = optimizer.step(self.corpus.objective, key=pipe.name)
         except KeyboardInterrupt:
@@ -396,6 +397,7 @@ class Training:
             )
             announcements.info(text, pipe.name)
             raise
+        self.corpus.after_step(optimizer)
         n_impossible = getattr(self.corpus.objective, "n_impossible", 0)
         if n_impossible:
             pipe.tell_once(Warnings.CRFW403, n=n_impossible)

@@ -1,0 +1,114 @@
+"""A corpus as training reads it from disk: one file of small pieces, from which any run of texts can be read for itself."""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import DocBin
+from spacy.training import Example
+from spacy.vocab import Vocab
+
+from ..errors import Errors
+from . import mapped
+
+_TOKENS, _DOCS = 4096, 64  # of a piece, at most but for its last text
+# What predicted Docs have that a DocBin leaves out otherwise: norms that the tokenizer says
+_ATTRS = (
+    *(
+        "ORTH",
+        "TAG",
+        "HEAD",
+        "DEP",
+        "ENT_IOB",
+        "ENT_TYPE",
+        "ENT_KB_ID",
+        "ENT_ID",
+        "LEMMA",
+        "MORPH",
+        "POS",
+        "SENT_START",
+    ),
+    "NORM",
+)
+
+
+class Pieces:
+    """The texts of a corpus, with what components before the one that is trained say of them, and their annotation.
+
+    path (Path): Of the file; beside it lies where its pieces are.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._index_path = path.with_name(f"{path.name}.index")
+
+    def write(self, examples: Iterable[Example], known: Optional[dict[str, int]] = None) -> dict[str, int]:
+        """RETURNS (dict): How many texts and tokens there are, and a checksum of all of them.
+
+        known (dict): What that must be, if the file is there already.
+        RAISES (ValueError): CRF475 if there is no room for them, CRF472 if they are others than there were.
+        """
+        places: list[list[int]] = []
+        unfinished, check = self._path.with_name(f"{self._path.name}.tmp"), 0
+        try:
+            with unfinished.open("wb") as file:
+                for some in _pieces(examples):
+                    predicted, reference = (
+                        _packed(docs) for docs in zip(*((eg.predicted, eg.reference) for eg in some))
+                    )
+                    tokens = sum(len(eg.predicted) for eg in some)
+                    places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
+                    check = zlib.crc32(reference, zlib.crc32(predicted, check))
+                    file.write(predicted + reference)
+            index = np.array(places, dtype=np.int64).reshape(-1, 5)
+            found = {"texts": int(index[:, 3].sum()), "tokens": int(index[:, 4].sum()), "check": check}
+            if known not in (None, found):
+                reason = f"its shards were made of other texts: then {known}, now {found}"
+                raise ValueError(Errors.CRF472.format(path=self._path.parent, reason=reason))
+            mapped.write(self._index_path, index)
+            unfinished.replace(self._path)
+        except OSError as error:
+            raise mapped.no_room(error, self._path) from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return found
+
+    def shard(self, number: int, n: int) -> range:
+        """The pieces of one of n shards, which have about as many tokens each and follow one another."""
+        tokens = np.append(0, np.cumsum(self._index[:, 4]))
+        first, after = np.searchsorted(tokens, tokens[-1] * np.array([number, number + 1]) / n)
+        return range(int(first) if number else 0, len(tokens) - 1 if number == n - 1 else int(after))
+
+    def read(self, vocab: Vocab, numbers: Iterable[int]) -> Iterator[Example]:
+        with self._path.open("rb") as file:
+            for begin, *sizes, _, _ in self._index[list(numbers)].tolist():
+                file.seek(begin)
+                sides = (DocBin().from_bytes(file.read(size)).get_docs(vocab) for size in sizes)
+                yield from (Example(predicted, reference) for predicted, reference in zip(*sides))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def _index(self) -> NDArray[np.int64]:
+        """Where each piece begins, how long its predicted and its reference Docs are, its texts and its tokens: int64[P, 5]."""
+        return mapped.read(self._index_path)
+
+
+def _packed(docs: Any) -> bytes:
+    return DocBin(attrs=_ATTRS, docs=docs, store_user_data=True).to_bytes()
+
+
+def _pieces(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    piece, size = [], 0
+    for example in examples:
+        piece.append(example)
+        size += len(example.predicted)
+        if size >= _TOKENS or len(piece) == _DOCS:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

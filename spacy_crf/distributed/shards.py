@@ -1,0 +1,419 @@
+"""Training on shards: a corpus cut in pieces, of each of which a worker says what it adds to the objective.
+
+    [initialize.components.NAME.shards]
+    @misc = "spacy_crf.shards.v1"
+    n = 8
+    workers = 8
+    path = "shards"
+
+In the folder lie, one after the other, the texts (`cut`), the component with all features that were counted and no weights
+(`frozen`), and each shard as its worker maps it into memory. Then training begins, which leaves checkpoints there.
+"""
+
+import json
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+from weakref import finalize
+
+import numpy as np
+import spacy
+import srsly
+from spacy.language import Language
+from spacy.training import Example
+from thinc.api import Optimizer
+
+from .. import __version__, checks
+from ..errors import Errors, announcements
+from ..inference.threads import default_threads
+from ..models.counted import counts_in_parts, put_together
+from ..models.tied import SEEDS, SharedSteps, Ties, Variables
+from ..models.weights import checksum
+from ..pipeline.prepared_corpus import StepsAbout
+from ..pipeline.training import takes_objective
+from ..sealed import Format, seal, unseal
+from ..types import Floats
+from . import mapped
+from .cut import Pieces
+from .executors import Executor, Processes, Ray, Staff
+from .sums import Terms, Tree
+from .work import COUNTED, FROZEN, VARIABLES, Job, ShardWork, Task
+
+if TYPE_CHECKING:
+    from ..pipeline.crf_pipe import CRFPipe
+
+EXECUTORS = ("processes", "ray")
+_MANIFEST, _CHECKPOINT = "shards.json", "checkpoint"
+_SAVED = Format("a checkpoint", b"spacy_crf checkpoint\n", 1)
+
+
+class Shards:
+    """How a corpus is cut into shards, and who works on them (``spacy_crf.shards.v1``).
+
+    n (int): How many shards. The weights that are found depend on it in their last bits, and on nothing else here.
+    executor (str): "processes", those of this machine; or "ray", the workers of a Ray cluster.
+    workers (int): How many work on them; as many as there are shards, but no more than cores here, if None.
+    address (str): Of the Ray cluster; None for one that is started on this machine.
+    path (Path): The folder that keeps the shards and the checkpoints. Workers on other machines must find it under this name.
+    checkpoint_every (int): Iterations between two checkpoints, at least; they are written at the end of a step.
+    """
+
+    def __init__(
+        self,
+        n: int = 2,
+        executor: str = "processes",
+        workers: Optional[int] = None,
+        address: Optional[str] = None,
+        path: Union[str, Path] = "shards",
+        checkpoint_every: int = 10,
+    ):
+        owner = "spacy_crf.shards.v1"
+        self.n = checks.count(owner, "n", n, most=1 << 16)
+        self.executor = checks.one_of(owner, "executor", executor, EXECUTORS)
+        most = self.n if executor == "ray" else default_threads()
+        self.workers = min(self.n, most) if workers is None else min(self.n, checks.count(owner, "workers", workers))
+        checks.expect(
+            address is None or executor == "ray", owner, "address", address, "left out but for executor = 'ray'"
+        )
+        self.address = None if address is None else checks.text(owner, "address", address)
+        checks.expect(isinstance(path, (str, Path)) and str(path) != "", owner, "path", path, "a folder")
+        self.path = Path(path)
+        self.checkpoint_every = checks.count(owner, "checkpoint_every", checkpoint_every)
+
+    def staff(self) -> Executor:
+        return Processes(self.workers) if self.executor == "processes" else Ray(self.workers, self.address)
+
+    def begin(
+        self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
+    ) -> "ShardedTraining":
+        """What the component is initialized and trained with.
+
+        goes_on (bool): Whether it begins with what it has learned before.
+        RAISES (ValueError): CRF474 if it can't be trained on shards, CRF472 if the folder holds other shards.
+        """
+        reason = _refusal(pipe, nlp, optimizer, goes_on)
+        if reason is not None:
+            raise ValueError(Errors.CRF474.format(name=pipe.name, reason=reason))
+        return ShardedTraining(self, pipe, nlp)
+
+
+def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], goes_on: bool) -> Optional[str]:
+    """Why a component can't be trained on shards."""
+    role = pipe.model.attrs["role"]
+    if nlp is None:
+        return "what shards are made of is said by the config of the pipeline: give nlp, as nlp.initialize() does"
+    if goes_on:
+        return "start_from begins with weights that were learned from other texts"
+    if not takes_objective(optimizer):
+        return "its optimizer takes gradients of batches: use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1"
+    if optimizer.wants_sequences:
+        return f"{type(optimizer).__name__} learns from one sequence after the other: use spacy_crf.LBFGS.v1"
+    if not pipe.is_linear or pipe.has_encoder or pipe.is_pool:
+        return "its scores are not sums of weights of sparse features alone"
+    if pipe.first_stage is not None:
+        return "a first stage labels its texts"
+    if role.leaves_out(pipe.model):
+        return "`keep` leaves out labellings, which ones depends on the weights"
+    return None
+
+
+class ShardedTraining:
+    """The folder of a training, and its workers.
+
+    RAISES (ValueError): CRF472 if it holds shards of something else.
+    """
+
+    def __init__(self, shards: Shards, pipe: "CRFPipe", nlp: Language):
+        self.shards, self._pipe = shards, pipe
+        self._manifest = Manifest(shards.path, _head(shards, pipe, nlp))
+        self.pieces = Pieces(shards.path / "corpus")
+        threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else 1
+        self._job = Job(str(shards.path), shards.n, self._manifest.digest, _pickled(pipe), threads)
+        self._open = ExitStack()  # as long as there are workers
+        self._staff: Optional[Staff] = None
+        finalize(self, self._open.close)  # or they would wait for us when the interpreter ends
+
+    # ------------------------------------------------------------------------------------------- what initializes
+
+    def restore(self, pipe: "CRFPipe") -> bool:
+        """Takes up what lies in the folder, if all shards are there. RETURNS (bool): Whether they are."""
+        if "prepared" not in self._manifest.done:
+            return False
+        pipe.from_disk(self.shards.path / FROZEN)
+        pipe.training.going_on = pipe.training.new_features = None
+        announcements.info("%s: %d shards are in %s already", pipe.name, self.shards.n, self.shards.path)
+        return True
+
+    def cut(self, examples: Iterable[Example]) -> Callable[[], Iterator[Example]]:
+        """Writes the texts. RETURNS (Callable): Reads them again."""
+        if "cut" not in self._manifest.done or not self._manifest.tells_files:
+            found = self.pieces.write(examples, self._manifest.done.get("cut"))
+            self._manifest.enter("cut", found)
+            announcements.info("%s: %d texts with %d tokens", self._pipe.name, found["texts"], found["tokens"])
+        return lambda: self.pieces.read(self._pipe.vocab, range(len(self.pieces)))
+
+    def count(self, pipe: "CRFPipe", had_labels: bool) -> bool:
+        """Has features counted, each shard's by a worker, as far as the model is a sum of what its parts say."""
+        if not counts_in_parts(pipe.model):
+            return False
+        found = {task.begin: result for task, result in self._each("count", told=_pickled(pipe))}
+        says_something = any(found[number]["says_something"] for number in found)
+        if not says_something and not had_labels:
+            raise ValueError(Errors.CRF431.format(name=pipe.name))
+        pipe.cfg["left_out"] = sorted({label for number in found for label in found[number]["left_out"]})
+        pipe.training.begin()
+        paths = [self.shards.path / COUNTED.format(number) for number in range(self.shards.n)]
+        parts = (srsly.msgpack_loads(path.read_bytes()) for path in paths)
+        put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, parts)
+        for path in paths:
+            path.unlink()
+        return True
+
+    def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
+        """What every step is about, once all shards are prepared."""
+        if "prepared" not in self._manifest.done:
+            self._prepare(pipe)
+        return ShardedCorpus(pipe, self, self._manifest.done["cut"]["tokens"], self._manifest.done["prepared"])
+
+    def _prepare(self, pipe: "CRFPipe") -> None:
+        announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
+        self.close()  # who counted has all features, and their names, in memory
+        (self.shards.path / FROZEN).mkdir(exist_ok=True)
+        pipe.to_disk(self.shards.path / FROZEN)
+        trees = [Tree(self.shards.n) for _ in SEEDS]
+        signatures = [0] * self.shards.n
+        for task, (signature, marks) in self._each("prepare"):
+            signatures[task.begin] = signature
+            for tree, of_seed in zip(trees, marks):
+                tree.add((0, task.begin), Terms(0.0, 0, of_seed))
+        variables = Variables(pipe.model, [tree.total.gradient for tree in trees])
+        del trees
+        mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
+        for _ in self._each("thin"):
+            pass
+        check = checksum([np.array(signatures, dtype=np.uint64)])
+        self._manifest.enter("prepared", [*variables.layout, self.shards.n, check])
+
+    # -------------------------------------------------------------------------------------------------- workers
+
+    def _each(self, verb: str, told: Any = None) -> Iterator[tuple[Task, Any]]:
+        return self._run([Task(verb, number, number + 1) for number in range(self.shards.n)], told)
+
+    def evaluate(self, weights: Floats) -> Terms:
+        """What all shards say together, at weights that stand for variables (float64[n])."""
+        n, workers = self.shards.n, self.shards.workers
+        bounds = [number * n // workers for number in range(workers + 1)]
+        tasks = [Task("evaluate", *both) for both in pairwise(bounds)]
+        tree = Tree(n)
+        for _, found in self._run(tasks, weights):
+            for node, terms in found:
+                tree.add(tuple(node), Terms(*terms))
+        return tree.total
+
+    def _run(self, tasks: list[Task], told: Any) -> Iterator[tuple[Task, Any]]:
+        if self._staff is None:
+            self._staff = self._open.enter_context(self.shards.staff().staff(partial(ShardWork, self._job)))
+        try:
+            yield from self._staff.run(tasks, told)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Sends the workers home; others come when they are needed."""
+        self._staff = None
+        self._open.close()
+
+    # ---------------------------------------------------------------------------------------------- checkpoints
+
+    def load_checkpoint(self) -> Optional[bytes]:
+        path = self.shards.path / _CHECKPOINT
+        return unseal(_SAVED, path.read_bytes(), str(path)) if path.exists() else None
+
+    def save_checkpoint(self, data: bytes) -> None:
+        """RAISES (ValueError): CRF475 if there is no room for it; the one before stays."""
+        mapped.write_whole(self.shards.path / _CHECKPOINT, seal(_SAVED, data))
+
+
+class ShardedObjective:
+    """The sum of what shards say of a loss, as a function of the variables of a model: see `optimizers.objective.Objective`."""
+
+    def __init__(self, variables: Variables, ask: Callable[[Floats], Terms], signature: tuple):
+        self._variables, self._ask, self.signature = variables, ask, signature
+        self.n_impossible = 0
+
+    @property
+    def copies(self) -> Floats:
+        return self._variables.copies
+
+    @property
+    def frequencies(self) -> Floats:
+        return self._variables.frequencies
+
+    @property
+    def steps(self) -> Any:
+        return self._variables.steps
+
+    def weights(self) -> Floats:
+        return self._variables.read()
+
+    def assign(self, weights: Floats) -> None:
+        self._variables.assign(weights)
+
+    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        value, self.n_impossible, gradient = self._ask(self._variables.spread(weights))
+        return value, self._variables.gathered(gradient)
+
+
+class ShardedCorpus(StepsAbout):
+    """The corpus that the component was initialized with, in shards: see `pipeline.prepared_corpus.InitialCorpus`."""
+
+    kind = "objective"
+    is_initial = True
+
+    def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, signature: list[int]):
+        self._pipe, self._training, self.n_tokens = pipe, training, n_tokens
+        self._knows = pipe.sparse_features
+        _, *ties = mapped.read(training.shards.path / VARIABLES)
+        variables = Variables.known(pipe.model, Ties(*ties))
+        self.objective: Any = ShardedObjective(variables, training.evaluate, tuple(signature))
+        shares = pipe.training.steps_that_share()
+        if shares is not None:
+            self.objective = SharedSteps(self.objective, self.objective.steps, shares)
+        self._saved_at: Optional[int] = None
+
+    @property
+    def fits_pipe(self) -> bool:
+        return self._pipe.sparse_features is self._knows
+
+    def holds(self, examples: list[Example]) -> bool:
+        """RAISES (ValueError): CRF411 if the component has got other labels or features since."""
+        if not self.fits_pipe:
+            raise ValueError(Errors.CRF411.format(name=self._pipe.name))
+        return True
+
+    def before_step(self, optimizer: Any) -> None:
+        """Goes on from the checkpoint, if the optimizer has not begun yet and there is one."""
+        if self._saved_at is not None:
+            return
+        self._saved_at = 0
+        saved = self._training.load_checkpoint()
+        if saved is not None:
+            self._saved_at = optimizer.resume(self.objective, saved, key=self._pipe.name)
+            path = self._training.shards.path
+            announcements.info("%s: goes on at iteration %d of %s", self._pipe.name, self._saved_at, path)
+
+    def after_step(self, optimizer: Any) -> None:
+        """Leaves a checkpoint, if it is time for one."""
+        name = self._pipe.name
+        at, is_over = optimizer.iterations(name), optimizer.stop_reason(name) is not None
+        if at > self._saved_at and (is_over or at >= self._saved_at + self._training.shards.checkpoint_every):
+            self._training.save_checkpoint(optimizer.checkpoint(name))
+            self._saved_at = at
+        if is_over:
+            self._training.close()
+
+
+# ------------------------------------------------------------------------------------------------------- the folder
+
+
+class Manifest:
+    """What the shards in a folder are made of, and how far that has come.
+
+    done (dict): What was found, by the name of what is done.
+    RAISES (ValueError): CRF472 if the folder holds shards of something else.
+    """
+
+    def __init__(self, folder: Path, head: dict[str, Any]):
+        self._path, self._head = folder / _MANIFEST, head
+        self.done: dict[str, Any] = {}
+        self.digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
+        if self._path.exists():
+            self._read(folder)
+        elif folder.exists() and any(folder.iterdir()):
+            raise ValueError(Errors.CRF472.format(path=folder, reason="there are other files in it"))
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob("*.tmp"):
+            left.unlink()
+        self._write()
+
+    @property
+    def tells_files(self) -> bool:
+        """Whether another corpus would be told by its files."""
+        return bool(self._head["files"])
+
+    def enter(self, name: str, found: Any) -> None:
+        self.done[name] = found
+        self._write()
+
+    def _write(self) -> None:
+        said = json.dumps({"of": self._head, "done": self.done}, indent=1)
+        mapped.write_whole(self._path, said.encode("utf8"))
+
+    def _read(self, folder: Path) -> None:
+        try:
+            known = json.loads(self._path.read_bytes())
+            before, self.done = known["of"], dict(known["done"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(Errors.CRF472.format(path=folder, reason=f"{_MANIFEST}: {error}")) from error
+        for key in self._head:
+            if before.get(key) != self._head[key]:
+                reason = f"its shards were made with other {key}: {_difference(before.get(key), self._head[key])}"
+                raise ValueError(Errors.CRF472.format(path=folder, reason=reason))
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Where two values differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
+        return f"{key}: {_difference(before.get(key), now.get(key))}"
+    return f"then {json.dumps(before)[:200]}, now {json.dumps(now)[:200]}"
+
+
+def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
+    """What shards depend on."""
+    config = nlp.config.interpolate()
+    initialize = {**config["initialize"], "components": dict(config["initialize"].get("components", {}))}
+    own = dict(initialize["components"].get(pipe.name, {}))
+    own.pop("shards", None)
+    initialize["components"][pipe.name] = own
+    told = {
+        "versions": {"spacy_crf": __version__, "spacy": spacy.__version__},
+        "n": shards.n,
+        "component": pipe.name,
+        "nlp": config["nlp"],
+        "components": config["components"],
+        "initialize": initialize,
+        "annotating_components": config["training"].get("annotating_components"),
+        "files": {path: _stamp(Path(path)) for path in sorted(_paths(initialize))},
+    }
+    return json.loads(json.dumps(told, default=str))
+
+
+def _paths(value: Any) -> set[str]:
+    """Texts that name files or folders."""
+    if isinstance(value, dict):
+        return {path for of_key in value.values() for path in _paths(of_key)}
+    if isinstance(value, list):
+        return {path for item in value for path in _paths(item)}
+    is_path = isinstance(value, (str, Path)) and str(value) and len(str(value)) < 4096 and Path(value).exists()
+    return {str(value)} if is_path else set()
+
+
+def _stamp(path: Path) -> list[Any]:
+    """Equal as long as the files are the same."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _pickled(pipe: "CRFPipe") -> bytes:
+    """As workers get it. RAISES (ValueError): CRF473 if that can't be done."""
+    try:
+        return pickle.dumps(pipe)
+    except Exception as error:  # whatever functions and extensions raise
+        raise ValueError(Errors.CRF473.format(name=pipe.name, reason=error)) from error

@@ -1,0 +1,159 @@
+"""What a worker does with the shards of a corpus that is trained on."""
+
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import srsly
+from spacy.training import Example
+
+from ..errors import Errors, announcements
+from ..models.counted import counted, counts_all
+from ..models.objective import CorpusObjective
+from ..models.tied import SEEDS
+from ..pipeline.initialization import count
+from . import mapped
+from .cut import Pieces
+from .sums import Terms, Tree
+
+if TYPE_CHECKING:
+    from ..pipeline.crf_pipe import CRFPipe
+
+COUNTED, PREPARED, SHARD = "counted-{:05}", "prepared-{:05}", "shard-{:05}"
+FROZEN, VARIABLES = "frozen", "variables"
+
+
+class Job(NamedTuple):
+    """What all workers are told.
+
+    digest (int): What tells shards of one training from others. pipe (bytes): The component, as it is made of its config.
+    threads (int): Of each worker.
+    """
+
+    folder: str
+    n: int
+    digest: int
+    pipe: bytes
+    threads: int
+
+
+class Task(NamedTuple):
+    """What to do with the shards from one on, up to another."""
+
+    verb: str
+    begin: int
+    end: int
+
+
+class ShardWork:
+    """Does tasks, each by the method of its name."""
+
+    def __init__(self, job: Job):
+        os.environ["SPACY_CRF_THREADS"] = str(job.threads)
+        announcements.setLevel(logging.WARNING)
+        self._job, self._folder = job, Path(job.folder)
+        self._pieces = Pieces(self._folder / "corpus")
+        self._frame: Optional[CorpusObjective] = None  # of the variables, without a corpus
+        self._shards: dict[int, CorpusObjective] = {}
+
+    def __call__(self, task: Task, told: Any = None) -> Any:
+        return getattr(self, task.verb)(task, told)
+
+    # ------------------------------------------------------------------------------------------- what initializes
+
+    def count(self, task: Task, pipe: bytes) -> dict[str, Any]:
+        """Leaves what features a shard has, for those who put that of all shards together."""
+        pipe = _unpickled(pipe)
+        counts_all(pipe.model)
+        says_something = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
+        mapped.write_whole(self._folder / COUNTED.format(task.begin), srsly.msgpack_dumps(counted(pipe.model)))
+        return {"says_something": says_something, "left_out": pipe.cfg["left_out"]}
+
+    def prepare(self, task: Task, told: Any) -> tuple[int, list[Any]]:
+        """Looks the features of a shard up. RETURNS (tuple[int, list]): Its signature, and the marks of its weights."""
+        objective = self._looked_up(task.begin)
+        stored = objective.stored()
+        if stored is not None:
+            mapped.write(self._path(PREPARED, task.begin), [self._job.digest, stored])
+        return objective.signature[-1], [objective.marks((seed, task.begin)) for seed in SEEDS]
+
+    def thin(self, task: Task, told: Any) -> None:
+        """Leaves of a shard what the variables need."""
+        path = self._path(PREPARED, task.begin)
+        if path.exists():
+            objective = CorpusObjective(*self._parts(), []).with_stored(self._read(path))
+            objective.keep(self._stands)
+            mapped.write(self._path(SHARD, task.begin), [self._job.digest, objective.stored()])
+            path.unlink()
+
+    # --------------------------------------------------------------------------------------------------- training
+
+    def evaluate(self, task: Task, weights: Any) -> list[tuple[tuple[int, int], Terms]]:
+        """What shards say of the objective, as far as it can be summed up among them."""
+        tree = Tree(self._job.n)
+        for number in range(task.begin, task.end):
+            if number not in self._shards:
+                self._shards[number] = self._load(number)
+            objective = self._shards[number]
+            value, gradient = objective.evaluate(weights)
+            tree.add((0, number), Terms(value, objective.n_impossible, gradient))
+        return [*tree.left.items()]
+
+    def _load(self, number: int) -> CorpusObjective:
+        """A shard, from its file; what no file can hold is looked up again."""
+        path = self._path(SHARD, number)
+        if path.exists():
+            if self._frame is None:
+                self._frame = CorpusObjective(*self._parts(), [])
+                self._frame.keep(self._stands)
+            return self._frame.with_stored(self._read(path))
+        objective = self._looked_up(number)
+        objective.keep(self._stands)
+        return objective
+
+    # ------------------------------------------------------------------------------------------------------ parts
+
+    def _looked_up(self, number: int) -> CorpusObjective:
+        pipe = self._trained()
+        blocks = pipe.training.blocks(self._examples(pipe, number))
+        return CorpusObjective(pipe.model, pipe.loss, map(pipe.training.data, blocks))
+
+    def _parts(self) -> tuple[Any, Any]:
+        pipe = self._trained()
+        return pipe.model, pipe.loss
+
+    def _trained(self) -> "CRFPipe":
+        """The component with all features, and no weights."""
+        if not hasattr(self, "_pipe"):
+            self._pipe = _unpickled(self._job.pipe).from_disk(self._folder / FROZEN)
+            self._pipe.training.going_on = self._pipe.training.new_features = None
+        return self._pipe
+
+    @property
+    def _stands(self) -> Any:
+        return mapped.read(self._folder / VARIABLES)[0]
+
+    def _examples(self, pipe: "CRFPipe", number: int) -> Iterator[Example]:
+        return self._pieces.read(pipe.vocab, self._pieces.shard(number, self._job.n))
+
+    def _path(self, name: str, number: int) -> Path:
+        return self._folder / name.format(number)
+
+    def _read(self, path: Path) -> Any:
+        """RAISES (ValueError): CRF472 if it is of another training."""
+        digest, stored = mapped.read(path)
+        if digest != self._job.digest:
+            raise ValueError(Errors.CRF472.format(path=path, reason="it is a shard of another training"))
+        return stored
+
+
+def _unpickled(pipe: bytes) -> "CRFPipe":
+    """RAISES (ValueError): CRF473 if what it is made of can't be imported here."""
+    try:
+        return pickle.loads(pipe)
+    except Exception as error:  # whatever importing raises
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(Errors.CRF473.format(name="that is trained", reason=reason)) from error

@@ -1,0 +1,314 @@
+"""Training on shards: the same weights, bit by bit, whoever works on them and whoever dies."""
+
+import json
+import logging
+import os
+import signal
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import spacy
+from spacy.util import registry
+
+from spacy_crf.distributed import cut, mapped, shards
+from spacy_crf.distributed.executors import Processes
+from spacy_crf.distributed.shards import Shards
+from spacy_crf.distributed.sums import Terms, Tree
+from spacy_crf.distributed.work import _unpickled
+from spacy_crf.errors import announcements
+
+from .util import ner_examples, tag_examples
+
+pytestmark = pytest.mark.issue(18)
+EXAMPLES = {"crf_ner": ner_examples, "crf_tagger": tag_examples, "semicrf_ner": ner_examples}
+LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": 4}
+OWLQN = {**LBFGS, "l1": 0.05}
+CG = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "l2": 0.1, "iterations_per_step": 4}
+
+
+class Here:
+    """An executor whose workers are all in this process.
+
+    dies (int): Number of the task, of those that evaluate, whose worker dies once it has done it.
+    """
+
+    def __init__(self, workers, dies=None):
+        self.workers, self._dies = workers, dies
+        self.n_evaluated = 0
+
+    @contextmanager
+    def staff(self, make):
+        self._make, self._works = make, {}
+        yield self
+
+    def run(self, tasks, told=None):
+        for place, task in reversed([*enumerate(tasks)]):  # the last are ready first
+            work = self._works.setdefault(place % self.workers, self._make())
+            found = work(task, told)
+            self.n_evaluated += task.verb == "evaluate"
+            if task.verb == "evaluate" and self.n_evaluated == self._dies:
+                found = self._make()(task, told)
+            yield task, found
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(cut, "_DOCS", 1)
+    monkeypatch.setenv("SPACY_CRF_THREADS", "1")
+    yield
+    announcements.setLevel(logging.INFO)  # workers say less
+
+
+def make(path, optimizer=LBFGS, factory="crf_ner", n=3, read=None, **config):
+    """A pipeline that learns on shards, and its optimizer."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory, config=config)
+    nlp.config["training"]["max_epochs"] = -1
+    nlp.config["training"]["optimizer"] = dict(optimizer)
+    registry.readers("tests.shards.reader", func=lambda: read or (lambda nlp: iter(EXAMPLES[factory](nlp))))
+    block = {"corpus": {"@readers": "tests.shards.reader"}}
+    if path is not None:
+        block["shards"] = {"@misc": "spacy_crf.shards.v1", "n": n, "path": str(path)}
+    nlp.config["initialize"]["components"] = {factory: block}
+    return nlp, registry.resolve({"optimizer": optimizer})["optimizer"]
+
+
+def by(monkeypatch, executor):
+    monkeypatch.setattr(Shards, "staff", lambda self: executor)
+    monkeypatch.setattr(shards, "default_threads", lambda: executor.workers)
+
+
+def trained(nlp, sgd, steps=3, factory="crf_ner"):
+    """The objectives of the steps, and the weights as the optimizer has them."""
+    nlp.initialize(lambda: EXAMPLES[factory](nlp)[:1])
+    losses = [nlp.update(EXAMPLES[factory](nlp)[:1], sgd=sgd)[factory] for _ in range(steps)]
+    return losses, sgd._runs[factory].position.weights
+
+
+# -------------------------------------------------------------------------------------------------- the same weights
+
+
+@pytest.mark.parametrize("factory", EXAMPLES)
+@pytest.mark.parametrize("settings", [LBFGS, OWLQN, CG], ids=["LBFGS", "OWLQN", "CG"])
+def test_the_same_function_as_of_the_whole(factory, settings, tmp_path, monkeypatch):
+    by(monkeypatch, Here(2))
+    nlp, sgd = make(None, settings, factory)
+    losses, weights = trained(nlp, sgd, 1, factory)
+    sharded, sgd = make(tmp_path, settings, factory)
+    found, others = trained(sharded, sgd, 1, factory)
+    assert found == pytest.approx(losses, rel=1e-9)
+    assert others == pytest.approx(weights, rel=1e-6, abs=1e-9)
+    one, other = nlp.get_pipe(factory), sharded.get_pipe(factory)
+    for features, same in zip(one.feature_stores, other.feature_stores):
+        for name, table in features.tables.items():
+            assert table.index.names() == same.tables[name].index.names()
+            assert table.counts.tolist() == same.tables[name].counts.tolist()
+            assert [*map(np.ndarray.tolist, table.fingerprint())] == [
+                *map(np.ndarray.tolist, same.tables[name].fingerprint())
+            ]
+    doc = sharded(EXAMPLES[factory](sharded)[0].predicted.copy())
+    assert [t.ent_type_ or t.tag_ for t in doc] == [
+        t.ent_type_ or t.tag_ for t in nlp(EXAMPLES[factory](nlp)[0].predicted.copy())
+    ]
+
+
+@pytest.mark.parametrize("min_count,possible_states", [(2, False), (2, True), (1, True)])
+def test_features_are_counted_as_in_one_pass(min_count, possible_states, tmp_path, monkeypatch):
+    by(monkeypatch, Here(2))
+    emissions = {"min_count": min_count, "possible_states": possible_states}
+    both = []
+    for path in (None, tmp_path):
+        nlp, _ = make(path, model={"emissions": emissions})
+        nlp.initialize(lambda nlp=nlp: ner_examples(nlp)[:1])
+        both.append(nlp.get_pipe("crf_ner"))
+    one, other = both
+    assert one.sparse_features.states.index.names() == other.sparse_features.states.index.names()
+    assert [*map(np.ndarray.tolist, one.sparse_features.states.fingerprint())] == [
+        *map(np.ndarray.tolist, other.sparse_features.states.fingerprint())
+    ]
+    assert one.model.attrs["met"] == other.model.attrs["met"]
+    assert np.array_equal(one.model.attrs["observed"], other.model.attrs["observed"])
+
+
+def test_weights_are_bitwise_the_same_whoever_works(tmp_path, monkeypatch):
+    found = []
+    for number, executor in enumerate([Here(1), Here(2), Here(4), Here(2, dies=7)]):
+        with monkeypatch.context() as patched:
+            by(patched, executor)
+            found.append(trained(*make(tmp_path / str(number), n=5)))
+    (losses, weights), *others = found
+    assert losses[-1] < losses[0]
+    for more, same in others:
+        assert (more, same.tobytes()) == (losses, weights.tobytes())
+
+
+def test_what_was_stopped_goes_on(tmp_path, monkeypatch):
+    by(monkeypatch, Here(2))
+    _, weights = trained(*make(tmp_path / "whole", n=5), steps=6)
+    folder = tmp_path / "parts"
+    trained(*make(folder, {**LBFGS, "max_iterations": 12}, n=5), steps=3)
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("[sfv]*") if path.name != "shards.json"}
+    assert (folder / "checkpoint").exists() and (folder / "shard-00004") in kept
+    nlp, sgd = make(folder, n=5)
+    trained(nlp, sgd, steps=3)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    run = sgd._runs["crf_ner"]
+    assert run.iteration == 24
+    assert run.signature == nlp.get_pipe("crf_ner").training.corpus.objective.signature
+    assert run.position.weights.tobytes() == weights.tobytes()
+    with pytest.raises(ValueError, match=r"CRF204"):
+        trained(*make(folder, OWLQN, n=5), steps=1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 13])
+def test_sums_do_not_depend_on_who_is_first(n):
+    random = np.random.default_rng(n)
+    values = [random.normal(size=3) * 10.0 ** random.integers(-9, 9) for _ in range(n)]
+
+    def total(bounds, order):
+        tree = Tree(n)
+        parts = []
+        for begin, end in pairwise(bounds):
+            part = Tree(n)
+            for number in range(begin, end):
+                part.add((0, number), Terms(float(values[number][0]), 1, values[number].copy()))
+            parts += part.left.items()
+        for number in order(len(parts)):
+            tree.add(*parts[number])
+        return tree.total
+
+    first = total([0, n], range)
+    assert first.n_impossible == n
+    assert first.gradient == pytest.approx(sum(values))
+    for workers in range(1, n + 1):
+        bounds = [number * n // workers for number in range(workers + 1)]
+        again = total(bounds, random.permutation)
+        assert (again.value, again.gradient.tobytes()) == (first.value, first.gradient.tobytes())
+
+
+class Killing(Processes):
+    """Kills a worker as soon as the first one has evaluated."""
+
+    killed = 0
+
+    @contextmanager
+    def staff(self, make):
+        with super().staff(make) as staff:
+            run = staff.run
+
+            def killing(tasks, told=None):
+                for found in run(tasks, told):
+                    if not self.killed:
+                        self.killed = staff._idle[0]._process.pid
+                        os.kill(self.killed, signal.SIGKILL)
+                    yield found
+
+            staff.run = killing
+            yield staff
+
+
+def test_processes_that_are_killed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        by(patched, Here(1))
+        expected, weights = trained(*make(tmp_path))
+    (tmp_path / "checkpoint").unlink()
+    executor = Killing(2)
+    by(monkeypatch, executor)
+    found, others = trained(*make(tmp_path))
+    assert executor.killed
+    assert (found, others.tobytes()) == (expected, weights.tobytes())
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_shards_of_something_else(tmp_path, monkeypatch):
+    by(monkeypatch, Here(1))
+    trained(*make(tmp_path / "shards"), steps=1)
+    with pytest.raises(ValueError, match=r"CRF472.* other n: then 3, now 4"):
+        trained(*make(tmp_path / "shards", n=4))
+    with pytest.raises(ValueError, match=r"CRF472.*components.*crf_ner.*scheme.*BILUO.*BIO"):
+        trained(*make(tmp_path / "shards", scheme="BIO"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"CRF472.*other files"):
+        trained(*make(tmp_path / "other"))
+    shard = tmp_path / "shards" / "shard-00001"
+    mapped.write(shard, [1, mapped.read(shard)[1]])
+    with pytest.raises(ValueError, match=r"CRF472.*shard-00001.*another training"):
+        trained(*make(tmp_path / "shards"))
+    shard.write_bytes(shard.read_bytes()[:90])
+    with pytest.raises(ValueError, match=r"CRF476.*shard-00001"):
+        trained(*make(tmp_path / "shards"))
+    manifest = tmp_path / "shards" / "shards.json"
+    manifest.write_text("{")
+    with pytest.raises(ValueError, match=r"CRF472.*shards\.json"):
+        trained(*make(tmp_path / "shards"))
+
+
+def test_another_corpus_is_cut_anew(tmp_path, monkeypatch):
+    """What can't be told by its files is told by its texts."""
+    by(monkeypatch, Here(1))
+    trained(*make(tmp_path), steps=1)
+    known = json.loads((tmp_path / "shards.json").read_text())["done"]
+    nlp, sgd = make(tmp_path, read=lambda nlp: iter(ner_examples(nlp)[:-1]))
+    with pytest.raises(ValueError, match=r"CRF472.*texts"):
+        trained(nlp, sgd)
+    assert json.loads((tmp_path / "shards.json").read_text())["done"] == known
+
+
+@pytest.mark.parametrize(
+    "optimizer,config,reason",
+    [
+        ({"@optimizers": "Adam.v1"}, {}, "gradients of batches"),
+        (
+            {"@optimizers": "spacy_crf.PassiveAggressive.v1"},
+            {"loss": {"@losses": "spacy_crf.MaxMargin.v1"}},
+            "sequence",
+        ),
+    ],
+)
+def test_what_no_shards_are_made_for(optimizer, config, reason, tmp_path):
+    nlp, sgd = make(tmp_path, optimizer, **config)
+    with pytest.raises(ValueError, match=f"CRF474.*{reason}"):
+        trained(nlp, sgd)
+    assert not any(tmp_path.iterdir())
+
+
+def test_no_room(tmp_path, monkeypatch):
+    by(monkeypatch, Here(1))
+    write = mapped.np.ascontiguousarray
+    monkeypatch.setattr(
+        mapped.np, "ascontiguousarray", lambda array: _full() if array.dtype.kind == "f" else write(array)
+    )
+    with pytest.raises(ValueError, match=r"CRF475.*No space left"):
+        trained(*make(tmp_path))
+    assert not [*tmp_path.glob("*.tmp")]
+    monkeypatch.undo()
+    by(monkeypatch, Here(1))
+    monkeypatch.setattr(cut, "_DOCS", 1)
+    losses, _ = trained(*make(tmp_path))
+    assert losses[-1] < losses[0]
+
+
+def _full():
+    raise OSError(28, "No space left on device")
+
+
+def test_what_workers_cannot_import(tmp_path, monkeypatch):
+    by(monkeypatch, Here(1))
+    nlp, sgd = make(tmp_path)
+    nlp.get_pipe("crf_ner").scorer = lambda examples: {}
+    with pytest.raises(ValueError, match=r"CRF473"):
+        trained(nlp, sgd)
+    with pytest.raises(ValueError, match=r"CRF473.*nobody_has_this"):
+        _unpickled(b"cnobody_has_this\nthing\n.")
+
+
+def test_settings():
+    for settings, name in (({"n": 0}, "n"), ({"executor": "dask"}, "executor"), ({"address": "auto"}, "address")):
+        with pytest.raises(ValueError, match=f"CRF020.*{name}"):
+            Shards(**settings)
+    assert Shards(n=2, workers=9).workers == 2
