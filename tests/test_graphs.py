@@ -6,6 +6,7 @@ from numba import config
 from scipy.stats import chi2
 
 from spacy_crf import arrays
+from spacy_crf.inference import belief_propagation
 from spacy_crf.inference.belief_propagation import BeliefPropagation
 from spacy_crf.inference.gibbs import Gibbs
 from spacy_crf.inference.graph import TiedChains
@@ -406,6 +407,31 @@ def test_messages_that_do_not_settle_are_counted():
     none = BeliefPropagation(iterations=0)
     np.testing.assert_allclose(TiedChains(none).marginals(scores), LinearChain().marginals(scores.chains))
     assert none.n_unsettled == 0
+
+
+@pytest.mark.issue(17)
+def test_chains_that_are_told_nothing_new_are_not_asked_again(monkeypatch):
+    """A cycle that takes long to settle, and many others that don't: where all were asked each time, it took 10 iterations."""
+    rng, asked = np.random.default_rng(17), []
+    pairs = [(0, 2), (3, 4), (1, 5), *((t, t + 2) for t in range(4, 98, 2))]
+    scores = random_graph([2] * 50, 2, pairs, rng, features=2)
+    kind = np.append(np.zeros(3), np.ones(47)).astype(np.int32)
+    ties = scores.ties._replace(kind=kind, rows=np.array([[0], [1]], dtype=np.int32))
+    scores = scores._replace(
+        tables=np.array([4.0 * np.eye(2), 0.02 * np.eye(2)]),
+        transitions=4.0 * np.eye(2),
+        label_of=np.arange(2),
+        ties=ties,
+    )
+    marginals = belief_propagation._marginals
+    monkeypatch.setattr(
+        belief_propagation, "_marginals", lambda chains: asked.append(len(chains.emissions)) or marginals(chains)
+    )
+    inference = BeliefPropagation(iterations=5)
+    found = TiedChains(inference).marginals(scores)
+    assert inference.n_unsettled == 0
+    assert len(asked) > 5 and sum(asked) < 400
+    np.testing.assert_allclose(found, TiedChains(PRECISE).marginals(scores), atol=1e-4)
 
 
 @pytest.mark.issue(17)

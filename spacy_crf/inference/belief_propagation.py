@@ -1,7 +1,9 @@
 """Belief propagation by sweeps over chains (Sutton & McCallum 2004): exact inside each chain, messages along the ties.
 
 Repeated until the messages stay: forward–backward on the chains, whose tied tokens have the messages as further emissions; then
-messages along all ties, given what the chains say. Where ties and chains have no cycle the answers are exact; elsewhere
+messages along their ties, given what they say. After the first time only chains are asked that have been told something new,
+which soon are few (residual scheduling: Elidan, McGraw & Koller 2006). Where ties and chains have no cycle the answers are exact;
+elsewhere
 
     log Z = sum over chains of log Z(with messages) + sum over ties of share · log z(tie)
 
@@ -24,32 +26,39 @@ from .structure import States
 from .ties import Problem
 
 _STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
-_SWEEPS = 10  # along the ties between two passes over the chains, at most: they cost little
+_SWEEPS = 10  # along the ties between two passes over chains, at most: they cost little
+_LEAST = 0.1  # of an iteration that a pass counts, however few chains it is over
 
 
 class _Places(NamedTuple):
     """The tied tokens of a problem."""
 
     tokens: NDArray[np.int64]  # [V]
+    sequences: NDArray[np.int64]  # [V] where they are
     ends: NDArray[np.int64]  # [2, E] of the ties
+    receivers: NDArray[np.int64]  # [E, 2] the sequences of these
     labels: Floats  # [S, L] 1 where a state has a label
+    order: NDArray[np.int64]  # [2 E] ends by their places
+    starts: NDArray[np.int64]  # [V] of the places there
 
     @classmethod
     def of(cls, problem: Problem) -> "_Places":
         tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)
+        ends = ends.reshape(2, -1)
+        sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
         labels = (problem.label_of[:, np.newaxis] == np.arange(problem.n_labels)).astype(np.float64)
-        return cls(tokens, ends.reshape(2, -1), labels)
+        order = np.argsort(ends.T.ravel(), kind="stable")
+        starts = np.searchsorted(ends.T.ravel()[order], np.arange(len(tokens)))
+        return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T), labels, order, starts)
 
 
 class _Messages(NamedTuple):
     """What passes along ties, and by what it is made."""
 
     places: _Places
-    kind: NDArray[np.int64]  # [E] the table that each tie has here
+    sent: kernels.Sent  # whose tables are over their shares
     kind_of: NDArray[np.int64]  # [K'] of these tables, which of the problem's each is
-    exponentials: Floats  # [K', L, L] exp of the tables, over their shares, each less its maximum
-    shift: Floats  # [K'] the maxima
-    shares: Floats  # [E]
+    shift: Floats  # [K'] their maxima
     told: Floats  # [E, 2, L]
 
     @classmethod
@@ -62,28 +71,28 @@ class _Messages(NamedTuple):
             tables = problem.tables[problem.kind] / shares[:, np.newaxis, np.newaxis]
         shift = tables.max(axis=(1, 2), initial=-np.inf)
         exponentials = np.exp(tables - shift[:, np.newaxis, np.newaxis])
-        told = np.zeros((len(shares), 2, problem.n_labels))
-        return cls(_Places.of(problem), kind, kind_of, exponentials, shift, shares, told)
+        places, told = _Places.of(problem), np.zeros((len(shares), 2, problem.n_labels))
+        return cls(places, kernels.Sent(places.ends, kind, exponentials, shares), kind_of, shift, told)
 
     def emissions(self, problem: Problem) -> Floats:
         """Those of the chains with all messages (float64[T, S])."""
-        emissions, into = problem.chains.emissions.copy(), self.arrived()
-        emissions[self.places.tokens] += into[:, problem.label_of]
+        emissions = problem.chains.emissions.copy()
+        emissions[self.places.tokens] += self.arrived()[:, problem.label_of]
         return emissions
 
     def arrived(self) -> Floats:
         """All messages in each place: float64[V, L]."""
-        into = np.zeros((len(self.places.tokens), self.told.shape[2]))
-        for side in range(2):
-            np.add.at(into, self.places.ends[side], self.shares[:, np.newaxis] * self.told[:, side])
-        return into
+        if not len(self.places.order):
+            return np.zeros((0, self.told.shape[2]))
+        counted = (self.sent.shares[:, np.newaxis, np.newaxis] * self.told).reshape(-1, self.told.shape[2])
+        return np.add.reduceat(counted[self.places.order], self.places.starts, axis=0)
 
 
 class BeliefPropagation(Inference):
     """See above. Shares (Wainwright, Jaakkola & Willsky 2005) make the sum an upper bound: each tie counts as often as it is in a
     random forest that has all chains.
 
-    iterations (int): Passes over the chains, at most. 0 for the chains alone.
+    iterations (int): Passes over the chains, at most: over some of them is a part of one. 0 for the chains alone.
     damping (float): From 0 to below 1: how much of its old value a message keeps. Half of it at least for messages that have not
         settled after half of the iterations.
     tolerance (float): Messages stay where none moves by more than this.
@@ -123,18 +132,18 @@ class BeliefPropagation(Inference):
         else:  # of some chains they were not asked for
             marginals = LinearChain().marginals(chains)
         beliefs = _logs(marginals[messages.places.tokens] @ messages.places.labels)
-        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(messages.exponentials.shape)
+        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(messages.sent.tables.shape)
         kernels.weigh(
             beliefs,
             messages.places.ends,
-            messages.kind,
-            messages.exponentials,
+            messages.sent.kind,
+            messages.sent.tables,
             messages.told,
             weights[problem.of_ties],
             of_ties,
             d_tables,
         )
-        of_ties = shares * (of_ties + messages.shift[messages.kind])
+        of_ties = shares * (of_ties + messages.shift[messages.sent.kind])
         sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
         of_kinds = np.zeros(problem.tables.shape)
         np.add.at(of_kinds, messages.kind_of, d_tables)
@@ -174,46 +183,38 @@ class BeliefPropagation(Inference):
 
         shares (float64[E]): How much of each tie counts.
         """
-        messages = _Messages.none(problem, shares)
-        moves, moved = np.ones(len(problem.firsts), dtype=bool), np.zeros((len(shares), 2))
-        with_ties = np.diff(problem.bounds) > 0
-        moves &= with_ties
-        for number in range(self.iterations):
-            damping = self.damping if 2 * number < self.iterations else max(self.damping, _STUBBORN)
-            beliefs = self._beliefs(problem, messages, moves)
-            kernels.sweep(
-                beliefs,
-                messages.places.ends,
-                messages.kind,
-                messages.exponentials,
-                shares,
-                problem.bounds,
-                np.flatnonzero(moves),
-                damping,
-                _SWEEPS,
-                self.tolerance,
-                messages.told,
-                moved,
-            )
-            most = np.zeros(len(moves))
-            most[with_ties] = np.maximum.reduceat(moved.max(axis=1), problem.bounds[:-1][with_ties])
-            moves &= most > self.tolerance
-            if not moves.any():
+        messages, component = _Messages.none(problem, shares), problem.component
+        lengths, of_ties = np.diff(problem.chains.starts), problem.of_ties
+        n_tokens = problem.by_component(lengths)
+        heard, beliefs = np.zeros(messages.told.shape), np.zeros((len(messages.places.tokens), problem.n_labels))
+        spent, has_news = np.zeros(len(n_tokens)), np.isin(component, of_ties)
+        while True:
+            asked = has_news & (spent < self.iterations * n_tokens)[component]
+            if not asked.any():
                 break
-        self.n_asked += len(moves)
-        self.n_unsettled += int(moves.sum()) if self.iterations else 0
+            damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _STUBBORN))
+            spent += np.maximum(problem.by_component(lengths * asked), _LEAST * n_tokens)
+            self._ask(problem, messages, asked, beliefs)
+            hears = asked[messages.places.receivers]
+            heard[hears] = messages.told[hears]
+            some = np.flatnonzero(hears.any(axis=1))
+            bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
+            kernels.sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.told)
+            has_news[:] = False
+            has_news[messages.places.receivers[abs(messages.told - heard).max(axis=2) > self.tolerance]] = True
+        self.n_asked += len(n_tokens)
+        self.n_unsettled += len(np.unique(component[has_news])) if self.iterations else 0
         return messages
 
-    def _beliefs(self, problem: Problem, messages: _Messages, moves: NDArray[np.bool_]) -> Floats:
-        """Logarithms of what each place of some components (bool[C]) believes: float64[V, L], 0 in the others."""
-        chains, tokens = problem.sequences(moves)
-        emissions = messages.emissions(problem)
-        if len(tokens) < len(emissions):
-            marginals = np.zeros(emissions.shape)
-            marginals[tokens] = _marginals(chains._replace(emissions=emissions[tokens]))
-        else:
-            marginals = _marginals(chains._replace(emissions=emissions))
-        return _logs(marginals[messages.places.tokens] @ messages.places.labels)
+    def _ask(self, problem: Problem, messages: _Messages, asked: NDArray[np.bool_], beliefs: Floats) -> None:
+        """Sets the logarithms of what each place believes (float64[V, L]) in some sequences (bool[B])."""
+        places, into = messages.places, messages.arrived()
+        chains, tokens = problem.some(asked)
+        there = np.flatnonzero(asked[places.sequences])
+        rows = np.searchsorted(tokens, places.tokens[there])
+        emissions = chains.emissions.copy()
+        emissions[rows] += into[there][:, problem.label_of]
+        beliefs[there] = _logs(_marginals(chains._replace(emissions=emissions))[rows] @ places.labels)
 
 
 def _marginals(chains: ChainScores) -> Floats:

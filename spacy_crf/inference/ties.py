@@ -99,11 +99,11 @@ class Problem(NamedTuple):
         """Sums of numbers of sequences: float64[C]."""
         return np.bincount(self.component, of_sequences, minlength=len(self.firsts))
 
-    def sequences(self, components: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
-        """The chains of some components (bool[C]), and their tokens."""
-        if components.all():
+    def some(self, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
+        """Some of the chains (bool[B]), and their tokens."""
+        if sequences.all():
             return self.chains, np.arange(len(self.chains.emissions))
-        return _some(self.chains, components[self.component])
+        return _some(self.chains, sequences)
 
     def only(self, c: int) -> "tuple[Problem, NDArray[np.int64]]":
         """A single component, and its tokens."""

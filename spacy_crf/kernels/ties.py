@@ -4,11 +4,24 @@ L labels, E ties, V tied tokens (places), C components: sets of sequences that t
 of its ends, in logarithms; row 0 is the one into its source.
 """
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Floats
 from . import helper, kernel
 
 LEAST = 1e-300  # of a probability whose logarithm is taken
+
+
+class Sent(NamedTuple):
+    """Ties, by which messages are sent."""
+
+    ends: NDArray[np.int64]  # [2, E] places
+    kind: NDArray[np.int64]  # [E]
+    tables: Floats  # [K, L, L] exp of the scores, of each kind less the largest
+    shares: Floats  # [E] by which power a message counts
 
 
 @kernel
@@ -118,45 +131,38 @@ def _send(beliefs, tables, kind, turned, u, v, back, forth, share, damping, cavi
 
 
 @kernel
-def sweep(beliefs, ends, kind, tables, shares, bounds, asked, damping, sweeps, tolerance, messages, moved):
-    """Sends messages along the ties of some components, forth and back until they stay, while the chains say the same.
+def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
+    """Sends messages along some ties, forth and back until they stay, while the chains say the same.
 
     m[u>v](j) = log sum_i exp(b[u](i) - m[v>u](i) + table[i, j])
 
+    ties (Sent): All of them.
+    some (int64[M]): Which, by their components, and then in order.
+    bounds (int64[C + 1]): Which of these each component has, damping (float64[C]): How much of its value a message keeps there.
     beliefs (float64[V, L]): Logarithms of what each place believes, all messages in it; follows these.
-    ends (int64[2, E]): Places, sorted by component, then by source.
-    kind (int64[E]), tables (float64[K, L, L]): exp of the scores, of each kind less the largest.
-    shares (float64[E]): By which power a message counts.
-    bounds (int64[C + 1]): The ties of each component. asked (int64[N]): Which components.
-    messages (float64[E, 2, L]), moved (float64[E, 2]): How far each moved in all.
+    messages (float64[E, 2, L])
     """
-    size = beliefs.shape[1]
-    cavity, message, before = np.empty(size), np.empty(size), np.empty((1, 1))
-    for c in asked:
-        first, last = bounds[c], bounds[c + 1]
-        before = messages[first:last].copy().reshape(last - first, 2 * size)
-        for _ in range(sweeps):
+    ends, kind, tables, shares = ties
+    cavity, message = np.empty(beliefs.shape[1]), np.empty(beliefs.shape[1])
+    for c in range(len(bounds) - 1):
+        for _ in range(sweeps if bounds[c] < bounds[c + 1] else 0):
             largest = 0.0
-            for e in range(first, last):
+            for n in range(bounds[c], bounds[c + 1]):
+                e = some[n]
                 u, v, into = ends[0, e], ends[1, e], messages[e]
                 step = _send(
-                    beliefs, tables, kind[e], False, u, v, into[0], into[1], shares[e], damping, cavity, message
+                    beliefs, tables, kind[e], False, u, v, into[0], into[1], shares[e], damping[c], cavity, message
                 )
                 largest = max(largest, step)
-            for e in range(last - 1, first - 1, -1):
+            for n in range(bounds[c + 1] - 1, bounds[c] - 1, -1):
+                e = some[n]
                 u, v, into = ends[0, e], ends[1, e], messages[e]
                 step = _send(
-                    beliefs, tables, kind[e], True, v, u, into[1], into[0], shares[e], damping, cavity, message
+                    beliefs, tables, kind[e], True, v, u, into[1], into[0], shares[e], damping[c], cavity, message
                 )
                 largest = max(largest, step)
             if largest < tolerance:
                 break
-        for e in range(first, last):
-            for side in range(2):
-                moved[e, side] = 0.0
-                for j in range(size):
-                    step = abs(messages[e, side, j] - before[e - first, side * size + j])
-                    moved[e, side] = max(moved[e, side], step)
 
 
 @kernel
