@@ -1,5 +1,6 @@
 """The dual of max-margin training against its definition: every labelling of each sequence, one after the other."""
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -94,13 +95,22 @@ def read_sequences(pipe, examples, costs):
     return sequences
 
 
-def make_corpus(component, **settings):
+def make_corpus(component):
     """Some of the sentences, short enough for all of their labellings."""
+    return *_make_pipe(component), read_corpus(component)
+
+
+@cache
+def read_corpus(component):
+    """Do not change."""
+    _, pipe, examples = _make_pipe(component)
+    return read_sequences(pipe, examples, pipe.loss.costs(len(pipe.tags())))
+
+
+def _make_pipe(component):
     loss = MaxMargin(cost={"PER": {"O": 2.0}}, label_weights={"LOC": 1.5})
-    nlp, pipe, examples = make_pipe(loss, component, weights=WEIGHTS, **settings)
-    examples = examples[1:]
-    costs = pipe.loss.costs(len(pipe.tags()))
-    return nlp, pipe, examples, read_sequences(pipe, examples, costs)
+    nlp, pipe, examples = make_pipe(loss, component, weights=WEIGHTS)
+    return nlp, pipe, examples[1:]
 
 
 def primal_at(sequences, weights):

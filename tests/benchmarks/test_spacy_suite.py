@@ -8,13 +8,18 @@ import pytest
 from .spacy_suite import EMISSIONS, REASONS, SUITE, run
 
 
+@pytest.fixture(scope="module")
+def process():
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        yield process
+
+
 @pytest.mark.parametrize("emissions", EMISSIONS)
-def test_the_component_is_in_place_of_ner(emissions):
+def test_the_component_is_in_place_of_ner(process, emissions):
     passing = "pipeline/test_pipe_methods.py::test_pipe_label_data_exports_labels[ner]"
     untouched = "pipeline/test_pipe_methods.py::test_pipe_label_data_exports_labels[tagger]"
     failing = "parser/test_ner.py::test_accept_blocked_token"
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        outcomes = process.submit(run, emissions, [passing, untouched, failing]).result()
+    outcomes = process.submit(run, emissions, [passing, untouched, failing]).result()
     assert outcomes.passed == {passing, untouched}
     assert outcomes.made == {passing, failing}
     assert outcomes.failed.keys() == {failing} and "moves" in outcomes.failed[failing]
