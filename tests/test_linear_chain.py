@@ -207,7 +207,26 @@ def test_both_domains_agree(scores, monkeypatch):
 
 
 def refuse_everything(scale):
-    return lambda *args: scale(*args)._replace(spread=np.full(args[0].n_tokens, np.inf))
+    def refuse(*args):
+        scaled = scale(*args)
+        return scaled._replace(spread=np.full(len(scaled.spread), np.inf))
+
+    return refuse
+
+
+@pytest.mark.issue(19)
+def test_parts_of_a_chunk_add_up(monkeypatch):
+    """What goes through the cache part by part is what all of it is at once, sequences in log space and empty ones too."""
+    lengths = [5, 0, 9, 1, 7, 0, 3, 12, 2]
+    scores = scheme_scores(lengths, 5, spread=2.0)
+    scores.emissions[14] *= 1000.0
+    weights = np.linspace(0.5, 2.0, len(lengths))
+    log_z, expected = chain.expectations(scores, weights=weights)
+    monkeypatch.setattr(scaling, "_LEAST", 8)
+    monkeypatch.setattr(scaling, "_CACHED", 8)
+    in_parts, found = chain.expectations(scores, weights=weights)
+    np.testing.assert_array_equal(in_parts, log_z)
+    assert_scores_close(found, expected)
 
 
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):

@@ -43,13 +43,17 @@ class LinearChain(Structure[ChainScores]):
         d_transitions = out.transitions.reshape(work.transitions.shape)
         d_transitions[:] = layout.restore(d_block, d_arcs)
         for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
-            from . import pieces  # for few
-
             if b not in kept.logs:  # the pass backward gave up first
                 kept.logs[b] = _log_forward(work, b, kept.log_z)
-            pieces.backward(kept.logs[b], kept.log_z, weights, out)
-            out.first[:] += out.emissions[work.starts[b]]
-            out.last[:] += out.emissions[work.starts[b + 1] - 1]
+            _log_backward(work, b, kept.logs[b], kept.log_z, weights, out)
+
+    def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
+        if work.per_position:
+            return super().expect(work, weights, out)
+        log_z, (out.first[:], out.last[:]), [out.transitions[:]] = scaling.expect(work, weights, out.emissions)
+        for b in np.flatnonzero(np.isnan(log_z)).tolist():
+            _log_backward(work, b, _log_forward(work, b, log_z), log_z, weights, out)
+        return log_z
 
     def best(self, work: ChainWork) -> Path:
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
@@ -161,3 +165,11 @@ def _log_forward(work: ChainWork, b: int, log_z: Floats) -> "LogPass":
     from . import pieces
 
     return pieces.forward(work, work.chunk(b, b + 1), log_z)
+
+
+def _log_backward(work: ChainWork, b: int, done: "LogPass", log_z: Floats, weights: Floats, out: ChainScores) -> None:
+    from . import pieces
+
+    pieces.backward(done, log_z, weights, out)
+    out.first[:] += out.emissions[work.starts[b]]
+    out.last[:] += out.emissions[work.starts[b + 1] - 1]

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..kernels import linear_chain as kernels
 from ..kernels.checks import equal
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # is faster than the whole matrix from about this share of its entries on.
 ARC_COST = 8
 WORTH_IT = 2 / 3
+# Scores of a part of a chunk, half a megabyte: caches hold them, and calling kernels takes no time beside them.
+_CACHED, _LEAST = 1 << 16, 128
 
 
 class ChainWork(Work[ChainScores]):
@@ -109,10 +112,11 @@ class Layout(kernels.Layout):
         size = len(self.order)
         if self.is_whole:
             return np.ascontiguousarray(block[:, :size, :size])
-        matrices = np.zeros((1, _padded(size), _padded(size)))
-        matrices[self.block] = block
-        matrices[0, self.source, self.target] = arcs
-        return matrices[:, self.number[:, np.newaxis], self.number]
+        rows, columns = self.order[self.offset : self.offset + self.shape[0]], self.order[: self.shape[1]]
+        matrices = np.zeros((1, size, size))
+        matrices[0, rows[:, np.newaxis], columns] = block[0, : len(rows), : len(columns)]
+        matrices[0, self.order[self.source], self.order[self.target]] = arcs
+        return matrices
 
 
 def _find_layout(transitions: Floats) -> Layout:
@@ -286,16 +290,16 @@ class Pass(NamedTuple):
     log_z: Floats  # [B] NaN where log space has to be asked
 
 
-def _scale(work: ChainWork) -> kernels.Potentials:
-    exponentials, starts = work.exponentials, work.starts
-    emissions = np.empty((work.n_tokens, len(exponentials.first)))
-    shift, spread = np.empty(work.n_tokens), np.empty(work.n_tokens)
+def _scale(
+    exponentials: Exponentials, scores: Floats, starts: NDArray[np.int64], emissions: Floats
+) -> kernels.Potentials:
+    """Of these scores (float64[n, S]); emissions (float64[n, P]) become a part of it."""
+    shift, spread = np.empty((2, len(scores)))
+    shift[:], spread[:] = exponentials.shift, exponentials.spread
+    shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
-    kernels.scale(work.emissions, layout.order[: 0 if layout.is_whole else None], emissions, shift, spread)
+    kernels.scale(scores, layout.order[: 0 if layout.is_whole else None], emissions, shift, spread)
     np.exp(emissions, out=emissions)
-    arriving = np.empty(work.n_tokens)
-    arriving[:] = exponentials.shift
-    arriving[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     return kernels.Potentials(
         emissions,
         exponentials.block,
@@ -303,16 +307,18 @@ def _scale(work: ChainWork) -> kernels.Potentials:
         exponentials.arcs,
         exponentials.first,
         exponentials.last,
-        shift + arriving,
-        spread + exponentials.spread,
+        shift,
+        spread,
         starts,
     )
 
 
 def forward(work: ChainWork) -> Pass:
-    scaled = _scale(work)
+    exponentials = work.exponentials
+    room = np.empty((work.n_tokens, len(exponentials.first)))
+    scaled = _scale(exponentials, work.emissions, work.starts, room)
     found = Pass(scaled, np.empty_like(scaled.emissions), np.empty(work.n_sequences))
-    kernels.forward(scaled, work.exponentials.layout, found.alpha, found.log_z)
+    kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
     return found
 
 
@@ -325,3 +331,32 @@ def backward(work: ChainWork, before: Pass, weights: Floats, d_emissions: Floats
     d_ends, layout = np.zeros((2, work.n_states)), work.exponentials.layout
     kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
     return d_ends
+
+
+class Expected(NamedTuple):
+    log_z: Floats  # [B] NaN where log space has to be asked
+    ends: Floats  # [2, S] derivatives of firsts and lasts
+    transitions: Floats  # [1, S, S] and of transitions
+
+
+def expect(work: ChainWork, weights: Floats, d_emissions: Floats) -> Expected:
+    """Both passes, part by part, so that what one leaves for the other stays in the cache. All tokens have the same transitions.
+
+    d_emissions (float64[n, S]): Receives the derivatives of emissions.
+    """
+    exponentials, scores, starts = work.exponentials, work.emissions, work.starts
+    layout, width = exponentials.layout, len(exponentials.first)
+    log_z, ends = np.empty(work.n_sequences), np.zeros((2, work.n_states))
+    d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
+    parts = work.chunks(max(_LEAST, _CACHED // width))
+    room = np.empty((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
+    for sequences, tokens in parts:
+        scaled, alpha = room[:, : tokens.stop - tokens.start]
+        starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
+        potentials, of_part = _scale(exponentials, scores[tokens], starts_here, scaled), log_z[sequences]
+        kernels.forward(potentials, layout, alpha, of_part)
+        kernels.expectations(potentials, layout, weights[sequences], alpha, of_part, d_emissions[tokens], *ends)
+        kernels.transition_expectations(potentials, layout, alpha, d_block, d_arcs)
+    d_block *= exponentials.block
+    d_arcs *= exponentials.arcs
+    return Expected(log_z, ends, layout.restore(d_block, d_arcs))

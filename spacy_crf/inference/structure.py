@@ -233,6 +233,12 @@ class Structure(Generic[Scores]):
         """Sets `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b] with respect to every score of a chunk."""
         raise NotImplementedError
 
+    def expect(self, work: Work[Scores], weights: Floats, out: Scores) -> Floats:
+        """`forward` and `backward` of a chunk. RETURNS (float64[B]): Log partitions."""
+        log_z, kept = self.forward(work)
+        self.backward(work, kept, weights, out)
+        return log_z
+
     def best(self, work: Work[Scores]) -> Path:
         """Best path of each sequence of a chunk. (Among equals, if it says nothing else, the one whose last state is lower, then
         the state before it, and so on.)"""
@@ -389,14 +395,12 @@ class Structure(Generic[Scores]):
         weights = work.check_weights(weights)
         log_z, total = np.empty(work.n_sequences), arrays.zeros(work.scores)
         if work.n_tokens <= work.most_tokens(self.chunk_tokens):
-            log_z, kept = self.forward(work)
-            self.backward(work, kept, weights, total)
+            log_z[:] = self.expect(work, weights, total)
             return log_z, self.narrow(work, total)
 
         def expect_chunk(chunk: Chunk) -> Scores:
             part, of_chunk = work.cut(chunk), arrays.part_of(total, chunk.tokens)
-            log_z[chunk.sequences], kept = self.forward(part)
-            self.backward(part, kept, weights[chunk.sequences], of_chunk)
+            log_z[chunk.sequences] = self.expect(part, weights[chunk.sequences], of_chunk)
             return of_chunk
 
         for of_chunk in self._in_chunks(work, expect_chunk):

@@ -96,8 +96,8 @@ def scale(emissions, order, scaled, shift, spread):
     emissions (float64[n, S]): Scores.
     order (int64[S]): Which state comes as number k; empty if they stay as they are.
     scaled (float64[n, P]): Receives the scores less the maximum of their row; the added columns get -inf.
-    shift (float64[n]): Receives the maxima, 0 for rows without any finite score.
-    spread (float64[n]): Receives the distance between the largest and the smallest finite score of each row.
+    shift (float64[n]): The maxima are added to it, 0 for rows without any finite score.
+    spread (float64[n]): The distance between the largest and the smallest finite score of each row is added to it.
     """
     for t in range(emissions.shape[0]):
         largest = -np.inf
@@ -108,8 +108,8 @@ def scale(emissions, order, scaled, shift, spread):
             smallest = min(smallest, score if score > -np.inf else np.inf)  # without a branch: three times faster
         if largest == -np.inf:
             largest = smallest = 0.0
-        shift[t] = largest
-        spread[t] = largest - smallest
+        shift[t] += largest
+        spread[t] += largest - smallest
         if len(order) > 0:
             for k in range(len(order)):
                 scaled[t, k] = emissions[t, order[k]] - largest
@@ -537,11 +537,11 @@ def path_expectations(states, weights, out):
 def only_path(clamp, states):
     """Whether a clamp (bool[n, S]) allows exactly one state everywhere; states (int32[n]) receives them."""
     for t in range(clamp.shape[0]):
-        allowed = 0
-        for j in range(clamp.shape[1]):
-            if clamp[t, j]:
-                allowed += 1
-                states[t] = j
+        allowed = state = 0
+        for j in range(clamp.shape[1]):  # without a branch: four times faster
+            allowed += clamp[t, j]
+            state += j * clamp[t, j]
         if allowed != 1:
             return False
+        states[t] = state
     return True
