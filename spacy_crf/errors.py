@@ -582,6 +582,7 @@ class Errors(metaclass=_Coded):
     CRF731 = "Only options of this command, and overrides of the config such as --paths.train, can be given: {reason}"
     CRF732 = "The Python file {path} (--code) can't be run: {reason}."
     CRF733 = "A text, a name or a file is no Unicode: {reason}. Give it in UTF-8."
+    CRF735 = "The config has no component{named} of spacy_crf to train on shards. Components there: {components}."
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
     CRF721 = (
         "Tuning needs one component that scores sparse features: name it with --component. Components of the config: "

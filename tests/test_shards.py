@@ -1,17 +1,20 @@
 """Training on shards: the same weights, bit by bit, whoever works on them and whoever dies."""
 
 import json
-import logging
 import os
 import signal
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import spacy
+from spacy.tokens import DocBin
 from spacy.util import registry
+from typer.testing import CliRunner
 
+from spacy_crf.cli import app
 from spacy_crf.distributed import cut, mapped, shards
 from spacy_crf.distributed.executors import Processes
 from spacy_crf.distributed.shards import Shards
@@ -22,6 +25,7 @@ from spacy_crf.errors import announcements
 from .util import ner_examples, tag_examples
 
 pytestmark = pytest.mark.issue(18)
+ROOT = Path(__file__).parents[1]
 EXAMPLES = {"crf_ner": ner_examples, "crf_tagger": tag_examples, "semicrf_ner": ner_examples}
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": 4}
 OWLQN = {**LBFGS, "l1": 0.05}
@@ -57,8 +61,7 @@ class Here:
 def small_pieces(monkeypatch):
     monkeypatch.setattr(cut, "_DOCS", 1)
     monkeypatch.setenv("SPACY_CRF_THREADS", "1")
-    yield
-    announcements.setLevel(logging.INFO)  # workers say less
+    monkeypatch.setattr(announcements, "setLevel", lambda level: None)  # workers say less
 
 
 def make(path, optimizer=LBFGS, factory="crf_ner", n=3, read=None, **config):
@@ -219,6 +222,34 @@ def test_processes_that_are_killed(tmp_path, monkeypatch):
     found, others = trained(*make(tmp_path))
     assert executor.killed
     assert (found, others.tobytes()) == (expected, weights.tobytes())
+
+
+def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, caplog):
+    by(monkeypatch, Here(2))
+    nlp = spacy.blank("en")
+    DocBin(docs=[example.reference for example in ner_examples(nlp)]).to_disk(tmp_path / "texts.spacy")
+    paths = [f"--paths.{part}={tmp_path / 'texts.spacy'}" for part in ("train", "dev")]
+    command = ["train", str(ROOT / "configs" / "crf_ner.cfg"), "-n", "3", "-o", str(tmp_path / "out"), *paths]
+    for n_iterations in (5, 9):
+        options = [
+            "--training.optimizer.max_iterations",
+            str(n_iterations),
+            "--training.optimizer.iterations_per_step",
+            "4",
+        ]
+        found = CliRunner().invoke(app, [*command, *options])
+        assert found.exit_code == 0, found.output
+        if n_iterations == 5:
+            corpus = (tmp_path / "out" / "shards" / "crf_ner" / "corpus").stat().st_mtime_ns
+    assert (tmp_path / "out" / "shards" / "crf_ner" / "corpus").stat().st_mtime_ns == corpus
+    assert "goes on at iteration 5" in caplog.text and "stopped after 9 iterations" in caplog.text
+    loaded = spacy.load(tmp_path / "out" / "model-last")
+    assert [ent.label_ for ent in loaded(ner_examples(nlp)[0].text).ents] == ["PER", "GPE"]
+    DocBin(docs=[example.reference for example in ner_examples(nlp)[1:]]).to_disk(tmp_path / "texts.spacy")
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 1 and "CRF472" in found.output and "files" in found.output
+    found = CliRunner().invoke(app, [*command, "-c", "ner"])
+    assert found.exit_code == 1 and "CRF735" in found.output
 
 
 # --------------------------------------------------------------------------------------------------------- bad input

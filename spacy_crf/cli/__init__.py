@@ -15,6 +15,7 @@ from . import report as report
 from . import rules as rules
 from . import show as show
 from . import threshold as threshold
+from . import train as train
 from . import tune as tune
 from . import update as update
 from . import vectors as vectors
