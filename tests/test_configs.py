@@ -251,7 +251,7 @@ def test_training_stops_soon_after_convergence_and_keeps_the_best_model(corpus, 
     assert spacy.load(tmp_path / "model-best").meta["performance"]["ents_f"] == 1.0
 
 
-@pytest.mark.parametrize("at", [8, 16])
+@pytest.mark.parametrize("at", [14, 20])
 def test_an_interrupt_keeps_the_best_model(at, corpus, tmp_path, monkeypatch):
     """As with spaCy's own components: what was best so far is on disk, and the interrupt is not swallowed."""
     from spacy_crf.models.objective import CorpusObjective

@@ -25,9 +25,10 @@ logger = logging.getLogger("spacy.spacy_crf")
 # Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
 SILENCE = 10.0
 # What "auto" iterations in a step mean: so many that evaluating the model after it takes this share of the time, from 10 to 30.
-# At the beginning, where each iteration changes the model much, they are 5, and then half of those that were made before.
+# At the beginning, where each iteration changes the model much, they are 5, and then half of those that were made before; but 10
+# before the first evaluation, as after 5 no model was of any use.
 OVERHEAD = 0.15
-FIRST, FEWEST, MOST = 5, 10, 30
+FIRST, EARLY, FEWEST, MOST = 10, 5, 10, 30
 # How far weights may be from what a model in float32 has of them
 ROUNDED, TINY = 1e-6, float(np.finfo(np.float32).tiny)
 PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
@@ -168,7 +169,8 @@ class BatchOptimizer(CRFOptimizer):
         if self.iterations_per_step != "auto":
             return self.iterations_per_step
         wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
-        return min(max(FEWEST, wanted), MOST, max(FIRST, run.iteration // 2))
+        early = max(EARLY, run.iteration // 2) if run.iteration else FIRST
+        return min(max(FEWEST, wanted), MOST, early)
 
     def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
         at = super().resume(objective, data, key=key)
