@@ -271,7 +271,7 @@ class LearningPipe(TrainablePipe):
         """Process a stream of Docs in batches.
 
         stream (Iterable[Doc]): The Docs.
-        batch_size (int): Most Docs in a batch; more than 128 together are no faster, and of long ones fewer.
+        batch_size (int): Most Docs in a batch; more than 512 together are no faster, and of long ones fewer.
         YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()

@@ -27,7 +27,7 @@ DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
 # the scores of their tokens should stay in the cache, and each Doc is a dozen containers, among which Python's garbage collector
 # looks for cycles as long as they are alive.
 _MOST_TOKENS = 1 << 14
-_MOST_DOCS = 128
+_MOST_DOCS = 512
 _SPANS = attrgetter("spans.data")  # the dict inside: one Python call less for each Doc
 
 
