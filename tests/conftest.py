@@ -33,10 +33,11 @@ def pytest_configure(config):
         _hunt(config.option)
     if config.getoption("--no-jit"):
         os.environ["NUMBA_DISABLE_JIT"] = "1"  # in time: no conftest imports numba
-        # Hashes wrap around, as they should; numpy tells of it where its scalars do.
-        config.addinivalue_line(
-            "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning:spacy_crf.kernels"
-        )
+        # Hashes wrap around, and what is infinite is looked for, as it should be; numpy tells of it, compiled code doesn't.
+        for where in ("scalar", "exp"):
+            config.addinivalue_line(
+                "filterwarnings", f"ignore:overflow encountered in {where}:RuntimeWarning:spacy_crf.kernels"
+            )
 
 
 def _hunt(option):

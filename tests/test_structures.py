@@ -75,6 +75,8 @@ def test_what_is_impossible_beside_what_is_large(row, rest, step):
         best = [ways[0].score if ways else -np.inf for ways in known.ways]
         np.testing.assert_allclose(path.scores, best, rtol=1e-12)
         assert [path.states[begin] >= 0 for begin, _ in known.ends[:2]] == [bool(ways) for ways in known.ways[:2]]
+        for found, ways in zip(problem.structure.n_best(problem.scores, 2), known.ways):
+            np.testing.assert_allclose([score for score, _ in found], [way.score for way in ways[:2]], rtol=1e-12)
 
 
 @each

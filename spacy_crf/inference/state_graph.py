@@ -157,10 +157,12 @@ class GraphSegments(SemiMarkov):
             return super().prepare(scores, clamp)
         checked = SemiMarkov().prepare(scores).scores
         # States whose tag is nowhere possible would only be forbidden everywhere, and so keep the sums from the linear domain.
+        # Where that is all of them, they stay: kernels want a state.
         possible = (
             (checked.tokens > -np.inf).any(axis=0) if len(checked.tokens) else np.ones(checked.tokens.shape[1], bool)
         )
-        graph = self.graph if possible.all() else _part(self.graph, possible[self.graph.tag_of])
+        kept = possible[self.graph.tag_of]
+        graph = _part(self.graph, kept) if kept.any() else self.graph
         work = _ExpandedWork(arrays.expand(checked, graph), given=scores)
         work.tag_of = graph.tag_of
         return work if clamp is None else work.clamped(clamp)
@@ -204,6 +206,8 @@ def tags_of(states: States, tag_of: NDArray[np.int32]) -> States:
 
 def _part(graph: StateGraph, kept: NDArray[np.bool_]) -> StateGraph:
     """The graph of some of its states (bool[S])."""
+    if kept.all():
+        return graph
     number = np.cumsum(kept) - 1
     arcs = kept[graph.source] & kept[graph.target]
     source, target = (number[ends[arcs]].astype(np.int32) for ends in (graph.source, graph.target))
