@@ -261,8 +261,9 @@ def test_exact_answers_of_a_doc(nlp, unseen):
         {"inference": TREE},
         {"inference": {"@misc": "spacy_crf.BeliefPropagation.v1", "tree_reweighted": True}},
         {"inference": {"@misc": "spacy_crf.MeanField.v1"}, "training_inference": TREE},
+        {"inference": {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True}},
     ],
-    ids=["tree", "reweighted", "mean field"],
+    ids=["tree", "reweighted", "mean field", "max product"],
 )
 def test_training_by_other_sums(inference, unseen):
     nlp = trained(graph(**inference), steps=2)
@@ -318,6 +319,26 @@ def test_taggers_have_ties():
 def test_sentences_given_the_others_train_ties(unseen):
     nlp = trained(graph(), loss={"@losses": "spacy_crf.SentenceLikelihood.v1"})
     assert f1(nlp, unseen) == 1.0
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("loss", ["Perceptron", "MaxMargin"])
+@pytest.mark.parametrize(
+    "inference",
+    [{"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True}, {"@misc": "spacy_crf.Gibbs.v1"}],
+    ids=["max product", "gibbs"],
+)
+def test_best_labellings_train_ties(loss, inference, unseen):
+    """By thinc's Adam, as the losses are not smooth."""
+    nlp = spacy.blank("en")
+    config = {"model": graph(inference=inference), "loss": {"@losses": f"spacy_crf.{loss}.v1"}}
+    nlp.add_pipe("crf_ner", config=config)
+    data = examples(nlp.vocab, name_docs(nlp.vocab, 40))
+    nlp.initialize(lambda: data)
+    for _ in range(8):
+        for begin in range(0, 40, 8):
+            nlp.update(data[begin : begin + 8])
+    assert f1(nlp, unseen) > 0.95
 
 
 @pytest.mark.issue(17)

@@ -14,6 +14,7 @@ from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.mean_field import MeanField
 from spacy_crf.inference.ties import TiedScores, Ties
+from spacy_crf.losses.clamped import MaxMargin, Perceptron
 from spacy_crf.losses.sentences import SentenceLikelihood
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
@@ -250,6 +251,78 @@ def test_walks_that_stay_where_they_are_are_counted():
 
 
 @pytest.mark.issue(17)
+def test_max_product_is_exact_without_cycles():
+    """Also where several labellings are best: ends of ties that repel each other are decided one after the other."""
+    structure = TiedChains(PRECISE)
+    for number, (scores, clamp) in enumerate(problems(40, seed=18, tree=True)):
+        if number % 3 == 0:
+            scores = scores._replace(
+                emissions=np.zeros(scores.emissions.shape),
+                transitions=np.where(scores.transitions > -np.inf, 0.0, -np.inf),
+                tables=np.tile(-np.eye(2), (3, 1, 1)),
+                first=0.0 * scores.first,
+                last=0.0 * scores.last,
+            )
+        known, found = EnumeratedGraph(scores, clamp), structure.viterbi(scores, clamp=clamp)
+        best = known.ways[0][0] if known.ways else -np.inf
+        assert found.scores.sum() == pytest.approx(best, abs=1e-9)
+        assert structure.path_score(scores, found.states).sum() == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.issue(17)
+def test_max_product_is_nearly_always_right_where_there_are_cycles():
+    exact, right, of_sums = TiedChains(JunctionTree()), [], []
+    for scores, clamp in problems(120, seed=19):
+        scores = scores._replace(tables=2.0 * scores.tables)
+        known = exact.viterbi(scores, clamp=clamp).scores.sum()
+        structure = TiedChains(BeliefPropagation())
+        found = structure.viterbi(scores, clamp=clamp)
+        assert found.scores.sum() <= known + 1e-9
+        right.append(found.scores.sum() >= known - 1e-9)
+        of_chains = LinearChain().viterbi(structure.as_chains(scores, clamp=clamp), clamp=clamp).states
+        of_sums.append(structure.path_score(scores, of_chains).sum() >= known - 1e-9)
+    assert np.mean(right) > 0.98 > 0.96 > np.mean(of_sums)
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_nothing_is_learned_from_labellings_that_are_worse_than_the_annotation(is_open):
+    """Of the best labellings of the chains alone, some are: losses below 0 drew weights away from what was right."""
+    poor, exact, spared = TiedChains(BeliefPropagation(iterations=0)), TiedChains(JunctionTree()), 0
+    for scores, _ in problems(20, seed=20):
+        scores = scores._replace(transitions=np.where(scores.transitions > -np.inf, scores.transitions, -1.0))
+        gold, found = exact.viterbi(scores), poor.viterbi(scores)
+        clamp = gold.states[:, np.newaxis] == np.arange(scores.emissions.shape[1])
+        if is_open:
+            clamp[0] = True
+        losses, derivative, _ = Perceptron()(poor, scores, clamp)
+        assert (losses >= 0.0).all()
+        if (
+            not is_open
+            and gold.scores.sum() > found.scores.sum() + 1e-6
+            and len(np.unique(poor.prepare(scores).first_of)) == 1
+        ):
+            spared += 1
+            assert not losses.any() and not any(getattr(derivative, name).any() for name in derivative.AXES)
+    assert is_open or spared > 1
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("loss", [Perceptron(), MaxMargin()], ids=["perceptron", "max margin"])
+def test_losses_of_best_labellings_are_those_of_enumeration(loss):
+    structure, right = TiedChains(BeliefPropagation()), []
+    for scores, _ in problems(30, seed=21):
+        rng = np.random.default_rng(len(right))
+        scores = scores._replace(transitions=np.where(scores.transitions > -np.inf, scores.transitions, -1.0))
+        gold = rng.integers(0, scores.emissions.shape[1], size=len(scores.emissions))
+        clamp = gold[:, np.newaxis] == np.arange(scores.emissions.shape[1])
+        costly = scores._replace(emissions=scores.emissions + loss.margin * ~clamp)
+        known = EnumeratedGraph(costly).ways[0][0] - EnumeratedGraph(scores, clamp).ways[0][0]
+        right.append(loss(structure, scores, clamp)[0].sum() == pytest.approx(known, abs=1e-9))
+    assert np.mean(right) > 0.95
+
+
+@pytest.mark.issue(17)
 def test_tables_over_the_limit_are_refused():
     rng = np.random.default_rng(9)
     pairs = [(u, v) for u in range(5) for v in range(u)]
@@ -460,7 +533,15 @@ def test_settings_of_walks_are_checked(settings):
 
 @pytest.mark.issue(17)
 @pytest.mark.parametrize(
-    "settings", [{"iterations": -1}, {"damping": 1.0}, {"tolerance": 0.0}, {"iterations": 2.5}, {"damping": "much"}]
+    "settings",
+    [
+        {"iterations": -1},
+        {"damping": 1.0},
+        {"tolerance": 0.0},
+        {"iterations": 2.5},
+        {"damping": "much"},
+        {"max_product": 1},
+    ],
 )
 def test_settings_of_belief_propagation_are_checked(settings):
     with pytest.raises(ValueError, match="CRF020"):

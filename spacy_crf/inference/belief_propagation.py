@@ -10,15 +10,17 @@ elsewhere
 is Bethe's approximation, whose derivatives are the beliefs.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
+from ..kernels import max_product
 from ..kernels import ties as kernels
 from ..types import ChainScores, Floats
 from . import scaling
+from .blocks import best_improved, neighbours, potentials
 from .linear_chain import LinearChain
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
 from .reweighting import Bounded
@@ -62,8 +64,13 @@ class _Messages(NamedTuple):
     told: Floats  # [E, 2, L]
 
     @classmethod
-    def none(cls, problem: Problem, shares: Floats) -> "_Messages":
-        """Before anything is said."""
+    def none(cls, problem: Problem, shares: Optional[Floats]) -> "_Messages":
+        """Before anything is said. shares (float64[E]): None for messages about maxima, whose tables are no exponentials."""
+        if shares is None:
+            places, shares = _Places.of(problem), np.ones(len(problem.kind))
+            sent = kernels.Sent(places.ends, problem.kind, problem.tables, shares)
+            told = np.zeros((len(shares), 2, problem.n_labels))
+            return cls(places, sent, np.arange(len(problem.tables)), np.zeros(len(problem.tables)), told)
         if (shares == 1.0).all():
             kind_of, kind, tables = np.arange(len(problem.tables)), problem.kind, problem.tables
         else:
@@ -97,24 +104,37 @@ class BeliefPropagation(Inference):
         settled after half of the iterations.
     tolerance (float): Messages stay where none moves by more than this.
     tree_reweighted (bool): Whether the log partition is to be an upper bound, which is convex: beliefs are less certain then.
+    max_product (bool): Whether predicted labellings are those that messages about maxima find, for the text as a whole: exact
+        where ties and sentences have no cycle. Otherwise each sentence has its best one, as the others expect it. Trainings that
+        ask for a best labelling (perceptron, max-margin) always get the former.
     """
 
     answers = frozenset([LOG_PARTITION, MAXIMUM])
-    decodes_chains = True
     remedy = "More iterations help, or more damping."
 
     def __init__(
-        self, iterations: int = 20, damping: float = 0.0, tolerance: float = 1e-4, tree_reweighted: bool = False
+        self,
+        iterations: int = 20,
+        damping: float = 0.0,
+        tolerance: float = 1e-4,
+        tree_reweighted: bool = False,
+        max_product: bool = False,
     ):
         owner = type(self).__name__
         self.iterations = checks.count(owner, "iterations", iterations, least=0)
         self.damping = checks.number(owner, "damping", damping, most=0.99)
         self.tolerance = checks.positive(owner, "tolerance", tolerance)
         self.tree_reweighted = checks.flag(owner, "tree_reweighted", tree_reweighted)
+        self.max_product = checks.flag(owner, "max_product", max_product)
 
     def __repr__(self) -> str:
         settings = f"iterations={self.iterations}, damping={self.damping}, tolerance={self.tolerance}"
-        return f"{type(self).__name__}({settings}, tree_reweighted={self.tree_reweighted})"
+        flags = f"tree_reweighted={self.tree_reweighted}, max_product={self.max_product}"
+        return f"{type(self).__name__}({settings}, {flags})"
+
+    @property
+    def decodes_chains(self) -> bool:
+        return not self.max_product
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
         if self.tree_reweighted:
@@ -150,7 +170,16 @@ class BeliefPropagation(Inference):
         return Expected(problem.by_component(log_z) + sums, expected, of_kinds)
 
     def best(self, problem: Problem) -> States:
-        return LinearChain().viterbi(self.as_chains(problem)).states
+        """By max-product, sequence by sequence: first the one that a component begins with, then those tied to it, and so on."""
+        apart = LinearChain().viterbi(problem.chains).states
+        if not self.iterations:
+            return apart
+        messages, decided = self._settle(problem, None), np.empty(len(apart), dtype=np.int32)
+        chains, (ties, order) = potentials(problem.chains), neighbours(problem)
+        told = np.concatenate([messages.told[:, 0], messages.told[:, 1]])[order]
+        order, lost = _outwards(problem, messages.places), problem.lost(apart)
+        max_product.decide(chains, ties, told, order[~lost[problem.component[order]]], decided)
+        return best_improved(problem, [apart, decided])
 
     def as_chains(self, problem: Problem) -> ChainScores:
         shares = np.ones(len(problem.kind))
@@ -178,11 +207,12 @@ class BeliefPropagation(Inference):
         kinds = np.append(problem.kind, problem.kind)
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
 
-    def _settle(self, problem: Problem, shares: Floats) -> _Messages:
+    def _settle(self, problem: Problem, shares: Optional[Floats]) -> _Messages:
         """Messages that stay, or those after the last iteration.
 
-        shares (float64[E]): How much of each tie counts.
+        shares (float64[E]): How much of each tie counts; None for messages about maxima.
         """
+        ask, sweep = (_maxima, max_product.sweep) if shares is None else (_log_marginals, kernels.sweep)
         messages, component = _Messages.none(problem, shares), problem.component
         lengths, of_ties = np.diff(problem.chains.starts), problem.of_ties
         n_tokens = problem.by_component(lengths)
@@ -194,27 +224,59 @@ class BeliefPropagation(Inference):
                 break
             damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _STUBBORN))
             spent += np.maximum(problem.by_component(lengths * asked), _LEAST * n_tokens)
-            self._ask(problem, messages, asked, beliefs)
+            there = np.flatnonzero(asked[messages.places.sequences])
+            beliefs[there] = ask(problem, messages, asked, there)
             hears = asked[messages.places.receivers]
             heard[hears] = messages.told[hears]
             some = np.flatnonzero(hears.any(axis=1))
             bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
-            kernels.sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.told)
+            sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.told)
             has_news[:] = False
             has_news[messages.places.receivers[abs(messages.told - heard).max(axis=2) > self.tolerance]] = True
         self.n_asked += len(n_tokens)
         self.n_unsettled += len(np.unique(component[has_news])) if self.iterations else 0
         return messages
 
-    def _ask(self, problem: Problem, messages: _Messages, asked: NDArray[np.bool_], beliefs: Floats) -> None:
-        """Sets the logarithms of what each place believes (float64[V, L]) in some sequences (bool[B])."""
-        places, into = messages.places, messages.arrived()
-        chains, tokens = problem.some(asked)
-        there = np.flatnonzero(asked[places.sequences])
-        rows = np.searchsorted(tokens, places.tokens[there])
-        emissions = chains.emissions.copy()
-        emissions[rows] += into[there][:, problem.label_of]
-        beliefs[there] = _logs(_marginals(chains._replace(emissions=emissions))[rows] @ places.labels)
+
+def _told(
+    problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]
+) -> tuple[ChainScores, NDArray[np.int64]]:
+    """Some of the chains (bool[B]) with all messages, and which of their tokens some places are (int64[N])."""
+    chains, tokens = problem.some(asked)
+    rows = np.searchsorted(tokens, messages.places.tokens[there])
+    emissions = chains.emissions.copy()
+    emissions[rows] += messages.arrived()[there][:, problem.label_of]
+    return chains._replace(emissions=emissions), rows
+
+
+def _log_marginals(problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+    """Logarithms of the probabilities of the labels of places (int64[N]), as some chains (bool[B]) believe: float64[N, L]."""
+    chains, rows = _told(problem, messages, asked, there)
+    return _logs(_marginals(chains)[rows] @ messages.places.labels)
+
+
+def _maxima(problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+    """The scores of the best labellings where places have each label, alike."""
+    chains, rows = _told(problem, messages, asked, there)
+    scores = np.empty((len(rows), problem.n_labels))
+    max_product.max_marginals(potentials(chains), problem.label_of, rows, scores)
+    return scores
+
+
+def _outwards(problem: Problem, places: _Places) -> NDArray[np.int64]:
+    """The sequences so that each, but the first of its component, comes after one that it is tied to: int64[B]."""
+    tied: list[list[int]] = [[] for _ in problem.component]
+    for a, b in np.unique(places.receivers, axis=0).tolist():
+        tied[a].append(b)
+        tied[b].append(a)
+    order, is_met = problem.firsts.tolist(), np.zeros(len(tied), dtype=bool)
+    is_met[order] = True
+    for b in order:  # which grows
+        for other in tied[b]:
+            if not is_met[other]:
+                is_met[other] = True
+                order.append(other)
+    return np.array(order, dtype=np.int64)
 
 
 def _marginals(chains: ChainScores) -> Floats:

@@ -16,6 +16,7 @@ from .. import arrays, checks
 from ..kernels import gibbs as kernels
 from ..types import ChainScores, Floats
 from .belief_propagation import BeliefPropagation
+from .blocks import best_improved, neighbours, potentials
 from .linear_chain import LinearChain
 from .method import MAXIMUM, SAMPLE, Expected, Inference
 from .structure import States
@@ -41,7 +42,7 @@ class Walk(NamedTuple):
     @classmethod
     def of(cls, problem: Problem, states: States) -> "Walk":
         """states (int32[T]): Where it begins, a possible labelling."""
-        return cls(problem, _chains(problem.chains), _neighbours(problem), np.array(states, dtype=np.int32))
+        return cls(problem, potentials(problem.chains), neighbours(problem)[0], np.array(states, dtype=np.int32))
 
     def go(self, powers: Floats, random: np.random.Generator, *, is_told: bool = True) -> States:
         """The labellings that it comes by: int32[N, T].
@@ -116,7 +117,7 @@ class Gibbs(Inference):
                 continue
             free = part.without_ties(chains)
             drawn = Walk.of(free, begin).go(np.ones(self.samples), np.random.default_rng([self.seed, 1]))
-            weights = part.score(drawn) - free.score(drawn)
+            weights = (part.score(drawn) - free.score(drawn))[:, 0]
             log_z[c] = of_chains + log_mean(weights)
             effective[c] = np.exp(2.0 * log_mean(weights) - log_mean(2.0 * weights)) * self.samples
         return log_z, effective
@@ -209,36 +210,7 @@ class Gibbs(Inference):
         powers = 1.0 / np.linspace(1.0, 1.0 / _HOTTEST_TO_COLDEST, self.annealing)
         seen = walk.go(powers, np.random.default_rng([self.seed, 2]), is_told=self.step == "gibbs")
         seen = np.concatenate([begin[np.newaxis], seen])
-        chosen = seen[int(part.score(seen).argmax())]
-        found = [improved(part, states) for states in (chosen, begin)]
-        return found[int(part.score(np.stack(found)).argmax())]
-
-
-def improved(problem: Problem, states: States) -> States:
-    """A labelling where no sequence has a better one, given the labels of the others.
-
-    states (int32[T]): A possible one that is no better.
-    """
-    better = np.array(states, dtype=np.int32)
-    kernels.ascend(_chains(problem.chains), _neighbours(problem), len(problem.chains.emissions), better)
-    return better
-
-
-def _chains(chains: ChainScores) -> kernels.Chains:
-    transitions = np.asarray(chains.transitions, dtype=np.float64)
-    transitions = transitions if transitions.ndim == 3 else transitions[np.newaxis]
-    contiguous = [np.ascontiguousarray(array) for array in (chains.emissions, transitions, chains.first, chains.last)]
-    return kernels.Chains(*contiguous, np.ascontiguousarray(chains.starts, dtype=np.int64))
-
-
-def _neighbours(problem: Problem) -> kernels.Neighbours:
-    tokens, ends = np.append(problem.source, problem.target), np.append(problem.target, problem.source)
-    # To a target the source says table[source, target], to a source the target says table[target, source] of the turned ones
-    kinds = np.append(problem.kind + len(problem.tables), problem.kind)
-    order = np.argsort(tokens, kind="stable")
-    bounds = np.searchsorted(tokens[order], np.arange(len(problem.chains.emissions) + 1))
-    tables = np.concatenate([problem.tables, problem.tables.swapaxes(1, 2)])
-    return kernels.Neighbours(bounds, ends[order], kinds[order], tables, problem.label_of.astype(np.int64))
+        return best_improved(part, [begin, seen[int(part.score(seen)[:, 0].argmax())]])
 
 
 def _are_unlike(part: Problem, walks: list[States]) -> bool:

@@ -126,14 +126,30 @@ class Problem(NamedTuple):
         none, bounds = np.zeros(0, dtype=np.int64), np.zeros(len(self.firsts) + 1, dtype=np.int64)
         return self._replace(chains=chains, source=none, target=none, kind=none, bounds=bounds)
 
+    @property
+    def of_tokens(self) -> NDArray[np.int64]:
+        """Component of each token: int64[T]."""
+        return np.repeat(self.component, np.diff(self.chains.starts))
+
+    def lost(self, states: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """The components of which a labelling (int32[T]) lacks tokens: bool[C]."""
+        return np.bincount(self.of_tokens, states < 0, minlength=len(self.firsts)) > 0
+
     def score(self, states: NDArray[np.int32]) -> Floats:
-        """Of labellings (int32[N, T]), all components together: float64[N]."""
+        """Of labellings (int32[N, T]): float64[N, C]."""
         chains, n_tokens = self.chains, states.shape[1]
         opens, closes = arrays.ends(chains.starts, n_tokens)
-        total = chains.emissions[np.arange(n_tokens), states].sum(axis=1)
-        total += chains.first[states[:, opens]].sum(axis=1) + chains.last[states[:, closes]].sum(axis=1)
-        total += chains.transitions[self._steps(states, opens)].sum(axis=1)
-        return total + self.tables[self._pairs(states)].sum(axis=1)
+        of_tokens = chains.emissions[np.arange(n_tokens), states]
+        of_tokens[:, opens] += chains.first[states[:, opens]]
+        of_tokens[:, closes] += chains.last[states[:, closes]]
+        of_tokens[:, ~opens] += chains.transitions[self._steps(states, opens)]
+        of_ties = self.tables[self._pairs(states)]
+        if len(self.firsts) == 1:
+            return (of_tokens.sum(axis=1) + of_ties.sum(axis=1))[:, np.newaxis]
+        total = np.zeros((len(states), len(self.firsts)))
+        np.add.at(total.T, self.of_tokens, of_tokens.T)
+        np.add.at(total.T, self.of_ties, of_ties.T)
+        return total
 
     def uses(self, states: NDArray[np.int32], weight: float) -> tuple[ChainScores, Floats]:
         """Which scores labellings (int32[N, T]) use, times a weight: those of the chains, and of the tables."""

@@ -49,7 +49,7 @@ class Neighbours(NamedTuple):
 
 
 @helper
-def _own(chains, t, begin, end, power, row):
+def own_scores(chains, t, begin, end, power, row):
     """Sets row (float64[S]) to the scores of a token without those of transitions."""
     emissions, _, first, last, _ = chains
     for j in range(len(row)):
@@ -200,7 +200,7 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
             begin, end = starts[b], starts[b + 1]
             if is_told or is_new:
                 for t in range(begin, end):
-                    _own(chains, t, begin, end, power, rows[t])
+                    own_scores(chains, t, begin, end, power, rows[t])
                     if is_told:
                         _tell(neighbours, states, t, begin, end, power, rows[t])
                     if t > begin:
@@ -218,7 +218,7 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
 
 
 @helper
-def _best_path(chains, rows, begin, end, states):
+def best_path(chains, rows, begin, end, states):
     """Sets the states of a sequence to the best ones, by the scores of its tokens without transitions in rows, which become
     those of the best prefixes."""
     transitions, free = chains.transitions, np.zeros(rows.shape[1])
@@ -247,11 +247,11 @@ def _score(chains, neighbours, own, begin, end, states):
 
 
 @kernel
-def ascend(chains, neighbours, sweeps, states):
+def ascend(chains, neighbours, some, sweeps, states):
     """Gives one sequence after the other its best labelling, those of the others as they are, where that is better: until nothing
     is (iterated conditional modes, Besag 1986). Ties inside of it count for nothing at first, then as if they were to others.
 
-    sweeps (int): At most. states (int32[T]): A possible labelling; follows.
+    some (int64[N]): Which sequences. sweeps (int): At most. states (int32[T]): A possible labelling; follows.
     """
     starts = chains.starts
     n_tokens, size = chains.emissions.shape
@@ -259,12 +259,12 @@ def ascend(chains, neighbours, sweeps, states):
     proposed = np.empty(n_tokens, dtype=np.int32)
     for _ in range(sweeps):
         changed = False
-        for b in range(len(starts) - 1):
+        for b in some:
             begin, end = starts[b], starts[b + 1]
             for turn in range(2):
                 has_inside = False
                 for t in range(begin, end):
-                    _own(chains, t, begin, end, 1.0, own[t])
+                    own_scores(chains, t, begin, end, 1.0, own[t])
                     rows[t] = own[t]
                     has_inside |= _tell(neighbours, states, t, begin, end, 1.0, own[t])
                     if turn == 0:
@@ -273,7 +273,7 @@ def ascend(chains, neighbours, sweeps, states):
                         _tell(neighbours, states, t, 0, 0, 1.0, rows[t])
                 if turn == 1 and not has_inside:
                     continue
-                _best_path(chains, rows, begin, end, proposed)
+                best_path(chains, rows, begin, end, proposed)
                 gain = _score(chains, neighbours, own, begin, end, proposed)
                 gain -= _score(chains, neighbours, own, begin, end, states)
                 if gain > _MORE:

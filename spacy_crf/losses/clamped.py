@@ -165,6 +165,12 @@ class ClampedLoss(LabelledLoss):
         impossible = reached == -np.inf
         weights = np.where(impossible, 0.0, weights)
         best, d_scores = value(work, weights=weights)
+        if self.maximum and not structure.exact and (best < reached).any():
+            # None that was found is better than the annotation, which so is the best one that is known: nothing to learn
+            weights = np.where(best < reached, 0.0, weights)
+            best, (_, d_scores) = np.maximum(best, reached), value(work, weights=weights)
+            if states is None:
+                _, d_clamped = value(work, clamp=clamp, weights=weights)
         if states is None:
             arrays.subtract(d_scores, d_clamped)  # an impossible sequence has no expectations: nothing to subtract
         else:
