@@ -842,6 +842,10 @@ class Warnings(metaclass=_Coded):
         "{owner}: the function gave more than max_edges = {most} pairs for '{text}...': none are tied. Raise max_edges, or give "
         "fewer."
     )
+    CRFW371 = (
+        "JunctionTree: {n} of {ties} ties between sentences were left out, so that no table has more than max_table = {most} "
+        "numbers (said once): their ends would have said {information} nats of each other. Raise max_table for more."
+    )
     CRFW130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
     CRFW131 = (
         "spacy_crf.VotedPerceptron.v1 takes no votes, and is called spacy_crf.BatchPerceptron.v1 now: use that name for the same "

@@ -332,6 +332,114 @@ def test_tables_over_the_limit_are_refused():
         TiedChains(JunctionTree(max_table=242)).log_partition(scores)
 
 
+def trees(n, seed):
+    """Graphs without chains whose ties form trees, each tie with its source above or below; and clamps."""
+    rng = np.random.default_rng(seed)
+    for number in range(n):
+        lengths = LENGTHS[number % len(LENGTHS)]
+        pairs = [(v, int(rng.integers(0, v))) for v in range(1, sum(lengths)) if rng.random() < 0.85]
+        pairs = [pair if rng.random() < 0.5 else pair[::-1] for pair in pairs]
+        size = int(rng.integers(1, 4))
+        labels = size if number % 2 else 2
+        scores = random_graph(lengths, size, pairs, rng, labels=labels, spread=2.0)
+        clamp = rng.random(scores.emissions.shape) < 0.8 if number % 4 == 1 else None
+        yield scores._replace(transitions=np.zeros((size, size))), clamp
+
+
+@pytest.mark.issue(17)
+def test_trees_take_two_passes():
+    """Without any of the tables that eliminating would need."""
+    structure = TiedChains(JunctionTree(max_table=1))
+    for scores, clamp in trees(40, seed=12):
+        known = EnumeratedGraph(scores, clamp)
+        if not known.ways:
+            continue
+        weights = np.full(len(scores.starts) - 1, 0.5)
+        log_z, expected = structure.expectations(scores, clamp=clamp, weights=weights)
+        assert log_z.sum() == pytest.approx(known.log_z, abs=1e-9)
+        assert structure.log_partition(scores, clamp=clamp).sum() == pytest.approx(known.log_z, abs=1e-9)
+        every = known.expectations()._replace(transitions=2.0 * expected.transitions)  # nothing is said of them
+        halves = {name: 0.5 * array for name, array in arrays.named(every).items()}
+        assert_scores_close(expected, every._replace(**halves))
+        path = structure.viterbi(scores, clamp=clamp)
+        assert path.scores.sum() == pytest.approx(known.ways[0][0])
+        assert structure.path_score(scores, path.states).sum() == pytest.approx(known.ways[0][0])
+
+
+@pytest.mark.issue(17)
+def test_trees_whose_numbers_are_too_small():
+    """Scores, tables and products that the linear domain has no numbers for; and trees beside a cycle."""
+    structure, rng = TiedChains(JunctionTree()), np.random.default_rng(13)
+    pairs = [(0, 1), (2, 0), (0, 3), (0, 4), (5, 6), (6, 7), (5, 7)]
+    for of_tokens, of_ties in ((1.0, 1.0), (400.0, 1.0), (1.0, 250.0), (90.0, 90.0), (140.0, 0.1)):
+        scores = random_graph([5, 3], 2, pairs, rng, spread=of_ties)
+        scores = scores._replace(emissions=of_tokens * scores.emissions, transitions=np.zeros((2, 2)))
+        known = EnumeratedGraph(scores)
+        log_z, expected = structure.expectations(scores)
+        assert log_z.sum() == pytest.approx(known.log_z, rel=1e-12)
+        assert_scores_close(expected, known.expectations()._replace(transitions=expected.transitions))
+        assert structure.viterbi(scores).scores.sum() == pytest.approx(known.ways[0][0])
+    star = random_graph([1] * 9, 2, [(0, t) for t in range(1, 9)], rng)
+    far = np.array([[60.0, 0.0], [0.0, 60.0]])  # eight children that agree, against their parent
+    star = star._replace(tables=np.stack([far] * 3), transitions=np.zeros((2, 2)))
+    star.emissions[1:, 0], star.emissions[0] = 70.0, (0.0, 280.0)
+    known = EnumeratedGraph(star)
+    log_z, expected = structure.expectations(star)
+    assert log_z.sum() == pytest.approx(known.log_z, rel=1e-12)
+    np.testing.assert_allclose(expected.emissions, known.marginals, atol=1e-9)
+
+
+@pytest.mark.issue(17)
+def test_what_the_ends_of_ties_say_of_each_other():
+    """Mutual information, where belief propagation is exact."""
+    for scores, _ in problems(12, seed=14, tree=True):
+        known, work = EnumeratedGraph(scores), TiedChains(PRECISE).prepare(scores)
+        if not known.ways or not work.is_tied:
+            continue
+        found = PRECISE.information(work.problem)
+        tokens, label_of = work.halves.tied_tokens, np.asarray(scores.label_of)
+        for u, v, information in zip(tokens[work.problem.source], tokens[work.problem.target], found):
+            pairs = np.zeros(scores.tables.shape[1:])
+            for score, states, _ in known.ways:
+                pairs[label_of[states[u]], label_of[states[v]]] += np.exp(score - known.log_z)
+            apart = pairs.sum(axis=1, keepdims=True) * pairs.sum(axis=0)
+            some = pairs > 0.0
+            assert information == pytest.approx((pairs[some] * np.log(pairs[some] / apart[some])).sum(), abs=1e-9)
+
+
+@pytest.mark.issue(17)
+def test_the_best_subgraph_is_what_tables_have_room_for(caplog):
+    """A ring of four and one more, whose weakest tie is left out; with room enough, none."""
+    rng = np.random.default_rng(15)
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)]
+    scores = random_graph([1] * 5, 2, pairs, rng, features=5)
+    rows, strong = np.arange(5, dtype=np.int32)[:, np.newaxis], np.array([[1.5, 0.0], [0.0, 1.0]])
+    ties = scores.ties._replace(kind=np.arange(5, dtype=np.int32), rows=rows, symmetric=np.zeros(5, dtype=bool))
+    tables = np.stack([strong, strong, 0.05 * strong, strong, 0.01 * strong])
+    scores = scores._replace(ties=ties, tables=tables)
+    whole, parted = JunctionTree(max_table=8, drop="mutual_information"), JunctionTree(4, "mutual_information")
+    log_z = EnumeratedGraph(scores).log_z
+    assert TiedChains(whole).log_partition(scores).sum() == pytest.approx(log_z, abs=1e-9)
+    assert whole.n_dropped == 0 and "CRFW371" not in caplog.text
+    # The weakest one of all is no part of the ring, but says least
+    left = EnumeratedGraph(scores._replace(ties=ties.among(np.arange(5), 5)._replace(
+        **{name: getattr(ties, name)[[0, 1, 3]] for name in ("source", "target", "kind")})))  # fmt: skip
+    structure = TiedChains(parted)
+    assert structure.log_partition(scores).sum() == pytest.approx(left.log_z, abs=1e-9)
+    np.testing.assert_allclose(structure.marginals(scores), left.marginals, atol=1e-9)
+    assert (parted.n_dropped, parted.n_ties) == (4, 10)
+    structure.viterbi(scores)
+    assert len(structure.sample(scores, 3, seed=0)) == 3 and len(structure.n_best_of_all(scores, 3)) == 3
+    assert caplog.text.count("CRFW371") == 1 and "2 of 5 ties" in caplog.text
+    lower, upper = structure.bounds(scores)
+    assert lower < log_z < upper
+    assert "log_partition" not in parted.answers and not parted.exact
+    with pytest.raises(ValueError, match=r"CRF042"):
+        TiedChains(JunctionTree(1, "mutual_information")).log_partition(scores._replace(transitions=np.ones((2, 2))))
+    with pytest.raises(ValueError, match=r"CRF020.*drop"):
+        JunctionTree(drop="some")
+
+
 @pytest.mark.issue(17)
 def test_labellings_are_scored_as_they_are():
     structure = TiedChains(PRECISE)

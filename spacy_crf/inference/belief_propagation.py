@@ -28,6 +28,7 @@ from .structure import States
 from .ties import Problem
 
 _STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
+_TOGETHER = 1000  # ties whose pairs of labels are in memory
 _SWEEPS = 10  # along the ties between two passes over chains, at most: they cost little
 _LEAST = 0.1  # of an iteration that a pass counts, however few chains it is over
 
@@ -206,6 +207,26 @@ class BeliefPropagation(Inference):
         ends = [halves.tied_tokens[end] for end in (problem.source, problem.target)]
         kinds = np.append(problem.kind, problem.kind)
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
+
+    def information(self, problem: Problem) -> Floats:
+        """How much the labels at the two ends of each tie say of each other: float64[E].
+
+        I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
+        """
+        messages = self._settle(problem, np.ones(len(problem.kind)))
+        every = np.arange(len(messages.places.tokens))
+        beliefs = _log_marginals(problem, messages, np.ones(len(problem.chains.starts) - 1, dtype=bool), every)
+        found = np.empty(len(problem.kind))
+        for begin in range(0, len(found), _TOGETHER):
+            some = slice(begin, begin + _TOGETHER)
+            ends = [beliefs[messages.sent.ends[side, some]] - messages.told[some, side] for side in range(2)]
+            ends = [np.exp(end - end.max(axis=1, initial=-1e300, keepdims=True)) for end in ends]
+            pairs = ends[0][:, :, np.newaxis] * messages.sent.tables[messages.sent.kind[some]] * ends[1][:, np.newaxis]
+            pairs /= np.maximum(pairs.sum(axis=(1, 2), keepdims=True), kernels.LEAST)
+            apart = pairs.sum(axis=2, keepdims=True) * pairs.sum(axis=1, keepdims=True)
+            ratio = np.divide(pairs, apart, out=np.ones(pairs.shape), where=pairs > 0.0)
+            found[some] = (pairs * np.log(ratio)).sum(axis=(1, 2))
+        return found
 
     def _settle(self, problem: Problem, shares: Optional[Floats]) -> _Messages:
         """Messages that stay, or those after the last iteration.

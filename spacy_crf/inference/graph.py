@@ -116,7 +116,12 @@ class TiedChains(Structure[TiedScores]):
         if halves.tied is None:
             return log_z, work.given._replace(**arrays.named(free), tables=np.zeros(work.scores.tables.shape))
         found = self.inference.expectations(halves.tied, weights[halves.tied_sequences[halves.tied.firsts]])
-        values, total = work.spread(found.log_z), arrays.zeros(work.given)
+        values = work.spread(found.log_z)
+        if not len(halves.free_sequences):
+            total = work.given._replace(**arrays.named(found.chains), tables=np.zeros(work.scores.tables.shape))
+            work.scores.ties.by_feature(found.tables, total.tables)
+            return values, total
+        total = arrays.zeros(work.given)
         values[halves.free_sequences] = log_z
         for part, tokens in ((free, halves.free_tokens), (found.chains, halves.tied_tokens)):
             arrays.add(total.chains, part, tokens)

@@ -8,23 +8,28 @@ table of a variable has an axis for each neighbour that is left, so it grows wit
 
 The tables are the cliques of a junction tree: the one of x lies below that of the first of its neighbours to be eliminated, which
 all the others are neighbours of. So marginals come from the roots down, without a division, and so do samples and maxima.
+Tokens that ties alone connect, without a cycle, are trees already: see `trees`.
 """
 
 import heapq
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays, checks
-from ..errors import Errors
+from ..errors import Errors, Warnings, announcements
 from ..types import ChainScores, Floats
+from .belief_propagation import BeliefPropagation
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Expected, Inference
 from .structure import States
-from .ties import Problem, components
+from .ties import Problem
+from .trees import Trees
+
+DROPS = (None, "mutual_information")
 
 
 class Factor(NamedTuple):
@@ -54,24 +59,38 @@ class JunctionTree(Inference):
     """See above.
 
     max_table (int): Numbers of a table, at most. A sentence alone needs the square of the tags.
+    drop (str): What is done where a table would be larger: it is an error if None; with "mutual_information" the ties that say
+        least are left out, until all tables fit. It is said once how much they would have said.
     """
 
     exact = True
     answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST])
 
-    def __init__(self, max_table: int = 1_000_000):
+    def __init__(self, max_table: int = 1_000_000, drop: Optional[str] = None):
         self.max_table = checks.count(type(self).__name__, "max_table", max_table)
+        self.drop = checks.one_of(type(self).__name__, "drop", drop, DROPS)
+        if drop is not None:
+            # Without some ties there is no log partition to train with: gold labels would count in all ties, others in some
+            self.exact, self.answers = False, self.answers - {LOG_PARTITION}
+        self.n_dropped, self.n_ties = 0, 0  # of the components whose tables would have been too large
+        self._told_dropped = False
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(max_table={self.max_table})"
+        return f"{type(self).__name__}(max_table={self.max_table}, drop={self.drop!r})"
 
     def log_partition(self, problem: Problem) -> Floats:
-        return np.array([_total(self._eliminate(_variables(part), log_sum)) for part, _ in components(problem)])
+        trees = Trees.of(problem)
+        log_z = np.full(len(problem.firsts), np.nan) if trees is None else trees.expectations(None).log_z
+        for c, part, _ in self._components(problem, np.isnan(log_z)):
+            log_z[c] = _total(self._eliminate(_variables(part), log_sum))
+        return log_z
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
-        log_z, d_chains = np.empty(len(problem.firsts)), arrays.zeros(problem.chains)
-        d_tables = np.zeros(problem.tables.shape)
-        for c, (part, tokens) in enumerate(components(problem)):
+        trees = Trees.of(problem)
+        if trees is None:
+            none = np.full(len(problem.firsts), np.nan), arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
+        log_z, d_chains, d_tables = none if trees is None else trees.expectations(weights)
+        for c, part, tokens in self._components(problem, np.isnan(log_z)):
             found = _variables(part)
             cliques = self._eliminate(found, log_sum)
             log_z[c] = _total(cliques)
@@ -82,8 +101,14 @@ class JunctionTree(Inference):
         return Expected(log_z, d_chains, d_tables)
 
     def best(self, problem: Problem) -> States:
-        states = np.full(len(problem.chains.emissions), -1, dtype=np.int32)
-        for part, tokens in components(problem):
+        trees, states = Trees.of(problem), np.full(len(problem.chains.emissions), -1, dtype=np.int32)
+        left = np.ones(len(problem.firsts), dtype=bool)
+        if trees is not None:
+            found_states, scores = trees.best()
+            left = ~(scores > -np.inf)
+            known = ~left[trees.component]
+            states[known] = found_states[known]
+        for _, part, tokens in self._components(problem, left):
             found = _variables(part)
             cliques = self._eliminate(found, _largest)
             if _total(cliques) > -np.inf:
@@ -116,7 +141,7 @@ class JunctionTree(Inference):
     def draw(self, problem: Problem, n: int, seed: int) -> States:
         states = np.full((n, len(problem.chains.emissions)), -1, dtype=np.int32)
         random = np.random.default_rng(seed)
-        for part, tokens in components(problem):
+        for _, part, tokens in self._components(problem, np.ones(len(problem.firsts), dtype=bool)):
             found = _variables(part)
             cliques = self._eliminate(found, log_sum)
             if _total(cliques) == -np.inf:
@@ -135,7 +160,7 @@ class JunctionTree(Inference):
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
         """Best first: each labelling of the variables that were eliminated last is worth as much as the best way to go on, which
         the tables say."""
-        found = _variables(problem)
+        found = _variables(self._fitting(problem))
         cliques = self._eliminate(found, _largest)
         best, order, ranked = _total(cliques), cliques[::-1], []
         numbers = itertools.count()  # of equals, the one that was found first
@@ -159,10 +184,8 @@ class JunctionTree(Inference):
         reduce (Callable): Sums over the last axis.
         RAISES (ValueError): CRF042 if a table would be too large.
         """
-        sizes = [len(states) for states in variables.states]
-        order = min_fill([factor.variables for factor in variables.factors], sizes)
+        sizes, (order, largest) = [len(states) for states in variables.states], _order(variables)
         place = {variable: n for n, (variable, _) in enumerate(order)}
-        largest = max((math.prod([sizes[v], *(sizes[u] for u in rest)]) for v, rest in order), default=0)
         if largest > self.max_table:
             raise ValueError(Errors.CRF042.format(size=largest, tokens=len(sizes), most=self.max_table))
         waiting: list[list[Factor]] = [[] for _ in order]
@@ -180,6 +203,51 @@ class JunctionTree(Inference):
             if rest:
                 waiting[place[rest[0]]].append(Factor(rest, message))
         return cliques
+
+    def _components(
+        self, problem: Problem, asked: NDArray[np.bool_]
+    ) -> Iterator[tuple[int, Problem, NDArray[np.int64]]]:
+        """Some components (bool[C]), as they are eliminated, and their tokens."""
+        if len(asked) == 1 and asked[0]:
+            yield 0, self._fitting(problem), np.arange(len(problem.chains.emissions))
+            return
+        for c in np.flatnonzero(asked).tolist():
+            part, tokens = problem.only(c)
+            yield c, self._fitting(part), tokens
+
+    def _fitting(self, part: Problem) -> Problem:
+        """A component, without ties that would make tables too large if these are to be left out: as few as possible, of those
+        whose ends say least of each other. So much further from the whole is what is left (Koller & Friedman 2009, 8.5)."""
+        if self.drop is None or _order(_variables(part))[1] <= self.max_table:
+            return part
+        information = BeliefPropagation(iterations=50, damping=0.2).information(part)
+        order = np.argsort(information, kind="stable")
+
+        def without(n: int) -> Problem:
+            kept = np.sort(order[n:])
+            ends = {name: getattr(part, name)[kept] for name in ("source", "target", "kind")}
+            return part._replace(**ends, bounds=np.array([0, len(kept)]))
+
+        fewest, n = 1, len(order)
+        while fewest < n:
+            half = (fewest + n) // 2
+            fewest, n = (fewest, half) if _order(_variables(without(half)))[1] <= self.max_table else (half + 1, n)
+        self.n_dropped, self.n_ties = self.n_dropped + n, self.n_ties + len(order)
+        self._tell_dropped(n, len(order), float(information[order[:n]].sum()))
+        return without(n)
+
+    def _tell_dropped(self, n: int, n_ties: int, information: float) -> None:
+        if not self._told_dropped:
+            self._told_dropped = True
+            message = Warnings.CRFW371.format(n=n, ties=n_ties, most=self.max_table, information=f"{information:.3g}")
+            announcements.warning(message)
+
+
+def _order(variables: Variables) -> tuple[list[tuple[int, set[int]]], int]:
+    """In which variables are eliminated, with the neighbours that each has left, and how large the largest table is."""
+    sizes = [len(states) for states in variables.states]
+    order = min_fill([factor.variables for factor in variables.factors], sizes)
+    return order, max((math.prod([sizes[v], *(sizes[u] for u in rest)]) for v, rest in order), default=0)
 
 
 def min_fill(scopes: list[tuple[int, ...]], sizes: list[int]) -> list[tuple[int, set[int]]]:

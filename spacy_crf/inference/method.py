@@ -22,8 +22,8 @@ class Expected(NamedTuple):
 class Inference:
     """How questions about tied sequences are answered: base of the methods, which are registered."""
 
-    exact: ClassVar[bool] = False
-    answers: ClassVar[frozenset[str]]  # of the questions above, those that it is good for: log partitions for training
+    exact: bool = False
+    answers: frozenset[str]  # of the questions above, those that it is good for: log partitions for training
     decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
     n_asked = n_unsettled = 0  # components so far, and those of them that did not settle
     told = False  # whether that has been said

@@ -49,8 +49,11 @@ class Ties(NamedTuple):
         both_ways = of_kinds + of_kinds.swapaxes(1, 2)
         for column in self.rows.T:
             [some] = np.nonzero(column >= 0)
+            some = some[np.argsort(column[some], kind="stable")]
+            rows, first = np.unique(column[some], return_index=True)
             symmetric = self.symmetric[column[some], np.newaxis, np.newaxis]
-            np.add.at(out, column[some], np.where(symmetric, both_ways[some], of_kinds[some]))
+            if len(some):
+                out[rows] += np.add.reduceat(np.where(symmetric, both_ways[some], of_kinds[some]), first, axis=0)
 
 
 class TiedScores(NamedTuple):
@@ -272,6 +275,8 @@ def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
 
 def _some(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
     """Some of the sequences (bool[B]), and their tokens."""
+    if sequences.all():
+        return chains, np.arange(len(chains.emissions))
     lengths = np.diff(chains.starts)
     tokens = np.flatnonzero(np.repeat(sequences, lengths))
     return arrays.cut(chains, tokens, np.append(0, np.cumsum(lengths[sequences])).astype(np.int64)), tokens

@@ -1,0 +1,112 @@
+"""Tokens that ties alone connect, to trees: exact answers by two passes, which take as long as those of a chain."""
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import arrays
+from ..kernels import trees as kernels
+from ..kernels.numerics import LANES, SPREAD
+from ..types import Floats
+from .method import Expected
+from .structure import States
+from .ties import Problem
+
+
+class Trees(NamedTuple):
+    """The components of a problem that are forests, and whose numbers can be trusted."""
+
+    problem: Problem
+    forest: kernels.Forest
+    component: NDArray[np.int64]  # [T]
+    own: Floats  # [T, S] emissions, with what sequences begin and end with
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Optional[Trees]":
+        """None where there are none: neighbours are weighed together, or ties form cycles."""
+        chains = problem.chains
+        if chains.transitions.any():
+            return None
+        component = np.repeat(problem.component, np.diff(chains.starts))
+        forest = kernels.grow(problem.source, problem.target, component, len(problem.firsts))
+        if not len(forest.order):
+            return None
+        own = chains.emissions
+        if chains.first.any() or chains.last.any():
+            opens, closes = arrays.ends(chains.starts, len(own))
+            own = own + np.where(opens[:, np.newaxis], chains.first, 0.0)
+            own = own + np.where(closes[:, np.newaxis], chains.last, 0.0)
+        return cls(problem, forest, component, own)
+
+    def expectations(self, weights: Optional[Floats]) -> Expected:
+        """Log partitions of the components, NaN for those that are no forests or can't be trusted; and, for the others, the
+        derivative of their weighted sum.
+
+        weights (float64[C]): None for the log partitions alone.
+        """
+        problem, chains = self.problem, self.problem.chains
+        shift = problem.tables.max(axis=(1, 2), initial=-np.inf)
+        tables = _both_ways(np.exp(problem.tables - shift[:, np.newaxis, np.newaxis]), 0.0)
+        log_z = np.where(self.forest.is_forest, 0.0, np.nan)
+        if np.ptp(problem.tables, axis=(1, 2)).max(initial=0.0) > SPREAD:
+            log_z[:] = np.nan
+        log_z += np.bincount(problem.of_ties, shift[problem.kind], minlength=len(log_z))
+        label_of = problem.label_of[:0] if self.is_plain else problem.label_of
+        asked = (self.forest, self.own, label_of, problem.kind, tables, self.component)
+        if weights is None:
+            kernels.sums(*asked, np.zeros(0), self.own[:0], tables[0], log_z)
+            return Expected(log_z, chains, problem.tables)
+        # Those that turn out not to be trusted are left out of the sums
+        known = ~np.isnan(log_z)
+        while True:
+            marginals, counts, found = np.zeros(self.own.shape), np.zeros(tables.shape[1:]), log_z.copy()
+            kernels.sums(*asked, np.where(known, weights, 0.0), marginals, counts, found)
+            if not (known & np.isnan(found)).any():
+                break
+            known &= ~np.isnan(found)
+        n_labels, (opens, closes) = problem.n_labels, arrays.ends(chains.starts, len(marginals))
+        d_chains = chains._replace(
+            emissions=marginals,
+            transitions=np.zeros(chains.transitions.shape),
+            first=marginals[opens].sum(axis=0),
+            last=marginals[closes].sum(axis=0),
+        )
+        found[~known] = np.nan
+        return Expected(found, d_chains, (counts * tables[0])[:, :n_labels, :n_labels])
+
+    def best(self) -> tuple[States, Floats]:
+        """The best labellings (int32[T]) of the forests, and their scores (float64[C]); NaN of other components."""
+        problem, label_of = self.problem, self.problem.label_of
+        own = np.full((len(self.own), _padded(problem.n_labels)), -np.inf)
+        if self.is_plain:
+            own[:, : len(label_of)] = self.own
+        else:
+            for state, label in enumerate(label_of.tolist()):
+                own[:, label] = np.maximum(own[:, label], self.own[:, state])
+        labels, scores = np.zeros(len(own), dtype=np.int64), np.where(self.forest.is_forest, 0.0, np.nan)
+        tables = _both_ways(problem.tables, -np.inf)
+        kernels.best(self.forest, own, problem.kind, tables, self.component, labels, scores)
+        if self.is_plain:
+            return labels.astype(np.int32), scores
+        fitting = label_of == labels[:, np.newaxis]
+        return np.where(fitting, self.own, -np.inf).argmax(axis=1).astype(np.int32), scores
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether states are labels."""
+        label_of, n_labels = self.problem.label_of, self.problem.n_labels
+        return len(label_of) == n_labels and bool((label_of == np.arange(n_labels)).all())
+
+
+def _padded(size: int) -> int:
+    return -(-size // LANES) * LANES
+
+
+def _both_ways(tables: Floats, filling: float) -> Floats:
+    """The tables, and the same turned: float64[2, K, L, L], with further labels that are filled up."""
+    n, size = tables.shape[:2]
+    both = np.full((2, n, _padded(size), _padded(size)), filling)
+    both[0, :, :size, :size] = tables
+    both[1, :, :size, :size] = tables.swapaxes(1, 2)
+    return both
