@@ -584,6 +584,8 @@ class Errors(metaclass=_Coded):
     CRF733 = "A text, a name or a file is no Unicode: {reason}. Give it in UTF-8."
     CRF735 = "The config has no component{named} of spacy_crf to train on shards. Components there: {components}."
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
+    CRF750 = "{path} is there already: --force replaces it."
+    CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
     CRF721 = (
         "Tuning needs one component that scores sparse features: name it with --component. Components of the config: "
         "{components}."

@@ -9,6 +9,7 @@ from . import data as data
 from . import distil as distil
 from . import errors as errors
 from . import explain as explain
+from . import init_config as init_config
 from . import inspect as inspect
 from . import migrate as migrate
 from . import report as report

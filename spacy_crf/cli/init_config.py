@@ -1,0 +1,214 @@
+"""A config to begin with, for each component and each way to learn. All of them are made of the files in ``configs/``: a recipe
+changes a component's file as one of the files for ``crf_ner`` changes ``crf_ner.cfg``."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple, Optional
+
+import typer
+from wasabi import msg
+
+from ..errors import Errors
+from ..sealed import write_whole
+from .main import app, blank, check_writable, choice, told_briefly
+
+FOLDER = Path(__file__).parents[1] / "configs"
+COMPONENTS = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
+_MODEL = "components.crf_ner.model"
+
+
+class Section(NamedTuple):
+    """A section of a config as it is written."""
+
+    before: str  # comments and empty lines above its head
+    lines: dict[str, str]  # by key, each with the comments above it
+
+
+Sections = dict[str, Section]
+
+
+class Recipe(NamedTuple):
+    """What it changes of a component's file: what one for `crf_ner` does, or some settings (keys of the component's sections to
+    lines; "" for those that are left out)."""
+
+    is_for: str
+    like: Optional[str] = None
+    settings: tuple[tuple[str, str, str], ...] = ()
+
+
+_ANY = {
+    "fast": Recipe("Sparse features, trained with L-BFGS on a CPU."),
+    "accurate": Recipe(
+        "Sparse features and a small encoder, whose scores are added, trained with Adam.", "crf_ner_hybrid"
+    ),
+    "neural": Recipe("A small encoder in place of the features of tokens, trained with Adam.", "crf_ner_tok2vec"),
+    "stream": Recipe("A corpus that may be larger than the memory, read batch by batch.", "crf_ner_stream"),
+    "partial": Recipe(
+        "Incomplete annotation: tokens without any are free, and doc.spans has what may be right or is wrong.",
+        settings=(
+            ("", "alternatives_spans_key", '"alternatives"'),
+            ("", "incorrect_spans_key", '"incorrect"'),
+        ),
+    ),
+}
+_TEXTS = {
+    "fast": Recipe(
+        "Sparse features wherever they are in a text, trained with L-BFGS on a CPU.",
+        settings=(
+            (".model", "@architectures", '"spacy_crf.MaxEntText.v1"'),
+            *((".model", key, "") for key in ("hidden", "shared", "unit", "spread", "seed", "restarts")),
+        ),
+    ),
+    "accurate": Recipe(
+        "Hidden states of the words of a text, the best of three beginnings.", settings=((".model", "restarts", "3"),)
+    ),
+    "stream": Recipe(
+        "A corpus that is not held in memory: it is read once, and what L-BFGS needs to know of it is kept.",
+        "crf_ner_large",
+    ),
+    "partial": Recipe("Incomplete annotation: texts without a label are passed over, and labels with 0 are ruled out."),
+}
+RECIPES = {component: _TEXTS if component == "crf_textcat" else _ANY for component in COMPONENTS}
+ComponentName = choice("ComponentName", COMPONENTS)
+RecipeName = choice("RecipeName", _ANY)
+
+
+@app.command("init-config")
+def init_config_cli(
+    component: Annotated[ComponentName, typer.Option("--component", "-c", help="What the pipeline consists of.")],
+    recipe: Annotated[RecipeName, typer.Option("--recipe", "-r", help="How it learns.")] = RecipeName.fast,
+    output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
+    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
+    force: Annotated[bool, typer.Option("--force", "-F", help="Replace the file, if there is one.")] = False,
+) -> None:
+    """Write a complete, commented config for `spacy train`: a component, and a recipe for how it learns.
+
+    fast: sparse features and L-BFGS; accurate: with an encoder beside them; neural: an encoder alone; stream: a corpus that may
+    be larger than the memory; partial: incomplete annotation.
+    """
+    with told_briefly():
+        blank(lang)
+        name = "config.cfg" if output == "-" else output
+        text = make_config(component.value, recipe.value, lang=lang, name=name)
+        if output == "-":
+            sys.stdout.write(text)
+            return
+        path = Path(output)
+        check_writable(path)
+        if path.exists() and not force:
+            raise ValueError(Errors.CRF750.format(path=path))
+        write_whole(path, text.encode("utf8"))
+        msg.good(f"Config in {path}. Next: {_command(name)}")
+
+
+def make_config(component: str, recipe: str, *, lang: str = "en", name: str = "config.cfg") -> str:
+    """A complete config.
+
+    name (str): Of the file, for its first lines.
+    RAISES (ValueError): CRF751 where the component has no such recipe.
+    """
+    chosen = RECIPES[component].get(recipe)
+    if chosen is None:
+        raise ValueError(Errors.CRF751.format(component=component, recipe=recipe, known=", ".join(RECIPES[component])))
+    sections = _read(component)
+    if chosen.like is not None:
+        _change(sections, component, _read("crf_ner"), _read(chosen.like))
+    for section, key, value in chosen.settings:
+        _set(sections[f"components.{component}{section}"].lines, key, value)
+    _set(sections["nlp"].lines, "lang", f'"{lang}"')
+    head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n#\n#   {_command(name)}\n"
+    return head + _written(sections)
+
+
+def _command(name: str) -> str:
+    return f"python -m spacy train {name} --paths.train train.spacy --paths.dev dev.spacy --output training"
+
+
+# ---------------------------------------------------------------------------------------------------------- recipes
+
+
+def _change(sections: Sections, component: str, before: Sections, after: Sections) -> None:
+    """Changes a component's file as one for `crf_ner` differs from the other, where it has the same settings."""
+    own = _renamer(component)
+    for name in before.keys() - after.keys():
+        sections.pop(own(name), None)
+    for name, section in after.items():
+        if name not in before:
+            lines = {key: own(line) for key, line in section.lines.items()}
+            _insert(sections, own(name), Section(own(section.before), lines))
+            continue
+        lines = sections[own(name)].lines if own(name) in sections else {}
+        if name == _MODEL:
+            lines["@architectures"] = lines["@architectures"].replace(".v1", _version(section.lines["@architectures"]))
+        _change_settings(lines, before[name].lines, {key: own(line) for key, line in section.lines.items()})
+
+
+def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, str]) -> None:
+    """Those of one section."""
+
+    def differs(key: str) -> bool:
+        return _value(old[key]) != _value(new.get(key, ""))
+
+    other = any(differs(key) for key in old if key.startswith("@") and lines.get(key) == old[key])
+    for key in old.keys() - new.keys():
+        if other or _value(lines.get(key, "")) == _value(old[key]):
+            lines.pop(key, None)  # another function has other settings
+    for key, line in new.items():
+        if key not in old or (differs(key) and _value(lines.get(key, "")) == _value(old[key])):
+            lines[key] = line
+
+
+def _renamer(component: str) -> Callable[[str], str]:
+    return lambda text: re.sub(r"\bcrf_ner\b", component, text)
+
+
+def _insert(sections: Sections, name: str, section: Section) -> None:
+    """Behind the last section that belongs to the same block."""
+    block = name.rpartition(".")[0]
+    last = [other for other in sections if other == block or other.startswith(f"{block}.")][-1]
+    everything = list(sections.items())
+    at = 1 + [other for other, _ in everything].index(last)
+    sections.clear()
+    sections.update([*everything[:at], (name, section), *everything[at:]])
+
+
+def _version(line: str) -> str:
+    return re.findall(r"\.v\d+", line)[-1]
+
+
+def _set(lines: dict[str, str], key: str, value: str) -> None:
+    if value:
+        above = lines.get(key, "").rpartition(f"{key} = ")[0]
+        lines[key] = f"{above}{key} = {value}\n"
+    else:
+        del lines[key]
+
+
+def _value(line: str) -> str:
+    """A setting without the comments above it."""
+    return line.rstrip("\n").rpartition("\n")[2]
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def _read(stem: str) -> Sections:
+    sections, above, name = {}, "", ""
+    for line in (FOLDER / f"{stem}.cfg").read_text(encoding="utf8").splitlines(keepends=True):
+        if line.startswith("["):
+            name = line.strip()[1:-1]
+            # Above the first one stands what the file is about.
+            sections[name] = Section(above if sections else "\n", {})
+        elif line.strip() and not line.startswith("#"):
+            sections[name].lines[line.partition(" = ")[0]] = above + line
+        else:
+            above += line
+            continue
+        above = ""
+    return sections
+
+
+def _written(sections: Sections) -> str:
+    return "".join(f"{section.before}[{name}]\n{''.join(section.lines.values())}" for name, section in sections.items())

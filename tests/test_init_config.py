@@ -1,0 +1,83 @@
+"""``python -m spacy crf init-config``: what it writes is complete, trains, and is what ``configs/`` says."""
+
+from pathlib import Path
+
+import pytest
+from spacy.util import load_config
+from typer.testing import CliRunner
+
+from spacy_crf.cli import app
+from spacy_crf.cli.init_config import FOLDER, RECIPES
+
+from . import test_configs
+from .test_configs import corpus  # noqa: F401  a fixture
+
+ALL = [(component, recipe) for component, recipes in RECIPES.items() for recipe in recipes]
+
+
+def run(*args):
+    result = CliRunner().invoke(app, ["init-config", *map(str, args)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def write(path, component, recipe, *args):
+    code, output = run("--component", component, "--recipe", recipe, "-o", path, *args)
+    assert code == 0 and path.name in output, output
+    return path
+
+
+def test_the_folder_is_in_the_package():
+    assert FOLDER.samefile(Path(__file__).parents[1] / "configs")
+
+
+@pytest.mark.parametrize("recipe", ["fast", "accurate", "neural", "stream"])
+def test_those_of_crf_ner_are_the_files(recipe, tmp_path):
+    path = write(tmp_path / "my.cfg", "crf_ner", recipe)
+    like = RECIPES["crf_ner"][recipe].like or "crf_ner"
+    assert load_config(path, interpolate=False) == load_config(FOLDER / f"{like}.cfg", interpolate=False)
+
+
+@pytest.mark.parametrize("component, recipe", ALL)
+def test_every_recipe_is_complete(component, recipe, tmp_path):
+    path = write(tmp_path / "my.cfg", component, recipe, "--lang", "de")
+    test_configs.test_config_is_complete(path, tmp_path)
+    assert load_config(path)["nlp"] | {"lang": "de", "pipeline": [component]} == load_config(path)["nlp"]
+    text = path.read_text(encoding="utf8")
+    assert text.startswith(f"# {component}, {recipe}: ") and text.count("\n# ") > 15
+    if component != "crf_ner":
+        assert "crf_ner" not in text.replace("semicrf_ner", "").replace("crf_ner_", "")
+
+
+@pytest.mark.parametrize("component, recipe", [pair for pair in ALL if pair[0] != "crf_ner" or pair[1] == "partial"])
+def test_every_recipe_trains(component, recipe, corpus, tmp_path):  # noqa: F811
+    path = write(tmp_path / "my.cfg", component, recipe)
+    test_configs.test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tmp_path)
+
+
+def test_what_is_written_stays(tmp_path):
+    path = write(tmp_path / "my.cfg", "crf_ner", "fast")
+    code, output = run("--component", "crf_tagger", "-o", path)
+    assert code == 1 and "CRF750" in output and "crf_tagger" not in path.read_text(encoding="utf8")
+    write(path, "crf_tagger", "fast", "--force")
+    assert "crf_tagger" in path.read_text(encoding="utf8")
+
+
+def test_without_a_file_it_is_printed():
+    code, output = run("-c", "crf_ner", "-r", "partial")
+    assert code == 0 and 'alternatives_spans_key = "alternatives"\n' in output
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [
+        (["-c", "crf_textcat", "-r", "neural"], "CRF751: crf_textcat has no recipe 'neural'"),
+        (["-c", "crf_ner", "--lang", "xyz"], "CRF953"),
+        (["-c", "nothing"], "crf_textcat"),
+        (["-c", "crf_ner", "-r", "best"], "accurate"),
+        ([], "--component"),
+    ],
+)
+def test_mistakes_are_named(args, said):
+    code, output = run(*args)
+    assert code != 0 and said in " ".join(output.split())
