@@ -195,6 +195,10 @@ class Errors(metaclass=_Coded):
         "{owner}: the block of cliques named '{name}' is {value!r}, but must be a clique template, such as "
         '[...model.cliques.{name}] @misc = "spacy_crf.RepeatedWords.v1".'
     )
+    CRF350 = (
+        "The loss {loss} does not know ties between tokens, as it would have to sum up a graph once for each token. Take "
+        "spacy_crf.SentenceLikelihood.v1 or spacy_crf.BesagPseudoLikelihood.v1."
+    )
     CRF361 = (
         "Component '{name}': the loss {loss} can't be trained on a graph by {inference}. By this inference {losses} can, and "
         "with this loss these: {inferences}. What trains may be another one than what predicts: training_inference."

@@ -316,9 +316,10 @@ def test_taggers_have_ties():
 
 
 @pytest.mark.issue(17)
-def test_sentences_given_the_others_train_ties(unseen):
-    nlp = trained(graph(), loss={"@losses": "spacy_crf.SentenceLikelihood.v1"})
-    assert f1(nlp, unseen) == 1.0
+@pytest.mark.parametrize("loss", ["SentenceLikelihood", "BesagPseudoLikelihood", "Piecewise"])
+def test_what_needs_no_inference_trains_ties(loss, unseen):
+    nlp = trained(graph(), loss={"@losses": f"spacy_crf.{loss}.v1"})
+    assert f1(nlp, unseen) > (0.95 if loss == "Piecewise" else 0.999)
 
 
 @pytest.mark.issue(17)
@@ -413,7 +414,7 @@ def test_calibration_says_where_probabilities_are_approximate(inference, told, n
     "config, code",
     [
         ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
-        ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Perceptron.*SentenceLikelihood.*JunctionTree"),
+        ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Piecewise.*Perceptron.*BeliefPropag.*Junc"),
         ({"model": graph(inference={"@misc": "spacy_crf.Gibbs.v1"})}, "CRF361.*Gibbs.*Perceptron.*JunctionTree"),
         ({"model": graph(inference={**TREE, "drop": "mutual_information"})}, "CRF361.*Perceptron.*SentenceLikelihood"),
         ({"model": graph(training_inference=3)}, "CRF020.*training_inference"),

@@ -15,6 +15,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.mean_field import MeanField
 from spacy_crf.inference.ties import TiedScores, Ties
 from spacy_crf.losses.clamped import MaxMargin, Perceptron
+from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.sentences import SentenceLikelihood
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
@@ -320,6 +321,68 @@ def test_losses_of_best_labellings_are_those_of_enumeration(loss):
         known = EnumeratedGraph(costly).ways[0][0] - EnumeratedGraph(scores, clamp).ways[0][0]
         right.append(loss(structure, scores, clamp)[0].sum() == pytest.approx(known, abs=1e-9))
     assert np.mean(right) > 0.95
+
+
+def _with_gold(n, seed):
+    """Scores with a labelling that is possible, and its clamp."""
+    for number, (scores, _) in enumerate(problems(n, seed=seed)):
+        rng = np.random.default_rng(number)
+        scores = scores._replace(transitions=np.where(scores.transitions > -np.inf, scores.transitions, -1.0))
+        gold = rng.integers(0, scores.emissions.shape[1], size=len(scores.emissions))
+        yield scores, gold, gold[:, np.newaxis] == np.arange(scores.emissions.shape[1]), rng
+
+
+def _check_derivative(loss, structure, scores, clamp, rng, weights):
+    _, derivative, _ = loss(structure, scores, clamp, weights=weights)
+    for name in ("emissions", "transitions", "first", "tables"):
+        array, step = getattr(scores, name), 1e-5
+        for flat in rng.integers(0, array.size, size=4 if array.size else 0).tolist():
+            index, values = np.unravel_index(flat, array.shape), []
+            for sign in (1, -1):
+                moved = array.copy()
+                moved[index] += sign * step
+                values.append(loss(structure, scores._replace(**{name: moved}), clamp, weights=weights)[0].sum())
+            found = getattr(derivative, name)[index]
+            assert found == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-6), name
+
+
+@pytest.mark.issue(17)
+def test_tokens_given_all_others():
+    """Besag's pseudo-likelihood against enumeration of each token."""
+    structure, loss = TiedChains(BeliefPropagation()), BesagPseudoLikelihood()
+    for scores, gold, clamp, rng in _with_gold(8, seed=22):
+        expected = 0.0
+        for t in range(len(gold)):
+            others = clamp.copy()
+            others[t] = True
+            expected += EnumeratedGraph(scores, others).log_z - EnumeratedGraph(scores, clamp).log_z
+        assert loss(structure, scores, clamp)[0].sum() == pytest.approx(expected)
+        clamp[rng.random(len(clamp)) < 0.2] = True
+        _check_derivative(loss, structure, scores, clamp, rng, rng.random(len(scores.starts) - 1))
+
+
+@pytest.mark.issue(17)
+def test_marginals_of_tokens_are_refused_with_ties():
+    scores, _, clamp, _ = next(_with_gold(1, seed=24))
+    with pytest.raises(ValueError, match=r"CRF350.*PseudoLikelihood.*Sentence"):
+        PseudoLikelihood()(TiedChains(BeliefPropagation()), scores, clamp)
+
+
+@pytest.mark.issue(17)
+def test_ties_are_pieces_of_their_own():
+    structure, loss = TiedChains(BeliefPropagation()), Piecewise()
+    for scores, _, clamp, rng in _with_gold(8, seed=23):
+        expected = loss(LinearChain(), scores.chains, clamp)[0].sum()
+        tables, label_of = scores.ties.sums(scores.tables), scores.label_of
+        for u, v, kind in zip(scores.ties.source, scores.ties.target, scores.ties.kind):
+            of_gold = tables[kind][label_of[clamp[u].argmax()], label_of[clamp[v].argmax()]]
+            expected += np.log(np.exp(tables[kind]).sum()) - of_gold
+        known = EnumeratedGraph(scores)
+        found = loss(structure, scores, clamp)[0].sum()
+        assert found == pytest.approx(expected)
+        assert found >= known.log_z - EnumeratedGraph(scores, clamp).log_z  # an upper bound
+        clamp[rng.random(len(clamp)) < 0.2] = True
+        _check_derivative(loss, structure, scores, clamp, rng, rng.random(len(scores.starts) - 1))
 
 
 @pytest.mark.issue(17)

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..arrays import Scores
+from ..errors import Errors
 from ..inference.structure import Structure
+from ..inference.ties import TiedScores
 from ..schemes import Segments
-from ..types import Floats, SegmentClamp
+from ..types import Clamp, Floats, SegmentClamp
 from . import terms
 from .clamped import LabelledLoss
 from .terms import Annotation
+from .tied import Told, tie_pieces
 
 # Numbers in a table of a batch that are in memory at once
 _LARGEST_TABLE = 1 << 22
@@ -32,6 +35,9 @@ class LocalLoss(LabelledLoss):
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """As `ClampedLoss`. Impossible are sequences with a term that no labelling satisfies."""
+        if isinstance(scores, TiedScores):
+            structure.prepare(scores)  # for its checks
+            return self.of_ties(structure, scores, clamp, weights)
         free = structure.without_rules
         work = free.prepare(scores)
         weights = work.check_weights(weights)
@@ -44,6 +50,15 @@ class LocalLoss(LabelledLoss):
             losses[chunk.sequences] = of_part
             arrays.add(d_scores, d_part, chunk.tokens)
         return losses, free.narrow(work, d_scores), impossible
+
+    def of_ties(
+        self, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+    ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
+        """The same of chains with ties.
+
+        RAISES (ValueError): CRF350 by losses that don't know these.
+        """
+        raise ValueError(Errors.CRF350.format(loss=type(self).__name__))
 
     def _annotation(self, clamp: SegmentClamp, wrong: Segments, weights: Floats) -> Annotation:
         states = clamp.states
@@ -83,12 +98,21 @@ class BesagPseudoLikelihood(LocalLoss):
 
     So the segment from t to where the next one begins may have any state, or belong to the segment before it.
 
+    Where tokens are tied, each is given the labels at the other ends of its ties too; ends that are open say nothing.
+
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
     excludes_segments = False  # what is open has no term
     names_states = True
     terms = staticmethod(terms.conditionals)
+
+    def of_ties(
+        self, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+    ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
+        told = Told.of(scores, clamp)
+        losses, d_chains, impossible = self(structure.chain, told.chains, clamp, weights=weights)
+        return losses, told.derivative(d_chains), impossible
 
 
 class Piecewise(LocalLoss):
@@ -102,10 +126,24 @@ class Piecewise(LocalLoss):
     may go on behind t, that none ends is one more, with a score of 0. It is an upper bound again: every labelling chooses one of
     them at each token.
 
-    label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels.
+    Where tokens are tied, each tie is one more piece, of the pair of their labels.
+
+    label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels; of ties the mean of both ends'.
     """
 
     terms = staticmethod(terms.piecewise)
+
+    def of_ties(
+        self, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+    ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
+        losses, d_chains, impossible = self(structure.chain, scores.chains, clamp, weights=weights)
+        starts = np.asarray(scores.starts)
+        of_sequences = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
+        annotation = self._annotation(_in_pieces(clamp), structure.wrong, of_sequences)
+        of_ties, d_tables = tie_pieces(scores, clamp, terms.token_factors(annotation, impossible, starts))
+        sequences = np.searchsorted(starts, scores.ties.source, side="right") - 1
+        losses = losses + np.bincount(sequences, of_ties, minlength=len(losses))
+        return losses, scores._replace(**arrays.named(d_chains), tables=d_tables), impossible
 
 
 def _in_pieces(clamp: Any) -> SegmentClamp:

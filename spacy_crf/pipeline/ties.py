@@ -15,14 +15,20 @@ from ..inference.mean_field import MeanField
 from ..inference.method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference
 from ..inference.structure import Structure
 from ..inference.ties import TiedScores
-from ..losses.clamped import ClampedLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from ..losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from ..losses.local import BesagPseudoLikelihood, Piecewise
 from ..losses.sentences import SentenceLikelihood
 from ..schemes import Segments
 from ..types import ChainScores, Floats
 from .decoding import Decoding, Distribution, States
 
 METHODS: tuple[type[Inference], ...] = (BeliefPropagation, Gibbs, JunctionTree, MeanField)
-_LOSSES = {LOG_PARTITION: (LogLikelihood, SoftmaxMargin), MAXIMUM: (Perceptron, MaxMargin)}  # by what they ask
+_NOTHING = "nothing"
+_LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a graph
+    _NOTHING: (SentenceLikelihood, BesagPseudoLikelihood, Piecewise),
+    LOG_PARTITION: (LogLikelihood, SoftmaxMargin),
+    MAXIMUM: (Perceptron, MaxMargin),
+}
 
 
 class TiedDecoding(Decoding):
@@ -52,13 +58,14 @@ class TiedDecoding(Decoding):
 
     def check_fit(self, pipe: Any) -> None:
         asked, inference = _question(type(pipe.loss)), self.in_training.inference
-        if not isinstance(pipe.loss, SentenceLikelihood) and asked not in inference.answers:
-            losses = [loss.__name__ for question in sorted(inference.answers) for loss in _LOSSES.get(question, ())]
+        answers = [_NOTHING, *sorted(inference.answers)]
+        if asked not in answers:
+            losses = [loss.__name__ for question in answers for loss in _LOSSES.get(question, ())]
             message = Errors.CRF361.format(
                 name=pipe.name,
                 loss=type(pipe.loss).__name__,
                 inference=inference.name,
-                losses=", ".join(f"spacy_crf.{name}.v1" for name in [*losses, SentenceLikelihood.__name__]),
+                losses=", ".join(f"spacy_crf.{name}.v1" for name in losses),
                 inferences=", ".join(that_answer(asked)) or "none",
             )
             raise ValueError(message)
@@ -164,6 +171,8 @@ def that_answer(question: Optional[str]) -> list[str]:
 
 def _question(loss: type) -> Optional[str]:
     """Which question a loss asks of a graph; None for losses that look at something else."""
-    if not issubclass(loss, ClampedLoss):
-        return None
-    return MAXIMUM if loss.maximum else LOG_PARTITION
+    for kind in loss.__mro__:
+        for question, losses in _LOSSES.items():
+            if kind in losses:
+                return question
+    return None
