@@ -14,11 +14,12 @@ from spacy_crf.cliques.acronyms import Acronyms
 from spacy_crf.cliques.linked_spans import LinkedSpans
 from spacy_crf.cliques.pairs import Pairs
 from spacy_crf.cliques.repeated_phrases import RepeatedPhrases
+from spacy_crf.cliques.shared_features import SharedFeatures
 from spacy_crf.cliques.similar_words import SimilarWords
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
 
-from .test_factor_graph import graph, make_doc
+from .test_factor_graph import examples, graph, make_doc, name_docs, trained
 
 pytestmark = pytest.mark.issue(17)
 
@@ -301,6 +302,74 @@ def test_functions_that_never_end(vocab, caplog):
 def test_functions_go_along_to_other_processes(vocab):
     copied = pickle.loads(pickle.dumps(Pairs(lambda doc: [(0, 1)])))
     assert tied(copied, Doc(vocab, words=["a", "b"])) == [(0, 1)]
+
+
+# Features that tied tokens share
+
+
+def test_tied_tokens_share_features(vocab):
+    source = SharedFeatures("X", {"a": RepeatedPhrases(), "b": Acronyms()}, ["lower[-1..1]", "shape[0]|is_title[0]"])
+    doc = make_doc(vocab, ["the Ann Lee spoke", "so Ann Lee wept", "says Ann Lee"])
+    rows = source(doc)
+    assert [bool(row) for row in rows] == [word == "Ann" for word in map(str, doc)]
+    both = {"lower[0]=ann", "lower[1]=lee", "shape[0]|is_title[0]=Xxx|1"}
+    assert {*rows[1]} == {*rows[9]} == {"lower[-1]=so", *both}
+    assert {*rows[5]} == {"lower[-1]=the", "lower[-1]=says", *both}
+    assert all(len(row) == len({*row}) for row in rows)
+    hashes, values, starts = source.read(DocBatch([doc, Doc(vocab), doc]), None)
+    assert len(hashes) == len(values) == 2 * sum(map(len, rows)) == starts[-1] and len(starts) == 2 * len(doc) + 1
+    for docs in ([], [Doc(vocab)], [Doc(vocab, words=["A"])]):
+        assert len(source.read(docs, {}).hashes) == 0
+    copied = pickle.loads(pickle.dumps(source))
+    np.testing.assert_array_equal(copied.read([doc], None).hashes, hashes[: len(hashes) // 2])
+
+
+def test_sharing_features_is_a_chain(vocab, tmp_path):
+    """Without tables: the context of the first mention is a feature of the second one, and all questions are answered."""
+    ties = {"ties": {"@misc": "spacy_crf.RepeatedWords.v1", "features": []}}
+    nlp = trained(graph(ties, share_features=True))
+    pipe, data = nlp.get_pipe("crf_ner"), examples(nlp.vocab, name_docs(nlp.vocab, 20, seed=1))
+    assert nlp.evaluate(data)["ents_f"] == 1.0
+    assert not len(pipe.model.get_param("tables"))
+    doc = data[0].predicted
+    assert pipe.n_best(doc, 2)[0][0] > 0.5
+    found = pipe.explain(doc, Span(doc, 5, 6, label=data[0].reference.ents[1].label_))
+    assert any(row.feature.startswith("fn:share_features[0]=lower[") for row in found.rows)
+    nlp.to_disk(tmp_path)
+    np.testing.assert_array_equal(spacy.load(tmp_path).get_pipe("crf_ner").marginals(doc)[0], pipe.marginals(doc)[0])
+    other = spacy.blank("en")
+    other.add_pipe("crf_ner", config={"model": graph(ties, share_features=["lower[-1]"])})
+    with pytest.raises(ValueError, match="CRF510"):
+        other.from_bytes(nlp.to_bytes())
+
+
+@pytest.mark.parametrize("given", [[], ["pos[0]"], ["in:x[0]"], ["ngrams2[0]"], ["cluster4[0]"]])
+def test_features_that_are_shared_are_checked(given):
+    with pytest.raises(ValueError, match=r"CRF020.*share_features"):
+        spacy.blank("en").add_pipe("crf_ner", config={"model": graph(share_features=given)})
+
+
+def test_sharing_needs_cliques():
+    with pytest.raises(ValueError, match=r"CRF020.*share_features"):
+        spacy.blank("en").add_pipe("crf_ner", config={"model": graph({}, share_features=True)})
+
+
+def test_the_strength_of_ties():
+    """Tables are multiplied, as are derivatives; a model of another strength is another model."""
+    models = {strength: trained(graph(strength=strength)).get_pipe("crf_ner") for strength in (1.0, 0.1)}
+    sizes = {}
+    for strength, pipe in models.items():
+        role, tables = pipe.model.attrs["role"], pipe.model.get_param("tables")
+        effective = role.potentials(pipe.model, {name: pipe.model.get_param(name) for name in role.params})["tables"]
+        np.testing.assert_allclose(effective, strength * tables, rtol=1e-6)
+        sizes[strength] = abs(effective).max()
+        shown = [row.weight for row in pipe.weights() if row.feature == "repeats: bias"]
+        assert max(map(abs, shown)) == pytest.approx(abs(effective[0]).max(), rel=1e-5)
+    assert sizes[0.1] < 0.6 * sizes[1.0]
+    with pytest.raises(ValueError, match="CRF510"):
+        models[0.1].from_bytes(models[1.0].to_bytes())
+    with pytest.raises(ValueError, match=r"CRF020.*strength"):
+        spacy.blank("en").add_pipe("crf_ner", config={"model": graph(strength=0.0)})
 
 
 # In components

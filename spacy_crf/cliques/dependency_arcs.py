@@ -20,7 +20,7 @@ class DependencyArcs(CliqueTemplate):
     other = "head_"
 
     def __init__(self, features: Optional[list[str]] = None, symmetric: bool = False):
-        super().__init__(features or ["dep[0]"], symmetric)
+        super().__init__(["dep[0]"] if features is None else features, symmetric)
 
     @property
     def reads(self) -> list[str]:

@@ -42,7 +42,7 @@ class CliqueTemplate:
 
     features (List[str]): What weighs a pair of labels: "bias"; "sent_distance", how many sentences lie between, about; or an
         attribute of the first token of a pair, such as "pos[0]", or of the second, such as "{other}pos". Several, joined by "|",
-        are one feature.
+        are one feature. None at all for ties that share features alone.
     symmetric (bool): Whether it makes no difference which of the two labels is first.
     """
 
@@ -50,7 +50,7 @@ class CliqueTemplate:
 
     def __init__(self, features: Any, symmetric: bool):
         owner = self.owner
-        self.features = checks.listed(owner, "features", features, "texts") or ["bias"]
+        self.features = ["bias"] if features is None else checks.listed(owner, "features", features, "texts")
         self.symmetric = checks.flag(owner, "symmetric", symmetric)
         self._parts = [self._parse(feature) for feature in self.features]
         self._lexemes: Optional[LexemeTable] = None

@@ -96,6 +96,7 @@ def _block_of_ties(model: Model, weights: NDArray[np.float32], places: tuple) ->
     templates = list(dict.fromkeys(feature.template for feature in features))
     of_rows = np.array([templates.index(feature.template) for feature in features], dtype=np.int64)
     counts, label_of = np.array([count for *_, count in known], dtype=np.int64), model.attrs["label_of"]
+    weights = model.attrs["role"].strength * weights
     return Block(
         "ties", weights, places[1:], places[0], features.__getitem__, counts, (templates, of_rows[places[0]]), label_of
     )

@@ -131,6 +131,12 @@ class FeatureSet:
         changed.templates = list(dict.fromkeys([*self.templates, *parse_templates(templates)]))
         return changed
 
+    def with_source(self, name: str, source: Source) -> "FeatureSet":
+        """The same with the items of one more source."""
+        changed = self.with_stage([f"fn:{name}[0]"])
+        changed.functions = Functions({**self.functions, name: source})
+        return changed
+
     def without_stage(self) -> "FeatureSet":
         """The same without templates that read what a first stage says. RAISES (ValueError): CRF107 if no others are left."""
         changed = copy.copy(self)

@@ -61,9 +61,11 @@ class CliqueRole(Role):
         return np.array([templates[name].symmetric for name, *_ in model.attrs["known"]], dtype=bool)
 
 
-def Cliques(templates: dict[str, CliqueTemplate]) -> Model[list[Doc], Ties]:
-    """templates (Dict[str, CliqueTemplate]): By their names in the config."""
-    spelled = [[name, *template.spelled()] for name, template in templates.items()]
+def Cliques(templates: dict[str, CliqueTemplate], further: list[Any]) -> Model[list[Doc], Ties]:
+    """templates (Dict[str, CliqueTemplate]): By their names in the config.
+    further (list): What else says what weights mean.
+    """
+    spelled = [[name, *template.spelled()] for name, template in templates.items()] + further
     return Model(
         "cliques",
         _forward,

@@ -4,13 +4,14 @@ other sentences that mention it.
 The model's output is ``TiedScores``: the potentials of the chains, and tables of scores of pairs of labels.
 """
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import checks
+from ..cliques.shared_features import NAME, share
 from ..errors import Errors
 from ..inference.belief_propagation import BeliefPropagation
 from ..inference.graph import TiedChains
@@ -33,8 +34,9 @@ class FactorGraphRole(ChainRole):
     params = (*ChainRole.params, "tables")
     walks = False
 
-    def __init__(self, inference: Inference, training_inference: Optional[Inference] = None):
+    def __init__(self, inference: Inference, training_inference: Optional[Inference] = None, strength: float = 1.0):
         super().__init__()
+        self.strength = strength
         self.structure = TiedChains(inference)
         self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
 
@@ -54,7 +56,13 @@ class FactorGraphRole(ChainRole):
         return (*super().part(d_scores.chains, outputs[:-1]), None)
 
     def potentials(self, model: Model, weights: Shared) -> Shared:
-        return {**super().potentials(model, weights), "label_of": model.attrs["label_of"]}
+        found = super().potentials(model, weights)
+        tables = self.strength * found["tables"]
+        return {**found, "tables": tables, "label_of": model.attrs["label_of"]}
+
+    def derivatives(self, d_scores: TiedScores) -> Shared:
+        found = super().derivatives(d_scores)
+        return {**found, "tables": self.strength * found["tables"]}
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """RAISES (ValueError): CRF364 if the tables are too large."""
@@ -88,6 +96,8 @@ def FactorGraph(
     training_inference: Optional[Any] = None,
     chain: bool = True,
     possible_transitions: bool = False,
+    share_features: Union[bool, list[str]] = False,
+    strength: float = 1.0,
 ) -> Model[list[Doc], TiedScores]:
     """A linear chain with ties between tokens of a Doc, of one sentence or of several.
 
@@ -98,6 +108,10 @@ def FactorGraph(
     chain (bool): Whether neighbouring tags are weighed together, as in `spacy_crf.LinearChain.v1`. Without it there are the ties
         alone, and what the tag scheme forbids.
     possible_transitions (bool): See `spacy_crf.LinearChain.v1`.
+    share_features (Union[bool, List[str]]): Whether a token has features of those that it is tied to too, with weights of their
+        own: of their shapes and neighbours, or these templates.
+    strength (float): By what the tables of ties are multiplied. Below 1 the optimizer's l2 holds ties back more: with 0.5 four
+        times.
     """
     owner = "FactorGraph"
     check_emissions(owner, emissions)
@@ -107,12 +121,15 @@ def FactorGraph(
     checks.expect(isinstance(inference, Inference), owner, "inference", inference, must)
     possible = training_inference is None or isinstance(training_inference, Inference)
     checks.expect(possible, owner, "training_inference", training_inference, must)
-    layers = {"emissions": emissions, "cliques": Cliques(templates)}
+    strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
+    shared = share(owner, emissions, templates, share_features)
+    further = [*([["strength", strength]] if strength != 1.0 else []), *([[NAME, *shared]] if shared else [])]
+    layers = {"emissions": emissions, "cliques": Cliques(templates, further)}
     attrs = {
         "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),
         "chain": checks.flag(owner, "chain", chain),
         "label_of": np.zeros(1, dtype=np.int64),
     }
-    role = FactorGraphRole(inference, training_inference)
+    role = FactorGraphRole(inference, training_inference, strength)
     role.meaning = ("chain",)
     return build("factor_graph", role, layers, **attrs)
