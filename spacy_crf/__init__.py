@@ -1,16 +1,41 @@
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .explain.marks import render
+    from .optimizers.lbfgs import LBFGS
+    from .pipeline.crf_ner import CRFEntityRecognizer
+    from .pipeline.crf_tagger import CRFTagger
+    from .pipeline.crf_textcat import CRFTextClassifier
+    from .pipeline.semicrf_ner import SemiCRFEntityRecognizer
 
-__all__ = ["__version__", "render"]
+__all__ = [
+    "LBFGS",
+    "CRFEntityRecognizer",
+    "CRFTagger",
+    "CRFTextClassifier",
+    "SemiCRFEntityRecognizer",
+    "__version__",
+    "render",
+]
 __version__ = "0.6.0"
+
+# Loaded when they are asked for: every ``spacy.blank()`` imports this package
+_MODULES = {
+    "LBFGS": "optimizers.lbfgs",
+    "CRFEntityRecognizer": "pipeline.crf_ner",
+    "CRFTagger": "pipeline.crf_tagger",
+    "CRFTextClassifier": "pipeline.crf_textcat",
+    "SemiCRFEntityRecognizer": "pipeline.semicrf_ner",
+    "render": "explain.marks",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when it is asked for: every ``spacy.blank()`` imports this package."""
-    if name == "render":
-        from .explain.marks import render
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
-        return render
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

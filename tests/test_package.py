@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import spacy
 
 import spacy_crf
 from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_crf_textcat, make_semicrf_ner
@@ -198,6 +200,30 @@ def test_codes_are_unique_and_tell_errors_from_warnings():
     sources = [(ROOT / path).read_text(encoding="utf8") for path in MODULES]
     named = {name for source in sources for name in re.findall(r"\b(?:Errors|Warnings)\.(CRFW?\d+)", source)}
     assert named == set(every)
+
+
+def test_public_names_are_there_and_load_nothing_before():
+    assert set(spacy_crf.__all__) <= set(dir(spacy_crf))
+    assert {getattr(spacy_crf, name).__name__ for name in spacy_crf.__all__ if name[0] != "_"} <= set(spacy_crf.__all__)
+    loaded = loaded_by("import spacy_crf")
+    assert {name for name in loaded if name.startswith("spacy_crf")} == {"spacy_crf"}
+    assert not loaded & {"spacy", "numpy", "numba"}
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        spacy_crf.nothing  # noqa: B018
+
+
+def test_the_entry_for_spacys_universe_runs(capsys):
+    entry = json.loads((ROOT / "docs" / "universe.json").read_text(encoding="utf8"))
+    exec("\n".join(entry["code_example"]), {})
+    assert "'Paris', 'GPE'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat"])
+def test_components_say_what_they_are(factory):
+    pipe = spacy.blank("en").add_pipe(factory, name="it")
+    assert re.fullmatch(r"<\w+ 'it': \w+, labels \[\], not initialized>", repr(pipe))
+    pipe.add_label("X")
+    assert "labels ['X']" in repr(pipe)
 
 
 def test_version_and_changelog_agree():

@@ -5,6 +5,7 @@ What its annotation means says an object of ``annotation/``, what its structure 
 
 import copyreg
 import logging
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,11 @@ class LearningPipe(TrainablePipe):
         self.training = Training(self)
         self._labels_changed()
         self.decoding.check_fit(self)
+
+    def __repr__(self) -> str:
+        labels = reprlib.repr(list(self.labels))
+        learned = "" if self.is_initialized else ", not initialized"
+        return f"<{type(self).__name__} '{self.name}': {self.model.name}, labels {labels}{learned}>"
 
     def _check_model(self, model: Any) -> None:
         """RAISES (ValueError): CRF020 for a model of another structure."""
