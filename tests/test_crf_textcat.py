@@ -443,3 +443,11 @@ def test_optimizers(kind, optimizer):
     for _ in range(40):
         pipe.update(examples, sgd=pipe.optimizer)
     assert [label(nlp(text)) for text, _ in TEXTS] == [cats for _, cats in TEXTS]
+
+
+@pytest.mark.issue(16)
+@pytest.mark.parametrize("kind, loss", [*product(["bag", "hidden"], ["SoftmaxMargin", "MaxMargin", "Perceptron"])])
+def test_losses(kind, loss):
+    minibatch = {"@optimizers": "spacy_crf.Minibatch.v1", "learn_rate": 0.1}
+    nlp = trained(kind, steps=25, optimizer=minibatch, loss={"@losses": f"spacy_crf.{loss}.v1"})
+    assert [label(nlp(text)) for text, _ in TEXTS] == [cats for _, cats in TEXTS]
