@@ -17,7 +17,7 @@ from spacy.util import registry
 from spacy_crf.cli.clusters import clusters_of_texts
 from spacy_crf.features.clusters import write_clusters
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline.thresholds import best, measure
+from spacy_crf.pipeline.thresholds import best, best_of_labels, measure
 
 from .accuracy import SETTINGS
 from .data import data_folder, iob2_tags, make_doc, make_examples, read_sentences
@@ -107,22 +107,27 @@ def predict_all(nlp: Language, docs: list) -> None:
 
 
 class Spans(NamedTuple):
-    """What a pipeline reaches where it decodes by spans, with the least probability that is best on dev."""
+    """What a pipeline reaches where it decodes by spans, with the least probability that is best on dev: one for all labels, and
+    one for each."""
 
     dev: float
     test: float
     min_prob: float
+    dev_by_label: float
+    test_by_label: float
 
 
 def decoded_by_spans(nlp: Language, name: str) -> Spans:
     """The component goes on decoding as before."""
     pipe = nlp.get_pipe("crf_ner")
-    before = dict(pipe.cfg)
-    chosen = best(measure(pipe, make_examples(nlp.vocab, read_sentences(name, "dev"))))
-    pipe.cfg.update(decode="spans", min_prob=chosen.min_prob)
-    test = f1_of(nlp, name, "test")
-    pipe.cfg.update(before)
-    return Spans(100 * chosen.f(), test, chosen.min_prob)
+    before, examples = dict(pipe.cfg), make_examples(nlp.vocab, read_sentences(name, "dev"))
+    points, found = measure(pipe, examples), []
+    for least in (best(points).min_prob, best_of_labels(points)):
+        [chosen] = measure(pipe, examples, [least])
+        pipe.cfg.update(decode="spans", min_prob=least)
+        found += [100 * chosen.f(), f1_of(nlp, name, "test")]
+        pipe.cfg.update(before)
+    return Spans(*found[:2], best(points).min_prob, *found[2:])
 
 
 def f1_of(nlp: Language, name: str, part: str) -> float:

@@ -26,7 +26,10 @@ from .ours import make_pipeline
 GAZETTEERS = {
     "cities": "cities.txt",
     "countries": "countries.txt",
+    "states": "us_states.txt",
+    "regions": "regions_iso.txt",
     "first_names": "first_names_us.txt",
+    "first_names_elsewhere": "first_names_world.txt",
     "surnames": "surnames_us.txt",
     "companies": "companies_us.txt",
 }
@@ -43,6 +46,7 @@ class Rung(NamedTuple):
     initialize: dict[str, Any]
     preset: str = PRESET
     without: tuple[str, ...] = ()
+    tie_boundaries: bool = False
 
     def plus(self, name: str, extra: list[str], **initialize: Any) -> "Rung":
         lists = {**self.initialize, **initialize}
@@ -57,6 +61,7 @@ def main(
         str, typer.Option(help="Files under plain/, between commas, to make what is not given.")
     ] = "tweets.txt",
     dims: Annotated[int, typer.Option(help="Of the vectors, at most.")] = 100,
+    length: Annotated[float, typer.Option(help="Of the vectors, in the mean.")] = 2.0,
     offsets: Annotated[str, typer.Option(help="Of the vectors.")] = "-1..1",
     rungs: Annotated[str, typer.Option(help="Which to train, by their numbers from 0 on.")] = "0,1,2,3,4",
     l1: Annotated[float, typer.Option(help="Of L-BFGS.")] = 0.0,
@@ -64,10 +69,11 @@ def main(
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 30,
     step: Annotated[int, typer.Option(help="Iterations from one look at dev to the next.")] = 3,
     without: Annotated[str, typer.Option(help="Templates of the preset to leave out, between commas.")] = "",
+    tie_boundaries: Annotated[bool, typer.Option(help="One weight for steps inside of entities.")] = False,
 ) -> None:
     """F1 of entities on dev and test after the step that is best on dev, and the speed of prediction, one beside the other."""
     header = ["set", "features", "dev F1", "test F1", "gain", "iterations", "tokens/s", "of v1", ""]
-    header += ["by spans: dev", "test", "min_prob", "iterations"]
+    header += ["by spans: dev", "test", "min_prob", "by label: dev", "test", "iterations"]
     rows: list[list[object]] = []
     for name in sets.split(","):
         with TemporaryDirectory() as folder:
@@ -75,7 +81,11 @@ def main(
             given = vectors or _made_vectors(files, Path(folder) / "vectors", dims)
             clusters_given = clusters or _made_clusters(files, Path(folder) / "clusters.bin")
             left_out = tuple(filter(None, without.split(",")))
-            ladder = [rung._replace(without=left_out) for rung in _ladder(given, clusters_given, dims, offsets)]
+            of_vectors = {"path": given, "dims": dims, "length": length}
+            ladder = [
+                rung._replace(without=left_out, tie_boundaries=tie_boundaries)
+                for rung in _ladder(of_vectors, clusters_given, offsets)
+            ]
             chosen = [ladder[int(number)] for number in rungs.split(",")]
             rows += _compare(
                 name, chosen, partial(LBFGS, l1=l1, l2=l2, iterations_per_step=step), range(step, iterations + 1, step)
@@ -84,11 +94,11 @@ def main(
     show("Vectors of words", header, rows, note=note)
 
 
-def _ladder(vectors: str, clusters: str, dims: int, offsets: str) -> list[Rung]:
+def _ladder(vectors: dict[str, Any], clusters: str, offsets: str) -> list[Rung]:
     preset = Rung("preset", [], {})
     with_clusters = preset.plus("clusters", EXTRA, clusters=clusters)
     template = f"vector[{offsets}]"
-    with_vectors = with_clusters.plus("vectors", [template], vectors={"path": vectors, "dims": dims})
+    with_vectors = with_clusters.plus("vectors", [template], vectors=vectors)
     files = {name: str(data_folder() / "gazetteers" / file) for name, file in GAZETTEERS.items()}
     with_lists = with_vectors.plus("gazetteers", [f"in:{name}[-1..1]" for name in GAZETTEERS], gazetteers=files)
     return [preset, with_clusters, with_vectors, with_lists, with_lists.plus("document", DOCUMENT)]
@@ -138,15 +148,16 @@ class Found(NamedTuple):
     """F1 on dev and test after the iterations that are best on dev, and how many these are."""
 
     viterbi: tuple[float, float, int]
-    spans: tuple[float, float, float, int]  # with the least probability
+    spans: tuple[float, float, float, float, float, int]  # see `Spans`
 
 
 def _train(name: str, rung: Rung, optimizer: LBFGS, steps: range) -> tuple[Language, Found]:
     """The pipeline after all iterations, and what it reached."""
     features = {"@misc": rung.preset, "extra": rung.extra}
     if rung.without:
-        features["without"] = rung.without
-    nlp = make_pipeline("crf_ner", {"scheme": "BIO", "model": {"emissions": {"features": features}}})
+        features["without"] = list(rung.without)
+    model = {"tie_boundaries": rung.tie_boundaries, "emissions": {"features": features}}
+    nlp = make_pipeline("crf_ner", {"scheme": "BIO", "model": model})
     nlp.config["initialize"]["components"]["crf_ner"] = rung.initialize
     examples = make_examples(nlp.vocab, read_sentences(name, "train"))
     nlp.initialize(lambda: examples, sgd=optimizer)
