@@ -155,7 +155,8 @@ class _Process:
         self.number = number
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make))
+        # A daemon: it is not waited for where our own process ends before its staff was sent home
+        self._process = context.Process(target=_serve, args=(theirs, make), daemon=True)
         self._process.start()
         theirs.close()  # so that reading ends when the process does
         self.task: Any = None
