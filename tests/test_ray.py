@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 import ray
 from spacy_crf.distributed.executors import Ray
+from spacy_crf.distributed import cut, shards
+from tests import test_shards
 from tests.test_annotate_parts import annotated, maker, records_of
 
 folder, model, source = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -36,6 +38,20 @@ outcome("killed always", lambda path: list(Ray(2).run(partial(maker, path, 9), [
 outcome("raises", lambda path: list(Ray(2).run(partial(maker, path, error=OSError(28, "No space", "there")), range(8))))
 outcome("nothing", lambda path: list(Ray(2).run(partial(maker, path), [])))
 outcome("annotated", lambda path: annotated(model, source, path / "out", Ray(2)).texts)
+
+class Killing(Ray):
+    def staff(self, make):
+        staff = super().staff(make)
+        return test_shards.killing(staff, lambda staff: ray.kill(staff._actors[0]))
+
+def trained(path, executor):
+    cut._DOCS = 1
+    shards.Shards.staff, shards.default_threads = lambda self: executor, lambda: executor.workers
+    losses, weights = test_shards.trained(*test_shards.make(path))
+    return losses, weights.tobytes().hex()
+
+outcome("trained here", lambda path: trained(path / "out", test_shards.Here(1)))
+outcome("trained", lambda path: trained(path / "out", Killing(2)))
 found["records"] = records_of(folder / "annotated" / "out")
 (folder / "found.json").write_text(json.dumps(found))
 """
@@ -69,3 +85,7 @@ def test_what_cannot_be_done_is_told(found):
 def test_archives_are_annotated(found):
     assert found["annotated"] == 40 == len(found["records"])
     assert all(record["spans"] for record in found["records"])
+
+
+def test_weights_are_bitwise_the_same_as_of_one_process(found):
+    assert found["trained"] == found["trained here"]

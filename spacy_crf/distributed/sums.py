@@ -35,6 +35,8 @@ class Tree:
 
     def add(self, node: Node, terms: Terms) -> None:
         level, place = node
+        if not terms.gradient.flags.writeable:  # as Ray gives arrays, which lie in memory that processes share
+            terms = terms._replace(gradient=terms.gradient.copy())
         while (1 << level) < self._n:
             neighbour = (level, place ^ 1)
             if neighbour[1] << level < self._n:
