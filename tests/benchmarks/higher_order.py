@@ -6,6 +6,8 @@ chains of order 1 and 2 that look at what is likely; beside the exact chain, pyt
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import compress
+from operator import not_
 from typing import Annotated, Any, Optional
 
 import numpy as np
@@ -43,13 +45,14 @@ def main(
     iterations: Annotated[int, typer.Option(help="Of L-BFGS; 0 for passes only.")] = 60,
     seconds: Annotated[float, typer.Option(help="Of CPU, that the morphologizer learns.")] = 600.0,
     min_count: Annotated[int, typer.Option(help="Features that are rarer are left out.")] = 2,
+    all_labels: Annotated[bool, typer.Option(help="The share begins with sentences that show all labels.")] = False,
 ) -> None:
     """CPU seconds of a pass, tokens/s, accuracy of the labels on the test data, one line after each model."""
     header = ["model", "labels", "tokens", "pass s", "train s", "tokens/s", "accuracy", "MB"]
     for name in only.split(";"):
         nlp = spacy.blank("en")
         train, test = (list(read(nlp, part)) for part in ("train", "test"))
-        train = train[: int(share * len(train))]
+        train = (_labels_first(train) if all_labels else train)[: int(share * len(train))]
         if name == "crfsuite":
             row = crfsuite(train, test, iterations, min_count)
         elif name == "morphologizer":
@@ -72,6 +75,17 @@ def read(nlp: Language, part: str) -> Iterator[Example]:
             for token, row in zip(doc, rows):
                 token.set_morph(None if row[5] == "_" else row[5])
             yield Example(Doc(nlp.vocab, words, spaces), doc)
+
+
+def _labels_first(train: list[Example]) -> list[Example]:
+    """With the sentences in front that show a label for the first time."""
+    known: set[tuple[str, str]] = set()
+    shows = []
+    for example in train:
+        labels = {(token.pos_, str(token.morph)) for token in example.reference}
+        shows.append(not labels <= known)
+        known |= labels
+    return [*compress(train, shows), *compress(train, map(not_, shows))]
 
 
 def ours(nlp, model, train, test, iterations: int, min_count: int) -> list[Any]:

@@ -11,7 +11,7 @@ import typer
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 
-from .data import iob2_tags, make_examples, read_sentences
+from .data import Sentence, iob2_tags, make_examples, read_sentences
 from .measure import entity_f1, show
 from .ours import EXAMPLE_TEMPLATES, make_pipeline
 
@@ -27,12 +27,18 @@ def main(
     sentences: Annotated[int, typer.Option(help="Of the training data; 0 for all.")] = 0,
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 150,
     l2: Annotated[float, typer.Option(help="Of all weights.")] = 0.25,
+    held_out: Annotated[
+        bool, typer.Option(help="F1 on the last fifth of the training data, which is held out.")
+    ] = False,
 ) -> None:
     """F1 on the test data, one line after each model."""
     header = ["chunks", "order", "F1", "iterations", "training (CPU s)"]
     for only in chunks.split(","):
         for order in map(int, orders.split(",")):
-            row = _row(only, _model(order, keep or None), scheme, sentences, iterations, l2)
+            train, test = (_chunks(part, only, limit) for part, limit in (("train", sentences), ("test", 0)))
+            if held_out:
+                train, test = train[: len(train) * 4 // 5], train[len(train) * 4 // 5 :]
+            row = _row(_model(order, keep or None), train, test, scheme, iterations, l2)
             show("Chunks of CoNLL-2000", header, [[only, order, *row]])
 
 
@@ -42,11 +48,11 @@ def _model(order: int, keep: Any) -> dict[str, Any]:
     return {"@architectures": "spacy_crf.HigherOrder.v1", "order": order, "keep": keep, "emissions": EMISSIONS}
 
 
-def _row(only: str, model: dict[str, Any], scheme: str, sentences: int, iterations: int, l2: float) -> list[object]:
+def _row(
+    model: dict[str, Any], train: list[Sentence], test: list[Sentence], scheme: str, iterations: int, l2: float
+) -> list[object]:
     nlp = make_pipeline("crf_ner", {"scheme": scheme, "model": model})
-    train, test = (
-        make_examples(nlp.vocab, _chunks(part, only, limit)) for part, limit in (("train", sentences), ("test", 0))
-    )
+    train, test = (make_examples(nlp.vocab, part) for part in (train, test))
     # Which labellings are left is looked at again with each step
     optimizer, begin = LBFGS(l2=l2, iterations_per_step=10), time.process_time()
     nlp.initialize(lambda: train, sgd=optimizer)
@@ -58,7 +64,7 @@ def _row(only: str, model: dict[str, Any], scheme: str, sentences: int, iteratio
     return [f"{entity_f1(gold, found):.2f}", run.iteration, f"{seconds:.0f}"]
 
 
-def _chunks(part: str, only: str, limit: int) -> list[Any]:
+def _chunks(part: str, only: str, limit: int) -> list[Sentence]:
     found = read_sentences("conll2000", part, limit=limit or None)
     if only == "all":
         return found
