@@ -343,6 +343,36 @@ def test_best_labellings_train_ties(loss, inference, unseen):
 
 
 @pytest.mark.issue(17)
+@pytest.mark.parametrize("start, persistent, least", [("chain", True, 0.99), ("gold", False, 0.85)])
+def test_samples_train_ties(start, persistent, least, unseen):
+    """Another inference predicts. Contrastive divergence learns less of the ties at a time."""
+    nlp = spacy.blank("en")
+    loss = {"@losses": "spacy_crf.SampledLikelihood.v1", "start": start, "persistent": persistent, "samples": 5}
+    nlp.add_pipe("crf_ner", config={"model": graph(training_inference={"@misc": "spacy_crf.Gibbs.v1"}), "loss": loss})
+    data = examples(nlp.vocab, name_docs(nlp.vocab, 40))
+    nlp.initialize(lambda: data)
+    for _ in range(15):
+        for begin in range(0, 40, 8):
+            nlp.update(data[begin : begin + 8])
+    assert f1(nlp, unseen) > least
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_samples_train_without_ties_too(factory):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(factory, config={"loss": {"@losses": "spacy_crf.SampledLikelihood.v1", "samples": 3}})
+    data = examples(nlp.vocab, name_docs(nlp.vocab, 8))
+    nlp.initialize(lambda: data)
+    for _ in range(15):
+        nlp.update(data)
+    assert f1(nlp, data) > 0.6
+    assert np.isfinite(nlp.update(data)[pipe.name])
+    with pytest.raises(ValueError, match=r"CRF210.*LBFGS.*SampledLikelihood"):
+        nlp.update(data, sgd=LBFGS())
+
+
+@pytest.mark.issue(17)
 def test_without_a_chain_the_scheme_still_holds(unseen):
     nlp = trained(graph(chain=False))
     model = nlp.get_pipe("crf_ner").model
@@ -416,6 +446,7 @@ def test_calibration_says_where_probabilities_are_approximate(inference, told, n
         ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
         ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Piecewise.*Perceptron.*BeliefPropag.*Junc"),
         ({"model": graph(inference={"@misc": "spacy_crf.Gibbs.v1"})}, "CRF361.*Gibbs.*Perceptron.*JunctionTree"),
+        ({"loss": {"@losses": "spacy_crf.SampledLikelihood.v1"}}, "CRF361.*SampledLikelihood.*Gibbs.*JunctionTree"),
         ({"model": graph(inference={**TREE, "drop": "mutual_information"})}, "CRF361.*SentenceLikelihood.*Perceptron"),
         ({"model": graph(training_inference=3)}, "CRF020.*training_inference"),
         ({"optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}},

@@ -14,8 +14,9 @@ from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.mean_field import MeanField
 from spacy_crf.inference.ties import TiedScores, Ties
-from spacy_crf.losses.clamped import MaxMargin, Perceptron
+from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
+from spacy_crf.losses.sampled import SampledLikelihood
 from spacy_crf.losses.sentences import SentenceLikelihood
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
@@ -383,6 +384,57 @@ def test_ties_are_pieces_of_their_own():
         assert found >= known.log_z - EnumeratedGraph(scores, clamp).log_z  # an upper bound
         clamp[rng.random(len(clamp)) < 0.2] = True
         _check_derivative(loss, structure, scores, clamp, rng, rng.random(len(scores.starts) - 1))
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_derivatives_by_samples_are_right_on_average(is_open):
+    """Of chains, of graphs that are drawn from exactly, and of walks that go on."""
+    n = 200 if config.DISABLE_JIT else 1200
+    for scores, _, clamp, rng in _with_gold(2, seed=25):
+        if is_open:
+            clamp[rng.random(len(clamp)) < 0.5] = True
+        weights = rng.random(len(scores.starts) - 1)
+        exact = TiedChains(JunctionTree())
+        _, expected, _ = LogLikelihood()(exact, scores, clamp, weights=weights)
+        _, of_chain, _ = LogLikelihood()(LinearChain(), scores.chains, clamp, weights=weights)
+        walks = TiedChains(Gibbs())
+        for structure, asked, truth, loss in (
+            (LinearChain(), scores.chains, of_chain, SampledLikelihood(samples=n)),
+            (exact, scores, expected, SampledLikelihood(samples=n)),
+            (walks, scores, expected, SampledLikelihood(samples=n, steps=20, persistent=False)),
+            (walks, scores, expected, SampledLikelihood(samples=n // 20, steps=5)),
+        ):
+            found = [loss(structure, asked, clamp, weights=weights)[1] for _ in range(max(1, n // loss.samples))]
+            for name in truth.AXES:
+                mean = np.mean([getattr(each, name) for each in found], axis=0)
+                np.testing.assert_allclose(mean, getattr(truth, name), atol=6.0 / np.sqrt(n), err_msg=name)
+
+
+@pytest.mark.issue(17)
+def test_walks_go_on_where_they_were():
+    """Contrastive divergence stays near the annotation, of which ties that are strong let no walk go at once."""
+    scores = random_graph([1, 1], 2, [(0, 1)], np.random.default_rng(26))
+    zeros = np.zeros(2)
+    scores = scores._replace(
+        emissions=np.zeros((2, 2)), first=zeros, last=zeros, tables=np.tile(np.diag([1.2, 1.2]), (3, 1, 1))
+    )
+    clamp, structure = np.array([[True, False], [True, False]]), TiedChains(Gibbs())
+    moved = []
+    for persistent in (True, False):
+        loss = SampledLikelihood(samples=50, steps=1, persistent=persistent, start="gold")
+        found = [loss(structure, scores, clamp)[1].emissions[0, 0] for _ in range(60)]
+        moved.append(np.mean(found[30:]))
+    assert moved[0] == pytest.approx(-0.5, abs=0.12) and moved[1] > -0.3
+    one, other = (SampledLikelihood(seed=seed)(structure, scores, clamp)[1].tables for seed in (0, 0))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("settings", [{"samples": 0}, {"steps": 0}, {"persistent": 1}, {"start": "end"}, {"seed": -1}])
+def test_settings_of_samples_are_checked(settings):
+    with pytest.raises(ValueError, match="CRF020"):
+        SampledLikelihood(**settings)
 
 
 @pytest.mark.issue(17)

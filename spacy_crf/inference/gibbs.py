@@ -18,7 +18,7 @@ from ..types import ChainScores, Floats
 from .belief_propagation import BeliefPropagation
 from .blocks import best_improved, neighbours, potentials
 from .linear_chain import LinearChain
-from .method import MAXIMUM, SAMPLE, Expected, Inference
+from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference
 from .structure import States
 from .ties import Problem, components, log_mean
 
@@ -63,7 +63,7 @@ class Walk(NamedTuple):
 
 
 class Gibbs(Inference):
-    """See above. It predicts; what trains by such walks is `spacy_crf.SampledLikelihood.v1`.
+    """See above. What trains by such walks is `spacy_crf.SampledLikelihood.v1`.
 
     samples (int): Labellings that are counted, of four walks together, or weighed.
     burn_in (int): How often all sequences are drawn before, in each walk.
@@ -74,7 +74,7 @@ class Gibbs(Inference):
     seed (int): Of marginals and best labellings.
     """
 
-    answers = frozenset([MAXIMUM, SAMPLE])
+    answers = frozenset([MAXIMUM, SAMPLE, WALK])
     remedy = "More samples, or a longer burn_in, help."
 
     def __init__(
@@ -152,11 +152,12 @@ class Gibbs(Inference):
         return states
 
     def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
-        """Where walks get that go on from labellings (int32[T], -1 where there is none)."""
         states = np.array(states, dtype=np.int32)
         for part, tokens in components(problem):
-            if (states[tokens] >= 0).all():
-                states[tokens] = self._go(Walk.of(part, states[tokens]), times, random)[-1]
+            walk = Walk.of(part, states[0, tokens])
+            for number in np.flatnonzero((states[:, tokens] >= 0).all(axis=1)).tolist():
+                walk.states[:] = states[number, tokens]
+                states[number, tokens] = self._go(walk, times, random)[-1]
         return states
 
     def as_chains(self, problem: Problem) -> ChainScores:

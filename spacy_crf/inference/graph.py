@@ -213,6 +213,14 @@ class TiedChains(Structure[TiedScores]):
             states[:, halves.tied_tokens] = self.inference.draw(halves.tied, n, seed)
         return states
 
+    def walk_on(self, work: TiedWork, states: States, times: int, random: np.random.Generator) -> States:
+        """Labellings (int32[n, T]) that go on from others: so many steps where there are ties, while the rest is as it is."""
+        states, halves = np.array(states, dtype=np.int32), work.halves
+        if halves.tied is not None:
+            tied = halves.tied_tokens
+            states[:, tied] = self.inference.walk_on(halves.tied, states[:, tied], times, random)
+        return states
+
     def bounds(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
         """What the log partition of all sequences together lies between."""
         work = self.prepare(scores, clamp)

@@ -24,7 +24,7 @@ from .. import arrays, checks
 from ..errors import Errors, Warnings, announcements
 from ..types import ChainScores, Floats
 from .belief_propagation import BeliefPropagation
-from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Expected, Inference
+from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference
 from .structure import States
 from .ties import Problem
 from .trees import Trees
@@ -64,14 +64,14 @@ class JunctionTree(Inference):
     """
 
     exact = True
-    answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST])
+    answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, WALK])
 
     def __init__(self, max_table: int = 1_000_000, drop: Optional[str] = None):
         self.max_table = checks.count(type(self).__name__, "max_table", max_table)
         self.drop = checks.one_of(type(self).__name__, "drop", drop, DROPS)
         if drop is not None:
             # Without some ties there is no log partition to train with: gold labels would count in all ties, others in some
-            self.exact, self.answers = False, self.answers - {LOG_PARTITION}
+            self.exact, self.answers = False, self.answers - {LOG_PARTITION, WALK}
         self.n_dropped, self.n_ties = 0, 0  # of the components whose tables would have been too large
         self._told_dropped = False
 
@@ -156,6 +156,10 @@ class JunctionTree(Inference):
             for variable, own in enumerate(found.states):
                 states[:, tokens[variable]] = own[chosen[:, variable]]
         return states
+
+    def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
+        """It needs no walk."""
+        return self.draw(problem, len(states), int(random.integers(1 << 31)))
 
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
         """Best first: each labelling of the variables that were eliminated last is worth as much as the best way to go on, which

@@ -9,6 +9,7 @@ from .structure import States
 from .ties import Problem
 
 LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST = "log_partition", "viterbi", "sample", "n_best"
+WALK = "walk"  # samples that go on from labellings, for training
 
 
 class Expected(NamedTuple):
@@ -55,6 +56,10 @@ class Inference:
 
     def draw(self, problem: Problem, n: int, seed: int) -> States:
         """n labellings (int32[n, T])."""
+        raise NotImplementedError
+
+    def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
+        """Labellings (int32[n, T]) that walks come to in so many steps from others (int32[n, T], -1 where there is none)."""
         raise NotImplementedError
 
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:

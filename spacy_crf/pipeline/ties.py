@@ -12,11 +12,12 @@ from ..inference.graph import TiedChains
 from ..inference.junction_tree import JunctionTree
 from ..inference.linear_chain import LinearChain
 from ..inference.mean_field import MeanField
-from ..inference.method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, Inference
+from ..inference.method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Inference
 from ..inference.structure import Structure
 from ..inference.ties import TiedScores
 from ..losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from ..losses.local import BesagPseudoLikelihood, Piecewise
+from ..losses.sampled import SampledLikelihood
 from ..losses.sentences import SentenceLikelihood
 from ..schemes import Segments
 from ..types import ChainScores, Floats
@@ -28,6 +29,7 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a 
     _NOTHING: (SentenceLikelihood, BesagPseudoLikelihood, Piecewise),
     LOG_PARTITION: (LogLikelihood, SoftmaxMargin),
     MAXIMUM: (Perceptron, MaxMargin),
+    WALK: (SampledLikelihood,),
 }
 
 
