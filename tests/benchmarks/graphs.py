@@ -27,6 +27,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "next": {"edges": "next"},
     "next, distance": {"edges": "next", "features": ["bias", "sent_distance"]},
     "all": {"edges": "all"},
+    "shared features": {"features": []},
 }
 BELIEFS = {"@misc": "spacy_crf.BeliefPropagation.v1"}
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -73,6 +74,7 @@ def _run(graph: str, training: str, documents: int, iterations: int) -> list[Any
         model["emissions"]["@architectures"] = "spacy_crf.SparseEmissions.v1"
         cliques = {"repeats": {"@misc": "spacy_crf.RepeatedWords.v1", **GRAPHS[graph]}}
         model |= {"@architectures": "spacy_crf.FactorGraph.v1", "cliques": cliques, "possible_transitions": True}
+        model["share_features"] = graph.startswith("shared")
         settings = dict(TRAININGS[training])
         if "training_inference" in settings:
             model["training_inference"] = settings.pop("training_inference")
