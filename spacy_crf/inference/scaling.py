@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import linear_chain as kernels
-from ..kernels.checks import equal
 from ..types import ChainScores, Floats
 from .structure import Work
 
@@ -101,6 +100,11 @@ class Layout(kernels.Layout):
         return slice(None), slice(self.offset, self.offset + self.shape[0]), slice(0, self.shape[1])
 
     @property
+    def states_of_block(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of its rows and columns, but for those that rounding has added."""
+        return self.order[self.offset : self.offset + self.shape[0]], self.order[: self.shape[1]]
+
+    @property
     def is_whole(self) -> bool:
         return self.shape[0] >= len(self.order) and self.shape[1] >= len(self.order)
 
@@ -112,7 +116,7 @@ class Layout(kernels.Layout):
         size = len(self.order)
         if self.is_whole:
             return np.ascontiguousarray(block[:, :size, :size])
-        rows, columns = self.order[self.offset : self.offset + self.shape[0]], self.order[: self.shape[1]]
+        rows, columns = self.states_of_block
         matrices = np.zeros((1, size, size))
         matrices[0, rows[:, np.newaxis], columns] = block[0, : len(rows), : len(columns)]
         matrices[0, self.order[self.source], self.order[self.target]] = arcs
@@ -205,17 +209,16 @@ class Shared:
         self.clear()
 
     def of(self, *scores: Floats) -> Any:
-        asked = tuple([array.ravel() for array in scores])
+        asked = tuple([array.tobytes() for array in scores])
         for known, made in self._latest:
-            if equal(known, asked):  # numpy took as long for it as decoding a sentence takes
+            if known == asked:  # numpy took as long for it as decoding a sentence takes
                 return made
-        copies = [array.copy() for array in scores]
-        made = self._make(*copies)
-        self._latest = ((tuple([array.ravel() for array in copies]), made), *self._latest[: self._most - 1])
+        made = self._make(*[array.copy() for array in scores])
+        self._latest = ((asked, made), *self._latest[: self._most - 1])
         return made
 
     def clear(self) -> None:
-        self._latest: tuple[tuple[tuple[Floats, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
+        self._latest: tuple[tuple[tuple[bytes, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
 
 
 @dataclass(eq=False)
@@ -237,13 +240,16 @@ class Steps:
 
     @cached_property
     def in_order(self) -> tuple[tuple, Floats, Floats]:
-        """What `viterbi` looks at: the layout, and the first matrix in its block and its arcs. (numba takes apart a tuple without
-        names in half the time.)"""
-        block, arcs = np.empty(self.layout.shape), np.empty(len(self.layout.source))
-        layout = tuple(self.layout)
-        if len(self.transitions) == 1:
-            kernels.arrange(self.transitions, 0, layout, block, arcs)
-        return layout, block, arcs
+        """What `viterbi` looks at: the layout, the block of each matrix (float64[1 or n, R, C]), and the arcs (float64[A]).
+        (numba takes apart a tuple without names in half the time.)"""
+        layout, transitions = self.layout, self.transitions
+        rows, columns = layout.states_of_block
+        block = np.full((max(1, len(transitions)), *layout.shape), -np.inf)
+        if layout.is_whole:
+            block[: len(transitions), : len(rows), : len(columns)] = transitions
+            return tuple(layout), block, np.empty(0)
+        block[0, : len(rows), : len(columns)] = transitions[0, rows[:, np.newaxis], columns]
+        return tuple(layout), block, transitions[0, layout.order[layout.source], layout.order[layout.target]]
 
 
 _shared = Shared(Steps.shared, most=4)

@@ -114,7 +114,7 @@ def _advance(kept, scores, layout, block, arcs, reached):
     """values[j] = max_i(scores[i] + transitions[i, j])
 
     kept (int32[K]), scores (float64[K]): The prefixes that go on.
-    block (float64[>= R, >= C]), arcs (Arcs)
+    block (float64[R, C]), arcs (Arcs)
     reached (Reached): Receives them.
     RETURNS (int): How many there are.
     """
@@ -154,7 +154,7 @@ def _advance(kept, scores, layout, block, arcs, reached):
 def viterbi(scores, layout, block, arcs, leaving, beam, states, totals):
     """`linear_chain.viterbi` within a beam.
 
-    scores (Scores), layout (Layout), block (float64[R, C]), arcs (float64[A]): As there.
+    scores (Scores), layout (Layout), block (float64[1 or n, R, C]), arcs (float64[A]): As there.
     leaving (float64[1 or n, S]): See `best_leaving`.
     beam (tuple): How many states are kept, and how far below the best one.
     states (int32[n]), totals (float64[B]): Receive the paths and their scores; -1 and -inf where the beam comes to nothing.
@@ -186,7 +186,7 @@ def viterbi(scores, layout, block, arcs, leaving, beam, states, totals):
             counts[t] = _choose(ranks, among, found, beam, largest, chosen)
             for m in range(counts[t]):
                 kept[t, m], kept_scores[t, m] = among[chosen[m]], values[chosen[m]]
-            matrix = transitions[t + 1] if step == 1 else block
+            matrix = block[(t + 1) * step]
             found = _advance(kept[t, : counts[t]], kept_scores[t, : counts[t]], layout, matrix, arcs, reached)
             for k in range(found):
                 values[k] += emissions[t + 1, among[k]]

@@ -6,20 +6,6 @@ from . import kernel
 
 
 @kernel
-def equal(arrays, others):
-    """Whether two tuples of arrays (float64[n] or float32[n], of any n) hold the same numbers."""
-    for one, other in zip(arrays, others):
-        if one.shape[0] != other.shape[0]:
-            return False
-        different = 0
-        for n in range(one.shape[0]):
-            different += one[n] != other[n]
-        if different:
-            return False
-    return True
-
-
-@kernel
 def well_formed(starts, n_tokens, arrays):
     """Whether sequences that start there (int64[B + 1]) are all tokens, one after the other, and no score is NaN or infinite
     upwards.

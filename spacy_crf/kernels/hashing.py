@@ -47,11 +47,12 @@ def hash_affixes(points, ends, sizes):
     points (uint32[N]): Code points of the words, end to end, ends (int64[V]): where each word ends, sizes (int64[A])
     RETURNS (uint64[V, A])
     """
-    hashes = np.full((len(ends), len(sizes)), ABSENT, dtype=np.uint64)
+    hashes = np.empty((len(ends), len(sizes)), dtype=np.uint64)
     begin = 0
     for v in range(len(ends)):
         for a in range(len(sizes)):
             size = abs(sizes[a])
+            hashes[v, a] = ABSENT
             if size <= ends[v] - begin:
                 first = begin if sizes[a] > 0 else ends[v] - size
                 hashed = FIRST_HASH
@@ -71,8 +72,7 @@ def hash_ngrams(points, ends, size, slots):
     RETURNS (hashes uint64[V, slots], first int64[V, slots]): ABSENT where there are no more; and where each run begins, counted
     from the mark.
     """
-    hashes = np.full((len(ends), slots), ABSENT, dtype=np.uint64)
-    firsts = np.zeros(hashes.shape, dtype=np.int64)
+    hashes, firsts = np.empty((len(ends), slots), dtype=np.uint64), np.empty((len(ends), slots), dtype=np.int64)
     begin = 0
     for v in range(len(ends)):
         length = ends[v] - begin
@@ -89,6 +89,8 @@ def hash_ngrams(points, ends, size, slots):
             if is_new:
                 hashes[v, found], firsts[v, found] = hashed, first
                 found += 1
+        for slot in range(found, slots):
+            hashes[v, slot], firsts[v, slot] = ABSENT, 0
         begin = ends[v]
     return hashes, firsts
 
@@ -268,7 +270,9 @@ def find_known(hashes, positions, table):
     n_tokens, size = len(positions), 0
     tokens = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
     rows = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
-    asked, keys = np.arange(n_tokens).astype(np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
+    asked, keys = np.empty(n_tokens, dtype=np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
+    for t in range(n_tokens):
+        asked[t] = t
     for m in range(len(hashes)):
         size = sift(hashes[m], positions, asked, table, keys, tokens, rows, size)
     return tokens[:size], rows[:size]

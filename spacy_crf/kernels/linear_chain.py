@@ -338,24 +338,11 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
 
 
 @kernel
-def arrange(transitions, k, layout, block, arcs):
-    """Copy the transitions in the block (float64[R, C]) and the arcs (float64[A]) out of matrix k."""
-    order, _, offset, source, target, _ = layout
-    size = order.shape[0]
-    for i in range(block.shape[0]):
-        for j in range(block.shape[1]):
-            inside = offset + i < size and j < size
-            block[i, j] = transitions[k, order[offset + i], order[j]] if inside else -np.inf
-    for n in range(arcs.shape[0]):
-        arcs[n] = transitions[k, order[source[n]], order[target[n]]]
-
-
-@kernel
 def viterbi(scores, layout, block, arcs, states, totals):
     """Most probable path of each sequence; the lowest state wins a tie.
 
     scores (Scores), layout (Layout)
-    block (float64[R, C]), arcs (float64[A]): The first matrix, see `arrange`; overwritten if there are more.
+    block (float64[1 or n, R, C]), arcs (float64[A]): The transitions in the order of the layout, -inf in what rounding has added.
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     totals (float64[B]): Receives the score of the path.
 
@@ -368,6 +355,7 @@ def viterbi(scores, layout, block, arcs, states, totals):
     step = 1 if transitions.shape[0] > 1 else 0
     delta = np.empty((tokens, size))  # score of the best prefix that ends here
     ordered = np.empty((2, (size + LANES - 1) // LANES * LANES))  # two rows of delta, by turns, in order
+    matrix = block[0]
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
@@ -381,15 +369,15 @@ def viterbi(scores, layout, block, arcs, states, totals):
         for t in range(begin + 1, end):
             before, now = (t - 1) % 2, t % 2
             if step == 1:
-                arrange(transitions, t, layout, block, arcs)
+                matrix = block[t]
             for j in range(ordered.shape[1]):
                 ordered[now, j] = -np.inf
             for i in range(0, height, LANES):
                 n = offset + i
                 a, c, d, e = ordered[before, n], ordered[before, n + 1], ordered[before, n + 2], ordered[before, n + 3]
                 for j in range(width):
-                    upper = max(a + block[i, j], c + block[i + 1, j])
-                    lower = max(d + block[i + 2, j], e + block[i + 3, j])
+                    upper = max(a + matrix[i, j], c + matrix[i + 1, j])
+                    lower = max(d + matrix[i + 2, j], e + matrix[i + 3, j])
                     ordered[now, j] = max(ordered[now, j], max(upper, lower))
             for n in range(arcs.shape[0]):
                 ordered[now, target[n]] = max(ordered[now, target[n]], ordered[before, source[n]] + arcs[n])

@@ -18,7 +18,6 @@ from thinc.util import data_validation
 
 from ..arrays import per_position, states_of
 from ..inference.structure import Places, Structure
-from ..kernels.checks import equal
 from ..types import Floats
 from .emissions import pairs_allowed
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
@@ -130,10 +129,10 @@ class Architecture(Role):
         """The same from batch to batch, so that predicting need not make them again; nobody writes to them. Optimizers change
         weights in place, so they are compared."""
         latest, limits = self._latest, self.limits(model)
-        asked = tuple([array.ravel() for array in weights.values()])
-        if latest is None or latest[0] is not limits or not equal(latest[1], asked):
+        asked = tuple([array.tobytes() for array in weights.values()])
+        if latest is None or latest[0] is not limits or latest[1] != asked:
             potentials = self.potentials(model, weights)
-            latest = self._latest = (limits, tuple([array.copy() for array in asked]), potentials)
+            latest = self._latest = (limits, asked, potentials)
         return latest[2]
 
     def derivatives(self, d_scores: Any) -> Shared:
