@@ -6,6 +6,7 @@ import shutil
 import zlib
 from itertools import pairwise, permutations
 
+import numpy as np
 import pytest
 import spacy
 import srsly
@@ -174,6 +175,16 @@ def test_a_failed_load_changes_nothing(trained):
             ner.from_bytes(data)
         assert ner.to_bytes() == before
         assert predictions(nlp, examples) == expected
+
+
+@pytest.mark.issue(20)
+def test_a_component_that_is_no_name_is_refused(trained):
+    """It was compared with one, and numpy said that the truth of an array is ambiguous: found by --hunt."""
+    ner = trained[0].get_pipe("crf_ner")
+    content = srsly.msgpack_loads(sealed.unseal(saving.FORMAT, ner.to_bytes(), "data"))
+    data = sealed.seal(saving.FORMAT, srsly.msgpack_dumps({**content, "component": np.zeros(3)}))
+    with pytest.raises(ValueError, match="CRF504"):
+        ner.from_bytes(data)
 
 
 def test_saving_over_a_model_leaves_a_whole_one(trained, tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def unpack(data: bytes, source: str, component: str) -> Saved:
         saved = Saved(dict(content["settings"]), model, content.get("first_stage"))
     except Exception as error:  # whatever msgpack raises
         raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
-    if found != component:
+    if not isinstance(found, str) or found != component:
         raise ValueError(Errors.CRF504.format(source=source, saved=found, component=component))
     return saved
 
