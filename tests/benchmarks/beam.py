@@ -52,9 +52,9 @@ def _show_entities(nlp: Language, name: str, sentences: list[Sentence]) -> None:
     found, seconds = [], []
     for beam in (None, *BEAMS):
         pipe.cfg["decode"] = "viterbi" if beam is None else "beam"
-        pipe.decoding = pipe._new_decoding()
         if beam is not None:
-            pipe.decoding.search_within(beam)
+            pipe.cfg["beam"] = beam.states
+            pipe.cfg["beam_margin"] = beam.margin if beam.margin < np.inf else None
         docs = [make_doc(nlp.vocab, sentence) for sentence in sentences]
         start = time.process_time()
         found.append([iob2_tags(doc) for doc in nlp.pipe(docs)])
