@@ -587,6 +587,14 @@ class Errors(metaclass=_Coded):
     CRF732 = "The Python file {path} (--code) can't be run: {reason}."
     CRF733 = "A text, a name or a file is no Unicode: {reason}. Give it in UTF-8."
     CRF735 = "The config has no component{named} of spacy_crf to train on shards. Components there: {components}."
+    CRF736 = (
+        "Process {process} works in {path} already. Wait until it has ended, or give this training another path in "
+        "[initialize.components.NAME.shards]."
+    )
+    CRF737 = (
+        "{path} can't be locked, so that nobody else works in it: {reason}. Give a path on another file system in "
+        "[initialize.components.NAME.shards]."
+    )
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
     CRF750 = "{path} is there already: --force replaces it."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."

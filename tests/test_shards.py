@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +17,7 @@ from spacy.util import registry
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.distributed import cut, mapped, shards
+from spacy_crf.distributed import cut, lock, mapped, shards
 from spacy_crf.distributed.executors import Processes
 from spacy_crf.distributed.shards import Shards
 from spacy_crf.distributed.sums import Terms, Tree
@@ -292,6 +294,33 @@ def test_shards_of_something_else(tmp_path, monkeypatch):
         trained(*make(tmp_path / "shards"))
 
 
+def test_one_process_at_a_time(tmp_path, monkeypatch):
+    """The lock is let go of by who is killed, and shared by trainings of one process."""
+    by(monkeypatch, Here(1))
+    holds = "import sys, time; from pathlib import Path; from spacy_crf.distributed.lock import Lock;"
+    holds += "lock = Lock(Path(sys.argv[1]) / 'lock'); print('locked', flush=True); time.sleep(600)"
+    other = subprocess.Popen([sys.executable, "-c", holds, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(ValueError, match=rf"CRF736.*{other.pid} of .* works in .*{tmp_path.name}"):
+            trained(*make(tmp_path), steps=1)
+        assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    finally:
+        other.kill()
+        other.communicate()
+    kept = make(tmp_path), make(tmp_path)
+    losses, _ = trained(*kept[0], steps=1)
+    assert trained(*kept[1], steps=1)[0] == losses
+    assert (tmp_path / "lock").read_text().startswith(f"{os.getpid()} of ")
+
+
+def test_a_folder_that_cannot_be_locked(tmp_path, monkeypatch):
+    by(monkeypatch, Here(1))
+    monkeypatch.setattr(lock, "_lock", _full)
+    with pytest.raises(ValueError, match=r"CRF737.*No space left"):
+        trained(*make(tmp_path))
+
+
 def test_another_corpus_is_cut_anew(tmp_path, monkeypatch):
     """What can't be told by its files is told by its texts."""
     by(monkeypatch, Here(1))
@@ -337,7 +366,7 @@ def test_no_room(tmp_path, monkeypatch):
     assert losses[-1] < losses[0]
 
 
-def _full():
+def _full(*_):
     raise OSError(28, "No space left on device")
 
 

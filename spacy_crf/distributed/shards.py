@@ -41,6 +41,7 @@ from ..types import Floats
 from . import mapped
 from .cut import Pieces
 from .executors import Executor, Processes, Ray, Staff
+from .lock import files_beside_lock, locked
 from .sums import Terms, Tree
 from .work import COUNTED, FROZEN, VARIABLES, Job, ShardWork, Task
 
@@ -94,7 +95,8 @@ class Shards:
         """What the component is initialized and trained with.
 
         goes_on (bool): Whether it begins with what it has learned before.
-        RAISES (ValueError): CRF474 if it can't be trained on shards, CRF472 if the folder holds other shards.
+        RAISES (ValueError): CRF474 if it can't be trained on shards, CRF472 if the folder holds other shards, CRF736 if another
+            process works in it.
         """
         reason = _refusal(pipe, nlp, optimizer, goes_on)
         if reason is not None:
@@ -125,7 +127,7 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
 class ShardedTraining:
     """The folder of a training, and its workers.
 
-    RAISES (ValueError): CRF472 if it holds shards of something else.
+    RAISES (ValueError): CRF472 if it holds shards of something else, CRF736 if another process works in it.
     """
 
     def __init__(self, shards: Shards, pipe: "CRFPipe", nlp: Language):
@@ -326,18 +328,19 @@ class Manifest:
     """What the shards in a folder are made of, and how far that has come.
 
     done (dict): What was found, by the name of what is done.
-    RAISES (ValueError): CRF472 if the folder holds shards of something else.
+    RAISES (ValueError): CRF472 if the folder holds shards of something else. CRF736 if another process works in it.
     """
 
     def __init__(self, folder: Path, head: dict[str, Any]):
         self._path, self._head = folder / _MANIFEST, head
         self.done: dict[str, Any] = {}
         self.digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
-        if self._path.exists():
-            self._read(folder)
-        elif folder.exists() and any(folder.iterdir()):
+        if folder.exists() and files_beside_lock(folder) and not self._path.exists():
             raise ValueError(Errors.CRF472.format(path=folder, reason="there are other files in it"))
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock = locked(folder)  # as long as we are there
+        if self._path.exists():
+            self._read(folder)
         for left in folder.glob("*.tmp"):
             left.unlink()
         self._write()
