@@ -168,7 +168,7 @@ def test_every_command_takes_code():
 
 @pytest.mark.issue(20)
 def test_first_sentences_fit_into_the_list_of_commands(monkeypatch):
-    """Of 80 columns, of which the longest name takes nine: what is longer ends in dots."""
+    """Of 80 columns, of which the longest name takes eleven: what is longer ends in dots."""
     monkeypatch.setenv("COLUMNS", "80")
     listed = CliRunner().invoke(app, ["crf", "--help"]).output.partition("Commands:")[2]
     assert len(spacy_crf.cli.app.registered_commands) == len(listed.strip().splitlines())  # none on two lines

@@ -64,8 +64,8 @@ def curve_cli(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, which `report --curve` draws.")] = False,
     code: CodeOption = None,
 ) -> None:
-    """Train with parts of the training texts, and score each on dev. Each part is within the next, and trained as by `spacy
-    train`."""
+    """Train with parts of the training texts, and score them. Each part is within the next, trained as by `spacy train`, and
+    scored on dev."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -12,7 +12,7 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import app, blank, check_writable, choice, told_briefly
+from .main import CodeOption, app, blank, check_writable, choice, import_code, told_briefly
 
 FOLDER = Path(__file__).parents[1] / "configs"
 COMPONENTS = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
@@ -82,13 +82,15 @@ def init_config_cli(
     output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
     lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
     force: Annotated[bool, typer.Option("--force", "-F", help="Replace the file, if there is one.")] = False,
+    code: CodeOption = None,
 ) -> None:
-    """Write a complete, commented config for `spacy train`: a component, and a recipe for how it learns.
+    """Write a complete, commented config for `spacy train`. It is for a component, and for a way to learn.
 
     fast: sparse features and L-BFGS; accurate: with an encoder beside them; neural: an encoder alone; stream: a corpus that may
     be larger than the memory; partial: incomplete annotation.
     """
     with told_briefly():
+        import_code(code)
         blank(lang)
         name = "config.cfg" if output == "-" else output
         text = make_config(component.value, recipe.value, lang=lang, name=name)

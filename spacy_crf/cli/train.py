@@ -30,8 +30,8 @@ def train_cli(
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """`spacy train`, by several processes, or the machines of a Ray cluster, that each work on a part of the corpus. The same
-    command goes on where it was stopped."""
+    """Train by several processes, as `spacy train` does by one. Each works on a part of the corpus; they may be those of a
+    Ray cluster. The same command goes on where it was stopped."""
     from spacy.cli.train import train
 
     with told_briefly(), TemporaryDirectory() as folder:

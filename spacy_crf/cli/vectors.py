@@ -67,8 +67,8 @@ def vectors_cli(
     lang: Annotated[str, typer.Option("--lang", "-l", help="Language whose tokenizer cuts the texts.")] = "en",
     code: CodeOption = None,
 ) -> None:
-    """Learn vectors of words and their parts from raw texts (floret). The output is a pipeline without components, which
-    [initialize] vectors takes as it is."""
+    """Learn vectors of words and their parts from raw texts. They are floret's; the output is a pipeline without components,
+    which [initialize] vectors takes as it is."""
     *texts, output = files
     settings = Settings(dims, rows, shortest, longest, getattr(method, "value", method), epochs, min_count, threads)
     with told_briefly():
