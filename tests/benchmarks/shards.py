@@ -50,7 +50,16 @@ def main(
         rows = [side.row(title) for title, side in sides.items()]
         for side in sides.values():
             side.end()
-    header = ("side", "tokens", "variables", "start-up, s", "s a pass", "MB of the main process", "MB of workers")
+    header = (
+        "side",
+        "tokens",
+        "tags",
+        "variables",
+        "start-up, s",
+        "s a pass",
+        "MB of the main process",
+        "MB of workers",
+    )
     show(f"{name} × {copies}: {shards} shards, {workers} workers against {workers} threads", header, rows)
     show("A pass of which nothing is computed", ("variables", "workers", "s"), _reductions(workers))
 
@@ -73,9 +82,9 @@ class Side:
         self._seconds.append(seconds)
 
     def row(self, title: str) -> tuple:
-        tokens, variables, seconds = self._started
+        *problem, seconds = self._started
         own, *of_workers = self._memory
-        return title, tokens, variables, seconds, statistics.median(self._seconds), own, sum(of_workers)
+        return title, *problem, seconds, statistics.median(self._seconds), own, sum(of_workers)
 
     def end(self) -> None:
         self._connection.close()
@@ -90,9 +99,10 @@ def _serve(connection: Connection, folder: str, shards: Any) -> None:
         block = {"@misc": "spacy_crf.shards.v1", **shards}
         config["initialize"]["components"]["crf_ner"]["shards"] = block
     nlp = init_nlp(config)
-    corpus = nlp.get_pipe("crf_ner").training.corpus
+    pipe = nlp.get_pipe("crf_ner")
+    corpus = pipe.training.corpus
     weights = np.random.default_rng(0).normal(size=len(corpus.objective.weights())) / 10
-    connection.send((corpus.n_tokens, len(weights), time.perf_counter() - start))
+    connection.send((corpus.n_tokens, pipe.decoding.n_states, len(weights), time.perf_counter() - start))
     while True:
         try:
             connection.recv()

@@ -1,0 +1,61 @@
+"""What training on shards is to cost on many machines, by a formula whose constants were measured on one:
+``python -m tests.benchmarks.shards_model``. docs/training_on_shards.md says what follows from it.
+"""
+
+from typing import NamedTuple
+
+import typer
+
+from .measure import show
+
+# Seconds of a core, as `python -m tests.benchmarks.shards --alone` measured them (docs/training_on_shards.md)
+_TOKEN = 1.0e-6  # looking its features up, and its share of the gradient
+_PAIR = 0.85e-9  # of tags, for each token: forward and back
+_BYTE = 2.5e-9  # that the main process sends, or receives and adds up
+_CORES = 8  # of a machine, with a worker each
+
+
+class Pass(NamedTuple):
+    """bytes (int): That go through the main process. computing, reducing (float): Seconds."""
+
+    bytes: int
+    computing: float
+    reducing: float
+
+    @property
+    def seconds(self) -> float:
+        return self.computing + self.reducing
+
+
+def cost(tokens: int, tags: int, variables: int, workers: int, told: int) -> Pass:
+    """workers (int): Cores, each of which returns a gradient. told (int): How often the weights are sent: to each machine by
+    Ray, to each worker by the executor for processes."""
+    moved = 8 * variables * (workers + told)
+    return Pass(moved, tokens * (_TOKEN + _PAIR * tags**2) / workers, moved * _BYTE)
+
+
+MEASURED = {  # on two cores that others were using too: tokens, tags, variables, seconds a pass
+    "wnut17": (62_730, 25, 162_147, 0.074),
+    "conll2000": (71_319, 41, 257_748, 0.065),
+    "german_ler": (106_117, 73, 214_799, 0.292),
+}
+
+
+def main(
+    tokens: int = typer.Option(1_000_000_000, help="Of the corpus."),
+    tags: int = typer.Option(77, help="As decoding knows them: 19 labels have 77 in BILUO."),
+    variables: int = typer.Option(5_000_000, help="Weights that are trained."),
+) -> None:
+    """Seconds a pass for 1 to 64 machines, after what the formula says of the runs that its constants are from."""
+    checked = [(name, *of, cost(*of[:3], workers=2, told=2).seconds) for name, of in MEASURED.items()]
+    show("Two workers here", ("data", "tokens", "tags", "variables", "s a pass", "by the formula"), checked)
+    rows = []
+    for machines in (1, 2, 4, 8, 16, 32, 64):
+        found = cost(tokens, tags, variables, machines * _CORES, machines)
+        rows.append((machines, found.bytes / 1e9, found.computing, found.reducing, found.seconds))
+    header = ("machines", "GB a reduction", "s to compute", "s to reduce", "s a pass")
+    show(f"{tokens:,} tokens, {tags} tags, {variables:,} variables", header, rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)
