@@ -8,6 +8,7 @@ from spacy.util import registry
 
 from spacy_crf import arrays
 from spacy_crf.features.label_parts import Parts
+from spacy_crf.inference import higher_order
 from spacy_crf.inference.higher_order import HigherOrder, HigherOrderScores, Orders
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import Places
@@ -29,6 +30,12 @@ def pruned(scores, keep, **changes):
 def gold(problem, rng):
     size = problem.scores.emissions.shape[1]
     return np.eye(size, dtype=bool)[rng.integers(0, size, len(problem.scores.emissions))]
+
+
+@pytest.fixture(autouse=True)
+def many_tags(monkeypatch):
+    """A handful of tags stand for hundreds: their emissions leave some out."""
+    monkeypatch.setattr(higher_order, "_FEW", 0)
 
 
 # Inference
@@ -71,6 +78,21 @@ def test_what_is_left_out_has_no_probability():
     kept = np.zeros(chances.shape, dtype=bool)
     kept[work.lattice.tokens, work.lattice.level.symbol] = True
     assert not (kept & (chances <= 0.2) & (chances < chances.max(axis=1, keepdims=True))).any()
+
+
+def test_few_tags_are_left_out_in_pairs_alone(monkeypatch):
+    """Order 1 is exact; of order 2 pairs are left out, by the sums of order 1."""
+    monkeypatch.setattr(higher_order, "_FEW", 5)
+    lengths = [6, 1, 0, 8]
+    chain = random_problem(STRUCTURES["chain"], lengths, 5, seed=3).scores
+    orders = Orders(1, np.empty(0, dtype=np.int64), 5, keep=1.0)
+    scores = HigherOrderScores(*chain[:4], np.empty(0), orders, chain.starts)
+    expected = LinearChain().log_partition(chain)
+    np.testing.assert_allclose(HigherOrder().log_partition(scores), expected, rtol=1e-10)
+    pairs = random_problem(STRUCTURES["order 2"], lengths, 5, seed=3)
+    exact = pairs.structure.log_partition(pairs.scores)
+    few = pairs.structure.log_partition(pruned(pairs.scores, 4.0))
+    assert np.all(few <= exact + 1e-9) and np.all(few[[0, 3]] < exact[[0, 3]]) and np.all(few > -np.inf)
 
 
 def test_a_scheme_leaves_a_way_through():

@@ -32,6 +32,7 @@ MOST = 3  # the highest order
 _LIKELY = 1e-3  # probabilities among which a threshold is looked for first
 _LESS, _LEAST = 1e-2, 1e-12  # share of a threshold that left no labelling, and what is not divided any more
 _LIKELY_TOKENS = 4  # times as many are a chunk if something is left out
+_FEW = 32  # states that are all asked for pairs, as emissions alone say less of what is likely
 _MOST_ARCS = 1 << 28  # of a chunk: they take some gigabytes
 
 
@@ -361,7 +362,7 @@ def _first_level(
     """The lattice of single states, and how probable they are at least by themselves. ``depth`` becomes 0 where the annotation is
     lost."""
     possible = work.emissions > -np.inf
-    if work.scores.orders.keep is None:
+    if work.scores.orders.keep is None or possible.shape[1] <= _FEW:
         return _level_of(work, possible), np.nan
     chances = _chances(work)
     threshold = _threshold(work, 0, chances[:, work.representatives].ravel(), annotated is not None)

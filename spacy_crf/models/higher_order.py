@@ -247,9 +247,9 @@ def HigherOrder(
 
     emissions (Model): Scores of tags at tokens, from SparseEmissions, HashedEmissions or Tok2VecEmissions.
     order (int): How many tags before it, from 0 to 3.
-    keep (Optional[float]): Tags that a token keeps by its emissions, pairs of tags that it keeps by a chain of order 1, and so
-        on, on average. None leaves out nothing, which takes time and memory that grow with the number of tags to the power of
-        the order and one more.
+    keep (Optional[float]): Tags that a token keeps by its emissions (all of up to 32), pairs of tags that it keeps by a chain of
+        order 1, and so on, on average. None leaves out nothing, which takes time and memory that grow with the number of tags
+        to the power of the order and one more.
     label_parts (Union[str, Callable, None]): Tags with a part in common share weights beside their own: "morph" for the
         part of speech and each Key=Value, "scheme" for boundary and label, or a function from a tag to the list of its parts.
         None for weights of their own alone.
