@@ -46,6 +46,13 @@ def test_code_blocks_run(page, environment, tmp_path, monkeypatch, capsys):
             _run_script(block, tmp_path, environment)
 
 
+@pytest.mark.issue(20)
+def test_every_page_is_in_the_index():
+    index = ROOT / "docs" / "index.md"
+    listed = re.findall(r"^\w+$", index.read_text(encoding="utf8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page != index)
+
+
 def _promised(block: str) -> list[str]:
     """The comments below lines that print."""
     promised, printed = [], False

@@ -1,0 +1,16 @@
+"""Of the site that Sphinx makes of these pages: ``python -m spacy project run site``."""
+
+from importlib.metadata import version as version_of
+
+project = "spacy_crf"
+author = "The spacy_crf developers"
+copyright = author
+release = version = version_of("spacy-crf")
+
+extensions = ["myst_parser"]
+myst_heading_anchors = 3  # as links of the form page.md#heading want them
+highlight_language = "text"  # of blocks that name no language
+
+html_theme = "furo"
+html_title = f"{project} {version}"
+html_copy_source = False
