@@ -439,6 +439,8 @@ def test_commands(model):
     assert "CRF846" in run("inspect", pipeline, *code, "--label", "XYZ").output
     result = run("explain", pipeline, "Bob left York", *code, "--span", "0:1:PER", "--kind", "log_odds")
     assert result.exit_code == 0 and "'Bob' as PER" in result.output
+    shorter = run("explain", pipeline, "Bob left York", *code, "--span", "0:1:PER", "--kind", "log_odds", "--top", 1)
+    assert " others" in shorter.output and len(shorter.output.splitlines()) < len(result.output.splitlines())
     result = run("explain", pipeline, "Bob left York", *code, "--json")
     assert all(abs(found["check"]) < 1e-6 for found in json.loads(result.output))
     page = model / "why.html"

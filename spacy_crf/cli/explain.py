@@ -47,6 +47,7 @@ def explain_cli(
     train: Annotated[
         Optional[Path], typer.Option("--train", help="For texts: what it was trained with.", exists=True)
     ] = None,
+    top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many features of each are listed.")] = 20,
     html: Annotated[Optional[Path], typer.Option("--html", help="Write a page instead.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
@@ -65,21 +66,21 @@ def explain_cli(
         if html is not None:
             from ..explain.html import page
 
-            write_whole(html, page(found).encode("utf8"))
+            write_whole(html, page(found, top).encode("utf8"))
             msg.good(f"{len(found)} explanations in {html}")
             return
     if as_json:
         print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))
         return
-    _show(found)
+    _show(found, top)
 
 
-def _show(found: "list[Explanation]") -> None:
+def _show(found: "list[Explanation]", top: int) -> None:
     from rich.console import Console
 
     console = Console()
     for explanation in found:
-        console.print(explanation)
+        console.print(explanation.to_rich(top))
         console.print()
 
 

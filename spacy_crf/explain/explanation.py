@@ -211,6 +211,14 @@ class Explanation:
         return self.to_html()
 
     def __rich__(self) -> "Group":
+        return self.to_rich()
+
+    def to_rich(self, top: int = 20) -> "Group":
+        """For a terminal.
+
+        top (int): How many features are listed.
+        RETURNS (rich.console.Group)
+        """
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -218,7 +226,7 @@ class Explanation:
         table = Table(box=None)
         for head in ("", "feature", "at", "weights"):
             table.add_column(head, overflow="fold")
-        for contribution, *cells in self.table():
+        for contribution, *cells in self.table(top):
             style = "red" if contribution.startswith("-") else "green"
             table.add_row(Text(contribution, style), *map(Text, cells))
         return Group(Text(self.title, "bold"), *map(Text, self.told()), table)

@@ -27,7 +27,7 @@ def fragment(explanation: "Explanation", top: int = 20) -> str:
     return f"<style>{_STYLE}</style>{_figure(explanation, top)}"
 
 
-def page(explanations: "Iterable[Explanation]") -> str:
+def page(explanations: "Iterable[Explanation]", top: int = 20) -> str:
     """A whole page, light or dark as its reader likes."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
@@ -35,12 +35,12 @@ def page(explanations: "Iterable[Explanation]") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_PAGE_STYLE}{_STYLE}</style></head><body><main><h1>Why</h1>\n"
-        + "\n".join(map(_figure, explanations))
+        + "\n".join(_figure(explanation, top) for explanation in explanations)
         + "\n</main></body></html>\n"
     )
 
 
-def _figure(explanation: "Explanation", top: int = 20) -> str:
+def _figure(explanation: "Explanation", top: int) -> str:
     told = "".join(f"<p>{escape(line)}</p>" for line in explanation.told())
     rows = [row[:4] for row in explanation.table(top)]
     table = _table("What has most to say", ("", "feature", "at", "weights"), rows)
