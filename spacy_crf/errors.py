@@ -563,7 +563,10 @@ class Errors(metaclass=_Coded):
     CRF709 = (
         '{place}: this is JSON, but no object with a string under "text". Give texts, one a line, or JSONL with "text".'
     )
-    CRF710 = "The pipeline has no component{named} that gives probabilities. Components there: {components}."
+    CRF710 = (
+        "The pipeline has no component{named} that gives probabilities of spans or tokens. Components there: {components}. "
+        "(Those that crf_textcat gives are in doc.cats, and `spacy evaluate` scores them.)"
+    )
     CRF711 = "The pipeline has no component{named} with rules. Components there: {components}."
     CRF712 = "Component '{name}': no examples were read. {reason}."
     CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them one by one."
@@ -596,6 +599,10 @@ class Errors(metaclass=_Coded):
         "[initialize.components.NAME.shards]."
     )
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
+    CRF745 = (
+        "Say what the config is for: --component NAME, with --recipe NAME or without, or else --file NAME for one of those that "
+        "come with the package."
+    )
     CRF750 = "{path} is there already: --force replaces it."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
     CRF721 = (

@@ -55,6 +55,19 @@ def test_every_recipe_trains(component, recipe, corpus, tmp_path):  # noqa: F811
     test_configs.test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tmp_path)
 
 
+@pytest.mark.issue(20)
+@pytest.mark.parametrize("stem", ["crf_ner_large", "crf_tagger_order"])
+def test_files_of_the_package_come_as_they_are(stem, tmp_path):
+    """Who has the package from pip has no folder ``configs/`` that pages could name."""
+    code, output = run("--file", stem, "-o", tmp_path / "my.cfg", "--lang", "de")
+    assert code == 0 and "my.cfg" in output
+    config = load_config(tmp_path / "my.cfg", interpolate=False)
+    assert config["nlp"].pop("lang") == "de"
+    shipped = load_config(FOLDER / f"{stem}.cfg", interpolate=False)
+    assert config | {"nlp": config["nlp"] | {"lang": "en"}} == shipped
+    assert "configs/" not in (tmp_path / "my.cfg").read_text(encoding="utf8")
+
+
 def test_what_is_written_stays(tmp_path):
     path = write(tmp_path / "my.cfg", "crf_ner", "fast")
     code, output = run("--component", "crf_tagger", "-o", path)
@@ -75,7 +88,10 @@ def test_without_a_file_it_is_printed():
         (["-c", "crf_ner", "--lang", "xyz"], "CRF953"),
         (["-c", "nothing"], "crf_textcat"),
         (["-c", "crf_ner", "-r", "best"], "accurate"),
-        ([], "--component"),
+        ([], "CRF745"),
+        (["-c", "crf_ner", "--file", "crf_ner"], "CRF745"),
+        (["-r", "fast", "--file", "crf_ner"], "CRF745"),
+        (["--file", "nothing"], "crf_ner_large"),
     ],
 )
 def test_mistakes_are_named(args, said):

@@ -73,12 +73,21 @@ _TEXTS = {
 RECIPES = {component: _TEXTS if component == "crf_textcat" else _ANY for component in COMPONENTS}
 ComponentName = choice("ComponentName", COMPONENTS)
 RecipeName = choice("RecipeName", _ANY)
+FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg")))
 
 
 @app.command("init-config")
 def init_config_cli(
-    component: Annotated[ComponentName, typer.Option("--component", "-c", help="What the pipeline consists of.")],
-    recipe: Annotated[RecipeName, typer.Option("--recipe", "-r", help="How it learns.")] = RecipeName.fast,
+    component: Annotated[
+        Optional[ComponentName], typer.Option("--component", "-c", help="What the pipeline consists of.")
+    ] = None,
+    recipe: Annotated[
+        Optional[RecipeName], typer.Option("--recipe", "-r", help="How it learns; by default fast.")
+    ] = None,
+    file: Annotated[
+        Optional[FileName],
+        typer.Option("--file", help="In place of these: a file that comes with the package, as it is."),
+    ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
     lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
     force: Annotated[bool, typer.Option("--force", "-F", help="Replace the file, if there is one.")] = False,
@@ -92,8 +101,13 @@ def init_config_cli(
     with told_briefly():
         import_code(code)
         blank(lang)
+        if (component is None) == (file is None) or (file is not None and recipe is not None):
+            raise ValueError(Errors.CRF745)
         name = "config.cfg" if output == "-" else output
-        text = make_config(component.value, recipe.value, lang=lang, name=name)
+        if file is not None:
+            text = copy_config(file.value, lang=lang, name=name)
+        else:
+            text = make_config(component.value, (recipe or RecipeName.fast).value, lang=lang, name=name)
         if output == "-":
             sys.stdout.write(text)
             return
@@ -122,6 +136,15 @@ def make_config(component: str, recipe: str, *, lang: str = "en", name: str = "c
     _set(sections["nlp"].lines, "lang", f'"{lang}"')
     head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n#\n#   {_command(name)}\n"
     return head + _written(sections)
+
+
+def copy_config(stem: str, *, lang: str = "en", name: str = "config.cfg") -> str:
+    """A file of those that come with the package.
+
+    name (str): Of the copy, for its first lines.
+    """
+    text = (FOLDER / f"{stem}.cfg").read_text(encoding="utf8").replace(f"configs/{stem}.cfg", name)
+    return re.sub(r'^lang = ".*"$', f'lang = "{lang}"', text, count=1, flags=re.MULTILINE)
 
 
 def _command(name: str) -> str:
