@@ -9,6 +9,7 @@ import configparser
 import os
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from .warm_python import warm_python
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,29 @@ def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "index.md"
     listed = re.findall(r"^\w+$", index.read_text(encoding="utf8"), re.MULTILINE)
     assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page != index)
+
+
+@pytest.mark.issue(20)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    broken = []
+    for link in _LINK.findall(_prose(page)):
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        if "://" not in link and not (target.exists() and (not heading or heading in _headings(target))):
+            broken.append(link)
+    assert not broken
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf8"), flags=re.M | re.S))
+
+
+@cache
+def _headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub and MyST make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf8"), flags=re.M | re.S)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(text)}
 
 
 def _promised(block: str) -> list[str]:
