@@ -12,8 +12,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from spacy_crf import arrays
-from spacy_crf.inference.higher_order import GraphHigherOrder, HigherOrder, HigherOrderScores, Orders, key_of
+from spacy_crf.inference.higher_order import GraphHigherOrder, HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.orders import HigherOrderScores, Orders, key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.state_graph import GraphChain, GraphSegments
 from spacy_crf.inference.structure import Structure

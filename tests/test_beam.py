@@ -11,8 +11,8 @@ from spacy.tokens import Doc
 
 from spacy_crf import arrays
 from spacy_crf.inference.beam import Beam
-from spacy_crf.inference.higher_order import key_of
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.orders import key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.state_graph import GraphChain
 from spacy_crf.types import GOES_ON, ChainScores

@@ -8,9 +8,10 @@ from spacy.util import registry
 
 from spacy_crf import arrays
 from spacy_crf.features.label_parts import Parts
-from spacy_crf.inference import higher_order
-from spacy_crf.inference.higher_order import HigherOrder, HigherOrderScores, Orders
+from spacy_crf.inference import order_lattice
+from spacy_crf.inference.higher_order import HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.orders import HigherOrderScores, Orders
 from spacy_crf.inference.structure import Places
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.models.emissions import Emissions
@@ -35,7 +36,7 @@ def gold(problem, rng):
 @pytest.fixture(autouse=True)
 def many_tags(monkeypatch):
     """A handful of tags stand for hundreds: their emissions leave some out."""
-    monkeypatch.setattr(higher_order, "_FEW", 0)
+    monkeypatch.setattr(order_lattice, "_FEW", 0)
 
 
 # Inference
@@ -82,7 +83,7 @@ def test_what_is_left_out_has_no_probability():
 
 def test_few_tags_are_left_out_in_pairs_alone(monkeypatch):
     """Order 1 is exact; of order 2 pairs are left out, by the sums of order 1."""
-    monkeypatch.setattr(higher_order, "_FEW", 5)
+    monkeypatch.setattr(order_lattice, "_FEW", 5)
     lengths = [6, 1, 0, 8]
     chain = random_problem(STRUCTURES["chain"], lengths, 5, seed=3).scores
     orders = Orders(1, np.empty(0, dtype=np.int64), 5, keep=1.0)
@@ -159,7 +160,7 @@ def test_too_many_pairs_are_refused():
     )  # fmt: skip
     assert HigherOrder().log_partition(scores)[0] == pytest.approx(9 * np.log(size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spacy_crf.inference.higher_order._MOST_ARCS", 1000)
+        patch.setattr("spacy_crf.inference.order_lattice._MOST_ARCS", 1000)
         with pytest.raises(ValueError, match=r"CRF030.*9 tokens.*40 possible tags.*12800.*keep"):
             HigherOrder().log_partition(scores)
 

@@ -10,7 +10,7 @@ from thinc.api import Model
 
 from .. import checks
 from ..errors import Errors
-from ..inference.higher_order import tags_of_keys
+from ..inference.orders import tags_of_keys
 from ..models.sparse import SparseRole
 from .reading import Feature, members_of, templates_of
 

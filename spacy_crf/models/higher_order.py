@@ -17,8 +17,8 @@ from .. import checks
 from ..arrays import per_position, states_of
 from ..errors import Errors
 from ..features.label_parts import LabelParts, Parts, check_parts
-from ..inference.higher_order import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from ..inference.higher_order import HigherOrder as HigherOrderInference
+from ..inference.orders import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from ..inference.structure import Places
 from .architecture import Architecture, Shared, build
 from .emissions import Emissions, check_emissions
@@ -275,7 +275,7 @@ def HigherOrder(
         keep=keep,
         transitions_from=transitions_from,
         possible_transitions=transitions_from == "possible",
-        keys=None,  # int64[G] the n-grams that have a weight, see `inference.higher_order.Orders`
+        keys=None,  # int64[G] the n-grams that have a weight, see `inference.orders.Orders`
         parts=None,  # list[list[str]] of the tags, where they share weights
         thresholds=None,  # what was learned with which `keep`: how probable at least is what stays, level by level
     )

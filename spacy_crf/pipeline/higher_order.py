@@ -6,7 +6,7 @@ import numpy as np
 from thinc.api import Model
 
 from ..errors import Errors
-from ..inference.higher_order import HigherOrderScores, Orders
+from ..inference.orders import HigherOrderScores, Orders
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .annotation.annotation import Annotation
