@@ -13,7 +13,8 @@ from spacy_crf.constraints.automaton import SpanTags
 from spacy_crf.constraints.cache import Cache
 from spacy_crf.constraints.facts import Facts, Match, WordKinds
 from spacy_crf.constraints.rule_set import RuleSet
-from spacy_crf.constraints.rules import RULES, constraints, read_rule
+from spacy_crf.constraints.rules import RULES
+from spacy_crf.constraints.settings import constraints, read_rule
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.schemes import SCHEMES
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from spacy.tokens import Doc, Span
 
-from spacy_crf.constraints.rules import constraints
+from spacy_crf.constraints.settings import constraints
 from spacy_crf.pipeline.prediction import register_extension
 from spacy_crf.schemes import Segments
 

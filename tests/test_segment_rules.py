@@ -17,7 +17,8 @@ from spacy_crf.arrays import cut_document, join_sequences
 from spacy_crf.constraints import rule_set
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.rule_set import SegmentRules
-from spacy_crf.constraints.rules import RULES, constraints
+from spacy_crf.constraints.rules import RULES
+from spacy_crf.constraints.settings import constraints
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import SpanStates
 from spacy_crf.optimizers.lbfgs import LBFGS

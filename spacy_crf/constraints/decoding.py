@@ -18,8 +18,8 @@ from .. import arrays
 from .clock import Clock
 from .facts import Facts
 from .program import Program
+from .rule import Rule
 from .rule_set import RuleSet, differing_texts
-from .rules import Rule
 
 _FEW_TOKENS = 1_000  # of documents for which a best-first search is tried
 _MOST = 0.8  # of the time limit, for a labelling that keeps all rules

@@ -11,7 +11,7 @@ from ..inference.structure import Structure
 from ..schemes import TransitionMask
 from .automaton import SpanTags
 from .rule_set import RuleSet
-from .rules import Constraints
+from .settings import Constraints
 
 
 class HigherOrderRules(RuleSet):

@@ -25,7 +25,8 @@ from .cache import Cache
 from .facts import Facts, WordKinds
 from .program import warm_up
 from .readers import Reader, SegmentTextReader, TextReader
-from .rules import Broken, Constraints, Rule
+from .rule import Broken, Rule
+from .settings import Constraints
 from .state_graph import rule_graph
 
 _SHORT = 256  # tokens of documents for which rules are compiled at first; for longer ones again, if they count further

@@ -16,8 +16,8 @@ from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, SegmentClamp, SegmentScores
 from .facts import Facts
 from .incorrect_spans import Copies, Excluded, copy_tags
+from .rule import Rule
 from .rule_set import RuleSet
-from .rules import Rule
 from .state_graph import copied
 
 NOTHING = Excluded()

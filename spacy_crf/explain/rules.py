@@ -10,7 +10,7 @@ from ..features.doc_batch import DocBatch
 from .explanation import Row, RuleEffect
 
 if TYPE_CHECKING:
-    from ..constraints.rules import Rule
+    from ..constraints.rule import Rule
     from ..pipeline.crf_pipe import CRFPipe
 
 

@@ -30,7 +30,7 @@ from .prediction import DECODERS, Prediction, predict, register_extension, write
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
-    from ..constraints.rules import Constraints
+    from ..constraints.settings import Constraints
     from .decoding import Distribution
     from .rule_matching import RuleMatcher
     from .settled import Question
@@ -170,7 +170,7 @@ class CRFPipe(LearningPipe):
         rule (Dict[str, Any]): Such as {"rule": "at_most", "label": "ZIP", "n": 1}.
         RAISES (ValueError): With what is wrong about it; the rules stay as they were.
         """
-        from ..constraints.rules import Constraints
+        from ..constraints.settings import Constraints
 
         if self.constraints is None:
             self.constraints = Constraints([])
@@ -397,7 +397,7 @@ class CRFPipe(LearningPipe):
         super()._take_settings(saved)
         rules = saved.get("rules")
         if rules is not None and (rules["config"] or rules["added"]):
-            from ..constraints.rules import Constraints
+            from ..constraints.settings import Constraints
 
             # The config has the last word about its rules, unless it names a file that did not come along.
             mine, own = self.constraints or Constraints([]), rules["config"]

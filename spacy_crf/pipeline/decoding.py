@@ -30,7 +30,7 @@ from .supervision import Keys, Spelt, Supervision
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
     from ..constraints.rule_set import RuleSet
-    from ..constraints.rules import Constraints
+    from ..constraints.settings import Constraints
 
 States = NDArray[np.int32]
 

@@ -14,7 +14,7 @@ from .decoding import Decoding
 
 if TYPE_CHECKING:
     from ..constraints.higher_order import HigherOrderRules
-    from ..constraints.rules import Constraints
+    from ..constraints.settings import Constraints
 
 
 class HigherOrderDecoding(Decoding):

@@ -17,7 +17,7 @@ from .decoding import Decoding, Distribution
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Kept
-    from ..constraints.rules import Rule
+    from ..constraints.rule import Rule
     from .crf_pipe import CRFPipe, Rules
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from spacy.tokens import Doc, Span
 
 from ..constraints.decoding import Documents
-from ..constraints.rules import Rule
+from ..constraints.rule import Rule
 from ..features.doc_batch import DocBatch
 from .crf_pipe import CRFPipe
 

@@ -14,7 +14,7 @@ from spacy.util import registry
 from spacy.vocab import Vocab
 
 from ..constraints.facts import Facts, Match, WordKinds
-from ..constraints.rules import Rule
+from ..constraints.rule import Rule
 from ..errors import Errors
 from ..features.doc_batch import DocBatch, DocPart
 from ..features.feature_index import HashTable

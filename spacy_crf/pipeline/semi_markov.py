@@ -24,7 +24,7 @@ from .supervision import Gold, Keys, Spelt, Supervision
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import SegmentRules
-    from ..constraints.rules import Constraints
+    from ..constraints.settings import Constraints
 
 
 _LITTLE = 1e-6  # of a token

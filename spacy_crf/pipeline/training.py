@@ -247,7 +247,7 @@ class Training:
             return None
         from ..constraints.facts import Facts
         from ..constraints.incorrect_spans import Excluded
-        from ..constraints.rules import Constraints
+        from ..constraints.settings import Constraints
         from ..constraints.training import RuledChain, RuledSegments
         from ..inference.threads import default_threads
 

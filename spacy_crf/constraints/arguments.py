@@ -1,0 +1,87 @@
+"""What may stand in a rule's table: each function takes the value of an argument as it is written, and gives it as rules want it.
+
+RAISES (Refused): With what would be right.
+"""
+
+from collections.abc import Callable
+from typing import Any, Union
+
+
+class Refused(Exception):
+    """What a reader of arguments wants instead."""
+
+
+def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(map(is_item, value))
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def text(value: Any) -> str:
+    if not _is_name(value):
+        raise Refused("text")
+    return value
+
+
+def labels(value: Any) -> Union[str, list[str]]:
+    """One label or several: a list; "*" stays."""
+    if value == "*":
+        return value
+    names = [value] if isinstance(value, str) else value
+    if not _is_list(names, _is_name):
+        raise Refused('a label, a list of labels, or "*"')
+    return list(names)
+
+
+def named_labels(value: Any) -> list[str]:
+    names = labels(value)
+    if names == "*":
+        raise Refused("a label or a list of labels")
+    return names
+
+
+def pair(value: Any) -> list[str]:
+    if not _is_list(value, _is_name) or len(value) != 2:
+        raise Refused("two labels")
+    return list(value)
+
+
+def pairs(value: Any) -> list[list[str]]:
+    if not _is_list(value, lambda item: True):
+        raise Refused("a list of pairs of labels")
+    return [pair(item) for item in value]
+
+
+def order(value: Any) -> list[str]:
+    names = named_labels(value)
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise Refused("two different labels or more")
+    return names
+
+
+def count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Refused("a whole number, at least 0")
+    return value
+
+
+def scope(value: Any) -> str:
+    if value not in ("doc", "sentence"):
+        raise Refused("'doc' or 'sentence'")
+    return value
+
+
+def patterns(value: Any) -> list[list[dict]]:
+    several = [value] if isinstance(value, (list, tuple)) and value and isinstance(value[0], dict) else value
+    if not _is_list(several, lambda pattern: _is_list(pattern, lambda token: isinstance(token, dict))):
+        raise Refused("a Matcher pattern (a list of token tables), or a list of such patterns")
+    return [list(pattern) for pattern in several]
+
+
+def phrases(value: Any) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not _is_list(texts, _is_name):
+        raise Refused("a list of texts")
+    return list(texts)

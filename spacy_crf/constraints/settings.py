@@ -1,0 +1,172 @@
+"""Rules as users write them, in the config or in files, with the settings that say how they are enforced."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from .. import checks
+from ..errors import Errors
+from .arguments import Refused
+from .rule import Rule, Table
+from .rules import RULES
+
+_LARGEST_WEIGHT = 1e9  # log-odds: sums of such prices stay numbers
+_DEEPEST = 20  # of tables inside of tables
+
+
+def read_rule(table: Table, place: int = 0) -> Rule:
+    """A rule from the table that a user wrote.
+
+    place (int): Its place in the list of rules, from 0.
+    RAISES (ValueError): With what is wrong about it, and what would be right.
+    """
+    if not isinstance(table, dict) or not isinstance(table.get("rule"), str):
+        raise ValueError(Errors.CRF601.format(place=place + 1, rule=table))
+    reason = _not_plain(table)
+    if reason:
+        raise ValueError(Errors.CRF621.format(place=place + 1, rule=table, reason=reason))
+    kind = RULES.get(table["rule"])
+    if kind is None:
+        raise ValueError(Errors.CRF602.format(place=place + 1, rule=table["rule"], known=", ".join(RULES)))
+    name = table.get("name", f"{place + 1}: {table['rule']}")
+    if not isinstance(name, str) or not name:
+        raise ValueError(Errors.CRF604.format(name=place + 1, argument="name", value=name, wanted="text"))
+    readers = {**kind.required, **{argument: reader for argument, (reader, _) in kind.optional.items()}}
+    unknown = [argument for argument in table if argument not in readers and argument not in ("rule", "name", "weight")]
+    missing = [argument for argument in kind.required if table.get(argument) is None]
+    if unknown or missing:
+        problem = f"unknown: {', '.join(map(str, unknown))}" if unknown else f"missing: {', '.join(missing)}"
+        known = ", ".join([*readers, "name", "weight"])
+        raise ValueError(Errors.CRF603.format(name=name, problem=problem, known=known))
+    weight = table.get("weight")
+    if weight is not None and (
+        isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= _LARGEST_WEIGHT
+    ):
+        wanted = f"a number from {-_LARGEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}; leave it out for a rule that must not be broken"
+        raise ValueError(Errors.CRF604.format(name=name, argument="weight", value=weight, wanted=wanted))
+    arguments = {argument: default for argument, (_, default) in kind.optional.items()}
+    for argument, reader in readers.items():
+        if table.get(argument) is not None:
+            try:
+                arguments[argument] = reader(table[argument])
+            except Refused as wanted:
+                value = table[argument]
+                raise ValueError(
+                    Errors.CRF604.format(name=name, argument=argument, value=value, wanted=wanted)
+                ) from None
+    rule = kind(dict(table), place, name, None if weight is None else float(weight), arguments)
+    problem = rule.check()
+    if problem:
+        raise ValueError(Errors.CRF605.format(name=name, problem=problem))
+    return rule
+
+
+def _not_plain(value: Any, depth: int = 0) -> Optional[str]:
+    """Why a value can't be saved as part of a rule, None if it can."""
+    if depth > _DEEPEST:
+        return "it is nested too deeply"
+    if value is None or isinstance(value, (bool, float)):
+        return None
+    if isinstance(value, int):
+        return None if abs(value) < 2**63 else f"{value} is too large"
+    if isinstance(value, str):
+        is_text = value.isascii() or value == value.encode("utf8", "ignore").decode("utf8")
+        return None if is_text else f"{value!r} is no text that can be written"
+    if isinstance(value, dict):
+        wrong = [key for key in value if not isinstance(key, str)]
+        parts = [*value, *value.values()]
+        if wrong:
+            return f"the key {wrong[0]!r} is no text"
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    else:
+        return f"{value!r} is no number, text, list or table"
+    return next(filter(None, (_not_plain(part, depth + 1) for part in parts)), None)
+
+
+def read_jsonl(path: Union[str, Path]) -> list[Table]:
+    """Rules from a file with one JSON table per line.
+
+    RAISES (ValueError): With the line that is none.
+    """
+    path, tables = Path(path), []
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(Errors.CRF606.format(path=path, reason=error)) from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            table = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(Errors.CRF607.format(path=path, line=number, reason=error)) from error
+        if not isinstance(table, dict):
+            raise ValueError(Errors.CRF607.format(path=path, line=number, reason="it is not a table"))
+        tables.append(table)
+    return tables
+
+
+@dataclass
+class Constraints:
+    """Rules with the settings that say how they are enforced, as the config gives them.
+
+    missing (Optional[Path]): A file of rules that is not there. A loaded component has its rules with it, so this is a mistake
+        only for one that needs them.
+    """
+
+    rules: list[Rule]
+    in_training: bool = False
+    max_states: int = 200
+    time_limit: float = 1.0
+    missing: Optional[Path] = None
+
+    def add(self, table: Table) -> Rule:
+        rule = read_rule(table, len(self.rules))
+        self.rules.append(rule)
+        return rule
+
+    @property
+    def tables(self) -> list[Table]:
+        return [rule.table for rule in self.rules]
+
+    def replaced(self, tables: list[Table]) -> "Constraints":
+        """The same settings with other rules."""
+        rules = [read_rule(table, place) for place, table in enumerate(tables)]
+        return replace(self, rules=rules, missing=None)
+
+    def only(self, wanted: Callable[[Rule], bool]) -> "Constraints":
+        """The same settings with some of the rules, which keep their places."""
+        return replace(self, rules=[rule for rule in self.rules if wanted(rule)])
+
+    def require_file(self) -> None:
+        """RAISES (ValueError): CRF606 if a file of rules is missing."""
+        if self.missing is not None:
+            raise ValueError(Errors.CRF606.format(path=self.missing, reason="there is no such file"))
+
+
+def constraints(
+    rules: Optional[list[Table]] = None,
+    path: Optional[str] = None,
+    in_training: bool = False,
+    max_states: int = 200,
+    time_limit: float = 1.0,
+) -> Constraints:
+    """Rules that labellings keep (``spacy_crf.constraints.v1``).
+
+    rules (List[Dict]): The rules, the most important first: where no labelling keeps them all, the later ones yield.
+    path (str): A JSONL file with more rules.
+    in_training (bool): Whether they hold in training too.
+    max_states (int): States of the largest automaton that is made of several rules; beyond, a program takes over.
+    time_limit (float): Seconds that one document may take beyond what it takes without the rules.
+    """
+    max_states = checks.count("constraints", "max_states", max_states)
+    time_limit = checks.positive("constraints", "time_limit", time_limit)
+    rules = checks.listed("constraints", "rules", rules, "tables")
+    checks.expect(path is None or isinstance(path, (str, Path)), "constraints", "path", path, "the path of a file")
+    missing = Path(path) if path and not Path(path).exists() else None
+    tables = [*rules, *(read_jsonl(path) if path and missing is None else [])]
+    read = [read_rule(table, place) for place, table in enumerate(tables)]
+    return Constraints(read, in_training, max_states, time_limit, missing)
