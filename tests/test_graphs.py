@@ -14,6 +14,7 @@ from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.mean_field import MeanField
 from spacy_crf.inference.ties import TiedScores, Ties
+from spacy_crf.kernels import elimination
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.sampled import SampledLikelihood
@@ -459,6 +460,38 @@ def trees(n, seed):
         scores = random_graph(lengths, size, pairs, rng, labels=labels, spread=2.0)
         clamp = rng.random(scores.emissions.shape) < 0.8 if number % 4 == 1 else None
         yield scores._replace(transitions=np.zeros((size, size))), clamp
+
+
+@pytest.mark.issue(17)
+def test_variables_are_eliminated_by_min_fill():
+    """Against sets in Python; and where a table would be too large it ends there."""
+    rng = np.random.default_rng(21)
+    for _ in range(60):
+        n = int(rng.integers(1, 12))
+        ends = np.array([pair for pair in rng.integers(0, n, size=(int(rng.integers(0, 25)), 2)) if pair[0] != pair[1]])
+        source, target = ends.reshape(-1, 2).T.copy().astype(np.int64)
+        sizes = rng.integers(1, 4, size=n)
+        found, largest = elimination.order(source, target, sizes, 1 << 40)
+        neighbours = [{int(u + v) - w for u, v in zip(source, target) if w in (u, v)} for w in range(n)]
+        left, tables = set(range(n)), []
+        for step, v in enumerate(found.variables.tolist()):
+            costs = {u: _lacking(neighbours, u) for u in left}
+            assert costs[v] == min(costs.values())
+            size_of = {u: np.prod(sizes[list(neighbours[u])]) for u in left if costs[u] == costs[v]}
+            assert size_of[v] == min(size_of.values())
+            rest = found.rest[found.starts[step] : found.starts[step + 1]].tolist()
+            assert set(rest) == neighbours[v]
+            assert rest == sorted(rest, key=lambda u: -found.place[u])
+            tables.append(size_of[v] * sizes[v])
+            left.remove(v)
+            for u in rest:
+                neighbours[u] = (neighbours[u] | set(rest)) - {u, v}
+        assert largest == max(tables)
+        assert elimination.order(source, target, sizes, tables[0] - 1)[1] == tables[0]
+
+
+def _lacking(neighbours, v):
+    return sum(b not in neighbours[a] for a in neighbours[v] for b in neighbours[v] if a < b)
 
 
 @pytest.mark.issue(17)

@@ -94,6 +94,16 @@ class Problem(NamedTuple):
         return self.tables.shape[1]
 
     @property
+    def own(self) -> Floats:
+        """Scores of tokens by themselves: emissions, with what sequences begin and end with (float64[T, S])."""
+        chains, own = self.chains, self.chains.emissions
+        if chains.first.any() or chains.last.any():
+            opens, closes = arrays.ends(chains.starts, len(own))
+            own = own + np.where(opens[:, np.newaxis], chains.first, 0.0)
+            own = own + np.where(closes[:, np.newaxis], chains.last, 0.0)
+        return own
+
+    @property
     def of_ties(self) -> NDArray[np.int64]:
         """Component of each tie: int64[E]."""
         return np.repeat(np.arange(len(self.firsts)), np.diff(self.bounds))

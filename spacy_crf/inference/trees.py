@@ -20,7 +20,7 @@ class Trees(NamedTuple):
     problem: Problem
     forest: kernels.Forest
     component: NDArray[np.int64]  # [T]
-    own: Floats  # [T, S] emissions, with what sequences begin and end with
+    own: Floats  # [T, S]
 
     @classmethod
     def of(cls, problem: Problem) -> "Optional[Trees]":
@@ -32,12 +32,7 @@ class Trees(NamedTuple):
         forest = kernels.grow(problem.source, problem.target, component, len(problem.firsts))
         if not len(forest.order):
             return None
-        own = chains.emissions
-        if chains.first.any() or chains.last.any():
-            opens, closes = arrays.ends(chains.starts, len(own))
-            own = own + np.where(opens[:, np.newaxis], chains.first, 0.0)
-            own = own + np.where(closes[:, np.newaxis], chains.last, 0.0)
-        return cls(problem, forest, component, own)
+        return cls(problem, forest, component, problem.own)
 
     def expectations(self, weights: Optional[Floats]) -> Expected:
         """Log partitions of the components, NaN for those that are no forests or can't be trusted; and, for the others, the
