@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_crf.features.document import DOCUMENT_ATTRIBUTES
 from spacy_crf.features.extractor import FeatureSet
-from spacy_crf.features.segments import SegmentFeatureSet
+from spacy_crf.features.segment_templates import SegmentFeatureSet
 
 from .test_features import freeze
 

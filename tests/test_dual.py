@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import registry
 
-from spacy_crf.features.segments import SegmentFeatureSet
+from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels import walk as kernels
 from spacy_crf.losses.clamped import MaxMargin
 from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe

@@ -10,13 +10,10 @@ from spacy_crf.features.extractor import IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.features.phrases import PhraseIndex, Spans
+from spacy_crf.features.segment_index import SpanIndexBuilder
 from spacy_crf.features.segment_presets import segment_features, segment_features_v2
-from spacy_crf.features.segments import (
-    CompiledSegments,
-    SegmentFeatureSet,
-    SpanIndexBuilder,
-    parse_segment_template,
-)
+from spacy_crf.features.segment_templates import SegmentFeatureSet, parse_segment_template
+from spacy_crf.features.segments import CompiledSegments
 from spacy_crf.features.templates import parse_template
 from spacy_crf.kernels.segment_features import all_spans
 from spacy_crf.models.segments import SegmentFeatures

@@ -1,282 +1,46 @@
-"""Features of whole segments: ``seg.length``, ``seg.first:shape|seg.last:shape``, ``seg.near:cities``.
-
-A template is one or more parts joined by ``|``. ``seg.first:lower[-2..2]`` stands for five templates that read tokens around the
-first one, ``seg.before:lower`` is ``seg.first:lower[-1]``. What a template reads decides where its weights are added:
-
-    only seg.first and seg.before    at the first token of a segment      no work per span
-    only seg.last and seg.after      at the last token                    no work per span
-    seg.count, seg.contains          at each token of the segment         a repeated value counts once in seg.contains:
-                                                                          spans with a repetition are listed
-    seg.length alone                 one weight per length and label
-    anything else                    at spans that are listed: those with a known feature
-
-Segment features weigh labels, not ``O``: its segments have one token, and token templates say all there is to say.
-"""
+"""What the templates of whole segments read of spans: hashes of their features, and the spans with a known one."""
 
 import math
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-import srsly
 from numpy.typing import NDArray
 from spacy.matcher import Matcher
 from spacy.strings import hash_string
 from spacy.tokens import Doc, Span
 from spacy.vocab import Vocab
 
-from .. import checks
 from ..errors import Errors, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
 from .clusters import Clusters
-from .columns import ColumnReader, TokenColumns
-from .extractor import CompiledTemplates, FeatureSet, check_attribute
-from .feature_index import FeatureCounter, FeatureIndex
+from .columns import TokenColumns
+from .extractor import CompiledTemplates
+from .feature_index import FeatureIndex
 from .gazetteers import SPELLINGS, Gazetteer
-from .items import Functions, hash_item, named_numbers
-from .lexemes import NGRAMS
+from .items import hash_item, named_numbers
 from .phrases import PhraseIndex, Spans
-from .stages import STAGE_ATTRIBUTES
-from .templates import OFFSETS, Part, combined, is_text, offsets_of
+from .segment_templates import (
+    CLOSING,
+    ITEMS,
+    OPENING,
+    PHRASES,
+    TOKEN_PARTS,
+    WHOLE,
+    SegmentFeatureSet,
+    SegmentPart,
+    SegmentTemplate,
+)
 
-SpanSource = Callable[[Span], Any]
-Pattern = list[dict[str, Any]]
-
-# Parts that read one token, and the offset from the end of the segment that they stand for
-_TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, "count": 0}
-_OPENING, _CLOSING, _INSIDE = {"first", "before"}, {"last", "after"}, {"contains", "count"}
-_WHOLE = {"text": "orth", "lower": "lower", "folded": "folded", "shape": "shape"}
-_ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
-_PHRASES = {"in", "near"}  # of these, those that name a gazetteer
-_NAMED = {*_TOKEN_PARTS, *_ITEMS}
-KINDS = ("length", *_WHOLE, *_TOKEN_PARTS, *sorted(_ITEMS))
-_PART_KINDS = {"length": kernels.LENGTH} | dict.fromkeys(_WHOLE, kernels.WHOLE)
-_PART_KINDS |= dict.fromkeys(_OPENING, kernels.FIRST) | dict.fromkeys(_CLOSING, kernels.LAST)
+_PART_KINDS = {"length": kernels.LENGTH} | dict.fromkeys(WHOLE, kernels.WHOLE)
+_PART_KINDS |= dict.fromkeys(OPENING, kernels.FIRST) | dict.fromkeys(CLOSING, kernels.LAST)
 _SPANS_AT_ONCE = 1 << 18
 _CACHED_SPANS = 1 << 20
-
-_PART = re.compile(rf"seg\.(?P<kind>[a-z]+)(?::(?P<name>[^\[\]\s]+){OFFSETS})?", re.VERBOSE)
-
-
-class SegmentPart(NamedTuple):
-    kind: str
-    name: str
-    offset: int = 0  # from the first or the last token
-
-    def __str__(self) -> str:
-        text = f"seg.{self.kind}:{self.name}" if self.name else f"seg.{self.kind}"
-        return f"{text}[{self.offset}]" if self.offset else text
-
-    @property
-    def of_token(self) -> Part:
-        """What a part that reads one token reads, counted from the end of the segment that its kind is about."""
-        return Part(self.name, _TOKEN_PARTS[self.kind] + self.offset)
-
-
-class SegmentTemplate(NamedTuple):
-    """One conjunction of what a segment shows."""
-
-    parts: tuple[SegmentPart, ...]
-
-    def __str__(self) -> str:
-        return "|".join(map(str, self.parts))
-
-    @property
-    def kinds(self) -> set[str]:
-        return {part.kind for part in self.parts}
-
-
-class PlacedTemplate(NamedTuple):
-    """A segment template that reads single tokens, as `CompiledTemplates` wants it."""
-
-    parts: tuple[Part, ...]
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def parse_segment_template(text: str) -> list[SegmentTemplate]:
-    """The templates that a line stands for.
-
-    RETURNS (list[SegmentTemplate]): One for each combination of offsets.
-    RAISES (ValueError): CRF120 with the part that can't be read, CRF102 for offsets that can't be, CRF121 for parts that can't be
-        joined.
-    """
-    choices = []
-    text = text if is_text(text) else shown(text)
-    for piece in text.split("|"):
-        match = _PART.fullmatch(piece.strip())
-        if match is None or match["kind"] not in KINDS or (match["name"] is not None) != (match["kind"] in _NAMED):
-            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
-        if match["low"] is not None and match["kind"] not in ("first", "last"):
-            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
-        offsets = offsets_of(match, text)
-        choices.append([SegmentPart(match["kind"], match["name"] or "", offset) for offset in offsets])
-    templates = [SegmentTemplate(parts) for parts in combined(choices, text)]
-    for template in templates:
-        items = sum(part.kind in _ITEMS for part in template.parts)
-        if (len(template.parts) > 1 and template.kinds & _INSIDE) or items > 1:
-            raise ValueError(Errors.CRF121.format(template=text))
-    return templates
-
-
-def _known_parts() -> str:
-    names = {"first": ":NAME[OFFSET]", "last": ":NAME[OFFSET]"} | dict.fromkeys(_NAMED - {"first", "last"}, ":NAME")
-    return ", ".join(f"seg.{kind}{names.get(kind, '')}" for kind in KINDS)
-
-
-OWNER = "spacy_crf.segment_features.v1"
-
-
-class SegmentFeatureSet:
-    """What the config says of segment features (``spacy_crf.segment_features.v1``).
-
-    templates: Features of segments, in the template language.
-    patterns: Matcher patterns, or lists of them, by the name templates call them (``seg.matches:NAME``).
-    functions: Functions from a Span to strings or numbers, by name (``seg.fn:NAME``); or from a Doc to items per token, where
-        a part names them as an attribute (``seg.first:fn:NAME``).
-    RAISES (ValueError): For a template that can't be used, with what is known.
-    """
-
-    def __init__(
-        self,
-        templates: list[str],
-        patterns: Optional[dict[str, Any]] = None,
-        functions: Optional[dict[str, SpanSource]] = None,
-    ):
-        given = checks.table(OWNER, "patterns", patterns, "Matcher patterns")
-        self.patterns = {name: _pattern_list(name, pattern) for name, pattern in given.items()}
-        self.functions = Functions(
-            checks.table(
-                OWNER,
-                "functions",
-                functions,
-                "registered functions, as [....functions.NAME] @misc = ... gives them",
-                callable,
-            )
-        )
-        texts = checks.listed(OWNER, "templates", templates, "templates")
-        self.templates = list(dict.fromkeys(template for text in texts for template in parse_segment_template(text)))
-        for template in self.templates:
-            for kind, name, _ in template.parts:
-                if kind in _TOKEN_PARTS:
-                    check_attribute(name, template, self.functions)
-                if kind == "contains" and name in NGRAMS:
-                    raise ValueError(Errors.CRF121.format(template=template))
-                known = {"matches": self.patterns, "fn": self.functions}.get(kind)
-                if known is not None and name not in known:
-                    names = ", ".join(known) or "none"
-                    raise ValueError(Errors.CRF122.format(template=template, name=name, kind=kind, known=names))
-        self.begins = self._placed(_OPENING)
-        self.ends = self._placed(_CLOSING)
-        self.tokens = self._placed(_INSIDE)
-        placed = [t for t in self.templates if any(t.kinds <= kinds for kinds in (_OPENING, _CLOSING, _INSIDE))]
-        self.has_length = any(t.kinds == {"length"} for t in self.templates)
-        rest = [t for t in self.templates if t not in placed and t.kinds != {"length"}]
-        self.spans = [t for t in rest if not t.kinds & _ITEMS]
-        self.span_items = [t for t in rest if t.kinds & _ITEMS]
-        for template in rest:
-            for kind, name, _ in template.parts:
-                if kind in _TOKEN_PARTS and (name.startswith(("fn:", "ext:")) or name in NGRAMS):
-                    raise ValueError(Errors.CRF121.format(template=template))
-        read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in _TOKEN_PARTS}
-        read.update({f"{_WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in _WHOLE})
-        if self.named(_PHRASES):
-            read.update({f"{attr.lower()}[0]": None for attr in SPELLINGS})
-        self._attributes = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
-
-    def _placed(self, kinds: set[str]) -> list[PlacedTemplate]:
-        return [
-            PlacedTemplate(tuple(part.of_token for part in template.parts), str(template))
-            for template in self.templates
-            if template.kinds <= kinds
-        ]
-
-    def spelled(self) -> list[str]:
-        """Everything that decides what a saved index means, as text."""
-        return [str(template) for template in self.templates]
-
-    def spelled_patterns(self) -> dict[str, str]:
-        """The patterns that templates name."""
-        return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in sorted(self.named(["matches"]))}
-
-    def with_patterns(self, spelled: dict[str, str]) -> "SegmentFeatureSet":
-        """The same with patterns as `spelled_patterns` gave them."""
-        read = {name: srsly.json_loads(patterns) for name, patterns in spelled.items()}
-        return SegmentFeatureSet(list(map(str, self.templates)), {**self.patterns, **read}, self.functions)
-
-    def named(self, kinds: Collection[str]) -> list[str]:
-        """What parts of some kinds name, each once."""
-        return list(dict.fromkeys(name for t in self.templates for kind, name, _ in t.parts if kind in kinds))
-
-    @property
-    def gazetteers(self) -> list[str]:
-        """Names of the gazetteers that the templates read."""
-        return list(dict.fromkeys([*self.named(_PHRASES), *self._attributes.gazetteers]))
-
-    @property
-    def reads_clusters(self) -> bool:
-        """Whether the templates read clusters of words."""
-        return self._attributes.reads_clusters
-
-    @property
-    def vector_offsets(self) -> list[int]:
-        """Segments read no vectors."""
-        return []
-
-    @property
-    def token_attributes(self) -> list[str]:
-        """Token attributes that the templates read."""
-        return self._attributes.token_attributes
-
-    @property
-    def extensions(self) -> list[str]:
-        """Custom extensions that the templates read."""
-        return self._attributes.extensions
-
-    @property
-    def reads_stage(self) -> bool:
-        """Whether the templates read what a first stage says."""
-        return self._attributes.reads_stage
-
-    def with_stage(self, templates: list[str]) -> "SegmentFeatureSet":
-        """The same with more templates."""
-        return SegmentFeatureSet([*map(str, self.templates), *templates], self.patterns, self.functions)
-
-    def without_stage(self) -> "SegmentFeatureSet":
-        """The same without templates that read what a first stage says."""
-        kept = [str(t) for t in self.templates if not any(part.name in STAGE_ATTRIBUTES for part in t.parts)]
-        return SegmentFeatureSet(kept, self.patterns, self.functions)
-
-    def reader(
-        self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None, vectors: None = None
-    ) -> ColumnReader:
-        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters that are not there. Segments read no vectors."""
-        for template in self.templates:
-            for kind, name, _ in template.parts:
-                if kind in _PHRASES and name not in gazetteers:
-                    known = ", ".join(gazetteers) or "none"
-                    raise ValueError(Errors.CRF106.format(template=template, name=name, known=known))
-        return self._attributes.reader(gazetteers, clusters)
-
-
-def _pattern_list(name: str, pattern: Any) -> list[Pattern]:
-    """One pattern or several. RAISES (ValueError): CRF123 if it is neither."""
-    if not pattern:
-        raise ValueError(Errors.CRF123.format(name=name, reason="it is empty"))
-    patterns = [pattern] if isinstance(pattern, list) and isinstance(pattern[0], dict) else pattern
-    try:
-        Matcher(Vocab(), validate=True).add(name, patterns)
-    except Exception as error:  # the Matcher raises what its schema raises
-        raise ValueError(Errors.CRF123.format(name=name, reason=error)) from error
-    return patterns
 
 
 class _Spans(NamedTuple):
@@ -342,7 +106,7 @@ class CompiledSegments:
         self.tokens = self.templates["tokens"]
         self.phrases: dict[str, PhraseIndex] = {}
         self._phrase_column: dict[str, str] = {}  # the attribute by which phrases are compared
-        for name in feature_set.named(_PHRASES):
+        for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
             self._phrase_column[name] = gazetteer.attr.lower()
@@ -350,20 +114,18 @@ class CompiledSegments:
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}  # by gazetteer and hash of the span
         templates = feature_set.spans + feature_set.span_items
         self._columns = sorted(
-            {part.name if part.kind in _TOKEN_PARTS else _WHOLE[part.kind] for t in templates for part in t.parts
-             if part.kind in _TOKEN_PARTS or part.kind in _WHOLE} | {"lower", *self._phrase_column.values()}
+            {part.name if part.kind in TOKEN_PARTS else WHOLE[part.kind] for t in templates for part in t.parts
+             if part.kind in TOKEN_PARTS or part.kind in WHOLE} | {"lower", *self._phrase_column.values()}
         )  # fmt: skip
         self._plain = self._compile((template, template.parts) for template in feature_set.spans)
-        self._reads_wholes = all(len(t.parts) == 1 and t.kinds <= _WHOLE.keys() for t in feature_set.spans)
+        self._reads_wholes = all(len(t.parts) == 1 and t.kinds <= WHOLE.keys() for t in feature_set.spans)
         # Of each template that has items: the part that gives them, and what it reads beside
         self._with_items = []
         for template in feature_set.span_items:
-            [item] = [part for part in template.parts if part.kind in _ITEMS]
+            [item] = [part for part in template.parts if part.kind in ITEMS]
             rest = [part for part in template.parts if part is not item]
             self._with_items.append((item, self._compile([(template, rest)])))
-        whole = {_WHOLE[kind] for t in templates for kind in t.kinds if kind in _WHOLE} | {
-            *self._phrase_column.values()
-        }
+        whole = {WHOLE[kind] for t in templates for kind in t.kinds if kind in WHOLE} | {*self._phrase_column.values()}
         self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
         self._places = self.tokens.places(self._columns)
 
@@ -381,7 +143,7 @@ class CompiledSegments:
     def _column(self, part: SegmentPart) -> int:
         if part.kind == "length":
             return 0
-        return self._columns.index(part.name if part.kind in _TOKEN_PARTS else _WHOLE[part.kind])
+        return self._columns.index(part.name if part.kind in TOKEN_PARTS else WHOLE[part.kind])
 
     def read(self, columns: TokenColumns) -> kernels.SpanTokens:
         """What templates of spans read of the tokens of a batch."""
@@ -517,8 +279,8 @@ class CompiledSegments:
         begin, length, rows, values = (array[order] for array in (begin, length, rows, values))
         starts, lengths, bounds = kernels.number_spans(begin, length, n_tokens)
         span, is_own = np.repeat(np.arange(len(lengths)), np.diff(bounds)), order < n_own
-        of_own = _compressed(span[is_own], rows[is_own], values[is_own], len(lengths))
-        of_repeats = _compressed(span[~is_own], rows[~is_own], values[~is_own], len(lengths))
+        of_own = compressed(span[is_own], rows[is_own], values[is_own], len(lengths))
+        of_repeats = compressed(span[~is_own], rows[~is_own], values[~is_own], len(lengths))
         return KnownSpans(SpanList(starts, lengths), of_own, of_repeats)
 
     def _known_wholes(self, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex) -> tuple[NDArray, ...]:
@@ -591,7 +353,7 @@ def _ranges(keys, first, stop) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _offset(part: SegmentPart) -> int:
-    return part.of_token.offset if part.kind in _TOKEN_PARTS else 0
+    return part.of_token.offset if part.kind in TOKEN_PARTS else 0
 
 
 def _chosen(items: _Items, some: NDArray[np.int64]) -> list[str]:
@@ -610,75 +372,7 @@ def _span_items(name: str, span: Span, given: Any):
     return zip(*found)
 
 
-def _compressed(span, rows, values, n_spans: int) -> TokenFeatures:
+def compressed(span, rows, values, n_spans: int) -> TokenFeatures:
     """Features by span, in rising order, as compressed rows."""
     starts = np.append(0, np.cumsum(np.bincount(span, minlength=n_spans))).astype(np.int64)
     return TokenFeatures(rows.astype(np.int32), None if (values == 1).all() else values, starts)
-
-
-class SpanIndexBuilder(FeatureCounter):
-    """Counts the features of segments batch by batch."""
-
-    def __init__(self, compiled: CompiledSegments, known: FeatureIndex):
-        self._compiled = compiled
-        self._templates = compiled.feature_set.spans + compiled.feature_set.span_items
-        super().__init__([*map(str, self._templates)], known)
-        self._template_of: list[int] = []
-        self._spelled: list[tuple[str, ...]] = []
-
-    def add(self, docs: list[Doc], columns: TokenColumns, begin: NDArray, length: NDArray) -> TokenFeatures:
-        """Counts the features of some spans.
-
-        RETURNS (TokenFeatures): Their rows among all features met so far, span by span.
-        """
-        hashes, items = self._compiled.hash(docs, columns, begin, length)
-        width, n_plain = max(1, hashes.shape[1]), len(self._compiled.feature_set.spans)
-        at, at_item, names = self._table.add(hashes.ravel()), self._table.add(items.hash), items.names()
-        of_items = [names[n] for n in at_item.tolist()]
-        span = np.concatenate([at // width, items.span[at_item]])
-        template_of = np.concatenate([at % width, n_plain + items.template[at_item]])
-        texts: list[tuple[str, ...]] = [()] * len(span)
-        for number in np.unique(template_of):
-            [new] = np.nonzero(template_of == number)
-            spans = begin[span[new]], length[span[new]]
-            parts = [
-                [of_items[n] for n in (new - len(at)).tolist()]
-                if part.kind in _ITEMS
-                else _spell(part, *spans, self._compiled, columns, docs[0].vocab)
-                for part in self._templates[number].parts
-            ]
-            for n, text in zip(new.tolist(), zip(*parts)):
-                texts[n] = text
-        self._template_of += template_of.tolist()
-        self._spelled += texts
-        rows = self._table.rows(hashes.ravel())
-        [known] = np.nonzero(rows >= 0)
-        span = np.concatenate([known // width, items.span])
-        rows = np.concatenate([rows[known], self._table.rows(items.hash)])
-        order = np.argsort(span, kind="stable")
-        return _compressed(span[order], rows[order], np.ones(len(rows), dtype=np.float32), len(begin))
-
-    def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
-        """The features to keep (bool[N]), in the order in which they were met."""
-        new = np.flatnonzero(keep[len(self.known) :]).tolist()
-        texts = [self._spelled[n] for n in new]
-        place: dict[str, int] = {}
-        parts = [place.setdefault(text, len(place)) for of_feature in texts for text in of_feature]
-        template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)
-        return self._index(keep, template_of, [*map(len, texts)], np.array(parts, dtype=np.int32), list(place))
-
-
-def _spell(
-    part: SegmentPart, begin, length, compiled: CompiledSegments, columns: TokenColumns, vocab: Vocab
-) -> list[str]:
-    """What a plain part finds in spans, for humans."""
-    tokens, spell = compiled.tokens, compiled.reader.spell
-    if part.kind == "length":
-        return [*map(str, length.tolist())]
-    if part.kind in _WHOLE:
-        attribute = _WHOLE[part.kind]
-        everywhere = np.arange(len(columns.positions))
-        words = spell(attribute, tokens.part_values(columns, Part(attribute, 0), everywhere), vocab)
-        return [" ".join(words[b:e]) for b, e in zip(begin.tolist(), (begin + length).tolist())]
-    at = begin if part.kind in _OPENING else begin + length - 1
-    return spell(part.name, tokens.part_values(columns, part.of_token, at), vocab)

@@ -1,7 +1,7 @@
 """Scores of what whole segments show: sums of the weights of their features.
 
-Weights live in four places (see features/segments.py): at the first and at the last token of a segment, at each of its tokens,
-and at the spans that are listed because they have a known feature.
+Weights live in four places (see features/segment_templates.py): at the first and at the last token of a segment, at each of its
+tokens, and at the spans that are listed because they have a known feature.
 """
 
 from typing import Any, ClassVar, NamedTuple, Optional
@@ -19,8 +19,10 @@ from ..features.clusters import Clusters
 from ..features.columns import TokenColumns
 from ..features.extractor import IndexBuilder
 from ..features.gazetteers import Gazetteer
+from ..features.segment_index import SpanIndexBuilder
 from ..features.segment_presets import segment_features
-from ..features.segments import CompiledSegments, SegmentFeatureSet, SpanIndexBuilder
+from ..features.segment_templates import SegmentFeatureSet
+from ..features.segments import CompiledSegments
 from ..inference.semi_markov import StateSegments
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from . import sparse

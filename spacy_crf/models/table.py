@@ -20,7 +20,7 @@ from ..features.feature_index import (
     pack_numbers,
     unpack_numbers,
 )
-from ..features.segments import SpanIndexBuilder
+from ..features.segment_index import SpanIndexBuilder
 from ..inference.threads import run_chunks
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..kernels.sparse_rows import (
