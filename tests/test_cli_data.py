@@ -57,6 +57,48 @@ def test_missing_annotation_is_counted():
     assert (found.unannotated_tokens, found.untagged_tokens, found.tags) == (2, 1, {"NNP": 1, "RB": 1})
 
 
+@pytest.mark.issue(20)
+def test_labels_of_texts():
+    docs = [doc_of(words) for words in ("play it", "play on", "book it", "play it", "who", "maybe", "so so")]
+    cats = [
+        {"PLAY": 1.0, "BOOK": 0.0},
+        {"PLAY": 1.0},
+        {"BOOK": 1.0},
+        {"BOOK": 1.0},
+        {"PLAY": 0.0},
+        {},
+        {"A": 1.0, "B": 1.0},
+    ]
+    for doc, of_doc in zip(docs, cats):
+        doc.cats = of_doc
+    docs[1].cats = {"PLAY": 1.0, "PAY": 0.4}
+    found = describe(docs, NLP)
+    assert found.cats == {"PLAY": 2, "BOOK": 2, "A": 1, "B": 1, "PAY": 0} and found.without_cats == 2
+    assert (found.several_cats, found.uncertain_cats) == (["so so (A, B)"], ["play on (PAY 0.4)"])
+    assert (found.repeated, found.repeated_otherwise) == (1, ["play it"])
+    common = overlap(docs[:2], docs[2:5])
+    assert (common.only_in_dev, common.only_in_train) == (["BOOK"], ["PLAY"])
+
+
+@pytest.mark.issue(20)
+def test_labels_of_texts_are_shown(tmp_path):
+    """A corpus of crf_textcat was shown as one without annotation."""
+    items = [{"text": "play it", "cats": {"PLAY": 1}}, {"text": "book it", "cats": {"BOOK": 1}}]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items))
+    (tmp_path / "dev.jsonl").write_text(f"{json.dumps(items[0])}\n")
+    code, output = run(tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl")
+    output = " ".join(output.split())
+    assert code == 0 and "labels of texts" in output and " 0 entities" not in output, output
+    assert "2 labels with fewer than 50 texts: PLAY (1); BOOK (1)" in output
+    assert "1 labels are in train only, and are not scored: BOOK" in output
+
+
+def test_tags_of_dev_alone():
+    """Which no tagger can find."""
+    common = overlap([doc_of("Ann ran", tags=["NNP", "VBD"])], [doc_of("ran far", tags=["VBD", "RB"])])
+    assert (common.only_in_dev, common.only_in_train) == (["RB"], ["NNP"])
+
+
 def test_repeated_texts():
     docs = [doc_of("Ann ran", (0, 1, "PER")), doc_of("Ann ran", (0, 1, "PER")), doc_of("Ann ran"), doc_of("other")]
     found = describe(docs, NLP)

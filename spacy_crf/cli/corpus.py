@@ -33,6 +33,10 @@ class Corpus:
     labels: dict[str, Label] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
+    cats: dict[str, int] = field(default_factory=dict)  # texts that have each label of `doc.cats`, which has 1.0 there
+    without_cats: int = 0  # documents, where others have labels
+    several_cats: list[str] = field(default_factory=list)  # documents with more than one label
+    uncertain_cats: list[str] = field(default_factory=list)  # documents with values that are neither 0 nor 1
     misaligned: list[str] = field(default_factory=list)  # spans that the tokenizer does not cut out
     touching: int = 0  # spans that go on where one of their label ends
     crossing: list[str] = field(default_factory=list)  # spans that cross the end of a sentence
@@ -61,7 +65,7 @@ class Overlap:
     """What two sets of texts have in common, and what the second has alone."""
 
     documents: list[str] = field(default_factory=list)  # texts of the second that are in the first
-    only_in_dev: list[str] = field(default_factory=list)  # labels
+    only_in_dev: list[str] = field(default_factory=list)  # labels of spans, tags and labels of texts
     only_in_train: list[str] = field(default_factory=list)
     unseen: dict[str, float] = field(
         default_factory=dict
@@ -71,13 +75,15 @@ class Overlap:
 def describe(docs: Iterable[Doc], nlp: Language) -> Corpus:
     """nlp (Language): Its tokenizer is what training will use."""
     docs = list(docs)
-    found, strings, tags = Corpus(), defaultdict(set), Counter()
+    found, strings, tags, cats = Corpus(), defaultdict(set), Counter(), Counter()
     for doc in docs:
         found.documents += 1
         found.tokens += len(doc)
         found.without_spans += not doc.ents
         found.unannotated_tokens += sum(token.ent_iob == 0 for token in doc)
         tags.update(token.tag_ for token in doc)
+        cats.update({label: int(value == 1.0) for label, value in doc.cats.items()})
+        _look_at_cats(doc, found)
         _count_spans(doc, found, strings)
         _look_at_spans(doc, nlp, found)
     for label, texts in strings.items():
@@ -85,6 +91,8 @@ def describe(docs: Iterable[Doc], nlp: Language) -> Corpus:
     found.labels = dict(sorted(found.labels.items()))
     found.untagged_tokens = tags.pop("", 0)
     found.tags = dict(tags.most_common())
+    found.cats = dict(cats.most_common())
+    found.without_cats = sum(not _cats(doc) for doc in docs) if cats else 0
     _compare_repeated(docs, found)
     found.inconsistent = inconsistent(docs)
     return found
@@ -97,11 +105,11 @@ def overlap(train: list[Doc], dev: list[Doc]) -> Overlap:
         for span in doc.ents:
             seen[span.label_] += 1
             unseen[span.label_] += _words(span) not in known
-    of_train = {span.label_ for doc in train for span in doc.ents}
+    of_train, of_dev = _all_labels(train), _all_labels(dev)
     return Overlap(
         documents=[_short(doc.text) for doc in dev if _key(doc) in texts],
-        only_in_dev=sorted(seen.keys() - of_train),
-        only_in_train=sorted(of_train - seen.keys()),
+        only_in_dev=sorted(of_dev - of_train),
+        only_in_train=sorted(of_train - of_dev),
         unseen={label: unseen[label] / n for label, n in sorted(seen.items())},
     )
 
@@ -125,6 +133,28 @@ def inconsistent(docs: list[Doc]) -> list[String]:
 
 def to_json(facts: Any) -> dict[str, Any]:
     return asdict(facts)
+
+
+def _all_labels(docs: list[Doc]) -> set[str]:
+    """Of spans, tokens and texts."""
+    return {
+        label
+        for doc in docs
+        for label in (*(span.label_ for span in doc.ents), *(token.tag_ for token in doc if token.tag_), *_cats(doc))
+    }
+
+
+def _cats(doc: Doc) -> list[str]:
+    """The labels that a text has."""
+    return [label for label, value in doc.cats.items() if value == 1.0]
+
+
+def _look_at_cats(doc: Doc, found: Corpus) -> None:
+    if len(_cats(doc)) > 1:
+        found.several_cats.append(f"{_short(doc.text)} ({', '.join(_cats(doc))})")
+    uncertain = [f"{label} {value:g}" for label, value in doc.cats.items() if value not in (0.0, 1.0)]
+    if uncertain:
+        found.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)})")
 
 
 def _outside(doc: Doc, by_first: dict[str, set[int]]) -> Iterator[Words]:
@@ -163,7 +193,8 @@ def _look_at_spans(doc: Doc, nlp: Language, found: Corpus) -> None:
 def _compare_repeated(docs: list[Doc], found: Corpus) -> None:
     annotated: dict[str, Any] = {}
     for doc in docs:
-        annotation = [(span.start, span.end, span.label_) for span in doc.ents], [token.tag_ for token in doc]
+        spans, tags = [(span.start, span.end, span.label_) for span in doc.ents], [token.tag_ for token in doc]
+        annotation = spans, tags, dict(doc.cats)
         before = annotated.setdefault(_key(doc), annotation)
         if before is not annotation:
             found.repeated += 1

@@ -51,7 +51,8 @@ def data_cli(
     if dev_facts and common:
         _show(str(dev), dev_facts, dev_report)
         _show_overlap(common)
-    _show_inconsistent(facts, top)
+    if facts.spans:
+        _show_inconsistent(facts, top)
 
 
 def _read(path: Path, nlp: Language) -> tuple[list[Doc], Report]:
@@ -70,10 +71,10 @@ def _read(path: Path, nlp: Language) -> tuple[list[Doc], Report]:
 
 def _show(title: str, facts: Corpus, report: Report, dev: Optional[Corpus] = None) -> None:
     msg.divider(title)
-    msg.info(
-        f"{FORMATS[report.format].title}: {facts.documents:,} documents, {facts.tokens:,} tokens, {facts.spans:,} entities; "
-        f"{facts.without_spans:,} documents without any"
-    )
+    counted = [f"{facts.documents:,} documents, {facts.tokens:,} tokens"]
+    if facts.spans or not (facts.tags or facts.cats):
+        counted.append(f"{facts.spans:,} entities; {facts.without_spans:,} documents without any")
+    msg.info(f"{FORMATS[report.format].title}: {', '.join(counted)}")
     rows = [
         (label, f"{of.spans:,}", f"{of.strings:,}", *_lengths(of.lengths))
         + ((f"{dev.labels[label].spans:,}" if label in dev.labels else "0",) if dev else ())
@@ -85,6 +86,11 @@ def _show(title: str, facts: Corpus, report: Report, dev: Optional[Corpus] = Non
     if facts.tags:
         tags = [(tag, f"{n:,}", *([f"{dev.tags.get(tag, 0):,}"] if dev else [])) for tag, n in facts.tags.items()]
         print_table("tags", ("tag", "tokens", "tokens of dev") if dev else ("tag", "tokens"), tags, n_texts=1)
+    if facts.cats:
+        cats = [(cat, f"{n:,}", *([f"{dev.cats.get(cat, 0):,}"] if dev else [])) for cat, n in facts.cats.items()]
+        print_table(
+            "labels of texts", ("label", "texts", "texts of dev") if dev else ("label", "texts"), cats, n_texts=1
+        )
     report.tell()
     for warning in _warnings(facts):
         msg.warn(warning)
@@ -98,13 +104,21 @@ def _lengths(lengths: dict[int, int]) -> tuple[str, str]:
 def _warnings(facts: Corpus) -> list[str]:
     """What each count means for whoever trains."""
     few = [f"{label} ({of.spans})" for label, of in facts.labels.items() if of.spans < _FEW]
+    few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
     alike = _alike(facts)
     found = [
         (few, f"labels with fewer than {_FEW} spans", few),
+        (few_texts, f"labels with fewer than {_FEW} texts", few_texts),
         (alike, "labels that differ in case or white space only", alike),
         (facts.misaligned, "entities do not align with the tokenizer's tokens, and can't be learned", facts.misaligned),
         (facts.crossing, "entities cross the end of a sentence", facts.crossing),
         (facts.odd, "entities have neither letters nor digits", facts.odd),
+        (facts.several_cats, "texts have several labels: crf_textcat takes one", facts.several_cats),
+        (
+            facts.uncertain_cats,
+            "texts have labels with neither 0 nor 1, which crf_textcat refuses",
+            facts.uncertain_cats,
+        ),
         (facts.repeated_otherwise, "texts are repeated with other annotation", facts.repeated_otherwise),
     ]
     told = [f"{len(places):,} {what}: {_some(shown)}" for places, what, shown in found if places]
@@ -118,6 +132,10 @@ def _warnings(facts: Corpus) -> list[str]:
         told.append(f"{facts.unannotated_tokens:,} tokens have no annotation of entities: anything is allowed there")
     if facts.tags and facts.untagged_tokens:
         told.append(f"{facts.untagged_tokens:,} tokens have no tag: crf_tagger allows any there")
+    if facts.without_cats:
+        told.append(
+            f"{facts.without_cats:,} texts have no label: crf_textcat allows any there that is not ruled out by 0"
+        )
     return told
 
 
@@ -127,6 +145,7 @@ def _alike(facts: Corpus) -> list[str]:
     for name in (
         *facts.labels,
         *(tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)),
+        *facts.cats,
     ):
         by_name.setdefault("".join(name.lower().split()), []).append(name)
     return [" = ".join(sorted(set(names))) for names in by_name.values() if len(set(names)) > 1]

@@ -31,7 +31,7 @@ FORMATS = {
     "tokens": Format("lists of words and tags", tokens.sniff, tokens.read),
     "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read),
     "doccano": Format("doccano's JSONL", texts.sniff_doccano, texts.read),
-    "texts": Format("texts with entities", texts.sniff, texts.read),
+    "texts": Format("annotated texts", texts.sniff, texts.read),
     "conllu": Format("CoNLL-U", conllu.sniff, conllu.read),
     "table": Format("a table with a header", table.sniff, table.read),
     "words": Format("words with their tags behind them", words.sniff, words.read),
