@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
+from types import FunctionType
 from typing import Any, get_args, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
+import spacy_crf
 from spacy_crf.cli import app
 from spacy_crf.errors import Errors, Warnings
 
@@ -33,7 +35,13 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     return {
-        "reference_registry": f"# Registered names\n\n{_MADE} What each setting means says the docstring.\n{_registry()}",
+        "reference_registry": (
+            f"# Registered names\n\n{_MADE} What each setting means: [settings](reference_settings.md).\n{_registry()}"
+        ),
+        "reference_settings": (
+            f"# What settings mean\n\n{_MADE} In the order of [the names](reference_registry.md).\n{_settings()}"
+        ),
+        "reference_api": f"# From Python\n\n{_MADE}\n{_api()}",
         "reference_cli": f"# Commands and their options\n\n{_MADE} [The command line](command_line.md) says more.\n{_cli()}",
         "reference_errors": f"# Errors and warnings\n\n{_MADE} Words in braces are filled in.\n{_errors()}",
     }
@@ -50,13 +58,23 @@ def entry_points() -> Iterator[tuple[str, str, str]]:
             yield group, name, place
 
 
+def _at(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def parameters() -> dict[str, list[str]]:
+    """Settings by registered name."""
+    return {name: _parameters(_at(place)) for group, name, place in entry_points() if group != "spacy_cli"}
+
+
 def _registry() -> str:
     rows, text = {}, ""
     for group, name, place in entry_points():
-        module, _, attribute = place.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
+        found = _at(place)
         if group != "spacy_cli":
-            rows.setdefault(group, []).append((f"`{name}`", _summary(found), _parameters(found)))
+            settings = " ".join(f"`{setting}`" for setting in _parameters(found))
+            rows.setdefault(group, []).append((f"`{name}`", _summary(found), settings))
     for group, of_group in rows.items():
         text += f"\n## {group.partition('_')[2]}\n\n" + _table(("name", "what it is", "settings"), of_group)
     return text
@@ -69,9 +87,104 @@ def _summary(found: Any) -> str:
     return re.sub(r" \(``spacy_crf\.\w+\.v\d``\)", "", first)
 
 
-def _parameters(found: Any) -> str:
-    names = [name for name in inspect.signature(found).parameters if name not in ("nlp", "name", "self")]
-    return " ".join(f"`{name}`" for name in names)
+def _parameters(found: Any) -> list[str]:
+    return [name for name in inspect.signature(found).parameters if name not in ("nlp", "name", "self")]
+
+
+def _settings() -> str:
+    sections = []
+    for group, name, place in entry_points():
+        if group != "spacy_cli":
+            sections.append(f"\n## `{name}`\n\n{_told(_at(place))}\n")
+    return "".join(sections)
+
+
+# --------------------------------------------------------------------------------------------------------------- api
+
+# What is imported from elsewhere, what methods return, and what all losses have
+_OTHERS = (
+    "spacy_crf.sklearn:CRF",
+    "spacy_crf.explain.explanation:Explanation",
+    "spacy_crf.losses.clamped:ClampedLoss",
+)
+
+
+def public_names() -> Iterator[tuple[str, Any]]:
+    """What is for import, and what its methods return: with the names by which pages call them."""
+    for name in spacy_crf.__all__:
+        if not name.startswith("__"):
+            yield f"spacy_crf.{name}", getattr(spacy_crf, name)
+    for place in _OTHERS:
+        yield place.replace(":", "."), _at(place)
+
+
+def bases() -> list[type]:
+    """Classes of ours that those inherit from, the most general last, each once."""
+    found = [base for _, each in public_names() if inspect.isclass(each) for base in each.__mro__[1:]]
+    return [base for base in dict.fromkeys(found) if base.__module__.startswith("spacy_crf.pipeline")]
+
+
+def methods(of: type) -> dict[str, Any]:
+    """Its own public functions and properties that are documented."""
+    kinds = (FunctionType, property, classmethod, staticmethod)
+    own = {name: each for name, each in vars(of).items() if isinstance(each, kinds) and not name.startswith("_")}
+    return {name: each for name, each in own.items() if inspect.getdoc(each)}
+
+
+def _api() -> str:
+    text = ""
+    for name, each in [*public_names(), *((base.__name__, base) for base in bases())]:
+        called = "" if inspect.isclass(each) else _called(each)
+        text += f"\n## `{name}{called}`\n\n"
+        inherited = [base.__name__ for base in getattr(each, "__mro__", ())[1:] if base in bases()]
+        text += _told(each) + "\n"
+        if inherited:
+            text += "\nMethods too of " + ", ".join(f"[{base}](#{base.lower()})" for base in inherited) + ".\n"
+        for method, found in methods(each).items() if inspect.isclass(each) else ():
+            found = getattr(found, "__func__", found)
+            called = "" if isinstance(found, property) else _called(found)
+            text += f"\n### `{method}{called}`\n\n{_told(found)}\n"
+    return text
+
+
+def _called(function: Any) -> str:
+    """Arguments and their defaults; what they are, the docstring says."""
+    parameters = [each.replace(annotation=each.empty) for each in inspect.signature(function).parameters.values()]
+    return str(inspect.Signature([each for each in parameters if each.name != "self"]))
+
+
+_ARGUMENT = re.compile(r"(RETURNS|YIELDS|RAISES|\w+)((?: \(.*?\)(?:, \w+(?= \())?)*)(?::\s|$)(.*)", re.DOTALL)
+_TYPED = re.compile(r"(\w+)? \((.*?)\)(?=$|, \w+ \()")
+
+
+def _told(found: Any) -> str:
+    """A docstring of spaCy's form as Markdown."""
+    text = (inspect.getdoc(found) or "").replace("``", "`")
+    parameters = inspect.signature(found).parameters.values() if callable(found) else []
+    names = {each.name for each in parameters} | {"RETURNS", "YIELDS", "RAISES"}
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return "\n\n".join(_paragraph(part, names, takes_any) for part in text.split("\n\n") if part)
+
+
+def _paragraph(text: str, names: set[str], takes_any: bool) -> str:
+    """Arguments become a list, and what is set in becomes a block."""
+    if text.startswith("    "):
+        return f"```text\n{text}\n```"
+    told, listed = [], []
+    for part in re.split(r"\n(?! )", text):
+        argument = _ARGUMENT.fullmatch(part)
+        if argument and (argument[1] in names or (takes_any and argument[2])):
+            listed.append(_entry(*argument.groups()))
+        else:
+            told.append(part)
+    return "\n\n".join("\n".join(lines) for lines in (told, listed) if lines)
+
+
+def _entry(name: str, kinds: str, text: str) -> str:
+    shown = name.capitalize() if name.isupper() else f"`{name}`"
+    typed = _TYPED.sub(lambda found: f"{f'`{found[1]}`' if found[1] else ''} (`{found[2]}`)", kinds)
+    words = " ".join(text.split())
+    return f"- {shown}{typed}{f': {words}' if words else ''}"
 
 
 # ---------------------------------------------------------------------------------------------------------- commands

@@ -125,6 +125,7 @@ def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str
     """Words, shapes and affixes around the token, for entities (``spacy_crf.ner_features.v1``).
 
     extra (List[str]): More templates, such as ``in:cities[-1..1]``.
+    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     extra = checks.listed("spacy_crf.ner_features.v1", "extra", extra, "templates")
     return FeatureSet([*NER_TEMPLATES, *extra], padding=False, functions=functions)
@@ -134,6 +135,7 @@ def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[
     """Words, affixes and shapes around the token, for one tag per token (``spacy_crf.tagger_features.v1``).
 
     extra (List[str]): More templates.
+    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     extra = checks.listed("spacy_crf.tagger_features.v1", "extra", extra, "templates")
     return FeatureSet([*TAGGER_TEMPLATES, *extra], functions=functions)
@@ -148,7 +150,7 @@ def ner_features_v2(
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Words, shapes, affixes and character n-grams around the token, for entities (``spacy_crf.ner_features.v2``). Parameters as
-    of `ner_features_v3`."""
+    of `spacy_crf.ner_features.v3`."""
     owner = "spacy_crf.ner_features.v2"
     templates = changed(owner, _ner_templates(_words_around(owner, window), _pairs(1)), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
@@ -163,7 +165,7 @@ def tagger_features_v2(
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Words, affixes, shapes and character n-grams around the token, for one tag per token (``spacy_crf.tagger_features.v2``).
-    Parameters as of `ner_features_v3`."""
+    Parameters as of `spacy_crf.ner_features.v3`."""
     owner = "spacy_crf.tagger_features.v2"
     templates = changed(owner, _tagger_templates(_words_around(owner, window), _pairs(1)), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
@@ -202,7 +204,7 @@ def tagger_features_v3(
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Words, alone and in a row, affixes, shapes and character n-grams around the token, for one tag per token
-    (``spacy_crf.tagger_features.v3``). Parameters as of `ner_features_v3`."""
+    (``spacy_crf.tagger_features.v3``). Parameters as of `spacy_crf.ner_features.v3`."""
     owner = "spacy_crf.tagger_features.v3"
     reach = _words_around(owner, window)
     words_in_a_row = [*_pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]

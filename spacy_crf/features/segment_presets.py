@@ -75,7 +75,7 @@ def segment_features_v2(
 
     extra (List[str]): More templates, such as ``seg.near:cities``.
     without (List[str]): Templates to leave out, such as ``seg.lower``.
-    patterns, functions: As of `segment_features`.
+    patterns (Dict[str, List]), functions (Dict[str, Callable[[Span], Any]]): As of `spacy_crf.segment_features.v1`.
     """
     owner = "spacy_crf.segment_features.v2"
     templates = changed(owner, _SEGMENT_TEMPLATES_V2, extra, without, parse_segment_template)

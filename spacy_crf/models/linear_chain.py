@@ -64,7 +64,8 @@ def LinearChain_v1(
 ) -> Model[list[Doc], ChainScores]:
     """The chain on emissions alone, sparse or neural, all of which learn at one rate.
 
-    possible_transitions (bool): See `LinearChain`.
+    emissions (Model[List[Doc], Emissions]): `spacy_crf.SparseEmissions.v1`, `spacy_crf.HashedEmissions.v1` or an encoder.
+    possible_transitions (bool): Whether pairs of tags that training never shows have a weight too.
     tie_boundaries (bool): Steps inside of entities, such as from B-x to I-x, have one weight for all labels x.
     """
     owner = "LinearChain"

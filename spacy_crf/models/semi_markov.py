@@ -160,7 +160,12 @@ def SemiMarkov_v1(
     possible_transitions: bool = False,
 ) -> Model[list[Doc], SegmentScores]:
     """The chain on emissions, sparse or neural, and on sparse features of segments: those of the preset if ``segments`` is None.
-    All of them learn at one rate."""
+    All of them learn at one rate.
+
+    emissions (Model[List[Doc], Emissions]): Of tokens: `spacy_crf.SparseEmissions.v1`, a hashed or a neural one.
+    segments (Optional[Model[List[Doc], SpanScores]]): `spacy_crf.SparseSegments.v1`.
+    longest_segment (Union[None, int, float, Dict[str, int]]), possible_transitions (bool): See `spacy_crf.SemiMarkov.v2`.
+    """
     check_emissions("SemiMarkov", emissions)
     segments = SparseSegments() if segments is None else segments
     must = "a model of segments, such as spacy_crf.SparseSegments.v1"

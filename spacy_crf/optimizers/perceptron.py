@@ -66,7 +66,7 @@ class BatchPerceptron(OnlineOptimizer):
 
 
 class VotedPerceptron(BatchPerceptron):
-    """The name of `BatchPerceptron` in version 0.1.0, for configs that have it."""
+    """What `spacy_crf.BatchPerceptron.v1` was called in version 0.1.0, for configs that have the name."""
 
     def __post_init__(self) -> None:
         logger.warning(Warnings.CRFW131)

@@ -200,6 +200,7 @@ class LearningPipe(TrainablePipe):
 
     @property
     def is_initialized(self) -> bool:
+        """Whether it has weights, of which it can predict, or go on learning."""
         return bool(self.model.has_dim("nO"))
 
     def _require_initialized(self) -> None:
