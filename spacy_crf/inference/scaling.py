@@ -104,6 +104,14 @@ class Layout(kernels.Layout):
         """Of its rows and columns, but for those that rounding has added."""
         return self.order[self.offset : self.offset + self.shape[0]], self.order[: self.shape[1]]
 
+    @cached_property
+    def runs(self) -> NDArray[np.uint64]:
+        """See `kernels.Potentials`."""
+        ends = np.stack((self.source, self.target), axis=1)
+        begin = np.flatnonzero(np.append(True, (np.diff(ends, axis=0) != 1).any(axis=1))[: len(ends)])
+        lengths = np.diff(np.append(begin, len(ends)))
+        return np.column_stack((ends[begin], begin, lengths)).astype(np.uint64)
+
     @property
     def is_whole(self) -> bool:
         return self.shape[0] >= len(self.order) and self.shape[1] >= len(self.order)
@@ -311,6 +319,7 @@ def _scale(
         exponentials.block,
         exponentials.transposed,
         exponentials.arcs,
+        layout.runs,
         exponentials.first,
         exponentials.last,
         shift,

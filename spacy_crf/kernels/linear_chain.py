@@ -75,6 +75,7 @@ class Potentials(NamedTuple):
     block: Floats  # [1 or n, R, C] transitions
     transposed: Floats  # [1 or n, C, R] the same, next state by state
     arcs: Floats  # [A] transitions outside the block
+    runs: NDArray[np.uint64]  # [N, 4] runs of arcs, see `_multiply`
     first: Floats  # [P]
     last: Floats  # [P]
     shift: Floats  # [n] sum of the maxima that were subtracted at each token
@@ -121,11 +122,15 @@ def scale(emissions, order, scaled, shift, spread):
 
 
 @helper(fastmath=LINEAR, inline="always")
-def _multiply(blocks, k, source, s, columns, target, t, rows, arc_from, arc_to, arcs):
+def _multiply(blocks, k, source, s, columns, target, t, rows, runs, back, arcs):
     """target[t] = matrix k @ source[s], the matrix being a block, whose first row and column are given, and arcs.
 
     Eight sums at a time, so that additions need not wait for one another; as sums of columns it took a third longer, the target
     being loaded and stored again for each. The slices tell LLVM that no index is negative, without which it would not vectorise.
+
+    runs (uint64[N, 4]): Of each: source and target of an arc, its number, and of how many arcs, it being the first, both rise by
+        one: these are added as vectors. (Without a sign for the same reason; slices of each would be counted.)
+    back (bool): From targets to sources.
     """
     height, width = blocks.shape[1:]
     inputs = source[s, columns : columns + width]
@@ -158,27 +163,34 @@ def _multiply(blocks, k, source, s, columns, target, t, rows, arc_from, arc_to, 
             c += blocks[k, j + 2, i] * x
             d += blocks[k, j + 3, i] * x
         outputs[j], outputs[j + 1], outputs[j + 2], outputs[j + 3] = a, b, c, d
-    for n in range(arcs.shape[0]):
-        target[t, arc_to[n]] += arcs[n] * source[s, arc_from[n]]
+    for n in range(runs.shape[0]):
+        begin, length = runs[n, 2], runs[n, 3]
+        there = runs[n, 0] if back else runs[n, 1]
+        here = runs[n, 1] if back else runs[n, 0]
+        for k in range(length):
+            target[t, there + k] += arcs[begin + k] * source[s, here + k]
 
 
 @helper(fastmath=LINEAR, inline="always")
-def _normalise(rows, t):
-    """Divide a row by its sum.
+def _normalise(rows, t, factors):
+    """Multiply a row by another one, and divide it by its sum.
 
     RETURNS (float64): The sum; 0 if nothing is left, -1 if what is left is too small to be trusted.
     """
     width = rows.shape[1]
     total = 0.0
     for j in range(width):
-        total += rows[t, j]
+        product = rows[t, j] * factors[t, j]
+        rows[t, j] = product
+        total += product
     if total < TINY:
         return 0.0 if total == 0.0 else -1.0
     inverse = 1.0 / total
     too_small = 0
     for j in range(width):
-        rows[t, j] *= inverse
-        too_small += (rows[t, j] < TINY) & (rows[t, j] > 0.0)
+        share = rows[t, j] * inverse
+        rows[t, j] = share
+        too_small += (share < TINY) & (share > 0.0)
     return -1.0 if too_small else total
 
 
@@ -190,8 +202,8 @@ def forward(potentials, layout, alpha, log_z):
     alpha (float64[n, P]): Receives the rows, each with sum 1.
     log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence must be done in log space.
     """
-    emissions, _, transposed, arcs, first, last, shift, spread, starts = potentials
-    offset, source, target = layout.offset, layout.source, layout.target
+    emissions, _, transposed, arcs, runs, first, last, shift, spread, starts = potentials
+    offset = layout.offset
     width = alpha.shape[1]
     step = 1 if transposed.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
@@ -206,10 +218,8 @@ def forward(potentials, layout, alpha, log_z):
                 for j in range(width):
                     alpha[t, j] = first[j]
             else:
-                _multiply(transposed, t * step, alpha, t - 1, offset, alpha, t, 0, source, target, arcs)
-            for j in range(width):
-                alpha[t, j] *= emissions[t, j]
-            divisor = _normalise(alpha, t)
+                _multiply(transposed, t * step, alpha, t - 1, offset, alpha, t, 0, runs, False, arcs)
+            divisor = _normalise(alpha, t, emissions)
             if divisor <= 0.0:
                 total = np.nan if divisor < 0.0 else -np.inf
                 break
@@ -234,8 +244,8 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
     log_z (float64[B]): From `forward`. Receives NaN if the sequence must be done in log space: it has expectations 0 then.
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations, state by state (first, last: added).
     """
-    emissions, block, _, arcs, _, last, _, _, starts = potentials
-    order, offset, source, target = layout.order, layout.offset, layout.source, layout.target
+    emissions, block, _, arcs, runs, _, last, _, _, starts = potentials
+    order, offset = layout.order, layout.offset
     beta = np.empty((2, alpha.shape[1]))  # of a token, and its expectations
     states = d_emissions.shape[1]
     width = alpha.shape[1]
@@ -276,7 +286,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                     for j in range(states):
                         d_emissions[t, order[j]] = beta[1, j]
                 if t > begin:
-                    _multiply(block, t * step, emissions, t, 0, beta, 0, offset, target, source, arcs)
+                    _multiply(block, t * step, emissions, t, 0, beta, 0, offset, runs, True, arcs)
             if not trusted:
                 log_z[b] = np.nan
         if trusted:
@@ -298,8 +308,7 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
     d_block (float64[1 | n, R, C]): The products in the block, added over all tokens if there is one matrix.
     d_arcs (float64[A]): The products outside, added over all tokens.
     """
-    emissions = potentials.emissions
-    offset, source, target = layout.offset, layout.source, layout.target
+    emissions, runs, offset = potentials.emissions, potentials.runs, layout.offset
     tokens = alpha.shape[0]
     height, width = d_block.shape[1:]
     if d_block.shape[0] > 1:
@@ -308,30 +317,34 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
                 for j in range(width):
                     d_block[t, i, j] = alpha[t - 1, offset + i] * emissions[t, j]
         return
-    # Four tokens at a time: the matrix is loaded and stored less often.
+    # Four tokens and two rows at a time: of the matrix and of the tokens less is loaded and stored.
     rest = 1 + max(tokens - 1, 0) // 4 * 4
     for t in range(1, rest, 4):
-        for i in range(height):
+        for i in range(0, height, 2):
             n = offset + i
             a, b, c, d = alpha[t - 1, n], alpha[t, n], alpha[t + 1, n], alpha[t + 2, n]
+            p, q, r, s = alpha[t - 1, n + 1], alpha[t, n + 1], alpha[t + 1, n + 1], alpha[t + 2, n + 1]
             for j in range(width):
-                d_block[0, i, j] += (
-                    a * emissions[t, j] + b * emissions[t + 1, j] + c * emissions[t + 2, j] + d * emissions[t + 3, j]
+                e, f, g, h = emissions[t, j], emissions[t + 1, j], emissions[t + 2, j], emissions[t + 3, j]
+                d_block[0, i, j] += a * e + b * f + c * g + d * h
+                d_block[0, i + 1, j] += p * e + q * f + r * g + s * h
+        for n in range(runs.shape[0]):
+            i, j, begin, length = runs[n, 0], runs[n, 1], runs[n, 2], runs[n, 3]
+            for k in range(length):
+                d_arcs[begin + k] += (
+                    alpha[t - 1, i + k] * emissions[t, j + k]
+                    + alpha[t, i + k] * emissions[t + 1, j + k]
+                    + alpha[t + 1, i + k] * emissions[t + 2, j + k]
+                    + alpha[t + 2, i + k] * emissions[t + 3, j + k]
                 )
-        for n in range(d_arcs.shape[0]):
-            i, j = source[n], target[n]
-            d_arcs[n] += (
-                alpha[t - 1, i] * emissions[t, j]
-                + alpha[t, i] * emissions[t + 1, j]
-                + alpha[t + 1, i] * emissions[t + 2, j]
-                + alpha[t + 2, i] * emissions[t + 3, j]
-            )
     for t in range(rest, tokens):
         for i in range(height):
             for j in range(width):
                 d_block[0, i, j] += alpha[t - 1, offset + i] * emissions[t, j]
-        for n in range(d_arcs.shape[0]):
-            d_arcs[n] += alpha[t - 1, source[n]] * emissions[t, target[n]]
+        for n in range(runs.shape[0]):
+            i, j, begin, length = runs[n, 0], runs[n, 1], runs[n, 2], runs[n, 3]
+            for k in range(length):
+                d_arcs[begin + k] += alpha[t - 1, i + k] * emissions[t, j + k]
 
 
 # ----------------------------------------------------------------------------------------------------------- decoding
