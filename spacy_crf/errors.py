@@ -603,6 +603,7 @@ class Errors(metaclass=_Coded):
         "Say what the config is for: --component NAME, with --recipe NAME or without, or else --file NAME for one of those that "
         "come with the package."
     )
+    CRF746 = "Components {components} give probabilities, and --svg draws those of one. Say which: --component NAME."
     CRF750 = "{path} is there already: --force replaces it."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
     CRF721 = (

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
 from spacy_crf.cli import curve as command
+from spacy_crf.report import charts
 
 from .test_configs import ROOT
 from .test_probabilities import trained
@@ -61,6 +62,13 @@ def test_all_texts_reach_what_spacy_train_reaches(folder, overrides, tmp_path):
     left, top, width, height = map(float, root.get("viewBox").split())
     assert len(points) == 2
     assert all(left <= x - r < x + r <= left + width and top <= y - r < y + r <= top + height for x, y, r in points)
+
+
+@pytest.mark.issue(20)
+def test_counts_of_texts_are_written_out():
+    """As 13,784 and not as 1.38e+04."""
+    drawn = charts.curve("curve", [(1_378, 0.5), (13_784, 0.9)], x_name="texts", y_name="score")
+    assert ">13,784<" in drawn and ">6,892<" in drawn
 
 
 def test_parts_are_within_each_other(folder, monkeypatch):

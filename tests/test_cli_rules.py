@@ -1,5 +1,7 @@
 """The commands `crf calibrate` and `crf rules`, as they are typed."""
 
+import xml.etree.ElementTree as ET
+
 import spacy
 from spacy.cli._util import app
 from spacy.tokens import DocBin
@@ -23,6 +25,15 @@ def test_calibration_is_printed(tmp_path):
     assert result.exit_code == 0, result.output
     assert "0.9 to 1.0" in result.output and "calibration error" in result.output
     assert "approximate" not in result.output
+    drawn = run("calibrate", tmp_path / "model", tmp_path / "dev.spacy", "--svg", tmp_path / "calibration.svg")
+    assert drawn.exit_code == 0 and "calibration.svg" in drawn.output
+    root = ET.fromstring((tmp_path / "calibration.svg").read_text())
+    rows = [line for line in result.output.splitlines() if " to " in line and "%" in line]
+    assert len(root.findall("{*}circle")) == len(rows) > 0
+    nlp.add_pipe("crf_ner", "other", source=nlp)
+    nlp.to_disk(tmp_path / "both")
+    both = run("calibrate", tmp_path / "both", tmp_path / "dev.spacy", "--svg", tmp_path / "both.svg")
+    assert both.exit_code == 1 and "CRF746" in both.output and not (tmp_path / "both.svg").exists()
     spacy.blank("en").to_disk(tmp_path / "blank")
     result = run("calibrate", tmp_path / "blank", tmp_path / "dev.spacy")
     assert result.exit_code == 1 and "CRF710" in result.output

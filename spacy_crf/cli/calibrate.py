@@ -8,10 +8,12 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
+from ..sealed import write_whole
 from .main import (
     CodeOption,
     ModelArgument,
     app,
+    check_writable,
     load_pipeline,
     our_pipes,
     print_table,
@@ -25,18 +27,28 @@ def calibrate_cli(
     model: ModelArgument,
     data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all that can tell.")] = None,
+    svg: Annotated[Optional[Path], typer.Option("--svg", help="Draw it to this file, of a single component.")] = None,
     code: CodeOption = None,
 ) -> None:
     """Compare the probabilities of spans with how many are right."""
     with told_briefly():
+        if svg is not None:
+            check_writable(svg, data)
         nlp = load_pipeline(model, code)
+        if svg is not None and component is None:
+            _require_one(our_pipes(nlp, None, Errors.CRF710))
         found = calibrate(nlp, data, component=component)
+        if svg is not None:
+            [(name, scores)] = found.items()
+            write_whole(svg, _drawn(name, scores))
     for name, scores in found.items():
         _show(name, scores)
         if not nlp.get_pipe(name).decoding.structure.exact:
             msg.info(
                 f"the probabilities of {name} are approximate: its labellings are too many to be summed up exactly"
             )
+    if svg is not None:
+        msg.good(f"Calibration in {svg}")
 
 
 def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> dict[str, dict[str, Any]]:
@@ -59,6 +71,19 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
         }
         for pipe in pipes
     }
+
+
+def _require_one(pipes: list[Any]) -> None:
+    """RAISES (ValueError): CRF746 for several, of which one picture can't show more than one."""
+    if len(pipes) > 1:
+        raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
+
+
+def _drawn(name: str, scores: dict[str, Any]) -> bytes:
+    from ..report import charts
+
+    points = [(row["probability"], row["right"], row["spans"]) for row in scores["calibration"] or () if row["spans"]]
+    return charts.alone(charts.reliability(f"{name}: share that is right by probability", points))
 
 
 def _show(name: str, scores: dict[str, Any]) -> None:

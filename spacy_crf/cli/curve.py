@@ -35,10 +35,6 @@ from .main import (
 )
 from .reading import read_docs
 
-# Of a chart that stands alone
-_STYLE = "text { font: 12px sans-serif } .grid { stroke: #ccc; fill: none } .line { stroke: #06c; stroke-width: 2; fill: none } "
-_STYLE += ".point { fill: #06c } .axis { fill: #555 }"
-
 
 class Point(NamedTuple):
     """What training reached with a share of the texts."""
@@ -78,7 +74,7 @@ def curve_cli(
         settings = read_config(config, read_overrides(ctx.args), interpolate=False)
         points = curve(settings, wanted, on_training=lambda share: progress.advance(task, share))
         if svg is not None:
-            write_whole(svg, _drawn(points).encode("utf8"))
+            write_whole(svg, _drawn(points))
     if as_json:
         print(json.dumps([point._asdict() for point in points], indent=2))
         return
@@ -199,12 +195,8 @@ def _show(points: list[Point]) -> None:
     print_table("learning curve", ("share", "texts", "tokens", "score", "gain", *names, "seconds"), rows)
 
 
-def _drawn(points: list[Point]) -> str:
-    from ..report.charts import curve as draw
+def _drawn(points: list[Point]) -> bytes:
+    from ..report import charts
 
-    chart = draw("Score by training texts", [(p.texts, p.score) for p in points], x_name="texts", y_name="score")
-    return (
-        str(chart)
-        .replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        .replace("</title>", f"</title><style>{_STYLE}</style>", 1)
-    )
+    places = [(point.texts, point.score) for point in points]
+    return charts.alone(charts.curve("Score by training texts", places, x_name="texts", y_name="score"))

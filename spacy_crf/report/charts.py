@@ -14,6 +14,14 @@ from .figures import Share
 
 WIDTH, ROW, LEFT, RIGHT = 640, 24, 170, 60
 SIZE, MARGIN, TOP = 300, 60, 8  # numbers stand in the margin; TOP is for points at the upper edge
+# Of a chart that stands alone: without the page's style sheet, on white
+_STYLE = (
+    "svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .grid { stroke: #ccc; fill: none } "
+)
+_STYLE += (
+    ".diagonal { stroke: #555; stroke-dasharray: 4 4; fill: none } .line { stroke: #06c; stroke-width: 2; fill: none } "
+)
+_STYLE += ".point { fill: #06c }"
 
 
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
@@ -53,17 +61,23 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Marku
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_name: str) -> Markup:
-    """A line from the lowest to the highest of both."""
+    """A line from the lowest to the highest of both; x is a count."""
     xs, ys = zip(*points)
     least, most = min(ys), max(ys)
     span = most - least or 1.0
-    parts = _square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:.3g}" for n in range(5)])
+    parts = _square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
     places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span) for x, y in points]
     parts.append('<path class="line" d="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
     parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="4"/>' for x, y in places]
     parts.append(_said(x_name, MARGIN + SIZE / 2, SIZE + 34))
     parts.append(_said(y_name, 12, SIZE / 2, turned=True))
     return _svg(title, SIZE + MARGIN + 20, SIZE + 44, parts)
+
+
+def alone(chart: Markup) -> bytes:
+    """A file of a chart."""
+    text = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return text.replace("</title>", f"</title><style>{_STYLE}</style>", 1).encode("utf8")
 
 
 def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None) -> list[str]:
