@@ -23,7 +23,6 @@ from weakref import finalize
 
 import numpy as np
 import spacy
-import srsly
 from spacy.language import Language
 from spacy.training import Example
 from thinc.api import Optimizer
@@ -32,7 +31,7 @@ from .. import __version__, checks
 from ..errors import Errors, announcements
 from ..inference.threads import default_threads
 from ..models.counted import counts_in_parts, put_together
-from ..models.tied import SEEDS, SharedSteps, Ties, Variables
+from ..models.tied import SEEDS, SharedSteps, Ties, Variables, keys_of
 from ..models.weights import checksum
 from ..pipeline.prepared_corpus import StepsAbout
 from ..pipeline.training import takes_objective
@@ -170,8 +169,8 @@ class ShardedTraining:
         pipe.cfg["left_out"] = sorted({label for number in found for label in found[number]["left_out"]})
         pipe.training.begin()
         paths = [self.shards.path / COUNTED.format(number) for number in range(self.shards.n)]
-        parts = (srsly.msgpack_loads(path.read_bytes()) for path in paths)
-        put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, parts)
+        self.close()  # who counted has all features, and their names, in memory
+        put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, partial(map, mapped.read, paths))
         for path in paths:
             path.unlink()
         return True
@@ -184,7 +183,6 @@ class ShardedTraining:
 
     def _prepare(self, pipe: "CRFPipe") -> None:
         announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
-        self.close()  # who counted has all features, and their names, in memory
         (self.shards.path / FROZEN).mkdir(exist_ok=True)
         pipe.to_disk(self.shards.path / FROZEN)
         trees = [Tree(self.shards.n) for _ in SEEDS]
@@ -193,8 +191,10 @@ class ShardedTraining:
             signatures[task.begin] = signature
             for tree, of_seed in zip(trees, marks):
                 tree.add((0, task.begin), Terms(0.0, 0, of_seed))
-        variables = Variables(pipe.model, [tree.total.gradient for tree in trees])
+        keys = keys_of(pipe.model, [tree.total.gradient for tree in trees])
         del trees
+        variables = Variables(pipe.model, Ties.of(*keys))
+        del keys
         mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
         for _ in self._each("thin"):
             pass
@@ -282,7 +282,7 @@ class ShardedCorpus(StepsAbout):
         self._pipe, self._training, self.n_tokens = pipe, training, n_tokens
         self._knows = pipe.sparse_features
         _, *ties = mapped.read(training.shards.path / VARIABLES)
-        variables = Variables.known(pipe.model, Ties(*ties))
+        variables = Variables(pipe.model, Ties(*ties))
         self.objective: Any = ShardedObjective(variables, training.evaluate, tuple(signature))
         shares = pipe.training.steps_that_share()
         if shares is not None:

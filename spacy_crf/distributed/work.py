@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-import srsly
 from spacy.training import Example
 
 from ..errors import Errors, announcements
@@ -69,7 +68,7 @@ class ShardWork:
         pipe = _unpickled(pipe)
         counts_all(pipe.model)
         says_something = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
-        mapped.write_whole(self._folder / COUNTED.format(task.begin), srsly.msgpack_dumps(counted(pipe.model)))
+        mapped.write(self._folder / COUNTED.format(task.begin), counted(pipe.model))
         return {"says_something": says_something, "left_out": pipe.cfg["left_out"]}
 
     def prepare(self, task: Task, told: Any) -> tuple[int, list[Any]]:

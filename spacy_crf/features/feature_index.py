@@ -115,12 +115,94 @@ class Uses(NamedTuple):
     rows: NDArray[np.int32]  # [N]
 
 
+class Names(NamedTuple):
+    """How features are spelled, for humans.
+
+    templates (list[str]): Names of the templates, and template_of (int32[F]) the one of each row.
+    part_starts (int64[F + 1]), parts (int32[P]): The values filled in, as positions in ``strings``.
+    """
+
+    templates: list[str]
+    template_of: NDArray[np.int32]
+    part_starts: NDArray[np.int64]
+    parts: NDArray[np.int32]
+    strings: list[str]
+
+    @classmethod
+    def none(cls) -> "Names":
+        empty = np.zeros(0, dtype=np.int32)
+        return cls([], empty, np.zeros(1, dtype=np.int64), empty, [])
+
+    def of(self, row: int) -> str:
+        values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
+        template = self.templates[self.template_of[row]]
+        # The bias is always there; the items of a number have no text
+        return template if template == "bias" or not values else f"{template}={values}"
+
+    def keep(self, rows: NDArray[np.bool_]) -> "Names":
+        """Those of some of the rows (bool[F])."""
+        widths = np.diff(self.part_starts)
+        used, parts = np.unique(self.parts[np.repeat(rows, widths)], return_inverse=True)
+        return Names(
+            self.templates,
+            self.template_of[rows],
+            np.append(0, np.cumsum(widths[rows])),
+            parts.astype(np.int32),
+            [self.strings[part] for part in used],
+        )
+
+    def extend(self, other: "Names") -> "Names":
+        """With those of other features behind."""
+        templates = list(dict.fromkeys(self.templates + other.templates))
+        place = {template: n for n, template in enumerate(templates)}
+        moved = np.array([place[template] for template in other.templates], dtype=np.int32)
+        return Names(
+            templates,
+            np.concatenate([self.template_of, moved[other.template_of]]).astype(np.int32),
+            np.concatenate([self.part_starts, other.part_starts[1:] + self.part_starts[-1]]),
+            np.concatenate([self.parts, other.parts + len(self.strings)]).astype(np.int32),
+            self.strings + other.strings,
+        )
+
+    def packed(self) -> dict[str, Any]:
+        return {
+            "templates": self.templates,
+            "template_of": pack_numbers(self.template_of),
+            "widths": pack_numbers(np.diff(self.part_starts).astype(np.int32)),
+            "parts": pack_numbers(self.parts),
+            "strings": zlib.compress(json.dumps(self.strings, ensure_ascii=False).encode("utf8")),
+        }
+
+    @classmethod
+    def from_packed(cls, packed: dict[str, Any]) -> "Names":
+        """RAISES (ValueError): CRF509 for parts that don't fit together."""
+        widths = unpack_numbers(packed["widths"])
+        names = cls(
+            list(packed["templates"]),
+            unpack_numbers(packed["template_of"]),
+            np.append(0, np.cumsum(widths, dtype=np.int64)),
+            unpack_numbers(packed["parts"]),
+            json.loads(zlib.decompress(packed["strings"]).decode("utf8")),
+        )
+        if (
+            (len(names.template_of), len(names.parts)) != (len(widths), names.part_starts[-1])
+            or widths.min(initial=0) != 0
+            or not _all_below(names.template_of, len(names.templates))
+            or not _all_below(names.parts, len(names.strings))
+            or {*map(type, names.templates), *map(type, names.strings)} - {str}
+        ):
+            raise ValueError(_NOT_WHOLE)
+        return names
+
+
+_NOT_WHOLE = Errors.CRF509.format(what="the feature index", found="of parts", expected="a whole one")
+
+
 class FeatureIndex:
     """Rows of the known features, and their names for humans.
 
     keys (uint64[F]): Hash of each feature, in the order of the rows.
-    templates (list[str]): Names of the templates, and template_of (int32[F]) the one of each row.
-    part_starts (int64[F + 1]), parts (int32[P]): The values filled in, as positions in ``strings``.
+    templates, template_of, part_starts, parts, strings: See `Names`.
     """
 
     def __init__(
@@ -133,11 +215,18 @@ class FeatureIndex:
         strings: list[str],
     ):
         self.keys = keys
-        self.templates = templates
-        self.template_of = template_of
-        self.part_starts = part_starts
-        self.parts = parts
-        self.strings = strings
+        self.spelled = Names(templates, template_of, part_starts, parts, strings)
+
+    @classmethod
+    def packed(cls, keys: NDArray[np.uint64], names: Names) -> "FeatureIndex":
+        """With names that are unpacked when they are asked for."""
+        return cls._of_packed(keys, names.packed())
+
+    @classmethod
+    def _of_packed(cls, keys: NDArray[np.uint64], packed: dict[str, Any]) -> "FeatureIndex":
+        index = cls.__new__(cls)
+        index.keys, index._packed = keys, packed
+        return index
 
     @cached_property
     def table(self) -> HashTable:
@@ -151,8 +240,7 @@ class FeatureIndex:
 
     @classmethod
     def empty(cls) -> "FeatureIndex":
-        none = np.zeros(0, dtype=np.int32)
-        return cls(np.zeros(0, dtype=np.uint64), [], none, np.zeros(1, dtype=np.int64), none, [])
+        return cls(np.zeros(0, dtype=np.uint64), *Names.none())
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -174,79 +262,46 @@ class FeatureIndex:
 
     def name(self, row: int) -> str:
         """The feature as a human would write it: ``lower[-1]|lower[0]=new|york``."""
-        values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
-        template = self.templates[self.template_of[row]]
-        # The bias is always there; the items of a number have no text
-        return template if template == "bias" or not values else f"{template}={values}"
+        return self.spelled.of(row)
 
     def names(self) -> list[str]:
         """Names of all features, in the order of their rows."""
-        return [self.name(row) for row in range(len(self))]
+        return [*map(self.spelled.of, range(len(self)))]
 
     def keep(self, rows: NDArray[np.bool_]) -> "FeatureIndex":
         """The index of some of the rows, renumbered in their order.
 
         rows (bool[F])
         """
-        widths = np.diff(self.part_starts)
-        used, parts = np.unique(self.parts[np.repeat(rows, widths)], return_inverse=True)
-        return FeatureIndex(
-            self.keys[rows],
-            self.templates,
-            self.template_of[rows],
-            np.append(0, np.cumsum(widths[rows])),
-            parts.astype(np.int32),
-            [self.strings[part] for part in used],
-        )
+        return FeatureIndex(self.keys[rows], *self.spelled.keep(rows))
 
     def extend(self, other: "FeatureIndex") -> "FeatureIndex":
         """This index with the features of another one, which has none of its rows, behind."""
-        templates = list(dict.fromkeys(self.templates + other.templates))
-        place = {template: n for n, template in enumerate(templates)}
-        moved = np.array([place[template] for template in other.templates], dtype=np.int32)
-        return FeatureIndex(
-            np.concatenate([self.keys, other.keys]),
-            templates,
-            np.concatenate([self.template_of, moved[other.template_of]]).astype(np.int32),
-            np.concatenate([self.part_starts, other.part_starts[1:] + self.part_starts[-1]]),
-            np.concatenate([self.parts, other.parts + len(self.strings)]).astype(np.int32),
-            self.strings + other.strings,
-        )
+        return FeatureIndex(np.concatenate([self.keys, other.keys]), *self.spelled.extend(other.spelled))
+
+    @cached_property
+    def spelled(self) -> Names:
+        """The names. Most who load a model never ask for them."""
+        return Names.from_packed(self._packed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for msgpack; names are compressed, once for all checkpoints of a training."""
-        return {**self._packed, "keys": self.keys.tobytes()}
+        """Plain values for msgpack. The names stay compressed, a third of their size, until they are asked for."""
+        packed = self._packed
+        self.__dict__.pop("spelled", None)
+        return {**packed, "keys": self.keys.tobytes()}
 
     @cached_property
     def _packed(self) -> dict[str, Any]:
-        return {
-            "templates": self.templates,
-            "template_of": pack_numbers(self.template_of),
-            "widths": pack_numbers(np.diff(self.part_starts).astype(np.int32)),
-            "parts": pack_numbers(self.parts),
-            "strings": zlib.compress(json.dumps(self.strings, ensure_ascii=False).encode("utf8")),
-        }
+        """The names, compressed: once for all checkpoints of a training."""
+        return self.spelled.packed()
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "FeatureIndex":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
-        widths = unpack_numbers(data["widths"])
-        index = cls(
-            np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64),
-            list(data["templates"]),
-            unpack_numbers(data["template_of"]),
-            np.append(0, np.cumsum(widths, dtype=np.int64)),
-            unpack_numbers(data["parts"]),
-            json.loads(zlib.decompress(data["strings"]).decode("utf8")),
-        )
-        sizes = (len(index.template_of), len(widths), len(index.parts), widths.min(initial=0))
-        if (
-            sizes != (len(index), len(index), index.part_starts[-1], 0)
-            or not _all_below(index.template_of, len(index.templates))
-            or not _all_below(index.parts, len(index.strings))
-            or {*map(type, index.templates), *map(type, index.strings)} - {str}
-        ):
-            raise ValueError(Errors.CRF509.format(what="the feature index", found="of parts", expected="a whole one"))
+        packed = {name: data[name] for name in ("templates", "template_of", "widths", "parts", "strings")}
+        index = cls._of_packed(np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64), packed)
+        if len(Names.from_packed(packed).template_of) != len(index):
+            raise ValueError(_NOT_WHOLE)
         return index
 
 

@@ -1,6 +1,7 @@
 """What several who each count the features of a part of a corpus find, put together: what one who counts all of it would."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from spacy.vocab import Vocab
 from thinc.api import Model
 
 from ..errors import Errors
-from ..features.feature_index import FeatureIndex, HashTable
+from ..features.feature_index import FeatureIndex, HashTable, Names
+from ..kernels.hashing import list_pairs, mark_pairs
 from .architecture import Architecture
 from .role import Sizes
 from .sparse import VECTORS, SparseRole
@@ -35,18 +37,35 @@ def counts_all(model: Model) -> None:
 
 
 def counted(model: Model) -> dict[str, Any]:
-    """What a model has found in its part, as msgpack can write it."""
+    """What a model has found in its part: arrays, lists, texts and numbers."""
     tables = [layer.attrs["role"].features(layer).tables for layer in model.layers]
     return {
-        "tables": [{name: table.to_dict() for name, table in of_layer.items()} for of_layer in tables],
-        "observed": model.attrs["observed"].tolist(),
+        "tables": [{name: _part_of(table) for name, table in of_layer.items()} for of_layer in tables],
+        "observed": np.asarray(model.attrs["observed"], dtype=np.uint8),
         "met": list(model.attrs["met"]),
     }
 
 
-def put_together(model: Model, vocab: Vocab, n_states: int, parts: Iterable[dict[str, Any]]) -> None:
+def _part_of(table: Table) -> dict[str, Any]:
+    """Its arrays as narrow as they may be: all parts are put together by a single process."""
+    part = {"counts": table.counts, "columns": np.zeros(0, dtype=np.int32)}
+    if isinstance(table.index, FeatureIndex):
+        templates, template_of, starts, parts, strings = table.index.spelled
+        part.update(keys=table.index.keys, widths=np.diff(table.pair_starts), columns=table.pair_columns)
+        part.update(template_of=template_of, n_parts=np.diff(starts), parts=parts)
+        part = {name: array if name == "keys" else _narrow(array) for name, array in part.items()}
+        part["spelled"] = np.frombuffer(json.dumps([templates, strings]).encode("ascii"), dtype=np.uint8)
+    return part
+
+
+def _narrow(numbers: NDArray[np.integer]) -> NDArray[np.integer]:
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], Iterable[dict[str, Any]]]) -> None:
     """Initializes a model by what was found in the parts of a corpus, in their order.
 
+    parts (Callable): Reads what `counted` gave of each part: first what was counted, then the names of what is kept.
     RAISES (ValueError): CRF114 if no feature was met often enough.
     """
     node: Architecture = model.attrs["role"]
@@ -58,92 +77,128 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Iterable[dict
         for layer in model.layers
     ]
     met, observed = np.zeros(2, dtype=np.int64), np.zeros((n_states + 2, n_states), dtype=np.uint8)
-    for part in parts:
+    for part in parts():
         for of_layer, of_part in zip(sums, part["tables"]):
             for name, table in of_part.items():
-                of_layer[name].add(Table.from_dict(table))
+                of_layer[name].add(table)
         met += part["met"]
-        observed |= np.array(part["observed"], dtype=np.uint8)
+        observed |= part["observed"]
+    for layer, of_layer in zip(model.layers, sums):
+        _choose(layer, of_layer)
+    for part in parts():
+        for of_layer, of_part in zip(sums, part["tables"]):
+            for name, table in of_part.items():
+                of_layer[name].add_names(table)
     for layer, of_layer in zip(model.layers, sums):
         _take(layer, of_layer, sizes)
     node.resize(model, n_states)
     model.attrs.update(observed=observed, met=met.tolist())
 
 
+def _choose(layer: Model, sums: dict[str, "TableSum"]) -> None:
+    min_count = layer.attrs.get("min_count", 1)
+    for name, of_table in sums.items():
+        seen = of_table.choose(min_count)
+        if name == "states" and seen and not of_table.n_kept:
+            raise ValueError(Errors.CRF114.format(min_count=min_count, seen=seen))
+
+
 def _take(layer: Model, sums: dict[str, "TableSum"], sizes: Sizes) -> None:
-    role, min_count = layer.attrs["role"], layer.attrs.get("min_count", 1)
+    role = layer.attrs["role"]
     old = role.features(layer)
     first = old.first_state if layer.attrs.get("possible_states") else None
-    tables = {name: of_table.freeze(min_count, first) for name, of_table in sums.items()}
-    if "states" in tables and not len(tables["states"].index) and len(sums["states"]):
-        raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(sums["states"])))
+    tables = {name: of_table.freeze(first) for name, of_table in sums.items()}
     for name, table in tables.items():
         move_weights(layer, name, old.tables[name], table)
     layer.attrs[role.attr] = old.with_tables(tables, **old.measured(sizes))
 
 
+class _Rows(HashTable):
+    slots_per_key = 2  # it is the largest thing there while features are put together
+
+
 class TableSum:
-    """The table of a corpus, from those of its parts.
+    """The table of a corpus, from those of its parts: `add` what was counted in each, `choose`, `add_names`, and `freeze`.
 
     empty (Table): What is known before: nothing but the number of columns.
     """
 
     def __init__(self, empty: Table):
-        self._n_columns = empty.n_columns
-        self._hashed: Table | None = None  # where features have no names, and so no rows of their own
-        self._rows = HashTable()
+        self._empty, self._n_columns = empty, empty.n_columns
+        self._is_hashed = not isinstance(
+            empty.index, FeatureIndex
+        )  # features have no names, and so no rows of their own
+        self._rows = _Rows()
         self._counts = np.zeros(0, dtype=np.int64)
-        self._pairs = np.zeros(0, dtype=np.int64)  # row · C + column, in rising order
+        self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
+        self._new: list[NDArray[np.bool_]] = []  # which features of each part none before it has
+        self._named = 0  # features
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
-        self._names: list[
-            tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]
-        ] = []  # of the new of each part
+        self._spelled: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]] = []  # of each part
 
-    def __len__(self) -> int:
-        """How many features were met."""
-        return len(self._rows)
-
-    def add(self, table: Table) -> None:
+    def add(self, part: dict[str, Any]) -> None:
         """The next part."""
-        index = table.index
-        if not isinstance(index, FeatureIndex):
-            counts = 0 if self._hashed is None else self._hashed.counts
-            self._hashed = Table(index, table.pair_starts, table.pair_columns, table.n_columns, counts + table.counts)
+        if self._is_hashed:
+            self._counts = part["counts"] + (self._counts if len(self._counts) else 0)
             return
-        new = self._rows.rows(index.keys) < 0
-        self._remember(index.keep(new))
-        self._rows.insert(index.keys[new])
-        rows = self._rows.rows(index.keys).astype(np.int64)
-        counts = np.zeros(len(self), dtype=np.int64)
-        counts[: len(self._counts)] = self._counts
-        counts[rows] += table.counts
-        self._counts = counts
-        pairs = rows[table.rows_of_pairs()] * self._n_columns + table.pair_columns
-        self._pairs = np.union1d(self._pairs, pairs)
+        keys = part["keys"]
+        new = self._rows.rows(keys) < 0
+        self._new.append(new)
+        self._rows.insert(keys[new])
+        rows = self._rows.rows(keys)
+        self._counts = _longer(self._counts, len(self._rows))
+        self._counts[rows] += part["counts"]
+        self._seen = _longer(self._seen, len(self._rows))
+        starts = np.append(0, np.cumsum(part["widths"], dtype=np.int64))
+        mark_pairs(rows, np.arange(len(rows) + 1), part["columns"].astype(np.int32), starts, self._seen)
 
-    def _remember(self, new: FeatureIndex) -> None:
-        """How features are spelled."""
-        templates = [self._templates.setdefault(name, len(self._templates)) for name in new.templates]
-        strings = [self._strings.setdefault(text, len(self._strings)) for text in new.strings]
-        template_of = np.array(templates, dtype=np.int32)[new.template_of] if len(new) else new.template_of
-        parts = np.array(strings, dtype=np.int32)[new.parts] if len(new.parts) else new.parts
-        self._names.append((template_of, np.diff(new.part_starts), parts))
+    def choose(self, min_count: int) -> int:
+        """The features that were met often enough. RETURNS (int): How many there were; 0 if they have no rows of their own."""
+        if self._is_hashed:
+            return 0
+        self._kept = (self._counts >= min_count) & self._seen.any(axis=1)
+        self._keys, self._rows = self._rows.keys[self._kept], _Rows()
+        self._counts, self._seen = self._counts[self._kept], self._seen[self._kept]
+        return len(self._kept)
 
-    def freeze(self, min_count: int, first: int | None) -> Table:
-        """The features that were met often enough, with the columns that each met; or with all from the first one on."""
-        if self._hashed is not None:
-            return self._hashed
-        row, column = np.divmod(self._pairs, self._n_columns)
-        widths = np.bincount(row, minlength=len(self))
-        keep = (self._counts >= min_count) & (widths > 0)
-        if not self._names:
-            self._remember(FeatureIndex.empty())
-        template_of, n_parts, parts = (np.concatenate(columns) for columns in zip(*self._names))
-        starts = np.append(0, np.cumsum(n_parts)).astype(np.int64)
-        templates, strings = list(self._templates), list(self._strings)
-        index = FeatureIndex(self._rows.keys, templates, template_of, starts, parts, strings).keep(keep)
+    @property
+    def n_kept(self) -> int:
+        return len(self._keys)
+
+    def add_names(self, part: dict[str, Any]) -> None:
+        """Of the next part, in the same order."""
+        if self._is_hashed:
+            return
+        new = self._new.pop(0)
+        begin, self._named = self._named, self._named + int(new.sum())
+        new[new] = self._kept[begin : self._named]
+        n_parts = part["n_parts"]
+        parts = part["parts"][np.repeat(new, n_parts)]
+        templates, strings = json.loads(part["spelled"].tobytes())
+        used, parts = np.unique(parts, return_inverse=True)
+        moved = [self._strings.setdefault(strings[n], len(self._strings)) for n in used]
+        parts = np.array(moved, dtype=np.int32)[parts] if len(moved) else np.zeros(0, dtype=np.int32)
+        moved = [self._templates.setdefault(name, len(self._templates)) for name in templates]
+        template_of = np.array(moved, dtype=np.int32)[part["template_of"][new]] if len(moved) else parts
+        self._spelled.append((template_of, n_parts[new].astype(np.int64), parts))
+
+    def freeze(self, first: int | None) -> Table:
+        """The chosen features, with the columns that each met; or with all from the first one on."""
+        if self._is_hashed:
+            table = self._empty
+            return Table(table.index, table.pair_starts, table.pair_columns, self._n_columns, self._counts)
+        template_of, n_parts, parts = map(np.concatenate, zip(*self._spelled))
+        self._spelled = []
+        starts = np.append(0, np.cumsum(n_parts))
+        index = FeatureIndex.packed(self._keys, Names([*self._templates], template_of, starts, parts, [*self._strings]))
         if first is not None:
-            return Table.full(index, self._n_columns, self._counts[keep], first=first)
-        pair_starts = np.append(0, np.cumsum(widths[keep])).astype(np.int64)
-        return Table(index, pair_starts, column[keep[row]].astype(np.int32), self._n_columns, self._counts[keep])
+            return Table.full(index, self._n_columns, self._counts, first=first)
+        return Table(index, *list_pairs(self._seen, self._n_columns), self._n_columns, self._counts)
+
+
+def _longer(array: NDArray, n: int) -> NDArray:
+    """With zeros behind."""
+    longer = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    longer[: len(array)] = array
+    return longer

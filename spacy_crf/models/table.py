@@ -68,6 +68,15 @@ class SlotLayout(NamedTuple):
     slot_of_pair: NDArray[np.int64]  # [W]
 
 
+class _Slots(NamedTuple):
+    """As the kernels read weights, see `kernels.sparse_rows`."""
+
+    starts: NDArray[np.int64]  # [F + 1]
+    columns: NDArray[np.int32]  # [N]
+    of_pair: NDArray[np.int64]  # [W]
+    first: NDArray[np.integer]  # [F + 1] where the weights of each feature begin, -1 for none
+
+
 class Table:
     """Which pairs have a weight, and the two ways through them: weights to scores, gradient of scores to weights.
 
@@ -90,15 +99,17 @@ class Table:
         self.pair_columns = pair_columns
         self.n_columns = n_columns
         self.counts = np.zeros(len(index), dtype=np.int64) if counts is None else counts
+
+    @cached_property
+    def _slots(self) -> "_Slots":
+        """Laid out when scores are asked for: who counts, or puts together what others have, asks for none."""
         # Rows with a third of all columns are quicker to add whole
-        threshold = max(1, n_columns // 3)
-        self._slot_starts, self._slot_columns, self._slot_of_pair = lay_out_slots(
-            pair_starts, pair_columns, n_columns, threshold
-        )
+        threshold = max(1, self.n_columns // 3)
+        starts, columns, of_pair = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
         # Row -1, no feature, is the last
-        narrow = len(self._slot_columns) <= np.iinfo(np.int32).max
-        first_slots = np.where(np.diff(self._slot_starts) > 0, self._slot_starts[:-1], -1)
-        self._first_slots = np.append(first_slots, -1).astype(np.int32 if narrow else np.int64)
+        narrow = len(columns) <= np.iinfo(np.int32).max
+        first = np.append(np.where(np.diff(starts) > 0, starts[:-1], -1), -1)
+        return _Slots(starts, columns, of_pair, first.astype(np.int32 if narrow else np.int64))
 
     @classmethod
     def empty(cls, n_columns: int = 1) -> "Table":
@@ -151,6 +162,8 @@ class Table:
 
         columns (int64[C before]): Number that each of their columns has here; the same if None.
         """
+        if not before.n_weights:  # no need to look anything up
+            return np.zeros(0, dtype=np.int64)
         row = self.index.rows_of(before.index)[before.rows_of_pairs()]
         column = before.pair_columns if columns is None else columns[before.pair_columns]
         here = self.rows_of_pairs() * self.n_columns + self.pair_columns
@@ -168,25 +181,25 @@ class Table:
 
     @property
     def layout(self) -> SlotLayout:
-        columns = np.where(self._slot_columns < 0, -1 - self._slot_columns, self._slot_columns)
-        return SlotLayout(self._slot_starts, columns % np.int32(self.n_columns), self._slot_of_pair)
+        columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
+        return SlotLayout(self._slots.starts, columns % np.int32(self.n_columns), self._slots.of_pair)
 
     @property
     def slot_columns(self) -> NDArray[np.int32]:
         """Columns of the slots as the kernels read them, see `kernels.sparse_rows`."""
-        return self._slot_columns
+        return self._slots.columns
 
     @cached_property
     def weight_of_slot(self) -> NDArray[np.integer]:
         """The way back from slots to weights; -1 of those that are there to make whole rows."""
-        weights = np.full(len(self._slot_columns), -1, dtype=self._first_slots.dtype)
-        weights[self._slot_of_pair] = np.arange(self.n_weights)
+        weights = np.full(len(self._slots.columns), -1, dtype=self._slots.first.dtype)
+        weights[self._slots.of_pair] = np.arange(self.n_weights)
         return weights
 
     def slots(self, weights: NDArray) -> Floats:
         """The weights (float[W]) as the kernels add them up."""
         slots = self.zero_slots()
-        slots[self._slot_of_pair] = weights
+        slots[self._slots.of_pair] = weights
         return slots
 
     def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
@@ -194,25 +207,25 @@ class Table:
         values = _NO_VALUES if features.values is None else features.values
         tokens, columns = (
             (features.rows, values, features.starts, 0, len(scores)),
-            (self._slot_starts, self._slot_columns),
+            (self._slots.starts, self._slots.columns),
         )
         add_scores(*tokens, *columns, slots, scores.reshape(len(scores), self.n_columns))
 
     def add_uses(self, uses: Uses, slots: Floats, scores: Floats) -> None:
         """`add_scores` for features that come as pairs with a token."""
         scores = scores.reshape(len(scores), self.n_columns)
-        add_rows(*uses, self._slot_starts, self._slot_columns, slots, scores)
+        add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
         """Where the weights of each feature begin (int[M, N]), -1 for none: what ``add_references`` takes."""
-        return self._first_slots[rows]
+        return self._slots.first[rows]
 
     def slots_after(self, before: "Table") -> NDArray[np.integer]:
         """Where the weights of each feature begin, by where they did in another table of the same features: behind all slots of
         that one, and so at -1, stands -1."""
-        places = np.full(len(before._slot_columns) + 1, -1, dtype=self._first_slots.dtype)
-        has_weights = before._first_slots >= 0
-        places[before._first_slots[has_weights]] = self._first_slots[has_weights]
+        places = np.full(len(before._slots.columns) + 1, -1, dtype=self._slots.first.dtype)
+        has_weights = before._slots.first >= 0
+        places[before._slots.first[has_weights]] = self._slots.first[has_weights]
         return places
 
     def with_weights(self, features: TokenFeatures) -> TokenFeatures:
@@ -233,7 +246,7 @@ class Table:
 
         def add(begin: int) -> None:
             end = min(begin + _CHUNK, len(scores))
-            add_references(first_slots, begin, end, self._slot_columns, slots, scores, place)
+            add_references(first_slots, begin, end, self._slots.columns, slots, scores, place)
 
         run_chunks(add, range(0, len(scores), _CHUNK), threads)
 
@@ -242,22 +255,22 @@ class Table:
     ) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
         d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
-        scatter_references(first_slots, self._slot_columns, d_scores, place, *part, d_slots)
+        scatter_references(first_slots, self._slots.columns, d_scores, place, *part, d_slots)
 
     def add_listed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
         """`add_scores` for features without values, in place of whose rows stands where their weights begin."""
-        add_listed(features.rows, features.starts, self._slot_columns, slots, scores)
+        add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
 
     def scatter_listed(self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, *, part: Part = ALL) -> None:
         """Adds the gradient of the slots to ``d_slots``."""
-        scatter_listed(features.rows, features.starts, self._slot_columns, d_scores, *part, d_slots)
+        scatter_listed(features.rows, features.starts, self._slots.columns, d_scores, *part, d_slots)
 
     def zero_slots(self) -> Floats:
-        return np.zeros(len(self._slot_columns))
+        return np.zeros(len(self._slots.columns))
 
     def weights_of(self, slots: Floats) -> Floats:
         """The entries that belong to weights: float64[W]."""
-        return slots[self._slot_of_pair]
+        return slots[self._slots.of_pair]
 
     def scatter(
         self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, part: Part = ALL

@@ -9,7 +9,7 @@ goes the same way, step by step. Only Σ|w| is another thing, and weighed by `co
 On wnut17 the preset has 554 thousand weights and 158 thousand variables, on mit_restaurant 291 and 139, on cora_refs 134 and 46.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from .weights import Weights
 
 # Sums of random numbers say, two times, that weights belong to the same scores: by chance both are equal once in 2**60 or more
 SEEDS = (0, 1)
+_CHUNK = 1 << 19
 
 
 class Ties(NamedTuple):
@@ -39,16 +40,22 @@ class Ties(NamedTuple):
     @classmethod
     def of(cls, keys: NDArray[np.uint64], single: NDArray[np.bool_]) -> "Ties":
         """keys (uint64[n]): Equal for equal weights, single (bool[n]): Those that are like no others, whatever their keys."""
-        table = CountingTable()
-        tied = np.flatnonzero(~single)
-        first = tied[table.add(keys[tied])]
-        stands = single.copy()
+        table, first = CountingTable(), [np.zeros(0, dtype=np.int64)]
+        for some in _tied(single):
+            first.append(some[table.add(keys[some])])
+        stands, first = single.copy(), np.concatenate(first)
         stands[first] = True
         place = np.flatnonzero(stands)
-        number = np.cumsum(stands) - 1
-        group = number.copy()
-        group[tied] = number[first[table.rows(keys[tied])]]
+        group = np.cumsum(stands) - 1
+        of_row = group[first]
+        for some in _tied(single):
+            group[some] = of_row[table.rows(keys[some])]
         return cls(group, place, np.bincount(group, minlength=len(place)).astype(np.float64))
+
+
+def _tied(single: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+    """The numbers of the weights that are not single, some at a time: what is made of them takes much memory."""
+    return (begin + np.flatnonzero(~single[begin : begin + _CHUNK]) for begin in range(0, len(single), _CHUNK))
 
 
 class SharedSteps:
@@ -106,24 +113,12 @@ class Variables:
     with are not tied.
 
     model (Model): See `Weights`.
-    marks (list[float64[n]]): Sums of random numbers, equal for weights that belong to the same scores.
+    ties (Ties): Which of its weights are equal.
     """
 
-    def __init__(self, model: Model, marks: list[Floats]):
-        self._every = Weights(model)
-        self._take(Ties.of(*self._keys(marks)))
-
-    def _take(self, ties: Ties) -> None:
-        self.ties = ties
+    def __init__(self, model: Model, ties: Ties):
+        self._every, self.ties = Weights(model), ties
         self._roots = np.sqrt(ties.copies)
-
-    @classmethod
-    def known(cls, model: Model, ties: Ties) -> "Variables":
-        """Of a model of which they were found before."""
-        variables = cls.__new__(cls)
-        variables._every = Weights(model)
-        variables._take(ties)
-        return variables
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -168,15 +163,26 @@ class Variables:
         gradient *= self._roots
         return gradient
 
-    def _keys(self, marks: list[Floats]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """What says which weights are tied: a key of each (uint64[n]), and those that no others are like (bool[n])."""
-        columns, single = np.zeros(len(marks[0])), np.ones(len(marks[0]), dtype=bool)
-        for number, (block, start) in enumerate(zip(self._every._tables, self._every._starts)):
-            if block.name != VECTORS:
-                here = slice(start, start + block.size)
-                columns[here], single[here] = block.table.pair_columns + np.float64(number << 32), False
-        keys = np.stack([columns, *marks, self._every.weights()], axis=1) + 0.0  # of zeros only one
-        return hash_rows(keys.view(np.uint64)), single
+
+def keys_of(model: Model, marks: list[Floats]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """What says which weights of a model are tied, as `Ties.of` takes it: a key of each (uint64[n]), and those that no others are
+    like (bool[n]).
+
+    marks (list[float64[n]]): Sums of random numbers, equal for weights that belong to the same scores.
+    """
+    every = Weights(model)
+    keys, single = np.empty(len(marks[0]), dtype=np.uint64), np.ones(len(marks[0]), dtype=bool)
+    for number, (block, start) in enumerate(zip(every._blocks, every._starts)):
+        is_table, weights = number < len(every._tables) and block.name != VECTORS, block.read()
+        single[start : start + block.size] = not is_table
+        for begin in range(0, block.size, _CHUNK):
+            here = slice(start + begin, start + min(begin + _CHUNK, block.size))
+            inside = slice(begin, here.stop - start)
+            columns = block.table.pair_columns[inside] if is_table else np.zeros(here.stop - here.start)
+            told = columns + np.float64(number << 32), *(of_seed[here] for of_seed in marks), weights[inside]
+            rows = np.stack(told, axis=1) + 0.0  # of zeros only one
+            keys[here] = hash_rows(rows.view(np.uint64))
+    return keys, single
 
 
 class TiedObjective(CorpusObjective):
@@ -187,7 +193,8 @@ class TiedObjective(CorpusObjective):
 
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model, loss, corpus)
-        self._variables = Variables(model, [self.marks(seed) for seed in SEEDS])
+        keys = keys_of(model, [self.marks(seed) for seed in SEEDS])
+        self._variables = Variables(model, Ties.of(*keys))
         stands = self._variables.stands
         if not stands.all():
             self.keep(stands)
