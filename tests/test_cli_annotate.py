@@ -97,7 +97,7 @@ def test_whatever_is_written_is_read_back(folder, parts):
     for name, writer in WRITERS.items():
         path = folder / f"any.{name}"
         with path.open("wb") as file:
-            writer.join([writer.render(Found(doc, {}, list(doc.ents), []))], file, BLANK.vocab)
+            writer.join([writer.render(Found(doc, {}, [(span, 1.0) for span in doc.ents], []))], file, BLANK.vocab)
         if all(token.is_space for token in doc) and name == "conll":
             continue  # which knows no white space
         [read] = read_docs(path, BLANK, Settings(predictions=True, n_sents=0, without_spans=True, scheme="BIO"))

@@ -41,7 +41,7 @@ class Record(NamedTuple):
 def without_annotation(item: Item, place: str) -> Item:
     """RAISES (ValueError): CRF873 if it is annotated, which would be lost."""
     for key in SPAN_KEYS:
-        if isinstance(item.get(key), list | dict) and item[key]:
+        if isinstance(item.get(key), (list, dict)) and item[key]:
             raise ValueError(Errors.CRF873.format(place=place, key=key, value=shown(item[key])))
     return {key: value for key, value in item.items() if key not in (*SPAN_KEYS, "tokens", "answer")}
 
@@ -58,8 +58,9 @@ def records(nlp: Language, items: Iterable[Item], options: Options, component: O
     tell_probabilities(pipes)
     for doc, item in nlp.pipe(((item["text"], item) for item in items), as_tuples=True):
         check_spans(options.format, doc)
-        likely = [span for span in doc.ents if probability(span) >= options.min_prob]
-        doubtful = [span for span in doc.ents if probability(span) < options.min_prob]
+        found = [(span, probability(span)) for span in doc.ents]
+        likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
+        doubtful = [span for span, prob in found if prob < options.min_prob]
         uncertainty = _uncertainty(doc, pipes) if options.sort else 0.0
         text = WRITERS[options.format].render(Found(doc, item, likely, doubtful))
         yield Record(checksum(item), uncertainty, len(likely), len(doubtful), text)

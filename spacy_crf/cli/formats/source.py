@@ -120,7 +120,7 @@ def read_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Ite
 def parsed(text: str, place: str) -> Any:
     """A value of JSON. RAISES (ValueError): CRF701 with the place, if it is none."""
     try:
-        return json.loads(text, object_pairs_hook=_without_twins)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
 
@@ -134,9 +134,11 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_twins)  # json.loads would make one for each line
+
+
 def _json_items(text: str, path: Path) -> Iterator[Item]:
     """The values of one JSON list, or of values one after the other."""
-    decoder = json.JSONDecoder(object_pairs_hook=_without_twins)
     at = _next(text, 0)
     in_list = text[at : at + 1] == "["
     at, line, number = (_next(text, at + 1) if in_list else at), 1, 0
@@ -145,7 +147,7 @@ def _json_items(text: str, path: Path) -> Iterator[Item]:
         number, line, counted = number + 1, line + text.count("\n", counted, at), at
         place = f"{path}, line {line}, item {number}"
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, at = _DECODER.raw_decode(text, at)
         except json.JSONDecodeError as error:
             place = f"{path}, line {error.lineno}, item {number}"
             raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error.msg})")) from None

@@ -10,13 +10,15 @@ from spacy.vocab import Vocab
 
 from ...errors import Errors
 
+_json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder for each text
+
 
 class Annotated(NamedTuple):
     """A text with what was found, and with what came with it: an id, say, or the source."""
 
     doc: Doc
     fields: dict[str, Any]
-    spans: list[Span]
+    spans: list[tuple[Span, float]]  # and how probable they are
     doubtful: list[Span]  # found too, but not to be told as a fact
 
 
@@ -30,7 +32,8 @@ class Writer(NamedTuple):
 
 def probability(span: Span) -> float:
     """1 of spans whose component does not tell it."""
-    return round(span._.crf_prob, 6) if span._.crf_prob is not None else 1.0
+    known = span._.crf_prob
+    return 1.0 if known is None else round(known, 6)
 
 
 def _prodigy(found: Annotated) -> str:
@@ -51,9 +54,9 @@ def _prodigy(found: Annotated) -> str:
             "token_start": span.start,
             "token_end": span.end - 1,
             "label": span.label_,
-            "prob": probability(span),
+            "prob": prob,
         }
-        for span in found.spans
+        for span, prob in found.spans
     ]
     return _line({**found.fields, "text": found.doc.text, "tokens": tokens, "spans": spans})
 
@@ -61,15 +64,15 @@ def _prodigy(found: Annotated) -> str:
 def _spans(found: Annotated) -> str:
     """As little as says it all, with categories of the text if it has any."""
     spans = [
-        {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": probability(span)}
-        for span in found.spans
+        {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": prob}
+        for span, prob in found.spans
     ]
     cats = {"cats": found.doc.cats} if found.doc.cats else {}
     return _line({**found.fields, "text": found.doc.text, "spans": spans, **cats})
 
 
 def _doccano(found: Annotated) -> str:
-    spans = [[span.start_char, span.end_char, span.label_] for span in found.spans]
+    spans = [[span.start_char, span.end_char, span.label_] for span, _ in found.spans]
     return _line({**found.fields, "text": found.doc.text, "label": spans})
 
 
@@ -80,11 +83,11 @@ def _labelstudio(found: Annotated) -> str:
             "to_name": "text",
             "type": "labels",
             "value": {"start": span.start_char, "end": span.end_char, "text": span.text, "labels": [span.label_]},
-            "score": probability(span),
+            "score": prob,
         }
-        for span in found.spans
+        for span, prob in found.spans
     ]
-    score = min((probability(span) for span in found.spans), default=1.0)
+    score = min((prob for _, prob in found.spans), default=1.0)
     data = {**found.fields, "text": found.doc.text}
     return _line({"data": data, "predictions": [{"result": result, "score": score}]})
 
@@ -93,7 +96,7 @@ def _conll(found: Annotated) -> str:
     """Words and their tags; tokens of doubtful spans are missing annotation. White space is no word of columns."""
     doc, blocks = found.doc, ["-DOCSTART-\tO\n"]
     has_ents = doc.has_annotation("ENT_IOB")
-    entity = {token.i: f"{'I' if n else 'B'}-{span.label_}" for span in found.spans for n, token in enumerate(span)}
+    entity = {token.i: f"{'I' if n else 'B'}-{span.label_}" for span, _ in found.spans for n, token in enumerate(span)}
     entity |= {token.i: "-" for span in found.doubtful for token in span}
     for sentence in doc.sents if doc.has_annotation("SENT_START") else [doc[:]]:
         rows = [
@@ -108,12 +111,12 @@ def _conll(found: Annotated) -> str:
 def _spacy(found: Annotated) -> str:
     """Tokens of doubtful spans are missing annotation."""
     if found.doc.has_annotation("ENT_IOB"):
-        found.doc.set_ents(found.spans, missing=found.doubtful, default="outside")
+        found.doc.set_ents([span for span, _ in found.spans], missing=found.doubtful, default="outside")
     return base64.b64encode(found.doc.to_bytes()).decode("ascii")
 
 
 def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) + "\n"
+    return _json(value) + "\n"
 
 
 def _join_lines(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
