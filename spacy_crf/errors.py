@@ -591,8 +591,8 @@ class Errors(metaclass=_Coded):
     CRF733 = "A text, a name or a file is no Unicode: {reason}. Give it in UTF-8."
     CRF735 = "The config has no component{named} of spacy_crf to train on shards. Components there: {components}."
     CRF736 = (
-        "Process {process} works in {path} already. Wait until it has ended, or give this training another path in "
-        "[initialize.components.NAME.shards]."
+        "Process {process} works in {path} already. Wait until it has ended, or give another folder (of a training on shards: "
+        "path in [initialize.components.NAME.shards])."
     )
     CRF737 = (
         "{path} can't be locked, so that nobody else works in it: {reason}. Give a path on another file system in "
@@ -895,6 +895,9 @@ class Warnings(metaclass=_Coded):
         "Component '{name}': decode = \"labelling\" can't look for the best labelling under rules that no automaton holds: "
         "{rules}. Texts get the labelling of the most probable path of hidden states that keeps them. Raise `max_states`, or "
         "take the rules out. This is said once."
+    )
+    CRFW490 = (
+        "{path} can't be locked: {reason}. The work goes on; see to it that no other command writes there meanwhile."
     )
     CRFW401 = (
         "{name}: the corpus is streamed (max_epochs = -1), so labels and features are those of the first hundred examples only. "

@@ -21,6 +21,7 @@ from spacy_crf import __version__
 from spacy_crf.cli import app
 from spacy_crf.cli.annotate_parts import ERRORS, Job, annotate_parts
 from spacy_crf.cli.annotation import Options
+from spacy_crf.distributed import lock
 from spacy_crf.distributed.executors import Processes, check_versions
 from spacy_crf.distributed.parts import lines, plan
 from spacy_crf.distributed.target import MANIFEST
@@ -44,6 +45,11 @@ class Here:
             if n == self._stops_after:
                 raise KeyboardInterrupt
             yield task, work(task)
+
+
+class Backwards(Here):
+    def run(self, make, tasks):
+        return super().run(make, tasks[::-1])
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +141,58 @@ def test_what_was_stopped_goes_on(model, source, tmp_path, stops_after):
     assert sorted(os.listdir(target)) == sorted(os.listdir(whole))
 
 
+def test_a_part_whose_file_is_gone_or_short_is_done_again(model, source, tmp_path):
+    whole, target = tmp_path / "whole", tmp_path / "out"
+    for folder in (whole, target):
+        annotated(model, source, folder)
+    first, second, *_ = parts_of(target)
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    annotated(model, source, target)
+    assert records_of(target) == records_of(whole)
+
+
+def test_one_command_at_a_time_writes_to_a_folder(model, source, tmp_path, monkeypatch):
+    """The lock of one that is killed is taken over."""
+    target = tmp_path / "out"
+    target.mkdir()
+    holds = "import sys, time; from pathlib import Path; from spacy_crf.distributed.lock import Lock;"
+    holds += "lock = Lock(Path(sys.argv[1]) / 'lock'); print('locked', flush=True); time.sleep(600)"
+    other = subprocess.Popen([sys.executable, "-c", holds, str(target)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"locked\n"
+        (target / "part-00000.jsonl.1a.tmp").write_text("of the other")
+        with pytest.raises(ValueError, match=rf"CRF736.*{other.pid} of .* works in .*out"):
+            annotated(model, source, target)
+        assert sorted(os.listdir(target)) == ["lock", "part-00000.jsonl.1a.tmp"]
+    finally:
+        other.kill()
+        other.communicate()
+    with pytest.raises(KeyboardInterrupt) as kept:
+        annotated(model, source, target, Here(1))
+    annotated(model, source, target)  # though what was raised still refers to it
+    assert kept and [record["id"] for record in records_of(target)] == [*range(len(TEXTS))]
+    assert not list(target.glob("*.tmp"))
+    monkeypatch.setattr(lock, "_lock", no_locks)
+    with pytest.warns(UserWarning, match="CRFW490.*No locks"):
+        annotated(model, source, tmp_path / "without")
+    assert records_of(tmp_path / "without") == records_of(target)
+
+
+def no_locks(file):
+    raise OSError(37, "No locks available")
+
+
+def test_how_large_parts_are(tmp_path):
+    """So small that workers get ready together, so large that they are few."""
+    path = tmp_path / "texts.txt"
+    for size, part, n in ((10, 2**18, 1), (2**20, 2**18, 4), (2**28, 2**20, 256), (2**32, 2**22, 1024)):
+        with path.open("wb") as file:
+            file.truncate(size)  # a hole, which takes no room
+        planned = plan(str(path))
+        assert (planned.part_bytes, len(planned.parts)) == (part, n)
+
+
 def test_work_goes_on_with_the_same_only(model, source, tmp_path):
     target = tmp_path / "out"
     annotated(model, source, target)
@@ -176,6 +234,9 @@ def test_texts_that_cannot_be_annotated_are_told_and_left_out(model, tmp_path):
         "CRF873",
     }
     assert all(error["place"].startswith(source.as_uri()) and ", byte " in error["place"] for error in errors)
+    annotated(model, str(source), tmp_path / "backwards", Backwards(), size=10)
+    told = [json.loads(line)["error"][:6] for line in (tmp_path / "backwards" / ERRORS).read_text().splitlines()]
+    assert told == [error["error"][:6] for error in errors]
     with pytest.raises(ValueError, match=r"CRF787.*byte 15"):
         annotated(model, str(source), tmp_path / "strict", size=1 << 21, strict=True)
     assert parts_of(tmp_path / "strict") == []
@@ -208,7 +269,7 @@ def test_a_full_disk_leaves_nothing_half(model, source, tmp_path, monkeypatch):
     before = {path.name: path.read_bytes() for path in target.iterdir()}
     with monkeypatch.context() as patched:
         patched.setattr(local.LocalFileOpener, "write", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(ValueError, match=r"CRF475.*No space"):
             annotated(model, source, target)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     annotated(model, source, target)

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,7 @@ from .raw_texts import STANDARD, Item, read_items
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from .annotate_parts import Finished
+    from .annotate_parts import Told
 
 FormatName = choice("FormatName", WRITERS)
 Order = choice("Order", ("uncertainty",))
@@ -71,7 +71,8 @@ def annotate_cli(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="End with the first text that can't be annotated.")] = False,
     part_size: Annotated[
-        Optional[float], typer.Option("--part-size", min=0.001, help="MiB that a worker takes at a time; 4 by default.")
+        Optional[float],
+        typer.Option("--part-size", min=0.001, help="MiB that a worker takes at a time; by default 0.25 to 4."),
     ] = None,
 ) -> None:
     """Annotate texts for people to look through, or by the million. Into one file, in the form that Prodigy, doccano or Label
@@ -99,7 +100,7 @@ def annotate_cli(
                 job,
                 input_path,
                 Ray(workers, address) if is_ray else Processes(workers),
-                part_bytes=int((part_size or 4) * 2**20),
+                part_bytes=int(part_size * 2**20) if part_size else None,
                 told=told,
             )
         left_out = f", {len(found.errors):,} that could not be annotated are in errors.jsonl" if found.errors else ""
@@ -137,7 +138,7 @@ def _doubtful(options: Options, n: int) -> str:
 
 
 @contextmanager
-def _bar_of_parts() -> Iterator[Callable[["Finished", int, int], None]]:
+def _bar_of_parts() -> Iterator["Told"]:
     """A bar with the texts a second of this run, and how long it will take."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -147,10 +148,10 @@ def _bar_of_parts() -> Iterator[Callable[["Finished", int, int], None]]:
         task = progress.add_task("annotating", total=None, speed="")
         began, before = time.monotonic(), None  # texts that were done before
 
-        def told(found: "Finished", done: int, size: int) -> None:
+        def told(texts: int, done: int, size: int) -> None:
             nonlocal before
-            before = found.texts if before is None else before
-            speed = (found.texts - before) / (time.monotonic() - began)
+            before = texts if before is None else before
+            speed = (texts - before) / (time.monotonic() - began)
             progress.update(task, completed=done, total=size, speed=f"{speed:,.0f} texts/s" if speed else "")
 
         yield told

@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from spacy.util import get_package_path
 
 from .. import __version__
 from ..distributed.executors import Executor
-from ..distributed.parts import PARQUET, Part, is_parquet, lines, opened_parquet, plan
+from ..distributed.parts import PARQUET, Part, Plan, is_parquet, lines, opened_parquet, plan
 from ..distributed.target import Manifest, Target
 from ..errors import Errors
 from .annotation import Options, Record, certain_pipes, records, without_annotation
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 ERRORS = "errors.jsonl"
 _TEXTS = 512  # that are annotated at a time; where one of them fails, each of them is
 _ROW = "row"  # of a table, as it goes to the record and back
-Told = Callable[["Finished", int, int], Any]  # told what is finished, bytes done and bytes in all
+_KEPT = 1 << 20  # bytes that a worker writes until it forgets words
+Told = Callable[[int, int, int], Any]  # told how many texts and bytes are done, and bytes in all
 
 
 class Placed(NamedTuple):
@@ -65,46 +66,62 @@ class Finished(NamedTuple):
     doubtful: int
     errors: list[tuple[str, str]]
 
-    def plus(self, other: "Finished") -> "Finished":
-        return Finished(*(one + more for one, more in zip(self, other)))
+
+class Written(NamedTuple):
+    """The file of a part."""
+
+    file: str
+    bytes: int
+    found: Finished
 
 
-def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: int, told: Told) -> Finished:
+def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: Optional[int], told: Told) -> Finished:
     """Annotates what is not done yet, and lists what went wrong.
 
-    part_bytes (int): How large a part is to be: what is lost if a worker dies.
+    part_bytes (int): How large a part is to be: what is lost if a worker dies. By default `plan` says.
     RAISES (ValueError): With a code, if the source, the target or a worker can't do it; and CRF718 if there are no texts.
     """
-    parts, files, sizes = plan(source, part_bytes)
+    planned = plan(source, part_bytes)
     head = {
-        "files": files,
-        "part_bytes": part_bytes,
+        "files": planned.files,
+        "part_bytes": planned.part_bytes,
         "model": fingerprint(job.model),
         "code": Path(job.code).read_text(encoding="utf8") if job.code else None,
         "options": [*job.options, job.component],
         "versions": [__version__, spacy.__version__],
     }
     target = Target(job.target)
-    manifest = Manifest(target, head)
-    total, done, size = Finished(0, 0, 0, []), 0, sum(sizes)
-    for number, entry in manifest.done.items():
-        total, done = total.plus(Finished(**entry)), done + sizes[number]
-    told(total, done, size)
-    try:
-        left = [part for part in parts if part.number not in manifest.done]
-        for part, finished in executor.run(partial(_Annotator, job), left):
-            manifest.enter(part.number, finished._asdict())
-            total, done = total.plus(finished), done + sizes[part.number]
-            told(total, done, size)
-    finally:
-        manifest.write()
-        target.sweep()
-    if not total.texts and not total.errors:
-        raise ValueError(Errors.CRF718)
-    if total.errors:
-        lines_of_errors = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
-        target.write(ERRORS, "".join(f"{line}\n" for line in lines_of_errors).encode("ascii"))
+    with target.alone():
+        manifest = Manifest(target, head)
+        try:
+            _annotate_left(job, planned, executor, manifest, told)
+        finally:
+            manifest.end()
+        total = _in_all(manifest)
+        if not total.texts and not total.errors:
+            raise ValueError(Errors.CRF718)
+        if total.errors:
+            lines_of_errors = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
+            target.write(ERRORS, "".join(f"{line}\n" for line in lines_of_errors).encode("ascii"))
     return total
+
+
+def _annotate_left(job: Job, planned: Plan, executor: Executor, manifest: Manifest, told: Told) -> None:
+    sizes = planned.sizes
+    texts, done = _in_all(manifest).texts, sum(sizes[number] for number in manifest.done)
+    told(texts, done, sum(sizes))
+    left = [part for part in planned.parts if part.number not in manifest.done]
+    for part, written in executor.run(partial(_Annotator, job, len(planned.parts)), left):
+        manifest.enter(part.number, {"file": written.file, "bytes": written.bytes, **written.found._asdict()})
+        texts, done = texts + written.found.texts, done + sizes[part.number]
+        told(texts, done, sum(sizes))
+
+
+def _in_all(manifest: Manifest) -> Finished:
+    """What is told of all parts that are done, in their order."""
+    parts = [manifest.done[number] for number in sorted(manifest.done)]
+    texts, spans, doubtful = (sum(part[count] for part in parts) for count in ("texts", "spans", "doubtful"))
+    return Finished(texts, spans, doubtful, [error for part in parts for error in part["errors"]])
 
 
 def fingerprint(model: str) -> str:
@@ -124,24 +141,39 @@ def fingerprint(model: str) -> str:
 
 
 class _Annotator:
-    """What a worker does with a part."""
+    """What a worker does with a part.
 
-    def __init__(self, job: Job):
-        self._job = job
+    n_parts (int): In all: the names of their files are equally long, for their order.
+    """
+
+    def __init__(self, job: Job, n_parts: int):
+        self._job, self._digits = job, max(5, len(str(n_parts - 1)))
         self._nlp = load_pipeline(job.model, Path(job.code) if job.code else None)
         certain_pipes(self._nlp, job.options, job.component)  # before texts are blamed
         self._target = Target(job.target)
+        self._written = 0  # bytes
 
-    def __call__(self, part: Part) -> Finished:
+    def __call__(self, part: Part) -> Written:
         errors = _Errors(self._job.strict)
-        with self._nlp.memory_zone():  # of the words of other parts nothing is kept
+        with self._zone():
             annotate = self._annotate_rows if is_parquet(part.path) else self._annotate_lines
             found, suffix, content = annotate(part, errors)
         if not found and len(errors.kept) >= _TEXTS:
             [place, error], *_ = errors.kept
             raise ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
-        self._target.write(f"part-{part.number:05}{suffix}", content)
-        return Finished(len(found), sum(r.spans for r in found), sum(r.doubtful for r in found), errors.kept)
+        name = f"part-{part.number:0{self._digits}}{suffix}"
+        self._target.write(name, content)
+        self._written += len(content)
+        counts = len(found), sum(record.spans for record in found), sum(record.doubtful for record in found)
+        told = sorted(errors.kept, key=lambda error: (len(error[0]), error[0]))  # places end with numbers
+        return Written(name, len(content), Finished(*counts, told))
+
+    @contextmanager
+    def _zone(self) -> Iterator[None]:
+        """Of the words of other parts nothing is kept, but for the first: the tokenizer keeps in mind how words are cut, a
+        quarter of all work, only outside of memory zones."""
+        with self._nlp.memory_zone() if self._written >= _KEPT else nullcontext():
+            yield
 
     def _annotate_lines(self, part: Part, errors: "_Errors") -> tuple[list[Record], str, bytes]:
         writer, content = WRITERS[self._job.options.format], io.BytesIO()

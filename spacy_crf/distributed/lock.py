@@ -9,18 +9,22 @@ from weakref import WeakValueDictionary, finalize
 from ..errors import Errors
 from .mapped import no_room
 
-_NAME = "lock"
+NAME = "lock"
 _PLACE = (
     1 << 30
 )  # the byte that is locked: Windows lets nobody else read it, so it is none of those that say who has it
 _held: "WeakValueDictionary[Path, Lock]" = WeakValueDictionary()  # of this process
 
 
-class Lock:
-    """The file `lock` in a folder, locked as long as this object is there: the system lets go of it when its process ends,
-    however that ends. It stays in the folder, and says which process had it last.
+class NoLocks(ValueError):
+    """Of a file system."""
 
-    RAISES (ValueError): CRF736 if another process has it, CRF737 if there are no locks here, CRF475 if there is no room.
+
+class Lock:
+    """The file `lock` in a folder, locked as long as this object is there, or until the end of a ``with``: the system lets go of
+    it when its process ends, however that ends. It stays in the folder, and says which process had it last.
+
+    RAISES (ValueError): CRF736 if another process has it, CRF475 if there is no room. (NoLocks): CRF737.
     """
 
     def __init__(self, path: Path):
@@ -33,12 +37,18 @@ class Lock:
             process = self._file.read(300).decode("utf8", "replace") or "another one"
             raise ValueError(Errors.CRF736.format(path=path.parent, process=process)) from None
         except OSError as error:
-            raise ValueError(Errors.CRF737.format(path=path.parent, reason=error.strerror)) from error
+            raise NoLocks(Errors.CRF737.format(path=path.parent, reason=error.strerror)) from error
         try:
             self._file.truncate(0)
             self._file.write(f"{os.getpid()} of {socket.gethostname()}".encode())
         except OSError as error:
             raise no_room(error, path) from error
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self._file.close()
 
 
 def locked(folder: Path) -> Lock:
@@ -46,7 +56,7 @@ def locked(folder: Path) -> Lock:
 
     RAISES (ValueError): As `Lock`.
     """
-    path = folder.resolve() / _NAME
+    path = folder.resolve() / NAME
     lock = _held.get(path)
     if lock is None:
         _held[path] = lock = Lock(path)
@@ -54,7 +64,7 @@ def locked(folder: Path) -> Lock:
 
 
 def files_beside_lock(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.name != _NAME]
+    return [path for path in folder.iterdir() if path.name != NAME]
 
 
 def _lock(file: Any) -> None:

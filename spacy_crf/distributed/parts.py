@@ -4,7 +4,7 @@ Files are named as fsspec takes them: paths, or `s3://…`, `gs://…` and other
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import fsspec
 
@@ -12,6 +12,8 @@ from ..errors import Errors
 
 LINES = (".jsonl", ".ndjson", ".txt")
 PARQUET = ".parquet"
+_SHARE = 256  # of an archive, that a part is by default: that so many workers as machines have get ready together
+_LEAST, _MOST = 1 << 18, 1 << 22  # bytes of it
 # What tells that a file is another than before, where its file system knows it
 _STAMPS = ("size", "mtime", "ETag", "etag", "md5Hash", "generation", "LastModified")
 
@@ -31,16 +33,19 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """files (dict): What tells that they are the same: equal for equal files. sizes (list): Bytes of each part."""
+    """files (dict): What tells that they are the same: equal for equal files. sizes (list): Bytes of each part. part_bytes (int):
+    What it should be."""
 
     parts: list[Part]
     files: dict[str, list[str]]
     sizes: list[int]
+    part_bytes: int
 
 
-def plan(source: str, part_bytes: int) -> Plan:
+def plan(source: str, part_bytes: Optional[int] = None) -> Plan:
     """Cuts a file, or all that have text or Parquet below a folder, in the order of their names.
 
+    part_bytes (int): How large a part is to be; by default what suits the archive.
     RAISES (ValueError): CRF784 if there are none, or what is there can't be read. (FileNotFoundError): If there is no such path.
     """
     system, root = fsspec.core.url_to_fs(source)
@@ -51,16 +56,15 @@ def plan(source: str, part_bytes: int) -> Plan:
         raise ValueError(
             Errors.CRF784.format(path=source, reason=f"it has no file that ends with {', '.join(LINES)} or {PARQUET}")
         )
-    parts: list[Part] = []
-    sizes: list[int] = []
-    files = {}
-    for path in paths:
-        name, info = system.unstrip_protocol(path), system.info(path)
-        files[name] = [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None]
+    infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths]
+    part_bytes = part_bytes or min(max(sum(info["size"] for _, info in infos) // _SHARE, _LEAST), _MOST)
+    found = Plan([], {}, [], part_bytes)
+    for name, info in infos:
+        found.files[name] = [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None]
         for begin, end, size in _cut(name, info["size"], part_bytes):
-            parts.append(Part(len(parts), name, begin, end))
-            sizes.append(size)
-    return Plan(parts, files, sizes)
+            found.parts.append(Part(len(found.parts), name, begin, end))
+            found.sizes.append(size)
+    return found
 
 
 def is_parquet(path: str) -> bool:
