@@ -105,16 +105,14 @@ class DualOptimizer(OnlineOptimizer):
 
     def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
-        corpus, work, _, chains, segments, bests, _ = pass_.room
-        room = corpus, work, chains, segments, bests, self.sums(corpus), kernels.make_table(corpus, pass_.room)
+        *room, _ = pass_.room
+        table = kernels.make_table(pass_.corpus, pass_.room)
         uses, dual, strength = (run.arrays[name] for name in ("uses", "dual", "strength"))
         theta, rates = run.arrays.get("theta", uses[:0]), run.arrays.get("rates", dual[:0])
         given = pass_.order, learns, pass_.costs, run.slots, strength
-        return kernels.ascend(*room, kernels.Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
-
-    def sums(self, corpus: ChainCorpus) -> Optional[kernels.SumWork]:
-        """Room for the sums of distributions, if there are any."""
-        return None
+        return kernels.ascend(
+            *room, table, kernels.Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"]))
+        )
 
     def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
         """The anchor is part of the objective."""
@@ -177,6 +175,3 @@ class ExponentiatedGradient(DualOptimizer):
             theta[begins[corpus.segments.path == GOES_ON]] = -5.0
         run.arrays["theta"] = theta
         run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))
-
-    def sums(self, corpus: ChainCorpus) -> kernels.SumWork:
-        return kernels.make_sums(corpus)

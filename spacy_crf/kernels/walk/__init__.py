@@ -8,8 +8,8 @@ and nothing else.
 Shapes: n tokens of a sequence, S states, P = S rounded up to a multiple of LANES, the added states forbidden; K tokens of the
 longest segment.
 
-``pairs``, ``chains``, ``segments``, ``bests`` and ``sums`` are None where they are not needed, and what is done with them is
-then not compiled. (What is done where one is None is compiled always.)
+``chains`` and ``segments`` are None where they are not needed, and what is done with them is then not compiled: a kernel is
+compiled for either. (With variants for pairs and for losses too it took four times as long, in all, to compile them.)
 """
 
 from .driver import Lesson as Lesson
@@ -27,7 +27,5 @@ from .rules import SGD_L1 as SGD_L1
 from .rules.adagrad import catch_up_all as catch_up_all
 from .rules.sgd import charge_all as charge_all
 from .work import Room as Room
-from .work import SumWork as SumWork
 from .work import make_room as make_room
-from .work import make_sums as make_sums
 from .work import make_table as make_table

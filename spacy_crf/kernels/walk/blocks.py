@@ -43,7 +43,7 @@ def collect(corpus, work, pairs, segments, b):
     sums = learned, gradient, slots
     begin, end = corpus.starts[b], corpus.starts[b + 1]
     found = _collect(corpus.states, begin, end, size, work.d_nodes, sums, 0)
-    if pairs is not None:
+    if len(pairs.scores) > 0:
         found = _collect(pairs.uses, begin, end, size * size, pairs.d_scores, sums, found)
     if segments is not None:
         uses = segments.uses
@@ -115,7 +115,7 @@ def descend_sequence(corpus, work, pairs, segments, b, rate, weights):
     d_chain = work.d_chain
     begin, end = corpus.starts[b], corpus.starts[b + 1]
     _descend(corpus.states, begin, end, size, work.d_nodes, rate, learned, weights)
-    if pairs is not None:
+    if len(pairs.scores) > 0:
         _descend(pairs.uses, begin, end, size * size, pairs.d_scores, rate, learned, weights)
     if segments is not None:
         uses = segments.uses
@@ -165,7 +165,7 @@ def catch_up_sequence(corpus, pairs, segments, b, given):
     size = corpus.n_states
     begin, end = corpus.starts[b], corpus.starts[b + 1]
     _catch_up_features(corpus.states, begin, end, size, given)
-    if pairs is not None:
+    if len(pairs.scores) > 0:
         _catch_up_features(pairs.uses, begin, end, size * size, given)
     if segments is not None:
         uses = segments.uses

@@ -32,13 +32,13 @@ def derivatives_of_chain(work, pairs, n, size):
 def best_path(work, chains, pairs, path, n, size):
     """The best labelling in ``path``, and its score; among equals the one with the lower last state, then the one before."""
     nodes, chain, delta = work.nodes, work.chain, chains.forward
-    transitions = chain if pairs is None else work.matrix
+    transitions = chain if len(pairs.scores) == 0 else work.matrix
     width = chain.shape[1]
     for j in range(width):
         delta[0, j] = chain[size, j] + nodes[0, j]
     # delta[t, j] = nodes[t, j] + max_i(delta[t-1, i] + transitions[i, j])
     for t in range(1, n):
-        if pairs is not None:
+        if len(pairs.scores) > 0:
             _set_transitions(pairs.scores, t, size, transitions)
         for j in range(width):
             delta[t, j] = -np.inf
@@ -56,7 +56,7 @@ def best_path(work, chains, pairs, path, n, size):
     path[n - 1] = best
     steps = transitions[:width].reshape(1, width, width)
     for t in range(n - 1, 0, -1):
-        if pairs is not None:
+        if len(pairs.scores) > 0:
             _set_transitions(pairs.scores, t, size, transitions)
         best = best_before(delta, t - 1, steps, 0, best)
         path[t - 1] = best
@@ -72,14 +72,14 @@ def _set_transitions(pairs, t, size, matrix):
 
 
 @helper(fastmath=LINEAR)
-def expect_scaled(work, chains, sum_work, n, size, amount):
+def expect_scaled(work, chains, n, size, amount):
     """Log partition; adds the expected uses of each score, times an amount.
 
     Scaled linear domain, as in `linear_chain`; NaN, and nothing added, where numbers could vanish.
     """
     nodes, chain, d_nodes, d_chain = work.nodes, work.chain, work.d_nodes, work.d_chain
-    alpha, matrix = chains.forward, work.matrix
-    exp_nodes, arriving, beta, transposed, sums = sum_work
+    _, alpha, exp_nodes, arriving, beta, transposed, sums = chains
+    matrix = work.matrix
     width = matrix.shape[0]
     clear(sums, width)
     largest, least = -np.inf, np.inf

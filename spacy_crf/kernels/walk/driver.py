@@ -17,7 +17,7 @@ from .rules.perceptron import perceptron
 from .rules.sgd import sgd_l1
 from .segments import count_wrong_segments
 from .sequence import Turn, differentiate
-from .work import BestWork, ChainWork, PairWork, SegmentWork, SumWork, Workspace
+from .work import ChainWork, PairWork, SegmentWork, Workspace
 
 
 class Lesson(NamedTuple):
@@ -35,15 +35,14 @@ class Lesson(NamedTuple):
     squares: Floats  # [M] or [0] of AdaGrad
 
 
-@kernel(seconds=15)
+@kernel(seconds=20)
 def walk(
     corpus: ChainCorpus,
     work: Workspace,
-    pairs: Optional[PairWork],
+    pairs: PairWork,
     chains: Optional[ChainWork],
     segments: Optional[SegmentWork],
-    bests: Optional[BestWork],
-    sums: Optional[SumWork],
+    maximum: bool,
     lesson: Lesson,
 ):
     """Applies a rule to the sequences in the order given. One kernel for all rules: nearly all that is compiled is the loss of a
@@ -59,7 +58,7 @@ def walk(
         if rule == ADAGRAD:
             catch_up_sequence(corpus, pairs, segments, b, (weights, settings, seen + k, memory, squares))
         turn = Turn(b, costs, weights, scaling[0])
-        loss, moves = differentiate(corpus, work, pairs, chains, segments, bests, sums, turn)
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, maximum, turn)
         if not math.isfinite(loss):
             return loss, k
         if rule == SGD:
@@ -81,7 +80,7 @@ def walk(
                 for n in range(n_slots):
                     memory[slots[n]] -= amounts[n]
             elif n_slots > 0:
-                wrong = _count_wrong(corpus, chains, segments, bests, b)
+                wrong = _count_wrong(corpus, work, chains, segments, b) if maximum else 0
                 loss = _beat(lesson, slots, amounts, loss, wrong, corpus.weights[b], seen + k)
         total += loss
         if scaling[0] < 1e-9:
@@ -94,14 +93,13 @@ def walk(
 
 
 @helper
-def _count_wrong(corpus, chains, segments, bests, b):
+def _count_wrong(corpus, work, chains, segments, b):
     """Tokens at which the best labelling contradicts the annotation."""
     begin, end, wrong = corpus.starts[b], corpus.starts[b + 1], 0
-    if bests is not None:
-        if chains is not None:
-            wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, bests.path)
-        if segments is not None:
-            wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, bests.path)
+    if chains is not None:
+        wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, work.path)
+    if segments is not None:
+        wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, work.path)
     return wrong
 
 

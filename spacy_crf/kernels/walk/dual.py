@@ -11,7 +11,7 @@ from .. import helper, kernel
 from .blocks import clear, collect
 from .segments import cover, fold
 from .sequence import Turn, differentiate, expect, use_annotation
-from .work import BestWork, ChainWork, ScoreTable, SegmentWork, SumWork, Workspace
+from .work import ChainWork, PairWork, ScoreTable, SegmentWork, Workspace
 
 
 class Ascent(NamedTuple):
@@ -24,52 +24,51 @@ class Ascent(NamedTuple):
     l2: Floats  # [M] of each weight
     uses: Floats  # [R, S] the mean uses of each score, less the annotation's; see `ScoreTable`
     dual: Floats  # [B] the mean cost of each sequence's labellings
-    theta: Floats  # [R, S] scores of the distribution over a sequence's labellings, -inf where forbidden
+    theta: Floats  # [R, S] scores of the distribution over a sequence's labellings, -inf where forbidden; or [0, S]
     rates: Floats  # [B]
     first: (
         bool  # nothing is known of the distributions yet: those of theta replace the annotation, whatever the dual says
     )
 
 
-@kernel(seconds=15)
+@kernel(seconds=20)
 def ascend(
     corpus: ChainCorpus,
     work: Workspace,
+    pairs: PairWork,
     chains: Optional[ChainWork],
     segments: Optional[SegmentWork],
-    bests: BestWork,
-    sums: Optional[SumWork],
     table: ScoreTable,
     ascent: Ascent,
 ):
-    """With ``sums`` exponentiated gradients, else Frank-Wolfe. RETURNS: As `walk`."""
+    """With ``theta`` exponentiated gradients, else Frank-Wolfe. There are no features of pairs. RETURNS: As `walk`."""
     total = 0.0
     for k in range(len(ascent.order)):
         b = ascent.order[k]
         turn = Turn(b, ascent.costs, ascent.weights, 1.0)
-        loss, moves = differentiate(corpus, work, None, chains, segments, bests, None, turn)
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, True, turn)
         if not math.isfinite(loss):
             return loss, k
         total += loss
         if not ascent.learns or not moves:
             continue
-        if sums is None:
-            _move_mean(corpus, work, segments, table, ascent, b)
-        if sums is not None:
-            log_z = _move_distribution(corpus, work, chains, segments, sums, table, ascent, b)
+        if len(ascent.theta) == 0:
+            _move_mean(corpus, work, pairs, segments, table, ascent, b)
+        else:
+            log_z = _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b)
             if not math.isfinite(log_z):
                 return log_z, k
     return total, -1
 
 
 @helper
-def _move_mean(corpus, work, segments, table, ascent, b):
+def _move_mean(corpus, work, pairs, segments, table, ascent, b):
     """Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3: each sequence keeps the mean of the labellings that it met,
     and moves it towards its most violating labelling by the best step."""
     weights, l2, uses, dual = ascent.weights, ascent.l2, ascent.uses, ascent.dual
     cost = _cost(corpus, work.d_nodes, b, ascent.costs)
     mean = uses[table.rows[b, 0] : table.rows[b, -1]]
-    n_slots = _aim(corpus, work, segments, table, b, mean)
+    n_slots = _aim(corpus, work, pairs, segments, table, b, mean)
     slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
     slope, square = _along(slots, amounts, weights, l2)
     # The dual is sum of costs - |sum of uses|² / 4 l2, and w = -uses / 2 l2.
@@ -84,7 +83,7 @@ def _move_mean(corpus, work, segments, table, ascent, b):
 
 
 @helper
-def _move_distribution(corpus, work, chains, segments, sums, table, ascent, b):
+def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
     """Bartlett, Collins, Taskar & McAllester 2004, figure 2: the distribution over a sequence's labellings is that of a chain
     with scores theta, and the step adds rate · (score + cost) to them. The rate of each sequence is halved until the dual grows,
     and grows by a twentieth when it did (Collins et al. 2008, section 6).
@@ -102,15 +101,15 @@ def _move_distribution(corpus, work, chains, segments, sums, table, ascent, b):
         for kind in range(len(table.derivatives)):
             clear(table.derivatives[kind], rows[kind + 1] - rows[kind])
         if segments is not None:
-            fold(corpus, work, None, segments, b, False)
-        log_z = expect(corpus, work, None, chains, segments, sums, b, weight)
+            fold(corpus, work, pairs, segments, b, False)
+        log_z = expect(corpus, work, pairs, chains, segments, b, weight)
         if not math.isfinite(log_z):
             break
-        use_annotation(corpus, work, None, chains, segments, b, -weight)
+        use_annotation(corpus, work, pairs, chains, segments, b, -weight)
         if segments is not None:
-            cover(work, segments, n, corpus.n_states)
+            cover(work, pairs, segments, n, corpus.n_states)
         cost = _cost(corpus, work.d_nodes, b, ascent.costs)
-        n_slots = _aim(corpus, work, segments, table, b, mean)
+        n_slots = _aim(corpus, work, pairs, segments, table, b, mean)
         slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
         slope, square = _along(slots, amounts, weights, l2)
         # Where a distribution has all its mass at one labelling growth is nothing but rounding, yet theta has to move on.
@@ -184,13 +183,13 @@ def _add(rows, amount, others):
 
 
 @helper(inline="always")
-def _aim(corpus, work, segments, table, b, mean):
+def _aim(corpus, work, pairs, segments, table, b, mean):
     """Where a sequence could go, less where it is: in terms of scores in ``table.direction``, and collected by weight."""
     direction = table.direction
     _read(table.derivatives, table.rows[b], direction)
     _add(direction[: len(mean)], -1.0, mean)
     _write(direction, table.rows[b], table.derivatives)
-    return collect(corpus, work, None, segments, b)
+    return collect(corpus, work, pairs, segments, b)
 
 
 @helper

@@ -68,9 +68,9 @@ def expect_segments(folded, work, pairs, segments, amount):
 
 
 @helper(inline="always")
-def cover(work, segments, n, size):
+def cover(work, pairs, segments, n, size):
     """Segments over each token, and at the ends of the sequence."""
-    batches.cover(derivatives_of_segments(work, None, segments, n, size))
+    batches.cover(derivatives_of_segments(work, pairs, segments, n, size))
     for j in range(size):
         work.d_chain[size, j] = segments.d_begins[0, j]
         work.d_chain[size + 1, j] = segments.d_ends[n - 1, j]

@@ -33,7 +33,7 @@ class Turn(NamedTuple):
 
 # A part of its callers before LLVM sees them, which then optimizes it once instead of twice
 @helper(inline="always")
-def differentiate(corpus, work, pairs, chains, segments, bests, sums, turn):
+def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
     """Leaves the derivative of a sequence's loss in the work spaces.
 
     RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
@@ -60,10 +60,10 @@ def differentiate(corpus, work, pairs, chains, segments, bests, sums, turn):
             if chains is not None and not is_free:
                 _forbid(work.nodes, chains.kept, corpus.clamp[begin:end])
             amount = factor if is_free else -factor
-            if bests is not None:
-                value = _use_best(corpus, work, pairs, chains, segments, bests, b, amount)
-            if sums is not None:
-                value = expect(corpus, work, pairs, chains, segments, sums, b, amount)
+            if maximum:
+                value = _use_best(corpus, work, pairs, chains, segments, b, amount)
+            else:
+                value = expect(corpus, work, pairs, chains, segments, b, amount)
             if not is_free:
                 reached = value
                 if chains is not None:
@@ -75,7 +75,7 @@ def differentiate(corpus, work, pairs, chains, segments, bests, sums, turn):
     if corpus.is_known[b]:
         use_annotation(corpus, work, pairs, chains, segments, b, -factor)
     if segments is not None:
-        cover(work, segments, n, size)
+        cover(work, pairs, segments, n, size)
     share_derivatives(work, pairs, n, size)
     return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
 
@@ -87,7 +87,7 @@ def _clear(corpus, work, pairs, segments, b):
     work.bounds[1] = n
     clear(work.d_nodes, n)
     clear(work.d_chain, corpus.n_states + 2)
-    if pairs is not None:
+    if len(pairs.scores) > 0:
         clear(pairs.d_scores, n)
     if segments is not None:
         clear(segments.d_begins, n)
@@ -107,7 +107,7 @@ def _score(corpus, work, pairs, chains, segments, turn):
     for i in range(size + 2):
         for j in range(size):
             chain[i, j] = scale * weights[corpus.chain_start + i * size + j]
-    if pairs is not None:
+    if len(pairs.scores) > 0:
         add_scores(pairs.uses, begin, end, size * size, weights, scale, False, pairs.scores)
     add_chain(work, pairs, end - begin, size)
 
@@ -162,10 +162,10 @@ def use_annotation(corpus, work, pairs, chains, segments, b, amount):
 
 
 @helper(inline="always")
-def _use_best(corpus, work, pairs, chains, segments, bests, b, amount):
-    """The score of the best labelling, which is left in ``bests.path``. Adds an amount for each score that it uses."""
+def _use_best(corpus, work, pairs, chains, segments, b, amount):
+    """The score of the best labelling, which is left in ``work.path``. Adds an amount for each score that it uses."""
     n, size, value = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, 0.0
-    path = bests.path[:n]
+    path = work.path[:n]
     work.amount[0] = amount
     if chains is not None:
         value = best_path(work, chains, pairs, path, n, size)
@@ -181,12 +181,12 @@ def _use_best(corpus, work, pairs, chains, segments, bests, b, amount):
 
 
 @helper(inline="always")
-def expect(corpus, work, pairs, chains, segments, sums, b, amount):
+def expect(corpus, work, pairs, chains, segments, b, amount):
     """Log partition. Adds the expected uses of each score, times an amount; `cover` adds up those of segments."""
     n, size, log_z = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, np.nan
     if chains is not None:
-        if pairs is None:
-            log_z = expect_scaled(work, chains, sums, n, size, amount)
+        if len(pairs.scores) == 0:
+            log_z = expect_scaled(work, chains, n, size, amount)
         if math.isnan(log_z):
             log_z = expect_in_logs(work, chains, pairs, n, size, amount)
     if segments is not None:

@@ -6,7 +6,7 @@ from .. import helper
 @helper(inline="always")
 def step_scores(work, pairs, n, size):
     """[1, P, P], or with pairs [n, S, S]."""
-    if pairs is None:
+    if len(pairs.scores) == 0:
         width = work.chain.shape[1]
         return work.chain[:width].reshape(1, width, width)
     return pairs.scores[:n].reshape(n, size, size)
@@ -14,7 +14,7 @@ def step_scores(work, pairs, n, size):
 
 @helper(inline="always")
 def step_derivatives(work, pairs, n, size):
-    if pairs is None:
+    if len(pairs.scores) == 0:
         width = work.d_chain.shape[1]
         return work.d_chain[:width].reshape(1, width, width)
     return pairs.d_scores[:n].reshape(n, size, size)
@@ -23,7 +23,7 @@ def step_derivatives(work, pairs, n, size):
 @helper(inline="always")
 def add_chain(work, pairs, n, size):
     """To the scores of pairs those that all steps share."""
-    if pairs is not None:
+    if len(pairs.scores) > 0:
         for t in range(n):
             for i in range(size):
                 for j in range(size):
@@ -33,7 +33,7 @@ def add_chain(work, pairs, n, size):
 @helper(inline="always")
 def share_derivatives(work, pairs, n, size):
     """To the derivatives that all steps share those of single steps."""
-    if pairs is not None:
+    if len(pairs.scores) > 0:
         for t in range(1, n):
             for i in range(size):
                 for j in range(size):

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from ...types import ChainCorpus, Floats, SegmentUses, SlotUses
 from ..numerics import LANES
 
+NO_USES = SlotUses(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(1, np.int64))
+
 
 class Workspace(NamedTuple):
     """Room for one sequence after the other. Derivatives are those of its loss with respect to each score."""
@@ -23,13 +25,14 @@ class Workspace(NamedTuple):
     bounds: NDArray[np.int64]  # [2] 0 and n: where the only sequence starts, as kernels of batches are told
     total: Floats  # [1] its score or log partition
     amount: Floats  # [1] its weight
+    path: NDArray[np.int32]  # [n] the best labelling
 
 
 class PairWork(NamedTuple):
     """The features of pairs of states."""
 
     uses: SlotUses
-    scores: Floats  # [n, S * S] of the transitions into each token
+    scores: Floats  # [n, S * S] of the transitions into each token; [0, S * S] if there are no such features
     d_scores: Floats
 
 
@@ -38,6 +41,11 @@ class ChainWork(NamedTuple):
 
     kept: Floats  # [n, P]
     forward: Floats  # [n, P]
+    exp_nodes: Floats  # [n, P]
+    arriving: Floats  # [n, P]
+    beta: Floats  # [P]
+    transposed: Floats  # [P, P]
+    sums: Floats  # [P, P]
 
 
 class SegmentWork(NamedTuple):
@@ -59,22 +67,6 @@ class SegmentWork(NamedTuple):
     reach: NDArray[np.int32]  # [n, S] first token that a segment ending here may begin with
 
 
-class BestWork(NamedTuple):
-    """For losses that look at the best labelling."""
-
-    path: NDArray[np.int32]  # [n]
-
-
-class SumWork(NamedTuple):
-    """For losses that look at the log partition."""
-
-    exp_nodes: Floats  # [n, P]
-    arriving: Floats  # [n, P]
-    beta: Floats  # [P]
-    transposed: Floats  # [P, P]
-    sums: Floats  # [P, P]
-
-
 class ScoreTable(NamedTuple):
     """All scores of a corpus as one table [R, S], sequence by sequence: those of its tokens, then transitions, firsts and lasts;
     of segments also begins, ends, listed spans and lengths."""
@@ -88,15 +80,14 @@ class ScoreTable(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Work space for a pass over a corpus, with either ``chains`` or ``segments``, and with either ``bests`` or ``sums``."""
+    """Work space for a pass over a corpus, with either ``chains`` or ``segments``."""
 
     corpus: ChainCorpus  # its pairs and segments are in their work spaces
     work: Workspace
-    pairs: Optional[PairWork]
+    pairs: PairWork
     chains: Optional[ChainWork]
     segments: Optional[SegmentWork]
-    bests: Optional[BestWork]
-    sums: Optional[SumWork]
+    maximum: bool  # whether the loss looks at the best labelling, or at the log partition
 
 
 def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
@@ -115,19 +106,17 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
         bounds=np.zeros(2, dtype=np.int64),
         total=np.zeros(1),
         amount=np.zeros(1),
+        path=np.zeros(longest, dtype=np.int32),
     )
-    pairs = chains = segments = bests = sums = None
+    chains = segments = None
     if corpus.segments is None:
-        chains = ChainWork(np.zeros((longest, width)), np.zeros((longest, width)))
+        chains = _make_chain_room(longest, width)
     else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
-    if corpus.pairs is not None:
-        pairs = PairWork(corpus.pairs, np.zeros((longest, size * size)), np.zeros((longest, size * size)))
-    if maximum:
-        bests = BestWork(np.zeros(longest, dtype=np.int32))
-    else:
-        sums = make_sums(corpus)
-    return Room(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, bests, sums)
+    uses = NO_USES if corpus.pairs is None else corpus.pairs
+    shape = (0 if corpus.pairs is None else longest, size * size)
+    pairs = PairWork(uses, np.zeros(shape), np.zeros(shape))
+    return Room(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)
 
 
 def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
@@ -146,9 +135,10 @@ def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
     return ScoreTable(rows, scores, derivatives, *np.zeros((3, longest, corpus.n_states)))
 
 
-def make_sums(corpus: ChainCorpus) -> SumWork:
-    longest, width = _node_shape(corpus)
-    return SumWork(
+def _make_chain_room(longest: int, width: int) -> ChainWork:
+    return ChainWork(
+        kept=np.zeros((longest, width)),
+        forward=np.zeros((longest, width)),
         exp_nodes=np.zeros((longest, width)),
         arriving=np.zeros((longest, width)),
         beta=np.zeros(width),
