@@ -27,7 +27,7 @@ def kernel(function=None, *, seconds=0, **options):
     """Declares a function that numba compiles when it is first called, and keeps.
 
     seconds (int): About how long that takes, where it takes so long that it has to be said.
-    options: More of those of `numba.njit`.
+    options: More of those of `numba.njit`. (There is no way in from C, which would be a twentieth of all that is compiled.)
     """
     if function is None:
         return partial(kernel, seconds=seconds, **options)
@@ -36,12 +36,12 @@ def kernel(function=None, *, seconds=0, **options):
     if seconds:
         announcer.seconds[function.__name__] = seconds
     with _cache_in(cache_folder(function.__code__.co_filename)):
-        return numba.njit(cache=True, nogil=True, **options)(function)
+        return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
 
 
 # Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
 # as a part of its callers, so calls are not nested deeply; and every array of a named tuple that it is given costs time.
-helper = partial(kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+helper = partial(kernel, no_cpython_wrapper=True)
 
 
 def cache_folder(path: str) -> Path:

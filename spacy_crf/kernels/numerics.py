@@ -82,7 +82,7 @@ def draw(terms, uniform):
     return drawn
 
 
-@helper(inline="always")
+@helper(forceinline=True)
 def best_end(rows, t, last):
     """The state of the best path, the lowest of equals, and its score; if there is none -1, and -inf or the NaN of row t, which
     may have no states.
@@ -96,7 +96,7 @@ def best_end(rows, t, last):
     return best, score if best >= 0 or len(last) == 0 else rows[t, 0] + last[0]
 
 
-@helper(inline="always")
+@helper(forceinline=True)
 def best_before(rows, t, transitions, k, j):
     """Of the states at t the one from which state j is best reached, the lowest of equals."""
     score = -np.inf
