@@ -258,7 +258,7 @@ def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
     if not len(ties.source):
         return Halves(scores.chains, clamp, is_tied, None, np.zeros(0, dtype=np.int64))
     ends = np.stack([ties.source, ties.target]).astype(np.int64)
-    of_ends = np.searchsorted(starts, ends, side="right") - 1
+    of_ends = np.repeat(np.arange(len(is_tied)), np.diff(starts))[ends]
     is_tied[of_ends] = True
     chains, tokens = _some(scores.chains, is_tied)
     if clamp is not None:
@@ -266,21 +266,35 @@ def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
     component = np.empty(len(chains.starts) - 1, dtype=np.int64)
     number = np.cumsum(is_tied) - 1
     n = kernels.connect(*number[of_ends], component)
-    source, target = np.searchsorted(tokens, ends)
-    of_ties = component[number[of_ends[0]]]
-    order = np.lexsort((target, source, of_ties))
+    if len(tokens) < len(scores.emissions):
+        place = np.empty(len(scores.emissions), dtype=np.int64)
+        place[tokens] = np.arange(len(tokens))
+        ends = place[ends]
+    of_ties, kind = component[number[of_ends[0]]], ties.kind.astype(np.int64)
+    if not _are_sorted(of_ties, *ends):
+        order = np.lexsort((*ends[::-1], of_ties))
+        of_ties, ends, kind = of_ties[order], ends[:, order], kind[order]
     problem = Problem(
         chains=chains,
         component=component,
         firsts=np.unique(component, return_index=True)[1],
-        source=source[order],
-        target=target[order],
-        kind=ties.kind[order].astype(np.int64),
-        bounds=np.searchsorted(of_ties[order], np.arange(n + 1)),
+        source=ends[0],
+        target=ends[1],
+        kind=kind,
+        bounds=np.searchsorted(of_ties, np.arange(n + 1)),
         tables=ties.sums(scores.tables),
         label_of=np.asarray(scores.label_of),
     )
     return Halves(scores.chains, clamp, is_tied, problem, tokens)
+
+
+def _are_sorted(*keys: NDArray[np.int64]) -> bool:
+    """Whether rows rise by their first keys, where these are equal by the second ones, and so on."""
+    rises, same = np.zeros(len(keys[0]) - 1, dtype=bool), np.ones(len(keys[0]) - 1, dtype=bool)
+    for key in keys:
+        rises |= same & (key[1:] > key[:-1])
+        same &= key[1:] == key[:-1]
+    return bool((rises | same).all())
 
 
 def _some(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:

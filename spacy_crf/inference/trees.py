@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
+from ..kernels import linear_chain as chain_kernels
 from ..kernels import trees as kernels
 from ..kernels.numerics import LANES, SPREAD
 from ..types import Floats
@@ -43,23 +44,29 @@ class Trees(NamedTuple):
         problem, chains = self.problem, self.problem.chains
         shift = problem.tables.max(axis=(1, 2), initial=-np.inf)
         tables = _both_ways(np.exp(problem.tables - shift[:, np.newaxis, np.newaxis]), 0.0)
+        states, of_tokens, spread = self._exponentials()
         log_z = np.where(self.forest.is_forest, 0.0, np.nan)
         if np.ptp(problem.tables, axis=(1, 2)).max(initial=0.0) > SPREAD:
             log_z[:] = np.nan
+        log_z[self.component[spread > SPREAD]] = np.nan
         log_z += np.bincount(problem.of_ties, shift[problem.kind], minlength=len(log_z))
-        label_of = problem.label_of[:0] if self.is_plain else problem.label_of
-        asked = (self.forest, self.own, label_of, problem.kind, tables, self.component)
+        log_z += np.bincount(self.component, of_tokens, minlength=len(log_z))
+        own = states if self.is_plain else self._by_label(states, tables.shape[2])
+        asked = (self.forest, own, problem.kind, tables, self.component)
         if weights is None:
-            kernels.sums(*asked, np.zeros(0), self.own[:0], tables[0], log_z)
+            kernels.sums(*asked, np.zeros(0), own[:0], tables[0], log_z)
             return Expected(log_z, chains, problem.tables)
         # Those that turn out not to be trusted are left out of the sums
         known = ~np.isnan(log_z)
         while True:
-            marginals, counts, found = np.zeros(self.own.shape), np.zeros(tables.shape[1:]), log_z.copy()
-            kernels.sums(*asked, np.where(known, weights, 0.0), marginals, counts, found)
+            believed = np.zeros(self.own.shape if self.is_plain else own.shape)
+            counts, found = np.zeros(tables.shape[1:]), log_z.copy()
+            kernels.sums(*asked, np.where(known, weights, 0.0), believed, counts, found)
             if not (known & np.isnan(found)).any():
                 break
             known &= ~np.isnan(found)
+        found[~known] = np.nan
+        marginals = self._by_state(believed, own, states)
         n_labels, (opens, closes) = problem.n_labels, arrays.ends(chains.starts, len(marginals))
         d_chains = chains._replace(
             emissions=marginals,
@@ -67,8 +74,29 @@ class Trees(NamedTuple):
             first=marginals[opens].sum(axis=0),
             last=marginals[closes].sum(axis=0),
         )
-        found[~known] = np.nan
         return Expected(found, d_chains, (counts * tables[0])[:, :n_labels, :n_labels])
+
+    def _exponentials(self) -> tuple[Floats, Floats, Floats]:
+        """exp of the scores of tokens, each row less its maximum (float64[T, P]), these maxima, and how far from them the
+        smallest finite scores are (float64[T])."""
+        n, size = self.own.shape
+        scaled, (shift, spread) = np.empty((n, _padded(size))), np.zeros((2, n))
+        chain_kernels.scale(np.ascontiguousarray(self.own), np.zeros(0, dtype=np.int64), scaled, shift, spread)
+        return np.exp(scaled, out=scaled), shift, spread
+
+    def _by_label(self, states: Floats, size: int) -> Floats:
+        """Sums of numbers of states: float64[T, size]."""
+        labels = np.zeros((states.shape[1], size))
+        labels[np.arange(len(self.problem.label_of)), self.problem.label_of] = 1.0
+        return states @ labels
+
+    def _by_state(self, believed: Floats, own: Floats, states: Floats) -> Floats:
+        """What is believed of labels, shared by their states."""
+        if self.is_plain:
+            return believed
+        label_of = self.problem.label_of
+        share = np.divide(believed, own, out=np.zeros(own.shape), where=own > 0.0)
+        return share[:, label_of] * states[:, : len(label_of)]
 
     def best(self) -> tuple[States, Floats]:
         """The best labellings (int32[T]) of the forests, and their scores (float64[C]); NaN of other components."""
