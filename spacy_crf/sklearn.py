@@ -223,7 +223,7 @@ class CRF(BaseEstimator):
     def attributes_(self) -> list[str]:
         """Those that have any weight but 0."""
         index = self._features.states.index
-        return [index.strings[part] for part in index.parts]  # a single one each
+        return [index.spelled.strings[part] for part in index.spelled.parts]  # a single one each
 
     @property
     def state_features_(self) -> dict[tuple[str, str], float]:

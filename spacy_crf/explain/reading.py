@@ -48,7 +48,7 @@ class Feature(NamedTuple):
 def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.int64]]:
     """Names of the templates of an index, and which one each row has (int64[N])."""
     if isinstance(index, FeatureIndex):
-        return index.templates, index.template_of[rows].astype(np.int64)
+        return index.spelled.templates, index.spelled.template_of[rows].astype(np.int64)
     if isinstance(index, VectorIndex):
         return [f"vector[{offset}]" for offset in index.offsets], rows // index.width
     return ["hashed rows"], np.zeros(len(rows), dtype=np.int64)
