@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import spacy
 from hypothesis import strategies as st
+from spacy.matcher import PhraseMatcher
 from spacy.tokens import Doc, Token
-from spacy.util import registry
+from spacy.util import filter_spans, registry
 
 from spacy_crf.features.clusters import Clusters, WordClusters
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
@@ -28,7 +29,7 @@ from spacy_crf.features.presets import (
     tagger_features_v3,
 )
 from spacy_crf.features.segment_presets import segment_features, segment_features_v2
-from spacy_crf.kernels.hashing import sequence_starts
+from spacy_crf.kernels.hashing import ABSENT, sequence_starts
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
 
@@ -384,7 +385,47 @@ def test_gazetteers(nlp, docs):
         ["in:places[-1]=U"],
     ]
     again = Gazetteer.from_dict(gazetteer.to_dict())
-    assert (again(docs[0]) == gazetteer(docs[0])).all()
+    assert freeze(FeatureSet(["in:places[0]", "in:places[-1]"]), docs[:1], {"places": again})[2] == names
+
+
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("attr", ["LOWER", "ORTH"])
+def test_phrases_are_found_as_by_spacy(nlp, attr):
+    """The longest phrases, of equal ones that overlap the first; never across Docs. "mark" is a symbol of spaCy."""
+    rng = np.random.default_rng(0)
+    alphabet = np.array(["mark", "Mark", "b", "c"])
+    phrases = {tuple(map(str, rng.choice(alphabet, size=n))) for n in (1, 2, 2, 3, 3, 4, 5, 6)}
+    docs = [Doc(nlp.vocab, words=rng.choice(alphabet, size=n).tolist()) for n in (0, 1, 2, 40, 300)]
+    gazetteer = Gazetteer([(phrase, "") for phrase in phrases], attr=attr)
+    matcher = PhraseMatcher(nlp.vocab, attr=attr)
+    matcher.add("phrases", [Doc(nlp.vocab, words=phrase) for phrase in phrases])
+    expected = []
+    for doc in docs:
+        letters = [""] * len(doc)
+        for span in filter_spans(matcher(doc, as_spans=True)):
+            inside = "I" * (len(span) - 2)
+            letters[span.start : span.end] = "U" if len(span) == 1 else f"B{inside}L"
+        expected += letters
+    words = np.concatenate([doc.to_array([attr]) for doc in docs])
+    found = gazetteer.find(words, np.cumsum([0, *map(len, docs)]))
+    assert [gazetteer.value_names.get(value, "") for value in found.tolist()] == expected
+    assert "I" in expected and "U" in expected
+
+
+@pytest.mark.issue(14)
+def test_the_first_label_of_a_phrase_counts(nlp):
+    doc = Doc(nlp.vocab, words=["big", "apple"])
+    for labels in (["CITY", "FRUIT", "", "FIRM"], ["FIRM", "", "FRUIT", "CITY"]):
+        gazetteer = Gazetteer([(("big", "apple"), label) for label in labels])
+        found = gazetteer.find(doc.to_array(["LOWER"]), np.array([0, 2]))
+        assert [gazetteer.value_names[value] for value in found.tolist()] == [f"B-{labels[0]}", f"L-{labels[0]}"]
+
+
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("entries", [[], [((), "X")]])
+def test_gazetteers_without_words_find_nothing(nlp, entries):
+    found = Gazetteer(entries).find(np.array([1, 2], dtype=np.uint64), np.array([0, 2]))
+    assert (found == ABSENT).all()
 
 
 def test_reading_gazetteers(nlp, tmp_path):

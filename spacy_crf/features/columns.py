@@ -1,7 +1,7 @@
 """What templates read from Docs: columns of 64-bit values, one row per token.
 
-Attributes of the lexeme are in a table of their own (``lexemes``). Attributes of the token are read with ``Doc.to_array``.
-Gazetteers, and the items of custom extensions and registered functions (``items``), are computed per Doc.
+Attributes of the lexeme are in a table of their own (``lexemes``), by which gazetteers find their phrases. Attributes of the
+token are read with ``Doc.to_array``; the items of custom extensions and registered functions (``items``) are computed per Doc.
 """
 
 from typing import NamedTuple, Optional
@@ -96,6 +96,7 @@ class ColumnReader:
         self._of_stage = document_attributes[len(self._of_document) :]
         self._forms = [lexeme_attributes.index(name) for name in READS] if self._of_document else []
         self._lower = lexeme_attributes.index("lower") if self._of_stage else -1
+        self._spelled = {g.attribute: lexeme_attributes.index(g.attribute) for g in gazetteers.values()}
         self._table = self._new_table()
 
     @property
@@ -149,9 +150,9 @@ class ColumnReader:
                 lower, column = table.columns[numbers, self._lower], n_plain + len(self._of_document)
                 found = read_stage(self._of_stage, docs.labelled_by(self.first_stage), lower, doc_starts, starts)
                 tokens[2 * reach :, column : column + found.shape[1]] = found
-            for column, read in enumerate(self.gazetteers.values(), start=n_columns - len(self.gazetteers)):
-                for doc, begin, end in zip(docs, doc_starts, doc_starts[1:]):
-                    tokens[2 * reach + begin : 2 * reach + end, column] = read(doc)
+            for column, gazetteer in enumerate(self.gazetteers.values(), start=n_columns - len(self.gazetteers)):
+                words = table.columns[numbers, self._spelled[gazetteer.attribute]]
+                tokens[2 * reach :, column] = gazetteer.find(words, doc_starts)
             rows, _ = place(np.arange(2 * reach, len(tokens), dtype=np.int32), starts, reach)
             values[:] = tokens[rows]
         items = {name: self._read_items(name, docs) for name in self.item_sources}

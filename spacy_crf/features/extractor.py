@@ -174,12 +174,14 @@ class FeatureSet:
         offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
         of_document = [a for a in attributes if a in DOCUMENT_ATTRIBUTES]
         of_stage = [a for a in attributes if a in STAGE_ATTRIBUTES]
+        read = {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")}
         of_lexeme = [*attributes, *(READS if of_document else []), *(["lower"] if of_stage else [])]
+        of_lexeme += [gazetteer.attribute for gazetteer in read.values()]
         return ColumnReader(
             [column for a in dict.fromkeys(of_lexeme) if a in LEXEME_ATTRIBUTES for column in columns_of(a)],
             self.token_attributes,
             [*of_document, *of_stage],
-            {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
+            read,
             sources,
             words=WordTables(clusters if self.reads_clusters else None, vectors if self.vector_offsets else None),
             reach=max(offsets),

@@ -1,7 +1,8 @@
-"""Gazetteers: named lists of phrases, found with spaCy's PhraseMatcher. (Whole spans look theirs up in ``phrases``.)
+"""Gazetteers: named lists of phrases that tokens look up. (Whole spans look theirs up in ``phrases``.)
 
 The value at a token is its position in the longest match that covers it (``B``, ``I``, ``L`` or ``U``), behind it the
-label of the entry where the list has labels. Tokens outside every match have no value.
+label of the entry where the list has labels. Tokens outside every match have no value. Of several labels of one phrase the first
+in the list counts.
 """
 
 import json
@@ -10,19 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.lang.lex_attrs import word_shape
-from spacy.matcher import PhraseMatcher
-from spacy.strings import hash_string
+from spacy.strings import get_string_id, hash_string
 from spacy.tokens import Doc
-from spacy.util import filter_spans
-from spacy.vocab import Vocab
 
 from ..errors import Errors, Warnings, announcements, shown
-from ..kernels.hashing import ABSENT
+from ..kernels.gazetteers import hash_beginnings, positions_in_phrases
+from .feature_index import HashTable
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -30,6 +29,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 SPELLINGS: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "ORTH": str, "SHAPE": word_shape}
 SHORT = 1000  # phrases
 _NO_LABEL = ""
+_POSITIONS = "BILU"
 
 GazetteerFile = Union[str, Path, dict[str, Any]]
 
@@ -48,42 +48,47 @@ class Gazetteer:
         self.entries = list(dict.fromkeys(entries))
         self.attr = attr
         self.scan = len(self.entries) <= SHORT if scan is None else scan
-        self._matcher: Optional[PhraseMatcher] = None
-        labels = {label for _, label in self.entries}
-        self._hashes = {
-            (position, label): np.uint64(hash_string(_value_name(position, label)))
-            for position in "BILU"
-            for label in labels
-        }
+        self._beginnings: Optional[_Beginnings] = None
+        self._labels = list(dict.fromkeys(label for _, label in self.entries))
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of the lexeme that it reads."""
+        return self.attr.lower()
 
     @property
     def value_names(self) -> dict[int, str]:
         """Names of the values by their hash."""
-        return {int(hashed): _value_name(*key) for key, hashed in self._hashes.items()}
+        names = (_value_name(position, label) for label in self._labels for position in _POSITIONS)
+        return {hash_string(name): name for name in names}
 
-    def __call__(self, doc: Doc) -> NDArray[np.uint64]:
-        """RETURNS (uint64[T]): Hash of each token's value, ABSENT outside the matches."""
-        if self._matcher is None or self._matcher.vocab is not doc.vocab:
-            self._matcher = self._compile(doc.vocab)
-        values = np.full(len(doc), ABSENT, dtype=np.uint64)
-        for span in filter_spans(self._matcher(doc, as_spans=True)):
-            label = "" if span.label_ == _UNLABELLED else span.label_
-            for i in range(span.start, span.end):
-                position = "U" if len(span) == 1 else "B" if i == span.start else "L" if i == span.end - 1 else "I"
-                values[i] = self._hashes[position, label]
-        return values
+    def find(self, words: NDArray[np.uint64], doc_starts: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The value of each token of a batch.
 
-    def _compile(self, vocab: Vocab) -> PhraseMatcher:
-        matcher = PhraseMatcher(vocab, attr=self.attr)
-        by_label: dict[str, list[Doc]] = {}
-        for words, label in self.entries:
-            by_label.setdefault(label, []).append(Doc(vocab, words=list(words)))
-        for label, docs in by_label.items():
-            matcher.add(label or _UNLABELLED, docs)
-        return matcher
+        words (uint64[T]): What `attribute` is of them, doc_starts (int64[D + 1]): where Docs begin.
+        RETURNS (uint64[T]): Hashes, ABSENT outside the matches.
+        """
+        if self._beginnings is None:
+            self._beginnings = self._compile()
+        beginnings = self._beginnings
+        return positions_in_phrases(words, doc_starts, beginnings.table.arrays, beginnings.labels, beginnings.values)
+
+    def _compile(self) -> "_Beginnings":
+        spell = SPELLINGS[self.attr]
+        id_of = cache(lambda word: get_string_id(spell(word)))  # long lists repeat most of their words
+        entries = [(words, label) for words, label in self.entries if words]
+        spelled = np.fromiter((id_of(word) for words, _ in entries for word in words), dtype=np.uint64)
+        starts = np.cumsum([0, *(len(words) for words, _ in entries)], dtype=np.int64)
+        keys, rows = np.unique(hash_beginnings(spelled, starts), return_inverse=True)
+        labels = np.full(len(keys), -1, dtype=np.int32)
+        number = {label: n for n, label in enumerate(self._labels)}
+        for (_, label), row in zip(reversed(entries), rows[starts[:0:-1] - 1].tolist()):
+            labels[row] = number[label]
+        values = [[hash_string(_value_name(position, label)) for position in _POSITIONS] for label in self._labels]
+        return _Beginnings(HashTable(keys), labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_matcher": None}
+        return {**self.__dict__, "_beginnings": None}
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -106,7 +111,12 @@ class Gazetteer:
         return cls(entries, attr=attr, scan=scan)
 
 
-_UNLABELLED = "spacy_crf_unlabelled"
+class _Beginnings(NamedTuple):
+    """What phrases begin with, as kernels look it up: see `positions_in_phrases`."""
+
+    table: HashTable
+    labels: NDArray[np.int32]  # [R]
+    values: NDArray[np.uint64]  # [L, 4]
 
 
 def _value_name(position: str, label: str) -> str:

@@ -1,0 +1,81 @@
+"""Phrases of a list in texts: where they are, and which of those that overlap count.
+
+A list is a table of hashes, one for each beginning of a phrase: reading goes on for as long as some phrase begins like that.
+"""
+
+import numpy as np
+
+from . import helper, kernel
+from .hashing import ABSENT, find_slot
+from .numerics import FIRST_HASH, NO_FEATURE, mix
+
+BEGIN, INSIDE, LAST, UNIT = 0, 1, 2, 3
+
+
+@kernel
+def hash_beginnings(words, starts):
+    """A hash for each word of each phrase, of the phrase up to there: uint64[W].
+
+    words (uint64[W]), starts (int64[N + 1]): The phrases, end to end.
+    """
+    hashes = np.empty(len(words), dtype=np.uint64)
+    for n in range(len(starts) - 1):
+        hashed = FIRST_HASH
+        for w in range(starts[n], starts[n + 1]):
+            hashed = mix(hashed, words[w])
+            hashes[w] = hashed
+    return hashes
+
+
+@kernel
+def positions_in_phrases(words, doc_starts, table, labels, values):
+    """The value of each token: that of its position in the longest phrase that covers it, of phrases of equal length that
+    overlap the first one.
+
+    words (uint64[T]), doc_starts (int64[D + 1]): As the phrases are spelled.
+    table (uint64[S], int32[S]): Slots of beginnings, and their rows.
+    labels (int32[R]): Of the phrase that ends there, by row; -1 where none does.
+    values (uint64[L, 4]): Of BEGIN, INSIDE, LAST and UNIT, by label.
+    RETURNS (uint64[T]): ABSENT outside of phrases.
+    """
+    covered = np.full(len(words), ABSENT, dtype=np.uint64)
+    begins, lengths, found = _matches(words, doc_starts, table, labels)
+    if not len(begins):
+        return covered
+    # The longest first, of equals the first
+    order = np.argsort((lengths.max() - lengths) * len(words) + begins)
+    for m in order:
+        begin, last, of_label = begins[m], begins[m] + lengths[m] - 1, values[found[m]]
+        # What stands already is as long at least: it would lie inside, or cover an end
+        if covered[begin] != ABSENT or covered[last] != ABSENT:
+            continue
+        if begin == last:
+            covered[begin] = of_label[UNIT]
+            continue
+        covered[begin + 1 : last] = of_label[INSIDE]
+        covered[begin], covered[last] = of_label[BEGIN], of_label[LAST]
+    return covered
+
+
+@helper
+def _matches(words, doc_starts, table, labels):
+    """All phrases that are there: their first tokens, lengths and labels (int64[M] each)."""
+    slots, rows = table
+    matches, size = np.empty((64, 3), dtype=np.int64), 0
+    for d in range(len(doc_starts) - 1):
+        for begin in range(doc_starts[d], doc_starts[d + 1]):
+            hashed = FIRST_HASH
+            for t in range(begin, doc_starts[d + 1]):
+                hashed = mix(hashed, words[t])
+                row = rows[find_slot(slots, hashed)] if hashed != NO_FEATURE else -1
+                if row < 0:
+                    break
+                if labels[row] < 0:
+                    continue
+                if size == len(matches):
+                    wider = np.empty((2 * size, 3), dtype=np.int64)
+                    wider[:size] = matches
+                    matches = wider
+                matches[size, 0], matches[size, 1], matches[size, 2] = begin, t + 1 - begin, labels[row]
+                size += 1
+    return matches[:size, 0], matches[:size, 1], matches[:size, 2]
