@@ -116,6 +116,11 @@ class Layout(kernels.Layout):
     def is_whole(self) -> bool:
         return self.shape[0] >= len(self.order) and self.shape[1] >= len(self.order)
 
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the states come in their own order."""
+        return bool((self.order == np.arange(len(self.order))).all())
+
     def restore(self, block: Floats, arcs: Floats) -> Floats:
         """The matrices [1 or n, S, S], with 0 where transitions are forbidden.
 
@@ -137,6 +142,12 @@ def _find_layout(transitions: Floats) -> Layout:
     if size <= kernels.LANES:
         return _whole(size)
     return _find_block(size, np.packbits(transitions[0] > -np.inf).tobytes())
+
+
+def order_of(allowed: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The order in which states of which these transitions (bool[S, S]) are allowed are taken: int64[S]. If they have it already
+    nothing has to be moved."""
+    return _find_layout(np.where(allowed, 0.0, -np.inf)[np.newaxis]).order
 
 
 @lru_cache(maxsize=64)
@@ -312,7 +323,7 @@ def _scale(
     shift[:], spread[:] = exponentials.shift, exponentials.spread
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
-    kernels.scale(scores, layout.order[: 0 if layout.is_whole else None], emissions, shift, spread)
+    kernels.scale(scores, layout.order[: 0 if layout.in_order else None], emissions, shift, spread)
     np.exp(emissions, out=emissions)
     return kernels.Potentials(
         emissions,

@@ -249,7 +249,9 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
     beta = np.empty((2, alpha.shape[1]))  # of a token, and its expectations
     states = d_emissions.shape[1]
     width = alpha.shape[1]
-    is_whole = block.shape[1] == width and block.shape[2] == width
+    in_order = True
+    for j in range(states):
+        in_order &= order[j] == j
     step = 1 if block.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
@@ -279,7 +281,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                 if too_small:
                     trusted = False
                     break
-                if is_whole:
+                if in_order:
                     for j in range(states):
                         d_emissions[t, j] = beta[1, j]
                 else:

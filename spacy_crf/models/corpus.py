@@ -65,6 +65,10 @@ class PackedClamp:
         clamp._type, clamp._shapes = SegmentClamp if is_of_segments else None, [*map(tuple, shapes)]
         return clamp
 
+    def moved(self, states: NDArray[np.int64]) -> "PackedClamp":
+        """Of tokens: what it says of these states is said of the first, the second and so on."""
+        return PackedClamp(self.unpacked()[:, states])
+
     def unpacked(self) -> Any:
         arrays = [
             np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
@@ -273,6 +277,16 @@ class EmissionCorpus(Corpus):
         for number, block in enumerate(self.blocks):
             self.blocks[number] = _less(_by_slots(block, places.__getitem__), self.features.states)
         self.pairs = [pairs and self._with_weights("transitions", pairs) for pairs in self.pairs]
+
+    @property
+    def is_of_single_states(self) -> bool:
+        """Whether each score is a sum of weights of a feature and a state."""
+        return self.vectors is None and not any(of_batch is not None for of_batch in self.pairs)
+
+    def move(self, features: EmissionFeatures) -> None:
+        """From here on the weights belong to the states that these say."""
+        before, self.features = self.features.tables, features
+        self._thin(before)
 
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
         for starts, kinds, rest, items in self.blocks:

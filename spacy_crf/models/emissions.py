@@ -89,6 +89,11 @@ class EmissionFeatures(SparseFeatures):
     def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> Emissions:
         return Emissions(scores["scores"], scores.get("transitions"), starts)
 
+    def with_states(self, states: NDArray[np.int64], n_states: int) -> "EmissionFeatures":
+        """The same weights, for other states: int64[S] of which of these each is. (There are no pairs of states, nor vectors.)"""
+        tables = {**self.tables, "states": self.states.with_columns(states, n_states)}
+        return self.with_tables(tables, n_states=n_states)
+
     def counters(self) -> dict[str, Counter]:
         compiled = self.compiled.templates.items()
         counters = {

@@ -10,16 +10,22 @@ from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..inference.threads import default_threads, run_chunks
-from ..losses.clamped import ClampedLoss
+from ..losses.clamped import ClampedLoss, LogLikelihood
 from ..types import Floats
+from .architecture import Shared
 from .cliques import TieCorpus
-from .corpus import Corpus, PackedClamp, Seed, corpus_of
+from .corpus import Corpus, EmissionCorpus, PackedClamp, Seed, corpus_of
+from .emissions import EmissionFeatures
 from .frozen import DenseCorpus
+from .linear_chain import ChainRole
+from .merged import MergedStates
 from .role import AnnotatedDocs
 from .weights import Weights, checksum
 
 # Batches whose scores are in memory together: their derivatives are summed up after all of them
 _GROUP = 8
+# Those whose states have no score but that of their features, and of transitions, first and last
+_MERGED = (ChainRole,)
 
 
 class _Annotation(NamedTuple):
@@ -70,6 +76,7 @@ class CorpusObjective(Weights):
             layer.finish()
         self.signature = self._sign()
         self.n_impossible = 0
+        self._merged: Optional[tuple[MergedStates, EmissionFeatures]] = None  # and the features of all states
         self._kept: list[Any] = []  # of each batch, which labellings are left
         self._n_evaluations = 0  # since that was renewed
 
@@ -102,9 +109,9 @@ class CorpusObjective(Weights):
 
     def stored(self) -> Optional[list[Any]]:
         """What a file can hold of it: lists, texts, numbers and arrays. None if it can't hold all: rules that hold in training,
-        soft labels, vectors of encoders, ties across documents."""
+        soft labels, vectors of encoders, ties across documents, merged states."""
         annotation = [of_batch.stored for of_batch in self._annotation]
-        if None in annotation or not all(isinstance(layer, Corpus) for layer in self._layers):
+        if self._merged or None in annotation or not all(isinstance(layer, Corpus) for layer in self._layers):
             return None
         return [annotation, [layer.stored() for layer in self._layers]]
 
@@ -134,6 +141,47 @@ class CorpusObjective(Weights):
                 owners.update(dict.fromkeys(layer.names, layer.features))
         self._line_up([block._replace(features=owners[block.name]) for block in self._tables])
 
+    def merge_states(self) -> None:
+        """Makes passes shorter: states that can't be told apart are one from here on, as long as their weights are equal. What it
+        says stays the same."""
+        if not self._can_merge_states:
+            return
+        layer, architecture = self._layers[0], self.architecture
+        is_known = np.bincount(layer.features.states.pair_columns, minlength=self.n_states) > 0
+        merged = MergedStates(architecture.possible(self._model), architecture.weighed(self._model), is_known)
+        if merged.is_trivial:
+            return
+        clamps = (block.clamp.unpacked() for block in self._annotation)
+        if all(np.array_equal(clamp, clamp[:, merged.stands][:, merged.of]) for clamp in clamps):
+            self._merged = merged, layer.features
+            self._move_states(layer.features.with_states(merged.of, merged.n_states), merged.stands)
+
+    @property
+    def _can_merge_states(self) -> bool:
+        plain = type(self._loss) is LogLikelihood and not self._loss.cost and not self._loss.label_weights
+        of_clamps = all(block.structure is None and block.soft is None for block in self._annotation)
+        [layer, *others] = self._layers
+        return (
+            (plain and of_clamps and not others)
+            and type(self.architecture) in _MERGED
+            and (isinstance(layer, EmissionCorpus) and layer.is_of_single_states)
+        )
+
+    def _move_states(self, features: EmissionFeatures, states: NDArray[np.int64]) -> None:
+        self._layers[0].move(features)
+        self._annotation = [block._replace(clamp=block.clamp.moved(states)) for block in self._annotation]
+
+    def _merged_for(self, shared: Shared) -> Optional[MergedStates]:
+        """What makes fewer of the states. There is none from where weights are not equal that have to be."""
+        if self._merged is None:
+            return None
+        merged, features = self._merged
+        if merged.holds(shared):
+            return merged
+        self._merged = None
+        self._move_states(features, merged.of)
+        return None
+
     @property
     def frequencies(self) -> Floats:
         """How often the data has what each weight belongs to (float64[n])."""
@@ -155,11 +203,14 @@ class CorpusObjective(Weights):
         of_layers, own = self.split(weights)
         architecture, threads = self.architecture, self._structure.threads
         shared = architecture.potentials(self._model, own)
+        merged = self._merged_for(shared)
+        if merged is not None:
+            shared = merged.potentials(shared)
         if self._n_evaluations == 1:
             self._choose()
         self._n_evaluations += 1
         passes = [layer.at({name: of_layers[name] for name in layer.names}, threads=threads) for layer in self._layers]
-        value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(array.shape) for name, array in own.items()}
+        value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(shared[name].shape) for name in own}
 
         def differentiate(number: int):
             annotation = self._annotation[number]
@@ -189,5 +240,7 @@ class CorpusObjective(Weights):
             for of_layer, of_batches in zip(passes, zip(*derivatives)):
                 of_layer.collect(numbers, of_batches)
         self.n_impossible = n_impossible
+        if merged is not None:
+            d_shared = merged.spread(d_shared)
         gradients = {name: gradient for of_layer in passes for name, gradient in of_layer.gradient().items()}
         return value, self.join(gradients, d_shared)

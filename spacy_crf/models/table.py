@@ -153,6 +153,11 @@ class Table:
         starts = np.append(0, np.cumsum(np.bincount(row, minlength=n_rows))).astype(np.int64)
         return Table(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
 
+    def with_columns(self, columns: NDArray[np.int64], n_columns: int) -> "Table":
+        """The same weights in other columns (int64[C]), which need not rise."""
+        moved = columns[self.pair_columns].astype(np.int32)
+        return Table(self.index, self.pair_starts, moved, n_columns, self.counts)
+
     @property
     def n_weights(self) -> int:
         return len(self.pair_columns)

@@ -199,6 +199,7 @@ class TiedObjective(CorpusObjective):
         if not stands.all():
             self.keep(stands)
         self.signature = (*self.signature, int(stands.sum()))
+        self.merge_states()
 
     @property
     def copies(self) -> Floats:

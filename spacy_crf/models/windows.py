@@ -55,7 +55,7 @@ class KindRows:
 
         places (int[N + 1]): Where each slot is in that, -1 for none.
         """
-        self._rows = rows
+        self._rows, self._shape = rows, (*self._shape[:2], rows.n_columns)
         self._first_slots = {place: places[first_slots] for place, first_slots in self._first_slots.items()}
 
     def stored(self) -> list[Any]:

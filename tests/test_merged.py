@@ -1,0 +1,124 @@
+"""States that training can't tell apart are one in its passes: the same function, over fewer states."""
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc
+from spacy.training import Example
+
+from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.models.objective import CorpusObjective
+from spacy_crf.models.tied import TiedObjective
+from spacy_crf.optimizers.lbfgs import LBFGS
+
+# A and C are never of one token, D and E always are, B is both
+TEXTS = [
+    ("v a a o b c c c", ["O", "B-A", "I-A", "O", "B-B", "B-C", "I-C", "I-C"]),
+    ("d b b e a a a", ["B-D", "B-B", "I-B", "B-E", "B-A", "I-A", "I-A"]),
+    ("o e d d c c", ["O", "B-E", "B-D", "B-D", "B-C", "I-C"]),
+]
+
+
+def make(texts=TEXTS, **config):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_ner", config={"scheme": "BILUO", **config})
+    examples = []
+    for words, tags in texts:
+        gold = Doc(nlp.vocab, words=words.split())
+        gold.set_ents(spacy.training.biluo_tags_to_spans(gold, spacy.training.iob_to_biluo(tags)), default="outside")
+        examples.append(Example(nlp.make_doc(words), gold))
+    nlp.initialize(lambda: examples)
+    return pipe, examples
+
+
+def both(pipe, *corpus):
+    """The objective over all states, and over those that are left."""
+    every, fewer = (CorpusObjective(pipe.model, LogLikelihood(), corpus) for _ in range(2))
+    fewer.merge_states()
+    return every, fewer
+
+
+def tags_of(pipe):
+    return pipe.annotation.tags()
+
+
+def n_states(objective):
+    """Of its passes."""
+    return objective._layers[0].features.n_states
+
+
+def assert_same(every, fewer, weights):
+    """RETURNS (float64[n]): The gradient over fewer states."""
+    value, gradient = fewer.evaluate(weights)
+    expected, of_every = every.evaluate(weights)
+    assert value == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(gradient, of_every, rtol=1e-10, atol=1e-12)
+    return gradient
+
+
+def descend(every, fewer, steps=4):
+    weights = np.zeros_like(fewer.weights())
+    for _ in range(steps):
+        weights = weights - 0.3 * assert_same(every, fewer, weights)
+    return weights
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("possible", [True, False])
+@pytest.mark.parametrize("scheme, n_left", [("BILUO", 17), ("BIO", 11)])
+def test_it_is_the_same_function(scheme, n_left, possible):
+    pipe, examples = make(scheme=scheme, model={"possible_transitions": possible})
+    every, fewer = both(pipe, pipe.training.data(examples[:2]), pipe.training.data(examples[2:]))
+    # U-A and U-C are one, B-D and B-E, I-D and I-E, L-D and L-E; I-B, behind B-B alone, is like no other. Nor is any of BIO
+    assert (n_states(every), n_states(fewer)) == (len(tags_of(pipe)), n_left)
+    descend(every, fewer)
+    assert n_states(fewer) == n_left
+
+
+@pytest.mark.issue(19)
+def test_states_whose_weights_differ_are_apart_from_there_on():
+    pipe, examples = make()
+    every, fewer = both(pipe, pipe.training.data(examples))
+    weights = descend(every, fewer)
+    place = every.steps[tags_of(pipe).index("U-A"), tags_of(pipe).index("O")]
+    weights[place] += 0.5
+    for _ in range(2):
+        assert_same(every, fewer, weights)
+        assert n_states(fewer) == len(tags_of(pipe))
+
+
+@pytest.mark.issue(19)
+def test_annotation_that_leaves_several_states():
+    pipe, examples = make()
+    data = pipe.training.data(examples)
+    allowed = data.allowed.copy()
+    allowed[2:4] = True  # nobody has looked at them
+    every, fewer = both(pipe, data._replace(allowed=allowed))
+    assert n_states(fewer) < n_states(every)
+    descend(every, fewer)
+    # Where it tells the states of a group apart they stay apart
+    allowed[2, tags_of(pipe).index("U-A")] = False
+    every, fewer = both(pipe, data._replace(allowed=allowed))
+    assert n_states(fewer) == n_states(every)
+    descend(every, fewer)
+
+
+@pytest.mark.issue(19)
+def test_optimizers_keep_equal_weights_equal():
+    pipe, examples = make()
+    corpus = [pipe.training.data(examples)]
+    tied, every = (view(pipe.model, LogLikelihood(), corpus) for view in (TiedObjective, CorpusObjective))
+    for l1 in (0.0, 0.05):
+        tied.assign(np.zeros_like(tied.weights()))
+        LBFGS(l1=l1, l2=0.1, iterations_per_step=30).step(tied, key=str(l1))
+        assert n_states(tied) == 17
+        variables = tied.weights()
+        assert tied.evaluate(variables)[0] == pytest.approx(every.evaluate(every.weights())[0], rel=1e-5)
+
+
+def test_all_features_have_weights_for_all_states():
+    emissions = {"features": {"@misc": "spacy_crf.ner_features.v1"}, "possible_states": True}
+    pipe, examples = make(model={"emissions": emissions})
+    every, fewer = both(pipe, pipe.training.data(examples))
+    assert n_states(fewer) == n_states(every)  # in another order
+    descend(every, fewer, steps=2)
