@@ -49,6 +49,16 @@ def compile_(caplog):
     return tell
 
 
+@pytest.mark.issue(19)
+def test_products_of_matrices_still_ask_for_blas():
+    from numba.np import arraymath, linalg
+
+    assert arraymath._HAVE_BLAS
+    assert arraymath.ensure_blas is linalg.ensure_blas
+    linalg.ensure_blas()
+    assert "scipy.linalg.cython_blas" in sys.modules
+
+
 def test_compiling_is_announced_once_and_long_kernels_each(compile_):
     assert compile_("long", module="another.package") == []
     [once] = compile_("short", "long")

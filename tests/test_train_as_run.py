@@ -1,5 +1,6 @@
 """`spacy train` with a config of ours: what is read how often, when a step is evaluated, and when it ends."""
 
+import gc
 import io
 import logging
 from pathlib import Path
@@ -16,6 +17,7 @@ from spacy.util import load_config, registry
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.batchers import Tick, clock
+from spacy_crf.pipeline.lasting import not_searched
 from spacy_crf.pipeline.readers import Corpus
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
@@ -111,6 +113,54 @@ def test_parts_of_a_batch_are_one_step(paths):
 def assert_knows_the_texts(nlp):
     docs = [ner_doc(nlp, text) for text in NER_TEXTS]
     assert [entities(doc) for doc in nlp.pipe(plain(doc) for doc in docs)] == [entities(doc) for doc in docs]
+
+
+# ------------------------------------------------------------------------------------------------ garbage collection
+
+
+@pytest.fixture
+def nothing_frozen():
+    """The tests may run in a process that has frozen what they all need."""
+    n = gc.get_freeze_count()
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    if n:
+        gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_what_lasts_is_not_searched_for_garbage_while_training(paths, monkeypatch):
+    seen, limits, update, set_threshold = [], [], Language.update, gc.set_threshold
+    monkeypatch.setattr(Language, "update", lambda *a, **k: seen.append(gc.get_freeze_count()) or update(*a, **k))
+    monkeypatch.setattr(gc, "set_threshold", lambda *to: limits.append(to) or set_threshold(*to))
+    before = gc.get_threshold()
+    run(config_of(paths, **{"training.max_steps": 2}))
+    assert len(seen) > 1 and min(seen) > 10_000
+    assert gc.get_freeze_count() == 0
+    assert limits[0][:2] == before[:2] and limits[0][2] > 1_000_000
+    assert limits[1:] == [before] and gc.get_threshold() == before
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_searching_goes_on_after_errors():
+    nlp, before = spacy.blank("en"), gc.get_threshold()
+    with pytest.raises(TypeError):
+        nlp.add_pipe("crf_ner").initialize(lambda: [])
+    assert gc.get_threshold() == before
+    batches = iter(clock()(ner_examples(nlp)))
+    next(batches)
+    assert gc.get_freeze_count() > 0
+    batches.close()
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_what_others_have_frozen_stays_so():
+    gc.freeze()
+    with not_searched():
+        pass
+    assert gc.get_freeze_count() > 0
 
 
 # ---------------------------------------------------------------------------------------------------- several components

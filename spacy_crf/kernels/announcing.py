@@ -9,6 +9,7 @@ from typing import Any, Optional
 from numba.core import event
 
 from ..errors import announcements
+from .blas import postpone_search
 
 _PACKAGE = __name__.rpartition(".")[0]
 _ONCE = (
@@ -61,3 +62,4 @@ def _is_ours(kernel: Any) -> bool:
 
 announcer = Announcer()
 event.register("numba:compile", announcer)
+postpone_search()  # here, for every kernel is declared after it

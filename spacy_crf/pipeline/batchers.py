@@ -7,6 +7,8 @@ from typing import Optional, TypeVar
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from .lasting import not_searched
+
 Item = TypeVar("Item")
 
 
@@ -59,8 +61,9 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
         elif examples:
             said = Tick()
             time_for_a_step = said.example(examples[0])
-            yield [*examples, time_for_a_step]
-            while not said.is_last:
-                yield [time_for_a_step]
+            with not_searched():
+                yield [*examples, time_for_a_step]
+                while not said.is_last:
+                    yield [time_for_a_step]
 
     return tick

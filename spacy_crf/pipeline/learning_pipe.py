@@ -37,6 +37,7 @@ from .annotation.annotation import Annotation
 from .decoding import Decoding
 from .gradient_step import forget_gradients, parameters
 from .initialization import Lists, initialize
+from .lasting import only_young_searched
 from .listening import require_vectors
 from .novelty import NewFeatures
 from .prediction import batches
@@ -329,7 +330,7 @@ class LearningPipe(TrainablePipe):
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component
             is as it was before.
         """
-        with saving.unchanged_by_errors(self):
+        with saving.unchanged_by_errors(self), only_young_searched():
             initialize(
                 self, get_examples, nlp, labels, Lists(gazetteers, clusters, vectors), start_from, corpus, shards
             )
