@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.distributed import cut, lock, mapped, shards
 from spacy_crf.distributed.executors import Processes
+from spacy_crf.distributed.mixing import shares_of
 from spacy_crf.distributed.shards import Shards
 from spacy_crf.distributed.sums import Terms, Tree
 from spacy_crf.distributed.work import _unpickled
@@ -37,7 +38,7 @@ CG = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "l2": 0.1, "iterations_pe
 class Here:
     """An executor whose workers are all in this process.
 
-    dies (int): Number of the task, of those that evaluate, whose worker dies once it has done it.
+    dies (int): Number of the task, of those of an iteration, whose worker dies once it has done it.
     """
 
     def __init__(self, workers, dies=None):
@@ -53,8 +54,8 @@ class Here:
         for place, task in reversed([*enumerate(tasks)]):  # the last are ready first
             work = self._works.setdefault(place % self.workers, self._make())
             found = work(task, told)
-            self.n_evaluated += task.verb == "evaluate"
-            if task.verb == "evaluate" and self.n_evaluated == self._dies:
+            self.n_evaluated += task.verb in ("evaluate", "walk")
+            if task.verb in ("evaluate", "walk") and self.n_evaluated == self._dies:
                 found = self._make()(task, told)
             yield task, found
 
@@ -165,6 +166,90 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch):
     assert run.position.weights.tobytes() == weights.tobytes()
     with pytest.raises(ValueError, match=r"CRF204"):
         trained(*make(folder, OWLQN, n=5), steps=1)
+
+
+# ------------------------------------------------------------------------------------------------- parameter mixing
+
+PERCEPTRON = {"loss": {"@losses": "spacy_crf.Perceptron.v1"}}
+ONLINE = {
+    "perceptron": ({"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, PERCEPTRON),
+    "batch": ({"@optimizers": "spacy_crf.BatchPerceptron.v1"}, PERCEPTRON),
+    "pa": ({"@optimizers": "spacy_crf.PassiveAggressive.v1"}, PERCEPTRON),
+    "arow": ({"@optimizers": "spacy_crf.AROW.v1"}, PERCEPTRON),
+    "sgd": ({"@optimizers": "spacy_crf.SGD.v1", "l2": 0.1}, {}),
+    "sgd-l1": ({"@optimizers": "spacy_crf.SGD.v1", "l1": 0.01, "l2": 0.1}, {}),
+    "adagrad": ({"@optimizers": "spacy_crf.AdaGrad.v1", "l1": 0.01, "l2": 0.1}, {}),
+}
+
+
+def walked(path, rule, steps=2, factory="crf_ner", n=3):
+    """The objectives of steps of two epochs each, the weights of the model, and the averages if the rule has them."""
+    optimizer, config = ONLINE[rule]
+    nlp, sgd = make(path, {**optimizer, "epochs_per_step": 2}, factory, n, **config)
+    nlp.initialize(lambda: EXAMPLES[factory](nlp)[:1])
+    examples = EXAMPLES[factory](nlp)
+    losses = [nlp.update(examples, sgd=sgd)[factory] for _ in range(steps)]
+    pipe = nlp.get_pipe(factory)
+    return losses, pipe.training.frame().weights(), [*map(np.ravel, (sgd.averages or {}).values())], sgd
+
+
+@pytest.mark.parametrize("rule", ONLINE)
+def test_a_single_shard_is_walked_through_as_a_corpus(rule, tmp_path, monkeypatch):
+    """So what is averaged says all that the rule knows."""
+    by(monkeypatch, Here(1))
+    losses, weights, averages, _ = walked(None, rule)
+    found, others, same, _ = walked(tmp_path, rule, n=1)
+    assert found == pytest.approx(losses, rel=1e-6)
+    assert others == pytest.approx(weights, rel=1e-5, abs=1e-6)
+    assert len(same) == len(averages)
+    for one, other in zip(averages, same):
+        assert other == pytest.approx(one, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["perceptron", "sgd-l1"])
+def test_mixed_weights_are_bitwise_the_same_whoever_works(rule, tmp_path, monkeypatch):
+    found = []
+    for number, executor in enumerate([Here(1), Here(2), Here(3, dies=2)]):
+        with monkeypatch.context() as patched:
+            by(patched, executor)
+            losses, weights, averages, _ = walked(tmp_path / str(number), rule)
+            found.append((losses, weights.tobytes(), [array.tobytes() for array in averages]))
+    assert found[0][0][-1] < found[0][0][0] or found[0][0][-1] == 0.0
+    assert found[1:] == [found[0], found[0]]
+
+
+@pytest.mark.parametrize("factory", ["crf_tagger", "semicrf_ner"])
+def test_other_components_are_mixed(factory, tmp_path, monkeypatch):
+    by(monkeypatch, Here(2))
+    losses, weights, _, _ = walked(tmp_path, "perceptron", 4, factory)
+    assert losses[-1] < losses[0] or losses[-1] == 0.0
+    assert np.abs(weights).max() > 0.0
+
+
+@pytest.mark.parametrize("rule", ["perceptron", "sgd-l1"])
+def test_mixing_goes_on_where_it_was_stopped(rule, tmp_path, monkeypatch):
+    by(monkeypatch, Here(2))
+    monkeypatch.setattr(Shards.__init__, "__defaults__", (*Shards.__init__.__defaults__[:-2], 1, "uniform"))
+    _, weights, averages, _ = walked(tmp_path / "whole", rule, 4)
+    walked(tmp_path / "parts", rule, 2)
+    _, others, same, sgd = walked(tmp_path / "parts", rule, 2)
+    assert sgd.iterations("crf_ner") == 8
+    assert others.tobytes() == weights.tobytes()
+    assert [array.tobytes() for array in same] == [array.tobytes() for array in averages]
+
+
+def test_shards_weigh_by_their_size():
+    assert shares_of([3, 1, 0], "size") == [0.75, 0.25, 0.0]
+    assert shares_of([3, 1, 0], "uniform") == [0.5, 0.5, 0.0]
+
+
+def test_more_shards_than_texts_are_mixed(tmp_path, monkeypatch):
+    by(monkeypatch, Here(2))
+    losses, _, _, _ = walked(tmp_path, "perceptron", n=50)
+    assert all(map(np.isfinite, losses))
+
+
+# ----------------------------------------------------------------------------------------------------------- killed
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 13])
@@ -337,9 +422,9 @@ def test_another_corpus_is_cut_anew(tmp_path, monkeypatch):
     [
         ({"@optimizers": "Adam.v1"}, {}, "gradients of batches"),
         (
-            {"@optimizers": "spacy_crf.PassiveAggressive.v1"},
+            {"@optimizers": "spacy_crf.FrankWolfe.v1"},
             {"loss": {"@losses": "spacy_crf.MaxMargin.v1"}},
-            "sequence",
+            "each sequence",
         ),
     ],
 )
@@ -379,7 +464,12 @@ def test_what_workers_cannot_import(tmp_path, monkeypatch):
 
 
 def test_settings():
-    for settings, name in (({"n": 0}, "n"), ({"executor": "dask"}, "executor"), ({"address": "auto"}, "address")):
+    for settings, name in (
+        ({"n": 0}, "n"),
+        ({"mixing": "sum"}, "mixing"),
+        ({"executor": "dask"}, "executor"),
+        ({"address": "auto"}, "address"),
+    ):
         with pytest.raises(ValueError, match=f"CRF020.*{name}"):
             Shards(**settings)
     assert Shards(n=2, workers=9).workers == 2

@@ -32,15 +32,16 @@ from ..errors import Errors, announcements
 from ..inference.threads import default_threads
 from ..models.counted import counts_in_parts, put_together
 from ..models.tied import SEEDS, SharedSteps, Ties, Variables, keys_of
-from ..models.weights import checksum
+from ..models.weights import Weights, checksum
 from ..pipeline.prepared_corpus import StepsAbout
-from ..pipeline.training import takes_objective
+from ..pipeline.training import takes_objective, view_for
 from ..sealed import Format, seal, unseal
 from ..types import Floats
 from . import mapped
 from .cut import Pieces
 from .executors import Executor, Processes, Ray, Staff
 from .lock import files_beside_lock, locked
+from .mixing import MIXING, Lesson, MixedEpochs
 from .sums import Terms, Tree
 from .work import COUNTED, FROZEN, VARIABLES, Job, ShardWork, Task
 
@@ -61,6 +62,8 @@ class Shards:
     address (str): Of the Ray cluster; None for one that is started on this machine.
     path (Path): The folder that keeps the shards and the checkpoints. Workers on other machines must find it under this name.
     checkpoint_every (int): Iterations between two checkpoints, at least; they are written at the end of a step.
+    mixing (str): How optimizers that learn from one sequence after the other weigh shards whose weights they average: by their
+        "size", which is how many sequences they have, or "uniform".
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Shards:
         address: Optional[str] = None,
         path: Union[str, Path] = "shards",
         checkpoint_every: int = 10,
+        mixing: str = "size",
     ):
         owner = "spacy_crf.shards.v1"
         self.n = checks.count(owner, "n", n, most=1 << 16)
@@ -84,6 +88,7 @@ class Shards:
         checks.expect(isinstance(path, (str, Path)) and str(path) != "", owner, "path", path, "a folder")
         self.path = Path(path)
         self.checkpoint_every = checks.count(owner, "checkpoint_every", checkpoint_every)
+        self.mixing = checks.one_of(owner, "mixing", mixing, MIXING)
 
     def staff(self) -> Executor:
         return Processes(self.workers) if self.executor == "processes" else Ray(self.workers, self.address)
@@ -100,7 +105,7 @@ class Shards:
         reason = _refusal(pipe, nlp, optimizer, goes_on)
         if reason is not None:
             raise ValueError(Errors.CRF474.format(name=pipe.name, reason=reason))
-        return ShardedTraining(self, pipe, nlp)
+        return ShardedTraining(self, pipe, nlp, view_for(optimizer))
 
 
 def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], goes_on: bool) -> Optional[str]:
@@ -111,9 +116,9 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
     if goes_on:
         return "start_from begins with weights that were learned from other texts"
     if not takes_objective(optimizer):
-        return "its optimizer takes gradients of batches: use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1"
-    if optimizer.wants_sequences:
-        return f"{type(optimizer).__name__} learns from one sequence after the other: use spacy_crf.LBFGS.v1"
+        return "its optimizer takes gradients of batches: use spacy_crf.LBFGS.v1, or one that learns from sequences"
+    if optimizer.wants_sequences and optimizer.wants_whole_corpus:
+        return f"{type(optimizer).__name__} keeps what it knows of each sequence: use spacy_crf.LBFGS.v1"
     if not pipe.is_linear or pipe.has_encoder or pipe.is_pool:
         return "its scores are not sums of weights of sparse features alone"
     if pipe.first_stage is not None:
@@ -126,11 +131,12 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
 class ShardedTraining:
     """The folder of a training, and its workers.
 
+    kind (str): Which view of the corpus the optimizer asks for, see `pipeline.prepared_corpus.VIEWS`.
     RAISES (ValueError): CRF472 if it holds shards of something else, CRF736 if another process works in it.
     """
 
-    def __init__(self, shards: Shards, pipe: "CRFPipe", nlp: Language):
-        self.shards, self._pipe = shards, pipe
+    def __init__(self, shards: Shards, pipe: "CRFPipe", nlp: Language, kind: str):
+        self.shards, self._pipe, self.kind = shards, pipe, kind
         self._manifest = Manifest(shards.path, _head(shards, pipe, nlp))
         self.pieces = Pieces(shards.path / "corpus")
         threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else 1
@@ -143,7 +149,7 @@ class ShardedTraining:
 
     def restore(self, pipe: "CRFPipe") -> bool:
         """Takes up what lies in the folder, if all shards are there. RETURNS (bool): Whether they are."""
-        if "prepared" not in self._manifest.done:
+        if self._kind_done not in self._manifest.done:
             return False
         pipe.from_disk(self.shards.path / FROZEN)
         pipe.training.going_on = pipe.training.new_features = None
@@ -177,14 +183,29 @@ class ShardedTraining:
 
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
         """What every step is about, once all shards are prepared."""
-        if "prepared" not in self._manifest.done:
-            self._prepare(pipe)
-        return ShardedCorpus(pipe, self, self._manifest.done["cut"]["tokens"], self._manifest.done["prepared"])
+        if self._kind_done not in self._manifest.done:
+            announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
+            (self.shards.path / FROZEN).mkdir(exist_ok=True)
+            pipe.to_disk(self.shards.path / FROZEN)
+            self._manifest.enter(
+                self._kind_done, self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe)
+            )
+        return ShardedCorpus(pipe, self, self._manifest.done["cut"]["tokens"], self._manifest.done[self._kind_done])
 
-    def _prepare(self, pipe: "CRFPipe") -> None:
-        announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
-        (self.shards.path / FROZEN).mkdir(exist_ok=True)
-        pipe.to_disk(self.shards.path / FROZEN)
+    @property
+    def _kind_done(self) -> str:
+        """What is done last before training begins."""
+        return "laid out" if self.kind == "sequences" else "prepared"
+
+    def _lay_out(self, pipe: "CRFPipe") -> list[Any]:
+        """RETURNS (list): The signature of all shards, and how many sequences each has."""
+        found = {task.begin: result for task, result in self._each("lay_out")}
+        n_sequences, signatures = zip(*(found[number] for number in range(self.shards.n)))
+        check = checksum([np.array(signatures, dtype=np.uint64)])
+        return [[*Weights(pipe.model).layout, self.shards.n, check], list(n_sequences)]
+
+    def _prepare(self, pipe: "CRFPipe") -> list[int]:
+        """RETURNS (list[int]): The signature of all shards."""
         trees = [Tree(self.shards.n) for _ in SEEDS]
         signatures = [0] * self.shards.n
         for task, (signature, marks) in self._each("prepare"):
@@ -199,7 +220,7 @@ class ShardedTraining:
         for _ in self._each("thin"):
             pass
         check = checksum([np.array(signatures, dtype=np.uint64)])
-        self._manifest.enter("prepared", [*variables.layout, self.shards.n, check])
+        return [*variables.layout, self.shards.n, check]
 
     # -------------------------------------------------------------------------------------------------- workers
 
@@ -208,11 +229,22 @@ class ShardedTraining:
 
     def evaluate(self, weights: Floats) -> Terms:
         """What all shards say together, at weights that stand for variables (float64[n])."""
+        return self._sum("evaluate", weights)
+
+    def learn(self, verb: str, lesson: Lesson) -> Any:
+        """What online rules have their workers do, see `MixedEpochs`."""
+        if verb == "walk":
+            return self._sum(verb, lesson)
+        number = int(np.argmax(np.array(lesson.shares) > 0.0))
+        [(_, found)] = self._run([Task(verb, number, number + 1)], lesson)
+        return found
+
+    def _sum(self, verb: str, told: Any) -> Terms:
         n, workers = self.shards.n, self.shards.workers
         bounds = [number * n // workers for number in range(workers + 1)]
-        tasks = [Task("evaluate", *both) for both in pairwise(bounds)]
+        tasks = [Task(verb, *both) for both in pairwise(bounds)]
         tree = Tree(n)
-        for _, found in self._run(tasks, weights):
+        for _, found in self._run(tasks, told):
             for node, terms in found:
                 tree.add(tuple(node), Terms(*terms))
         return tree.total
@@ -275,19 +307,23 @@ class ShardedObjective:
 class ShardedCorpus(StepsAbout):
     """The corpus that the component was initialized with, in shards: see `pipeline.prepared_corpus.InitialCorpus`."""
 
-    kind = "objective"
     is_initial = True
 
-    def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, signature: list[int]):
-        self._pipe, self._training, self.n_tokens = pipe, training, n_tokens
+    def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, found: list[Any]):
+        self._pipe, self._training, self.n_tokens, self.kind = pipe, training, n_tokens, training.kind
         self._knows = pipe.sparse_features
+        self._saved_at: Optional[int] = None
+        if self.kind == "sequences":
+            signature, n_sequences = found
+            given = n_sequences, training.shards.mixing, tuple(signature)
+            self.objective: Any = MixedEpochs(pipe.model, pipe.loss, training.learn, *given)
+            return
         _, *ties = mapped.read(training.shards.path / VARIABLES)
         variables = Variables(pipe.model, Ties(*ties))
-        self.objective: Any = ShardedObjective(variables, training.evaluate, tuple(signature))
+        self.objective = ShardedObjective(variables, training.evaluate, tuple(found))
         shares = pipe.training.steps_that_share()
         if shares is not None:
             self.objective = SharedSteps(self.objective, self.objective.steps, shares)
-        self._saved_at: Optional[int] = None
 
     @property
     def fits_pipe(self) -> bool:

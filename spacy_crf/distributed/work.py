@@ -12,10 +12,12 @@ from spacy.training import Example
 from ..errors import Errors, announcements
 from ..models.counted import counted, counts_all
 from ..models.objective import CorpusObjective
+from ..models.sequences import SequencesObjective
 from ..models.tied import SEEDS
 from ..pipeline.initialization import count
 from . import mapped
 from .cut import Pieces
+from .mixing import Lesson
 from .sums import Terms, Tree
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class ShardWork:
         self._pieces = Pieces(self._folder / "corpus")
         self._frame: Optional[CorpusObjective] = None  # of the variables, without a corpus
         self._shards: dict[int, CorpusObjective] = {}
+        self._sequences: dict[int, Optional[SequencesObjective]] = {}
 
     def __call__(self, task: Task, told: Any = None) -> Any:
         return getattr(self, task.verb)(task, told)
@@ -101,6 +104,44 @@ class ShardWork:
             tree.add((0, number), Terms(value, objective.n_impossible, gradient))
         return [*tree.left.items()]
 
+    # -------------------------------------------------------------------------------- training by parameter mixing
+
+    def lay_out(self, task: Task, told: Any) -> tuple[int, int]:
+        """RETURNS (tuple[int, int]): How many sequences a shard has, and its signature."""
+        objective = self._laid_out(task.begin)
+        return (0, 0) if objective is None else (objective.n_sequences, objective.signature[-1])
+
+    def begin(self, task: Task, lesson: Lesson) -> dict[str, float]:
+        """What the rule finds out before its first epoch, by a shard that has sequences."""
+        return lesson.optimizer.begin_part(self._laid_out(task.begin, lesson), lesson.run, lesson.key)
+
+    def walk(self, task: Task, lesson: Lesson) -> list[tuple[tuple[int, int], Terms]]:
+        """An epoch through shards, each by itself, and where that leads on average, as far as it can be summed up among them."""
+        tree, optimizer, run = Tree(self._job.n), lesson.optimizer, lesson.run
+        for number in range(task.begin, task.end):
+            objective, value = self._laid_out(number, lesson), 0.0
+            if objective is None:
+                found = optimizer.mixture(run, slice(None))
+            else:
+                value, found = optimizer.walk_part(objective, run, number, lesson.key)
+            found *= lesson.shares[number]
+            tree.add((0, number), Terms(value, 0, found))
+        return [*tree.left.items()]
+
+    def _laid_out(self, number: int, lesson: Optional[Lesson] = None) -> Optional[SequencesObjective]:
+        """A shard as online rules walk through it; None if it is empty."""
+        if number not in self._sequences:
+            pipe = self._trained()
+            blocks = pipe.training.blocks(self._examples(pipe, number))
+            data = [pipe.training.data(block, "sequences") for block in blocks]
+            self._sequences[number] = SequencesObjective(pipe.model, pipe.loss, data) if data else None
+        objective = self._sequences[number]
+        if objective is not None and lesson is not None:
+            objective.n_sequences = lesson.n_sequences
+        return objective
+
+    # ------------------------------------------------------------------------------------------------------ parts
+
     def _load(self, number: int) -> CorpusObjective:
         """A shard, from its file; what no file can hold is looked up again."""
         path = self._path(SHARD, number)
@@ -112,8 +153,6 @@ class ShardWork:
         objective = self._looked_up(number)
         objective.keep(self._stands)
         return objective
-
-    # ------------------------------------------------------------------------------------------------------ parts
 
     def _looked_up(self, number: int) -> CorpusObjective:
         pipe = self._trained()

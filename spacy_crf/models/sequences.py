@@ -44,6 +44,7 @@ class SequencesObjective(Weights):
 
     # Where a model goes on from what it has learned, see `optimizers.anchor.Anchor`
     anchor: Any = None
+    mixed: Any = None
     # Names the sequence that begins at a token, for humans
     describe_token: Optional[Callable[[int], str]] = None
 
@@ -58,6 +59,7 @@ class SequencesObjective(Weights):
         self.corpus = self._lay_out([*map(self._look_up, corpus)])
         check = checksum([np.frombuffer(repr(loss).encode("utf8"), dtype=np.uint8)])
         self.signature = (*self.layout, checksum(_arrays(self.corpus), check))
+        self.n_sequences = len(self.corpus.starts) - 1
 
     def describe(self, sequence: int) -> str:
         if self.describe_token is None:

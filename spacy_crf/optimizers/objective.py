@@ -71,6 +71,8 @@ class SequenceObjective(WeightFrame, Weighed, Protocol):
     loss: ClampedLoss
     corpus: ChainCorpus
     anchor: Any  # an `Anchor` where a model goes on from what it has learned, or None
+    n_sequences: int  # of the whole corpus, where this is a part of it
+    mixed: Any  # a `mixing.MixedEpochs` where others walk through the corpus, part by part, or None
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
         """The weights (float64[n]) as thinc knows them: by the id of their model and their name."""
@@ -156,6 +158,12 @@ class CRFOptimizer(Optimizer):
         self._runs[key] = other._runs[key]
         objective.assign(self.run_weights(self._runs[key]))
         return self.iterations(key)
+
+    def without_runs(self) -> "CRFOptimizer":
+        """One of the same settings that has not begun."""
+        other = copy.copy(self)
+        other._runs, other.averages = {}, None if self.averages is None else {}
+        return other
 
     def iterations(self, key: str) -> int:
         """How many were made of one component."""

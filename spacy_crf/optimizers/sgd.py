@@ -27,7 +27,7 @@ class Regularized(OnlineOptimizer):
 
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         # l1 and l2 belong to the sum over all sequences
-        run.numbers.setdefault("sequences", float(self.sequences or max(1, len(objective.corpus.starts) - 1)))
+        run.numbers.setdefault("sequences", float(self.sequences or max(1, objective.n_sequences)))
 
     def penalty(self, weights: Floats) -> float:
         return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
