@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -385,29 +387,133 @@ def test_the_command_says_what_it_did(model, source, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+# ---------------------------------------------------------------------------------------- who is killed, and full disks
+
+MANY = [f"Ann met Bob in Rome at {n} ." for n in range(10_000)]
+PART = 5000  # bytes
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """A folder with a pipeline that loads fast and many texts, and the files of their parts."""
+    folder = tmp_path_factory.mktemp("archive")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("entity_ruler").add_patterns([{"label": "GPE", "pattern": "Rome"}])
+    nlp.to_disk(folder / "model")
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in MANY))
+    annotate_many(folder, folder / "out")
+    assert [record["text"] for record in records_of(folder / "out")] == MANY
+    return folder, {path.name: path.read_bytes() for path in parts_of(folder / "out")}
+
+
+def annotate_many(folder, target):
+    annotated(str(folder / "model"), str(folder / "texts.txt"), target, size=PART)
+
+
+def check_whole(target, expected, *, is_done=False):
+    """What is in a folder after a blow, or when all is done."""
+    manifest = target / MANIFEST
+    entries = [json.loads(line) for line in manifest.read_text().splitlines()][1:] if manifest.exists() else []
+    found = {path.name: path.read_bytes() for path in parts_of(target)}
+    assert found.items() <= expected.items()
+    assert all(len(found[entry["file"]]) == entry["bytes"] for entry in entries)
+    if is_done:
+        assert found == expected and len(entries) == len(expected)
+        assert sorted(os.listdir(target)) == sorted([*expected, "lock", MANIFEST])
+
+
+def wait_for_a_part(target, is_over):
+    """One more than there are. RETURNS (bool): Whether there is one, or all was over before."""
+    n = len(parts_of(target))
+    while len(parts_of(target)) <= n:
+        if is_over():
+            return False
+        time.sleep(0.001)
+    return True
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_struck_a_few_times_each_text_is_annotated_once(archive, tmp_path):
+    """The quick sister of the next: the command is a fork that does without workers."""
+    import resource
+
+    (folder, expected), target, generator = archive, tmp_path / "out", random.Random(0)
+    for most_bytes in (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 10, 20_000, 5000):
+        process = os.fork()
+        if not process:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+            with suppress(ValueError):
+                annotate_many(folder, target)
+            os._exit(0)
+        if wait_for_a_part(
+            target, lambda process=process: os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ):
+            time.sleep(generator.uniform(0, 0.02))
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        check_whole(target, expected)
+    assert 2 <= len(parts_of(target)) < len(expected)
+    annotate_many(folder, target)
+    check_whole(target, expected, is_done=True)
+
+
+def kill_worker(process, generator):
+    os.kill(generator.choice(workers_of(process)), signal.SIGKILL)
+
+
+def kill_driver(process, generator):
+    process.kill()
+
+
+def kill_all(process, generator):
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def fill_disk(process, generator):
+    """No file may be longer: writing one fails halfway."""
+    import resource
+
+    longest = generator.choice([0, 10, 1000, 10_000])
+    for number in generator.choice([[process.pid], workers_of(process), [process.pid, *workers_of(process)]]):
+        resource.prlimit(number, resource.RLIMIT_FSIZE, (longest, resource.RLIM_INFINITY))
+
+
+def workers_of(process):
+    """RAISES (OSError): If they are gone."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    found = [int(number) for number in children if b"spawn_main" in Path(f"/proc/{number}/cmdline").read_bytes()]
+    if not found:
+        raise ProcessLookupError
+    return found
+
+
 @pytest.mark.slow
-def test_killed_at_random_each_text_is_annotated_once(model, tmp_path):
-    """The driver, its workers or all of them; then the same command again."""
-    texts = [f"Ann Lee met Bob in New York at {n} ." for n in range(10_000)]
-    source, target = tmp_path / "texts.txt", tmp_path / "out"
-    source.write_text("".join(f"{text}\n" for text in texts))
-    command = [sys.executable, "-m", "spacy", "crf", "annotate", model, str(source), str(target)]
-    command += ["--workers", "2", "--part-size", "0.01"]
-    generator = random.Random(0)
-    for _ in range(5):
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        time.sleep(generator.uniform(2, 5))
-        if generator.random() < 0.5:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-        process.wait()
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert [record["text"] for record in records_of(target)] == texts
-    assert not [name for name in os.listdir(target) if name.endswith(".tmp")]
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+def test_struck_fifty_times_each_text_is_annotated_once(archive, tmp_path):
+    """The command, its workers, all of them, or the room for files; then the same again."""
+    (folder, expected), generator, struck, rounds = archive, random.Random(0), Counter(), 0
+    command = [sys.executable, "-m", "spacy", "crf", "annotate", folder / "model", folder / "texts.txt"]
+    options = ["--workers", "2", "--part-size", str(PART / 2**20)]
+    while struck.total() < 50:
+        target = tmp_path / str(rounds)
+        with subprocess.Popen(
+            [*command, target, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        ) as process:
+            while wait_for_a_part(target, lambda process=process: process.poll() is not None):
+                time.sleep(generator.uniform(0, 0.2))
+                blow = generator.choice([kill_worker, kill_driver, kill_all, fill_disk])
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    blow(process, generator)
+                    struck[blow.__name__] += 1
+                check_whole(target, expected)
+            output = process.communicate()[0].decode()
+        assert process.returncode in (0, -signal.SIGKILL) or "CRF475" in output or "CRF780" in output, output
+        check_whole(target, expected, is_done=process.returncode == 0)
+        rounds += process.returncode == 0
+    assert min(struck.values()) > 5 and len(struck) == 4, struck
+    subprocess.run([*command, target, *options], check=True, capture_output=True)
+    check_whole(target, expected, is_done=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- Parquet
