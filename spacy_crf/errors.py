@@ -435,6 +435,10 @@ class Errors(metaclass=_Coded):
         "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the saved "
         "component itself; without start_from training begins anew."
     )
+    CRF491 = (
+        "The results can't go to {target}, a folder of what is annotated, {source}: the next time they would be texts too. Give "
+        "a folder beside it."
+    )
     CRF501 = "{source} is not {what} of spacy_crf: it does not begin with its header."
     CRF502 = (
         "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from spacy_crf import __version__
-from spacy_crf.cli import app
+from spacy_crf.cli import annotate, app
 from spacy_crf.cli.annotate_parts import ERRORS, Job, annotate_parts
 from spacy_crf.cli.annotation import Options
 from spacy_crf.distributed import lock
@@ -236,7 +236,7 @@ def test_texts_that_cannot_be_annotated_are_told_and_left_out(model, tmp_path):
         "CRF873",
     }
     assert all(error["place"].startswith(source.as_uri()) and ", byte " in error["place"] for error in errors)
-    annotated(model, str(source), tmp_path / "backwards", Backwards(), size=10)
+    annotated(model, str(source), tmp_path / "backwards", Backwards(), size=500_000)
     told = [json.loads(line)["error"][:6] for line in (tmp_path / "backwards" / ERRORS).read_text().splitlines()]
     assert told == [error["error"][:6] for error in errors]
     with pytest.raises(ValueError, match=r"CRF787.*byte 15"):
@@ -315,6 +315,21 @@ def test_a_part_of_which_nothing_can_be_annotated_ends_the_work(tmp_path):
     with pytest.raises(ValueError, match=r"CRF779.*CRF874"):
         annotated(str(tmp_path / "model"), str(tmp_path / "texts.txt"), tmp_path / "out", size=1 << 20)
 
+    (tmp_path / "long.jsonl").write_text(json.dumps({"text": "Rome .", "more": "x" * 1000}) + "\n")
+    (tmp_path / "long.jsonl").write_text((tmp_path / "long.jsonl").read_text() * 600)
+    with pytest.raises(ValueError, match=r"CRF779.*CRF874"):  # of parts with fewer texts
+        annotated(str(tmp_path / "model"), str(tmp_path / "long.jsonl"), tmp_path / "long", size=300_000)
+
+
+def test_results_are_no_texts_of_the_next_run(model, source, tmp_path):
+    for target in (tmp_path, tmp_path / "out", tmp_path / "a" / "out"):
+        with pytest.raises(ValueError, match=r"CRF491.*beside"):
+            annotated(model, str(tmp_path), target)
+    assert os.listdir(tmp_path) == ["texts.jsonl"]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(ValueError, match=r"CRF784.*no texts"):
+        annotated(model, str(tmp_path / "empty.txt"), tmp_path / "out")
+
 
 # ---------------------------------------------------------------------------------------------------------- executors
 
@@ -368,6 +383,15 @@ def run(*args):
     result = CliRunner().invoke(app, ["annotate", *map(str, args)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, " ".join(result.output.split())
+
+
+def test_where_there_is_no_terminal_lines_tell_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(annotate, "_SECONDS", 0.0)
+    with annotate._bar_of_parts() as told:
+        told(100, 250, 1000)  # of an earlier run
+        told(200, 500, 1000)
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "left" in line]
+    assert line.startswith("50% done, ") and line.endswith(" texts/s, about 0 minutes left")
 
 
 def test_the_command_says_what_it_did(model, source, tmp_path):

@@ -38,6 +38,8 @@ FormatName = choice("FormatName", WRITERS)
 Order = choice("Order", ("uncertainty",))
 ExecutorName = choice("ExecutorName", ("processes", "ray"))
 
+_SECONDS = 60.0  # between two lines that tell how far it is, where there is no terminal
+
 
 @app.command("annotate")
 def annotate_cli(
@@ -139,20 +141,27 @@ def _doubtful(options: Options, n: int) -> str:
 
 @contextmanager
 def _bar_of_parts() -> Iterator["Told"]:
-    """A bar with the texts a second of this run, and how long it will take."""
+    """A bar with the texts a second of this run, and how long it will take; where there is no terminal a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
     columns = (TextColumn("annotating"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[speed]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+    around = {"console": console, "transient": True, "speed_estimate_period": 600.0}  # parts may take minutes
+    with Progress(*columns, TimeRemainingColumn(), **around) as progress:
         task = progress.add_task("annotating", total=None, speed="")
-        began, before = time.monotonic(), None  # texts that were done before
+        began, before, spoke = time.monotonic(), None, time.monotonic()  # before: texts and bytes of earlier runs
 
         def told(texts: int, done: int, size: int) -> None:
-            nonlocal before
-            before = texts if before is None else before
-            speed = (texts - before) / (time.monotonic() - began)
-            progress.update(task, completed=done, total=size, speed=f"{speed:,.0f} texts/s" if speed else "")
+            nonlocal before, spoke
+            before = (texts, done) if before is None else before
+            now = time.monotonic()
+            speed = f"{(texts - before[0]) / (now - began):,.0f} texts/s" if texts > before[0] else ""
+            progress.update(task, completed=done, total=size, speed=speed)
+            if not console.is_terminal and now - spoke >= _SECONDS and done > before[1]:
+                left = (size - done) * (now - began) / (done - before[1]) / 60
+                print(f"{done / size:.0%} done, {speed}, about {left:.0f} minutes left", file=sys.stderr, flush=True)
+                spoke = now
 
         yield told
 

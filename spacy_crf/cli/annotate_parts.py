@@ -79,9 +79,12 @@ def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: Option
     """Annotates what is not done yet, and lists what went wrong.
 
     part_bytes (int): How large a part is to be: what is lost if a worker dies. By default `plan` says.
-    RAISES (ValueError): With a code, if the source, the target or a worker can't do it; and CRF718 if there are no texts.
+    RAISES (ValueError): With a code, if the source, the target or a worker can't do it; CRF491 if the results would be
+    texts of the next run.
     """
-    planned = plan(source, part_bytes)
+    planned, target = plan(source, part_bytes), Target(job.target)
+    if target.is_within(source):
+        raise ValueError(Errors.CRF491.format(target=job.target, source=source))
     head = {
         "files": planned.files,
         "part_bytes": planned.part_bytes,
@@ -90,7 +93,6 @@ def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: Option
         "options": [*job.options, job.component],
         "versions": [__version__, spacy.__version__],
     }
-    target = Target(job.target)
     with target.alone():
         manifest = Manifest(target, head)
         try:
@@ -99,7 +101,7 @@ def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: Option
             manifest.end()
         total = _in_all(manifest)
         if not total.texts and not total.errors:
-            raise ValueError(Errors.CRF718)
+            raise ValueError(Errors.CRF784.format(path=source, reason="there are no texts in it"))
         if total.errors:
             lines_of_errors = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
             target.write(ERRORS, "".join(f"{line}\n" for line in lines_of_errors).encode("ascii"))
@@ -107,14 +109,23 @@ def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: Option
 
 
 def _annotate_left(job: Job, planned: Plan, executor: Executor, manifest: Manifest, told: Told) -> None:
-    sizes = planned.sizes
-    texts, done = _in_all(manifest).texts, sum(sizes[number] for number in manifest.done)
+    """RAISES (ValueError): CRF779 if none of many texts can be annotated."""
+    sizes, before = planned.sizes, _in_all(manifest)
+    texts, left_out, done = before.texts, len(before.errors), sum(sizes[number] for number in manifest.done)
     told(texts, done, sum(sizes))
     left = [part for part in planned.parts if part.number not in manifest.done]
     for part, written in executor.run(partial(_Annotator, job, len(planned.parts)), left):
         manifest.enter(part.number, {"file": written.file, "bytes": written.bytes, **written.found._asdict()})
         texts, done = texts + written.found.texts, done + sizes[part.number]
+        left_out += len(written.found.errors)
+        if not texts and left_out >= _TEXTS:  # of small parts
+            raise _all_wrong(part, written.found.errors)
         told(texts, done, sum(sizes))
+
+
+def _all_wrong(part: Part, errors: list[tuple[str, str]]) -> ValueError:
+    [place, error], *_ = errors
+    return ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
 
 
 def _in_all(manifest: Manifest) -> Finished:
@@ -159,8 +170,7 @@ class _Annotator:
             annotate = self._annotate_rows if is_parquet(part.path) else self._annotate_lines
             found, suffix, content = annotate(part, errors)
         if not found and len(errors.kept) >= _TEXTS:
-            [place, error], *_ = errors.kept
-            raise ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
+            raise _all_wrong(part, errors.kept)
         name = f"part-{part.number:0{self._digits}}{suffix}"
         self._target.write(name, content)
         self._written += len(content)

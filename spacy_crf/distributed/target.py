@@ -34,6 +34,10 @@ class Target:
         self.folder = folder
         self._system, self._root = fsspec.core.url_to_fs(folder)
 
+    def is_within(self, source: str) -> bool:
+        system, root = fsspec.core.url_to_fs(source)
+        return system == self._system and f"{self._root}/".startswith(f"{root}/") and system.isdir(root)
+
     def write(self, name: str, content: bytes) -> None:
         """RAISES (ValueError): CRF475 if there is no room. (OSError): If it can't be done for another reason. Nothing of it is
         left then."""
