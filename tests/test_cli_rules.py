@@ -36,7 +36,7 @@ def test_calibration_is_printed(tmp_path):
     assert both.exit_code == 1 and "CRF746" in both.output and not (tmp_path / "both.svg").exists()
     spacy.blank("en").to_disk(tmp_path / "blank")
     result = run("calibrate", tmp_path / "blank", tmp_path / "dev.spacy")
-    assert result.exit_code == 1 and "CRF710" in result.output
+    assert result.exit_code == 1 and "CRF710" in result.output and "doc.cats" in result.output
 
 
 def test_rules_and_their_effects_are_printed(tmp_path):
