@@ -4,6 +4,7 @@ The preset of `crf_ner` alone, and one thing after the other added to it. Vector
 floret's, learned from the texts of the training data and from files under ``plain/``.
 """
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,9 @@ def main(
     l1: Annotated[float, typer.Option(help="Of L-BFGS.")] = 0.0,
     l2: Annotated[float, typer.Option(help="Of L-BFGS.")] = 0.5,
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 30,
+    sentences: Annotated[int, typer.Option(help="Of the training data, drawn by chance; 0 for all.")] = 0,
     step: Annotated[int, typer.Option(help="Iterations from one look at dev to the next.")] = 3,
+    more: Annotated[str, typer.Option(help="Templates beside those of the clusters, between commas.")] = "",
     without: Annotated[str, typer.Option(help="Templates of the preset to leave out, between commas.")] = "",
     tie_boundaries: Annotated[bool, typer.Option(help="One weight for steps inside of entities.")] = False,
 ) -> None:
@@ -84,19 +87,19 @@ def main(
             of_vectors = {"path": given, "dims": dims, "length": length}
             ladder = [
                 rung._replace(without=left_out, tie_boundaries=tie_boundaries)
-                for rung in _ladder(of_vectors, clusters_given, offsets)
+                for rung in _ladder(of_vectors, clusters_given, offsets, [t for t in more.split(",") if t])
             ]
             chosen = [ladder[int(number)] for number in rungs.split(",")]
-            rows += _compare(
-                name, chosen, partial(LBFGS, l1=l1, l2=l2, iterations_per_step=step), range(step, iterations + 1, step)
-            )
+            train = partial(_train, name, sentences)
+            make_optimizer = partial(LBFGS, l1=l1, l2=l2, iterations_per_step=step)
+            rows += _compare(name, chosen, train, make_optimizer, range(step, iterations + 1, step))
     note = f"L-BFGS with l1 = {l1}, l2 = {l2}; the best of {iterations} iterations by dev. Each row has all of the row above."
     show("Vectors of words", header, rows, note=note)
 
 
-def _ladder(vectors: dict[str, Any], clusters: str, offsets: str) -> list[Rung]:
+def _ladder(vectors: dict[str, Any], clusters: str, offsets: str, more: list[str]) -> list[Rung]:
     preset = Rung("preset", [], {})
-    with_clusters = preset.plus("clusters", EXTRA, clusters=clusters)
+    with_clusters = preset.plus("clusters", [*EXTRA, *more], clusters=clusters)
     template = f"vector[{offsets}]"
     with_vectors = with_clusters.plus("vectors", [template], vectors=vectors)
     files = {name: str(data_folder() / "gazetteers" / file) for name, file in GAZETTEERS.items()}
@@ -121,14 +124,14 @@ def _made_clusters(files: list[Path], output: Path) -> str:
     return str(output)
 
 
-def _compare(name: str, ladder: list[Rung], make_optimizer: Callable[[], LBFGS], steps: range) -> list[list[object]]:
+def _compare(
+    name: str, ladder: list[Rung], train: Callable, make_optimizer: Callable[[], LBFGS], steps: range
+) -> list[list[object]]:
     """Rows of the table."""
     plain = Rung("preset v1", [], {}, "spacy_crf.ner_features.v1")
     pipelines, found = {}, {}
     for rung in [plain, *ladder]:
-        pipelines[rung.name], found[rung.name] = _train(
-            name, rung, make_optimizer(), steps if rung in ladder else steps[:1]
-        )
+        pipelines[rung.name], found[rung.name] = train(rung, make_optimizer(), steps if rung in ladder else steps[:1])
     docs = {rung: [make_doc(nlp.vocab, s) for s in read_sentences(name, "test")] for rung, nlp in pipelines.items()}
     tasks = [partial(predict_all, nlp, docs[rung]) for rung, nlp in pipelines.items()]
     seconds = dict(zip(pipelines, side_by_side(*tasks, repeats=9)))
@@ -151,7 +154,7 @@ class Found(NamedTuple):
     spans: tuple[float, float, float, float, float, int]  # see `Spans`
 
 
-def _train(name: str, rung: Rung, optimizer: LBFGS, steps: range) -> tuple[Language, Found]:
+def _train(name: str, n_sentences: int, rung: Rung, optimizer: LBFGS, steps: range) -> tuple[Language, Found]:
     """The pipeline after all iterations, and what it reached."""
     features = {"@misc": rung.preset, "extra": rung.extra}
     if rung.without:
@@ -159,7 +162,11 @@ def _train(name: str, rung: Rung, optimizer: LBFGS, steps: range) -> tuple[Langu
     model = {"tie_boundaries": rung.tie_boundaries, "emissions": {"features": features}}
     nlp = make_pipeline("crf_ner", {"scheme": "BIO", "model": model})
     nlp.config["initialize"]["components"]["crf_ner"] = rung.initialize
-    examples = make_examples(nlp.vocab, read_sentences(name, "train"))
+    known = read_sentences(name, "train")
+    if n_sentences:
+        random.Random(1).shuffle(known)
+        known = known[:n_sentences]
+    examples = make_examples(nlp.vocab, known)
     nlp.initialize(lambda: examples, sgd=optimizer)
     found, by_spans = [], []
     for done in steps:
