@@ -201,6 +201,16 @@ def test_what_walks_count_and_weigh_is_near_the_truth():
 
 
 @pytest.mark.issue(17)
+def test_marginals_are_counted_without_weighing(monkeypatch):
+    """Log partitions of walks take draws of their own."""
+    structure = TiedChains(Gibbs(samples=20))
+    scores = random_graph([2, 2], 2, [(0, 2)], np.random.default_rng(22))
+    _, expected = structure.expectations(scores)
+    monkeypatch.setattr(Gibbs, "importance", None)
+    np.testing.assert_allclose(structure.marginals(scores), expected.emissions)
+
+
+@pytest.mark.issue(17)
 @pytest.mark.parametrize("annealing", [0, 50])
 def test_walks_that_grow_cold_find_the_best_labelling(annealing):
     structure, exact, best = TiedChains(Gibbs(annealing=annealing)), TiedChains(JunctionTree()), []
@@ -754,7 +764,9 @@ def test_chains_that_are_told_nothing_new_are_not_asked_again(monkeypatch):
     )
     marginals = belief_propagation._marginals
     monkeypatch.setattr(
-        belief_propagation, "_marginals", lambda chains: asked.append(len(chains.emissions)) or marginals(chains)
+        belief_propagation,
+        "_marginals",
+        lambda chains, rows: asked.append(len(chains.emissions)) or marginals(chains, rows),
     )
     inference = BeliefPropagation(iterations=5)
     found = TiedChains(inference).marginals(scores)

@@ -40,7 +40,6 @@ class _Places(NamedTuple):
     sequences: NDArray[np.int64]  # [V] where they are
     ends: NDArray[np.int64]  # [2, E] of the ties
     receivers: NDArray[np.int64]  # [E, 2] the sequences of these
-    labels: Floats  # [S, L] 1 where a state has a label
     order: NDArray[np.int64]  # [2 E] ends by their places
     starts: NDArray[np.int64]  # [V] of the places there
 
@@ -49,10 +48,9 @@ class _Places(NamedTuple):
         tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)
         ends = ends.reshape(2, -1)
         sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
-        labels = (problem.label_of[:, np.newaxis] == np.arange(problem.n_labels)).astype(np.float64)
         order = np.argsort(ends.T.ravel(), kind="stable")
         starts = np.searchsorted(ends.T.ravel()[order], np.arange(len(tokens)))
-        return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T), labels, order, starts)
+        return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T), order, starts)
 
 
 class _Messages(NamedTuple):
@@ -152,18 +150,9 @@ class BeliefPropagation(Inference):
             marginals = expected.emissions / factors[:, np.newaxis]
         else:  # of some chains they were not asked for
             marginals = LinearChain().marginals(chains)
-        beliefs = _logs(marginals[messages.places.tokens] @ messages.places.labels)
+        beliefs = _logs(problem.by_label(marginals[messages.places.tokens]))
         of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(messages.sent.tables.shape)
-        kernels.weigh(
-            beliefs,
-            messages.places.ends,
-            messages.sent.kind,
-            messages.sent.tables,
-            messages.told,
-            weights[problem.of_ties],
-            of_ties,
-            d_tables,
-        )
+        kernels.weigh(messages.sent, beliefs, messages.told, weights[problem.of_ties], of_ties, d_tables)
         of_ties = shares * (of_ties + messages.shift[messages.sent.kind])
         sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
         of_kinds = np.zeros(problem.tables.shape)
@@ -273,7 +262,7 @@ def _told(
 def _log_marginals(problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
     """Logarithms of the probabilities of the labels of places (int64[N]), as some chains (bool[B]) believe: float64[N, L]."""
     chains, rows = _told(problem, messages, asked, there)
-    return _logs(_marginals(chains)[rows] @ messages.places.labels)
+    return _logs(problem.by_label(_marginals(chains, rows)))
 
 
 def _maxima(problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
@@ -300,14 +289,14 @@ def _outwards(problem: Problem, places: _Places) -> NDArray[np.int64]:
     return np.array(order, dtype=np.int64)
 
 
-def _marginals(chains: ChainScores) -> Floats:
-    """Of the states alone: without the transitions it is a third quicker."""
+def _marginals(chains: ChainScores, rows: NDArray[np.int64]) -> Floats:
+    """Of the states of some tokens (int64[N]) alone: without the transitions it is a third quicker."""
     work = LinearChain().prepare(chains)
     linear, marginals = scaling.forward(work), np.zeros(chains.emissions.shape)
     scaling.backward(work, linear, np.ones(work.n_sequences), marginals)
     if np.isnan(linear.log_z).any():  # what the linear domain has no numbers for
-        return LinearChain().marginals(chains)
-    return np.maximum(marginals, 0.0)
+        return LinearChain().marginals(chains)[rows]
+    return np.maximum(marginals[rows], 0.0)
 
 
 def _logs(probabilities: Floats) -> Floats:

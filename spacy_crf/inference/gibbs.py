@@ -124,6 +124,13 @@ class Gibbs(Inference):
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
         log_z, _ = self.importance(problem)
+        return self._counted(problem, weights)._replace(log_z=log_z)
+
+    def marginals(self, problem: Problem) -> Floats:
+        return self._counted(problem, np.ones(len(problem.firsts))).chains.emissions
+
+    def _counted(self, problem: Problem, weights: Floats) -> Expected:
+        """Derivatives alone: log partitions are estimated by other draws."""
         d_chains, d_tables = arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
         for c, (part, tokens) in enumerate(components(problem)):
             drawn = self._drawn(part)
@@ -131,7 +138,7 @@ class Gibbs(Inference):
                 of_part, of_tables = part.uses(drawn, weights[c] / len(drawn))
                 arrays.add(d_chains, of_part, tokens)
                 d_tables += of_tables
-        return Expected(log_z, d_chains, d_tables)
+        return Expected(np.full(len(problem.firsts), np.nan), d_chains, d_tables)
 
     def best(self, problem: Problem) -> States:
         states = LinearChain().viterbi(problem.chains).states
@@ -164,8 +171,7 @@ class Gibbs(Inference):
         """Of all chains with further scores of labels those where each label of a tied token is as probable as it was often."""
         chains, emissions = problem.chains, problem.chains.emissions.copy()
         tied = np.unique([problem.source, problem.target])
-        labels = (problem.label_of[:, np.newaxis] == np.arange(problem.n_labels)).astype(np.float64)
-        of_chains = LinearChain().marginals(chains)[tied] @ labels
+        of_chains = problem.by_label(LinearChain().marginals(chains)[tied])
         often = of_chains.copy()  # one sample more, of the chains: what was not drawn is not impossible
         for part, tokens in components(problem):
             drawn = self._drawn(part)
@@ -180,7 +186,7 @@ class Gibbs(Inference):
                 step = np.where(often > 0.0, np.log(often / of_chains), 0.0)
             emissions[tied] += np.where(np.isfinite(step), step, 0.0)[:, problem.label_of]
             fitted = chains._replace(emissions=emissions)
-            of_chains = LinearChain().marginals(fitted)[tied] @ labels
+            of_chains = problem.by_label(LinearChain().marginals(fitted)[tied])
             if abs(of_chains - often).max(initial=0.0) < _FITTED:
                 break
         return chains._replace(emissions=emissions)

@@ -128,6 +128,16 @@ class TiedChains(Structure[TiedScores]):
         work.scores.ties.by_feature(found.tables, total.tables)
         return values, total
 
+    def marginals(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+        work = self.prepare(scores, clamp)
+        halves = work.halves
+        if halves.tied is None:
+            return self.chain.marginals(halves.free, clamp=halves.free_clamp)
+        marginals = np.empty(work.scores.emissions.shape)
+        marginals[halves.free_tokens] = self.chain.marginals(halves.free, clamp=halves.free_clamp)
+        marginals[halves.tied_tokens] = np.clip(self.inference.marginals(halves.tied), 0.0, 1.0)
+        return marginals
+
     # ------------------------------------------------------------------------------------------------- maxima
 
     def _best(self, work: TiedWork) -> Path:

@@ -66,8 +66,7 @@ class MeanField(Inference):
 
     def _settle(self, problem: Problem) -> Floats:
         """What the ties add to the emissions in the end: float64[T, S]."""
-        labels = (problem.label_of[:, np.newaxis] == np.arange(problem.n_labels)).astype(np.float64)
-        of_labels = LinearChain().marginals(problem.chains) @ labels
+        of_labels = problem.by_label(LinearChain().marginals(problem.chains))
         rounds = _rounds(problem)
         moves = np.ones(len(problem.firsts), dtype=bool)
         for _ in range(self.iterations):
@@ -79,7 +78,7 @@ class MeanField(Inference):
                 tokens = np.flatnonzero(np.repeat(asked, np.diff(problem.chains.starts)))
                 chains = problem.chains._replace(emissions=problem.chains.emissions + _told(problem, of_labels))
                 part = arrays.cut(chains, tokens, _starts(problem.chains.starts, asked))
-                now = LinearChain().marginals(part) @ labels
+                now = problem.by_label(LinearChain().marginals(part))
                 step = abs(now - of_labels[tokens]).max(axis=1, initial=0.0)
                 of_labels[tokens] = now
                 sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
@@ -122,8 +121,7 @@ def _rounds(problem: Problem) -> list[NDArray[np.bool_]]:
 
 def _pairs(problem: Problem, chains: ChainScores, marginals: Floats) -> Floats:
     """Probabilities of the pairs of labels at the ends of ties: float64[E, L, L]."""
-    labels = (problem.label_of[:, np.newaxis] == np.arange(problem.n_labels)).astype(np.float64)
-    of_labels = marginals @ labels
+    of_labels = problem.by_label(marginals)
     pairs = of_labels[problem.source][:, :, np.newaxis] * of_labels[problem.target][:, np.newaxis]
     of_ends = np.searchsorted(chains.starts, [problem.source, problem.target], side="right") - 1
     for e in np.flatnonzero(of_ends[0] == of_ends[1]).tolist():
@@ -136,5 +134,5 @@ def _pairs(problem: Problem, chains: ChainScores, marginals: Floats) -> Floats:
             clamp[u - begin] = problem.label_of == label
             having, expected = LinearChain().expectations(sentence, clamp=clamp)
             share = np.exp(having[0] - log_z) if having[0] > -np.inf else 0.0
-            pairs[e, label] = share * (expected.emissions[v - begin] @ labels)
+            pairs[e, label] = share * problem.by_label(expected.emissions[v - begin, np.newaxis])[0]
     return pairs

@@ -46,6 +46,10 @@ class Inference:
         """
         raise NotImplementedError
 
+    def marginals(self, problem: Problem) -> Floats:
+        """Probability of each state at each token: float64[T, S]."""
+        return self.expectations(problem, np.ones(len(problem.firsts))).chains.emissions
+
     def best(self, problem: Problem) -> States:
         """A labelling of all components (int32[T]), -1 where there is none."""
         raise NotImplementedError

@@ -51,7 +51,7 @@ class Trees(NamedTuple):
         log_z[self.component[spread > SPREAD]] = np.nan
         log_z += np.bincount(problem.of_ties, shift[problem.kind], minlength=len(log_z))
         log_z += np.bincount(self.component, of_tokens, minlength=len(log_z))
-        own = states if self.is_plain else self._by_label(states, tables.shape[2])
+        own = states if self.is_plain else self._by_label(states)
         asked = (self.forest, own, problem.kind, tables, self.component)
         if weights is None:
             kernels.sums(*asked, np.zeros(0), own[:0], tables[0], log_z)
@@ -84,11 +84,11 @@ class Trees(NamedTuple):
         chain_kernels.scale(np.ascontiguousarray(self.own), np.zeros(0, dtype=np.int64), scaled, shift, spread)
         return np.exp(scaled, out=scaled), shift, spread
 
-    def _by_label(self, states: Floats, size: int) -> Floats:
-        """Sums of numbers of states: float64[T, size]."""
-        labels = np.zeros((states.shape[1], size))
-        labels[np.arange(len(self.problem.label_of)), self.problem.label_of] = 1.0
-        return states @ labels
+    def _by_label(self, states: Floats) -> Floats:
+        """Sums of numbers of states, with further labels (float64[T, L])."""
+        sums = np.zeros((len(states), _padded(self.problem.n_labels)))
+        sums[:, : self.problem.n_labels] = self.problem.by_label(states[:, : len(self.problem.label_of)])
+        return sums
 
     def _by_state(self, believed: Floats, own: Floats, states: Floats) -> Floats:
         """What is believed of labels, shared by their states."""

@@ -166,15 +166,16 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
 
 
 @kernel
-def weigh(beliefs, ends, kind, tables, messages, weights, log_z, d_tables):
+def weigh(ties, beliefs, messages, weights, log_z, d_tables):
     """What each tie is worth, and how often each pair of labels is expected at its ends:
 
     b[e](i, j) = exp(b[u](i) - m[v>u](i) + table[i, j] + b[v](j) - m[u>v](j)) / z[e]
 
-    beliefs (float64[V, L]): Logarithms of probabilities; the others see `sweep`.
+    ties (Sent), messages (float64[E, 2, L]): See `sweep`. beliefs (float64[V, L]): Logarithms of probabilities.
     weights (float64[E]): Factors of the expectations. log_z (float64[E]): Receives the logarithms of z.
     d_tables (float64[K, L, L]): Is added to.
     """
+    ends, kind, tables, _ = ties
     size = beliefs.shape[1]
     left, right = np.empty(size), np.empty(size)
     for e in range(len(kind)):
