@@ -3,6 +3,7 @@
 import gc
 import io
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from spacy.training.loop import train
 from spacy.util import load_config, registry
 
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline import reading_bar
 from spacy_crf.pipeline.batchers import Tick, clock
 from spacy_crf.pipeline.lasting import not_searched
 from spacy_crf.pipeline.readers import Corpus
@@ -113,6 +115,42 @@ def test_parts_of_a_batch_are_one_step(paths):
 def assert_knows_the_texts(nlp):
     docs = [ner_doc(nlp, text) for text in NER_TEXTS]
     assert [entities(doc) for doc in nlp.pipe(plain(doc) for doc in docs)] == [entities(doc) for doc in docs]
+
+
+# ------------------------------------------------------------------------------------------------ what a terminal shows
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.issue(20)
+@pytest.mark.parametrize(
+    "file, short, is_shown", [(Terminal, 0.0, True), (Terminal, 9.0, False), (io.StringIO, 0.0, False)]
+)
+def test_long_reading_is_shown_in_a_terminal(file, short, is_shown, monkeypatch):
+    stderr, nlp = file(), spacy.blank("en")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(reading_bar, "_SHORT", short)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    nlp.add_pipe("crf_ner").initialize(lambda: ner_examples(nlp))
+    text = stderr.getvalue()
+    assert ("crf_ner: reading features of" in text and f"{len(NER_TEXTS)} texts" in text) == is_shown
+    assert is_shown or "texts" not in text
+
+
+def test_a_reading_that_fails_ends_the_bar(monkeypatch):
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(reading_bar, "_SHORT", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    reading = reading_bar.with_bar([[], []], "what")
+    next(reading)
+    next(reading)
+    reading.close()
+    assert stderr.getvalue().endswith("\x1b[2K") and "\x1b[?25h" in stderr.getvalue()  # no line, and the cursor is back
 
 
 # ------------------------------------------------------------------------------------------------ garbage collection

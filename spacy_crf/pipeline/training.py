@@ -32,6 +32,7 @@ from .listening import require_rest, require_vectors
 from .novelty import NewFeatures, add_labels
 from .pooling import check_pooled
 from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
+from .reading_bar import with_bar
 from .supervision import Keys, Supervision
 
 if TYPE_CHECKING:
@@ -156,7 +157,10 @@ class Training:
     # ------------------------------------------------------------------------------------------------ from what
 
     def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
-        """Batches of about as many tokens as fit into memory together."""
+        """Batches of about as many tokens as fit into memory together; in a terminal one sees how many were read."""
+        return with_bar(self._blocks(examples), f"{self._pipe.name}: reading features of")
+
+    def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         features = self._pipe.sparse_features
         limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
         block, size = [], 0
