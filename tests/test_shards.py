@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import DocBin
+from spacy.tokens import DocBin, Span, SpanGroup
 from spacy.util import registry
 from typer.testing import CliRunner
 
@@ -136,6 +136,53 @@ def test_features_are_counted_as_in_one_pass(min_count, possible_states, tmp_pat
     ]
     assert one.model.attrs["met"] == other.model.attrs["met"]
     assert np.array_equal(one.model.attrs["observed"], other.model.attrs["observed"])
+
+
+def softened(nlp):
+    """The examples, whose first entity a teacher is not sure of."""
+    examples = ner_examples(nlp)
+    doc = examples[0].reference
+    ent = doc.ents[0]
+    spans = [Span(doc, ent.start, ent.end, ent.label_), Span(doc, ent.start, ent.end, "GPE")]
+    doc.spans["crf_soft"] = SpanGroup(doc, spans=spans, attrs={"scores": [0.7, 0.2]})
+    doc.set_ents([], missing=[ent])
+    return iter(examples)
+
+
+RULES = {
+    "@misc": "spacy_crf.constraints.v1",
+    "in_training": True,
+    "rules": [{"rule": "at_most", "label": "GPE", "n": 3}],
+}
+UNCOUNTED = {
+    "rules": ({"constraints": RULES}, None),
+    "soft labels": ({"loss": {"@losses": "spacy_crf.SoftLabels.v1"}}, softened),
+}
+
+
+@pytest.mark.parametrize("what", UNCOUNTED)
+def test_what_no_file_holds_is_looked_up_again(what, tmp_path, monkeypatch):
+    """The same function as of the whole, and no shard but that of its texts; a worker that dies changes nothing."""
+    config, read = UNCOUNTED[what]
+    by(monkeypatch, Here(2))
+    nlp, sgd = make(None, read=read, **config)
+    losses, _ = trained(nlp, sgd, 2)
+    nlp, sgd = make(tmp_path / "one", read=read, **config)
+    found, weights = trained(nlp, sgd, 2)
+    assert found == pytest.approx(losses, rel=1e-6)
+    if what == "rules":
+        assert not [*(tmp_path / "one").glob("shard-*")]
+    by(monkeypatch, Here(2, dies=5))
+    again, others = trained(*make(tmp_path / "other", read=read, **config), 2)
+    assert (again, others.tobytes()) == (found, weights.tobytes())
+
+
+def test_shards_need_a_reader_of_their_own(tmp_path):
+    nlp, sgd = make(tmp_path)
+    del nlp.config["initialize"]["components"]["crf_ner"]["corpus"]
+    with pytest.raises(ValueError, match=r"CRF478.*crf_ner.*corpus"):
+        trained(nlp, sgd)
+    assert not any(tmp_path.iterdir())
 
 
 def test_weights_are_bitwise_the_same_whoever_works(tmp_path, monkeypatch):
@@ -324,6 +371,59 @@ def test_processes_that_are_killed(tmp_path, monkeypatch):
     assert (found, others.tobytes()) == (expected, weights.tobytes())
 
 
+class Ending(Here):
+    """at (int): Number of the task, among all, at which the main process ends."""
+
+    def __init__(self, workers, at, dies):
+        super().__init__(workers, dies)
+        self._left = at
+
+    def run(self, tasks, told=None):
+        for found in super().run(tasks, told):
+            self._left -= 1
+            if not self._left:
+                raise KeyboardInterrupt
+            yield found
+
+
+class FullDisk:
+    """left (int): Files until there is no room."""
+
+    def __init__(self, left):
+        self._left, self._write = left, mapped.write_whole
+
+    def __call__(self, path, content):
+        self._left -= 1
+        return self._write(path, content) if self._left else _no_room(path)
+
+
+def test_whatever_ends_a_training_the_weights_are_the_same(tmp_path, monkeypatch):
+    """The main process, the disk that is full, and a worker each time, at random: while shards are made, and while they are
+    trained on."""
+    settings, random = {**LBFGS, "max_iterations": 16}, np.random.default_rng(18)
+    monkeypatch.setattr(shards.Shards.__init__, "__defaults__", (*Shards.__init__.__defaults__[:-2], 4, "size"))
+    by(monkeypatch, Here(2))
+    _, expected = trained(*make(tmp_path / "whole", settings), steps=5)
+    n_ended, folder = 0, 0
+    while n_ended < 25:
+        places = random.integers(1, 60, size=3).tolist()
+        is_disk = random.random() < 0.3
+        with monkeypatch.context() as patched:
+            by(patched, Ending(1 + places[2] % 3, 10_000 if is_disk else places[0], places[1]))
+            if is_disk:
+                patched.setattr(mapped, "write_whole", FullDisk(places[0] // 6))
+            try:
+                _, weights = trained(*make(tmp_path / str(folder), settings), steps=5)
+            except (KeyboardInterrupt, ValueError) as error:
+                assert isinstance(error, KeyboardInterrupt) or "CRF475" in str(error)
+                n_ended += 1
+                continue
+        assert weights.tobytes() == expected.tobytes()
+        folder += 1
+    assert trained(*make(tmp_path / str(folder), settings), steps=5)[1].tobytes() == expected.tobytes()
+    assert folder > 2
+
+
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, caplog):
     by(monkeypatch, Here(2))
     nlp = spacy.blank("en")
@@ -447,6 +547,10 @@ def test_no_room(tmp_path, monkeypatch):
     assert not [*tmp_path.glob("*.tmp")]
     losses, _ = trained(*make(tmp_path))
     assert losses[-1] < losses[0]
+
+
+def _no_room(path):
+    raise mapped.no_room(OSError(28, "No space left on device"), path)
 
 
 def _full(*_):
