@@ -72,8 +72,6 @@ def _annotate(folder: Path, name: str, workers: int) -> tuple[float, float]:
             *paths,
             "--workers",
             str(workers),
-            "--part-size",
-            "1",
         ]
         subprocess.run(command, check=True, capture_output=True)
         wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
