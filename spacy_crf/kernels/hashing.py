@@ -267,7 +267,7 @@ def find_known(hashes, positions, table):
     hashes (uint64[M, P]): From `hash_features`, positions (int64[T]), table: As in `sift`.
     RETURNS (tokens int32[F], rows int32[F])
     """
-    n_tokens, size = len(positions), 0
+    n_tokens, size = len(positions), np.int64(0)  # of a literal `sift` would have a variant
     tokens = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
     rows = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
     asked, keys = np.empty(n_tokens, dtype=np.int32), np.empty(n_tokens + 1, dtype=np.uint64)

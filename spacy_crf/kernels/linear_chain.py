@@ -46,6 +46,9 @@ from .numerics import LANES, LINEAR, SPREAD, TINY, best_end
 FEW = 16  # states among which a path is searched
 ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
 
+# Numba compiles a helper anew for a literal that it is given, but not for these
+_ZERO, _NO, _YES = np.int64(0), np.bool_(False), np.bool_(True)
+
 
 class Scores(NamedTuple):
     """Of a chunk. The same tuple holds the derivative of something with respect to each score."""
@@ -218,7 +221,7 @@ def forward(potentials, layout, alpha, log_z):
                 for j in range(width):
                     alpha[t, j] = first[j]
             else:
-                _multiply(transposed, t * step, alpha, t - 1, offset, alpha, t, 0, runs, False, arcs)
+                _multiply(transposed, t * step, alpha, t - 1, offset, alpha, t, _ZERO, runs, _NO, arcs)
             divisor = _normalise(alpha, t, emissions)
             if divisor <= 0.0:
                 total = np.nan if divisor < 0.0 else -np.inf
@@ -288,7 +291,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                     for j in range(states):
                         d_emissions[t, order[j]] = beta[1, j]
                 if t > begin:
-                    _multiply(block, t * step, emissions, t, 0, beta, 0, offset, runs, True, arcs)
+                    _multiply(block, t * step, emissions, t, _ZERO, beta, _ZERO, offset, runs, _YES, arcs)
             if not trusted:
                 log_z[b] = np.nan
         if trusted:

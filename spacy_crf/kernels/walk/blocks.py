@@ -42,7 +42,9 @@ def collect(corpus, work, pairs, segments, b):
     gradient, slots, amounts = work.gradient, work.slots, work.amounts
     sums = learned, gradient, slots
     begin, end = corpus.starts[b], corpus.starts[b + 1]
-    found = _collect(corpus.states, begin, end, size, work.d_nodes, sums, 0)
+    found = _collect(
+        corpus.states, begin, end, size, work.d_nodes, sums, np.int64(0)
+    )  # a literal would be a variant of it
     if len(pairs.scores) > 0:
         found = _collect(pairs.uses, begin, end, size * size, pairs.d_scores, sums, found)
     if segments is not None:
@@ -174,7 +176,7 @@ def catch_up_sequence(corpus, pairs, segments, b, given):
             _catch_up_features(uses.features, a, c, size, given)
     for slot in range(corpus.chain_start, len(corpus.learned)):
         if corpus.learned[slot]:
-            catch_up(slot, 1, *given)
+            catch_up(slot, np.int64(1), *given)
 
 
 @helper

@@ -101,7 +101,7 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
         for kind in range(len(table.derivatives)):
             clear(table.derivatives[kind], rows[kind + 1] - rows[kind])
         if segments is not None:
-            fold(corpus, work, pairs, segments, b, False)
+            fold(corpus, work, pairs, segments, b, np.bool_(False))  # no literal: it would be compiled anew
         log_z = expect(corpus, work, pairs, chains, segments, b, weight)
         if not math.isfinite(log_z):
             break

@@ -83,7 +83,7 @@ def score_segments(states, nodes, segments, begin, end, size, weights, scale):
     starts = uses.listed_starts
     first = starts[begin]
     scores = (nodes, segments.begins, segments.ends, segments.spans, segments.spans)
-    add_scores(states, begin, end, size, weights, 1.0, False, nodes)
+    add_scores(states, begin, end, size, weights, 1.0, np.bool_(False), nodes)
     for kind in range(5):
         a, c = rows_of_kind(starts, kind, begin, end)
         # The first is added to what states gave, the last to what spans gave: so these two are not scaled yet.

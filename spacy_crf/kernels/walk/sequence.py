@@ -101,14 +101,14 @@ def _score(corpus, work, pairs, chains, segments, turn):
     b, _, weights, scale = turn
     begin, end, size, chain = corpus.starts[b], corpus.starts[b + 1], corpus.n_states, work.chain
     if chains is not None:
-        add_scores(corpus.states, begin, end, size, weights, scale, False, work.nodes)
+        add_scores(corpus.states, begin, end, size, weights, scale, np.bool_(False), work.nodes)
     if segments is not None:
         score_segments(corpus.states, work.nodes, segments, begin, end, size, weights, scale)
     for i in range(size + 2):
         for j in range(size):
             chain[i, j] = scale * weights[corpus.chain_start + i * size + j]
     if len(pairs.scores) > 0:
-        add_scores(pairs.uses, begin, end, size * size, weights, scale, False, pairs.scores)
+        add_scores(pairs.uses, begin, end, size * size, weights, scale, np.bool_(False), pairs.scores)
     add_chain(work, pairs, end - begin, size)
 
 

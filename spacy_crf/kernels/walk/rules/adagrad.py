@@ -56,4 +56,4 @@ def catch_up_all(learned, weights, settings, seen, regularized, squares):
     """Brings every weight up to date with the regularizer."""
     for slot in range(len(weights)):
         if learned[slot]:
-            catch_up(slot, 1, weights, settings, seen, regularized, squares)
+            catch_up(slot, np.int64(1), weights, settings, seen, regularized, squares)
