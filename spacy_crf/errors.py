@@ -185,6 +185,10 @@ class Errors(metaclass=_Coded):
         "{optimizer} can't train '{name}', which has tie_boundaries = true in its model: it learns from one sequence after the "
         "other, with a weight for each step. Use LBFGS, ConjugateGradient or one of thinc's optimizers, or leave the setting out."
     )
+    CRF213 = (
+        "SGD finds no learning rate for '{key}': with each that it tried, {tried}, the weights grow beyond all bounds. Its "
+        "setting calibration_eta = {eta} is the first to try: take a smaller one, such as 0.1, and a calibration_rate such as 2."
+    )
     CRF301 = "The feature templates of the config are not those the saved model was trained with. Only on one side: {templates}"
     CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
     CRF314 = (

@@ -3,6 +3,7 @@ against a textbook loop."""
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -429,6 +430,16 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_as_they_were(make, compone
     with pytest.raises(ValueError, match=r"CRF206.*epoch 2, at a sequence of the document '\w+ "):
         nlp.update(examples, sgd=optimizer)
     assert_array_equal(batch.weights(), before)
+
+
+@pytest.mark.issue(20)
+@each_component
+@pytest.mark.parametrize("eta", [1e30, 1e90])
+def test_sgd_says_that_no_learning_rate_is_small_enough(eta, component):
+    """The first one was taken then, and the step divided by zero."""
+    nlp, _, examples = make_pipe(LogLikelihood(), component)
+    with pytest.raises(ValueError, match=rf"CRF213: .*'{component}'.*calibration_eta = {re.escape(str(eta))}"):
+        nlp.update(examples, sgd=SGD(calibration_eta=eta))
 
 
 @each_component

@@ -24,7 +24,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.minibatch import Minibatch
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline import initialization
-from spacy_crf.pipeline.stages import FirstStage
+from spacy_crf.pipeline.stages import FirstStage, first_stage
 from spacy_crf.schemes import Segments
 
 from .util import draws, entities, ner_examples, plain, signatures, tag_examples
@@ -500,6 +500,14 @@ def test_encoders_have_one_stage():
     model = {"@architectures": "spacy_crf.LinearChain.v2", "tok2vec": encoder}
     with pytest.raises(ValueError, match="CRF811: Component 'crf_ner'"):
         _add(second_stage={}, model=model)
+
+
+@pytest.mark.issue(20)
+def test_a_model_that_is_none_is_named():
+    """A list ended with an AttributeError."""
+    component = spacy.blank("en").add_pipe("crf_ner")
+    with pytest.raises(ValueError, match=r"CRF020: Component 'it': model = .*an architecture"):
+        first_stage(type(component), component.vocab, {"name": "it", "model": [component.model]}, {})
 
 
 def test_unknown_attributes_of_a_stage_are_named():

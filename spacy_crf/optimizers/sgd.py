@@ -6,6 +6,7 @@ from typing import ClassVar, Optional
 import numpy as np
 
 from .. import checks
+from ..errors import Errors
 from ..kernels import walk as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
@@ -93,7 +94,10 @@ class SGD(Regularized):
         return run.numbers["scale"] * run.slots
 
     def _calibrate(self, pass_: Pass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
-        """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved."""
+        """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved.
+
+        RAISES (ValueError): CRF213 where each of them lets the weights grow beyond all bounds.
+        """
         corpus, n_sequences = pass_.corpus, len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
         pass_ = pass_._replace(order=sample)
@@ -132,6 +136,9 @@ class SGD(Regularized):
             elif factor < 1.0 and after > best and lower > 0:
                 break
             eta *= factor
+        if best == np.inf:
+            tried = f"{self.calibration_eta:.4g} to {eta:.4g}"
+            raise ValueError(Errors.CRF213.format(key=key, eta=self.calibration_eta, tried=tried))
         logger.info("%s: SGD starts with the learning rate %.4g", key, best_eta)
         return best_eta
 

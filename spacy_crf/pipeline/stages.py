@@ -24,7 +24,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..features.stages import MAJORITIES, Labelling
 from ..models.architecture import without_stage
-from ..models.role import AnnotatedDocs, forget
+from ..models.role import AnnotatedDocs, forget, gives
 from ..schemes import Segments
 from .gold_report import GoldReport
 from .saving import unchanged_by_errors
@@ -96,9 +96,12 @@ def first_stage(
 
     settings (dict): Those of the component, but that it predicts without rules and probabilities.
     second_stage: The block of the config.
-    RAISES (ValueError): CRF811 for a model that has an encoder, CRF210 for a loss that L-BFGS can't train.
+    RAISES (ValueError): CRF020 for a model of another kind, CRF811 for one that has an encoder, CRF210 for a loss that L-BFGS
+        can't train.
     """
     name, model = settings["name"], settings["model"]
+    must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v1"
+    checks.expect(gives(model) is not None, f"Component '{name}'", "model", getattr(model, "name", model), must)
     if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
         raise ValueError(Errors.CRF811.format(name=name))
     own = {"name": f"{name}.first_stage", "model": without_stage(model), "optimizer": None, "scorer": None}
