@@ -20,7 +20,7 @@ from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_crf
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "checks", "types", "schemes", "arrays", "sealed", "dollars"),
+    ("errors", "bars", "checks", "types", "schemes", "arrays", "sealed", "dollars"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),

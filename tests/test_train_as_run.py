@@ -16,8 +16,9 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, registry
 
+from spacy_crf import bars
+from spacy_crf.optimizers import batch
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline import reading_bar
 from spacy_crf.pipeline.batchers import Tick, clock
 from spacy_crf.pipeline.lasting import not_searched
 from spacy_crf.pipeline.readers import Corpus
@@ -132,7 +133,7 @@ class Terminal(io.StringIO):
 def test_long_reading_is_shown_in_a_terminal(file, short, is_shown, monkeypatch):
     stderr, nlp = file(), spacy.blank("en")
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(reading_bar, "_SHORT", short)
+    monkeypatch.setattr(bars, "_SHORT", short)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     nlp.add_pipe("crf_ner").initialize(lambda: ner_examples(nlp))
@@ -144,13 +145,40 @@ def test_long_reading_is_shown_in_a_terminal(file, short, is_shown, monkeypatch)
 def test_a_reading_that_fails_ends_the_bar(monkeypatch):
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(reading_bar, "_SHORT", 0.0)
+    monkeypatch.setattr(bars, "_SHORT", 0.0)
     monkeypatch.setenv("TERM", "xterm")
-    reading = reading_bar.with_bar([[], []], "what")
+    component = spacy.blank("en").add_pipe("crf_ner")
+    monkeypatch.setattr(component.training, "_blocks", lambda examples: iter([[], [], []]))
+    reading = component.training.blocks([])
     next(reading)
     next(reading)
     reading.close()
     assert stderr.getvalue().endswith("\x1b[2K") and "\x1b[?25h" in stderr.getvalue()  # no line, and the cursor is back
+
+
+@pytest.mark.issue(20)
+@pytest.mark.parametrize(
+    "file, short, is_shown", [(Terminal, 0.0, True), (Terminal, 9.0, False), (io.StringIO, 0.0, False)]
+)
+def test_the_iterations_of_a_long_step_are_shown_in_a_terminal(file, short, is_shown, monkeypatch, caplog):
+    """With the objective and how long it will take, in place of a line every ten seconds."""
+    stderr, nlp = file(), spacy.blank("en")
+    nlp.add_pipe("crf_ner").initialize(lambda: ner_examples(nlp))
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(bars, "_SHORT", short)
+    monkeypatch.setattr(batch, "SILENCE", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    optimizer = LBFGS(iterations_per_step=9, max_iterations=5)
+    nlp.update(ner_examples(nlp), sgd=optimizer)
+    text = stderr.getvalue()
+    assert ("crf_ner: LBFGS" in text and "4 of 9 iterations" in text and "objective" in text) == is_shown
+    assert is_shown or "iterations" not in text
+    told = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
+    # The first iteration is over before there is a bar, and the last one when it is gone
+    assert sum("crf_ner: iteration " in line for line in told) == (2 if is_shown else 5)
+    assert sum("max_iterations = 5 reached" in line for line in told) == 1
+    assert not optimizer._bar.is_shown
 
 
 # ------------------------------------------------------------------------------------------------ garbage collection

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, Protocol, Union
 import numpy as np
 
 from .. import checks
+from ..bars import Bar
 from ..errors import Errors, Warnings, announcements
 from ..types import Floats
 from .anchor import Anchored
@@ -23,7 +24,7 @@ from .vectors import add_scaled, dot, norm
 
 logger = logging.getLogger("spacy.spacy_crf")
 # Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
-SILENCE = 10.0
+SILENCE = 10.0  # seconds; in a terminal there is a bar
 # What "auto" iterations in a step mean: so many that evaluating the model after it takes this share of the time, from 10 to 30.
 # At the beginning, where each iteration changes the model much, they are 5, and then half of those that were made before; but 10
 # before the first evaluation, as after 5 no model was of any use.
@@ -127,6 +128,7 @@ class BatchOptimizer(CRFOptimizer):
         self.on_iteration: Optional[Callable[[Progress], None]] = None
         self._warned: set[str] = set()
         self._last_said = 0.0
+        self._bar = Bar("", "iterations")  # of the step that is being made
 
     def new_memory(self) -> Memory:
         raise NotImplementedError
@@ -148,13 +150,20 @@ class BatchOptimizer(CRFOptimizer):
             run.memory.prepare(objective)
             try:
                 self._last_said = time.monotonic()
-                for _ in range(self._iterations(objective, run)):
-                    self._iterate(objective, run, key)
-                    if run.stop_reason is not None:
-                        break
+                self._step(objective, run, key)
             finally:
                 objective.assign(run.position.weights)
         return run.position.value
+
+    def _step(self, objective: Objective, run: Run, key: str) -> None:
+        """In a terminal one sees how far it is."""
+        n_iterations = self._iterations(objective, run)
+        with Bar(f"{key}: {type(self).__name__}", "iterations", n_iterations) as self._bar:
+            for done in range(1, n_iterations + 1):
+                self._iterate(objective, run, key)
+                if run.stop_reason is not None:
+                    break
+                self._bar.show(done, f"objective {run.position.value:,.1f}")
 
     def _renew(self, objective: Objective, run: Run, key: str) -> None:
         """Goes on with an objective that has changed; where it has not, a reason to stop stays one."""
@@ -220,7 +229,7 @@ class BatchOptimizer(CRFOptimizer):
         self._judge(objective, run, key)
         progress = Progress(key, run.iteration, point.value, run.gradient_norm, point.step, evaluations)
         say, now = logger.debug, time.monotonic()
-        if now - self._last_said >= SILENCE:
+        if now - self._last_said >= SILENCE and not self._bar.is_shown:
             say, self._last_said = announcements.info, now
         say("%s: iteration %d objective %.6f gradient norm %.4g step %.4g evaluations %d", *progress)
         if self.on_iteration is not None:
@@ -274,6 +283,7 @@ class BatchOptimizer(CRFOptimizer):
 
     def _stop(self, run: Run, key: str, reason: str) -> None:
         run.stop_reason = reason
+        self._bar.close()
         text = "%s: %s stopped after %d iterations at objective %.6f: %s"
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
 

@@ -14,6 +14,7 @@ from spacy.util import registry
 from thinc.api import Optimizer, set_dropout_rate
 
 from ..arrays import named
+from ..bars import Bar
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import doc_bounds
 from ..models.corpus import block_tokens
@@ -32,7 +33,6 @@ from .listening import require_rest, require_vectors
 from .novelty import NewFeatures, add_labels
 from .pooling import check_pooled
 from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
-from .reading_bar import with_bar
 from .supervision import Keys, Supervision
 
 if TYPE_CHECKING:
@@ -158,7 +158,12 @@ class Training:
 
     def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         """Batches of about as many tokens as fit into memory together; in a terminal one sees how many were read."""
-        return with_bar(self._blocks(examples), f"{self._pipe.name}: reading features of")
+        n_texts = 0
+        with Bar(f"{self._pipe.name}: reading features of", "texts") as bar:
+            for block in self._blocks(examples):
+                yield block
+                n_texts += len(block)
+                bar.show(n_texts)
 
     def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         features = self._pipe.sparse_features

@@ -1,0 +1,62 @@
+"""What a terminal shows while something takes long: how far it is. Nothing is shown where nobody looks."""
+
+import sys
+import time
+from typing import Any, Optional
+
+# Nothing is shown of what takes fewer seconds
+_SHORT = 2.0
+
+
+class Bar:
+    """A line on stderr that goes away at the end, if that is a terminal, and once two seconds have passed.
+
+    what (str): Stands in front.
+    unit (str): What is counted.
+    total (Optional[int]): How many there are, None where nobody knows.
+    """
+
+    def __init__(self, what: str, unit: str, total: Optional[int] = None):
+        self._what, self._unit, self._total = what, unit, total
+        self._begun = time.monotonic()
+        self._is_open = sys.stderr is not None and sys.stderr.isatty()
+        self._progress: Any = None
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @property
+    def is_shown(self) -> bool:
+        return self._progress is not None
+
+    def show(self, done: int, note: str = "") -> None:
+        """So many of them are done."""
+        if self._progress is None and self._is_open and time.monotonic() - self._begun >= _SHORT:
+            self._start()
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done, note=note)
+
+    def close(self) -> None:
+        """Before other lines are written."""
+        self._is_open = False
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _start(self) -> None:
+        from rich.console import Console  # most things are done sooner
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        what, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+        done = "{task.completed:,}" if self._total is None else "{task.completed:,} of {task.total:,}"
+        done = TextColumn(f"{done} {self._unit}")
+        if self._total is None:
+            columns = SpinnerColumn(), what, done, note, TimeElapsedColumn()
+        else:
+            columns = what, BarColumn(), done, note, TimeRemainingColumn()
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress.add_task(self._what, total=self._total, note="")
+        self._progress.start()
