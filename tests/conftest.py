@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import secrets
+import shutil
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -95,3 +96,17 @@ def few_special_words():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(English.Defaults, "tokenizer_exceptions", {})
         yield
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, for pages as their readers have them."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no Chromium")
+    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=chromium, args=options)
+        yield opened
+        opened.close()

@@ -1,7 +1,5 @@
 """The report in a browser, as its reader has it: offline, by keyboard, in light and dark, without JavaScript."""
 
-import shutil
-
 import pytest
 
 from spacy_crf.report.cases import judge
@@ -9,10 +7,6 @@ from spacy_crf.report.page import Subject, render
 
 from .test_probabilities import trained
 from .util import NER_TEXTS, ner_examples
-
-playwright = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +20,6 @@ def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(render("A report", [Subject(judged, ner_examples(nlp))]), encoding="utf8")
     return path, judged
-
-
-@pytest.fixture(scope="module")
-def browser():
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
