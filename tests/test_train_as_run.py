@@ -1,9 +1,11 @@
 """`spacy train` with a config of ours: what is read how often, when a step is evaluated, and when it ends."""
 
+import atexit
 import gc
 import io
 import logging
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from spacy_crf import bars
 from spacy_crf.optimizers import batch
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.batchers import Tick, clock
-from spacy_crf.pipeline.lasting import not_searched
+from spacy_crf.pipeline.lasting import left_at_exit, not_searched
 from spacy_crf.pipeline.readers import Corpus
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
@@ -219,6 +221,24 @@ def test_searching_goes_on_after_errors():
     assert gc.get_freeze_count() > 0
     batches.close()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_what_is_in_use_when_the_process_ends_is_not_taken_apart(monkeypatch):
+    class Cycle:
+        pass
+
+    registered, garbage = [], Cycle()
+    monkeypatch.setattr(atexit, "register", registered.append)
+    left_at_exit.cache_clear()
+    for _ in range(2):
+        next(iter(clock()(ner_examples(spacy.blank("en")))))
+    left_at_exit.cache_clear()  # what is registered here ends with the test
+    [leave] = registered
+    garbage.itself, known = garbage, weakref.ref(garbage)
+    del garbage
+    leave()
+    assert known() is None and gc.get_freeze_count() > 10_000
 
 
 @pytest.mark.usefixtures("nothing_frozen")

@@ -7,7 +7,7 @@ from typing import Optional, TypeVar
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from .lasting import not_searched
+from .lasting import left_at_exit, not_searched
 
 Item = TypeVar("Item")
 
@@ -52,6 +52,7 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
     initialized, nothing is read but the first example, which is given again and again."""
 
     def tick(examples: Iterable[Example]) -> Iterable[list[Example]]:
+        left_at_exit()
         if not isinstance(examples, list):
             first = list(islice(examples, 1))
             if hasattr(examples, "close"):
