@@ -8,11 +8,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Optional
+from typing import Any, BinaryIO, NamedTuple, Optional
 
 from .errors import Errors
 
 HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its length
+# The first bytes of a zlib stream that was compressed fast; pieces of which the beginning tells whether the rest shrinks
+_ZLIB_BEGIN = b"\x78\x01"
+_PIECE, _SAMPLE, _WORTH = 1 << 15, 1 << 11, 0.98
 
 
 class Format(NamedTuple):
@@ -32,10 +35,31 @@ class Format(NamedTuple):
 
 
 def seal(form: Format, content: bytes) -> bytes:
-    # A seventh is saved, for weights and hashes hardly shrink; other strategies took thrice the time for 7 % more
-    compress = zlib.compressobj(1, strategy=zlib.Z_RLE)
-    payload = compress.compress(content) + compress.flush()
+    payload = _compressed(content)
     return form.magic + HEADER.pack(form.version, zlib.crc32(payload), len(payload)) + payload
+
+
+def _compressed(content: bytes) -> bytes:
+    """A zlib stream, which is checked as a whole. More than half of a model are hashes and what is compressed already: pieces
+    that begin so are stored as they are, in half of the time. Of the rest a seventh is saved; other strategies took thrice the
+    time for 7 % more."""
+    parts, view = [_ZLIB_BEGIN], memoryview(content)
+    for begin in range(0, len(view), _PIECE):
+        piece = view[begin : begin + _PIECE]
+        level = 1 if _shrinks(piece[:_SAMPLE]) else 0
+        compress = _deflate(level)
+        parts += compress.compress(piece), compress.flush(zlib.Z_FULL_FLUSH)
+    return b"".join([*parts, _deflate(0).flush(), zlib.adler32(content).to_bytes(4, "big")])
+
+
+def _shrinks(sample: memoryview) -> bool:
+    compress = _deflate(1)
+    return len(compress.compress(sample) + compress.flush()) < _WORTH * len(sample)
+
+
+def _deflate(level: int) -> Any:
+    """Without the header and the checksum of a stream, which pieces have in common."""
+    return zlib.compressobj(level, wbits=-zlib.MAX_WBITS, strategy=zlib.Z_RLE)
 
 
 def unseal(form: Format, data: bytes, source: str) -> bytes:

@@ -135,6 +135,30 @@ def test_files_of_the_version_before_are_read(trained):
     assert again.get_pipe("crf_ner").to_bytes() == data
 
 
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("n_hashes, n_zeros", [(0, 0), (1, 0), (0, 100_000), (50_000, 0), (50_000, 100_000)])
+def test_what_hardly_shrinks_is_stored_in_a_stream_that_zlib_reads(n_hashes, n_zeros):
+    form = sealed.Format("numbers", b"numbers\n", 1)
+    content = np.random.default_rng(0).bytes(n_hashes) + b"\0" * n_zeros
+    data = sealed.seal(form, content)
+    assert sealed.unseal(form, data, "data") == zlib.decompress(data[len(form.magic) + sealed.HEADER.size :]) == content
+    assert len(data) < 1.001 * n_hashes + 0.02 * n_zeros + (1 << 15) * (n_hashes > 0 < n_zeros) + 50
+    with pytest.raises(ValueError, match="CRF503"):
+        sealed.unseal(form, data[:-1], "data")
+
+
+@pytest.mark.issue(19)
+def test_counts_that_became_others_are_saved():
+    """What is kept of them from one checkpoint to the next is no longer right."""
+    nlp = blank()
+    nlp.initialize(lambda: ner_examples(nlp))
+    table = nlp.get_pipe("crf_ner").sparse_features.states
+    before = table.to_dict()["counts"]
+    assert table.to_dict()["counts"] is before
+    table.counts = table.counts + 1
+    assert type(table).from_dict(table.to_dict()).counts.tolist() == table.counts.tolist()
+
+
 def test_damaged_files(trained, tmp_path):
     nlp, _ = trained
     nlp.to_disk(tmp_path)

@@ -99,6 +99,7 @@ class Table:
         self.pair_columns = pair_columns
         self.n_columns = n_columns
         self.counts = np.zeros(len(index), dtype=np.int64) if counts is None else counts
+        self._packed: Optional[tuple[NDArray[np.int64], bytes]] = None  # counts, and how they are saved
 
     @cached_property
     def _slots(self) -> "_Slots":
@@ -298,8 +299,14 @@ class Table:
             "widths": widths.astype("<u2" if self.n_columns < 1 << 16 else "<u4").tobytes(),
             "columns": self.pair_columns.astype(_column_type(self.n_columns)).tobytes(),
             "n_columns": self.n_columns,
-            "counts": pack_numbers(np.minimum(self.counts, np.iinfo(np.int32).max)),
+            "counts": self._packed_counts(),
         }
+
+    def _packed_counts(self) -> bytes:
+        """Compressed once for all checkpoints of a training."""
+        if self._packed is None or self._packed[0] is not self.counts:
+            self._packed = self.counts, pack_numbers(np.minimum(self.counts, np.iinfo(np.int32).max))
+        return self._packed[1]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Table":
