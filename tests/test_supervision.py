@@ -12,6 +12,7 @@ from spacy.training import Example
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
+from spacy_crf.pipeline import supervision
 from spacy_crf.schemes import BEGIN, INSIDE, OUTSIDE
 from spacy_crf.types import ChainScores
 
@@ -429,6 +430,25 @@ def test_weights_that_make_no_sense_are_refused(weight):
     examples[2].reference._.crf_weight = weight
     with pytest.raises(ValueError, match=r"CRF430.*Nobody was there"):
         nlp.update(examples, sgd=LBFGS())
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize(
+    "extension, expected",
+    [({"default": 1.0}, None), ({"default": 2}, [2, 2, 3]), ({"getter": lambda doc: len(doc) / 2}, [0.5, 1, 1.5])],
+)
+def test_weights_of_documents_that_say_nothing_themselves(extension, expected):
+    vocab, before = spacy.blank("en").vocab, Doc.get_extension("crf_weight")
+    docs = [Doc(vocab, words=["a"] * n) for n in (1, 2, 3)]
+    if extension.get("default") == 2:
+        docs[2]._.crf_weight = 3
+    Doc.set_extension("crf_weight", force=True, **extension)
+    try:
+        bounds = np.array([0, 1, 3, 6])
+        weights = supervision.sequence_weights([Example(doc.copy(), doc) for doc in docs], bounds, bounds)
+    finally:
+        Doc.set_extension("crf_weight", force=True, default=before[0])
+    assert weights is None if expected is None else weights.tolist() == expected
 
 
 def test_a_changed_weight_is_noticed_between_steps():

@@ -143,7 +143,7 @@ def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds:
     starts (int64[B + 1]), bounds (int64[D + 1]): Where the rows of each sequence, and of each Doc, begin and end.
     RAISES (ValueError): CRF430 for a weight that is not a finite number of at least 0.
     """
-    weights = [_weight(example) for example in examples]
+    weights = _weights(examples)
     if all(weight == 1.0 for weight in weights):
         return None
     if np.array_equal(starts, bounds):  # those without tokens too
@@ -152,12 +152,21 @@ def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds:
     return np.array(weights, dtype=np.float64)[np.minimum(doc_of_sequence, len(weights) - 1)]
 
 
-def _weight(example: Example) -> float:
-    doc = example.reference
-    weight = doc._.get(WEIGHT) if doc.has_extension(WEIGHT) else 1.0
-    if not (isinstance(weight, Real) and math.isfinite(weight) and weight >= 0):
-        raise ValueError(Errors.CRF430.format(weight=weight, text=doc.text[:40]))
-    return float(weight)
+def _weights(examples: list[Example]) -> list[float]:
+    if not Doc.has_extension(WEIGHT):
+        return [1.0] * len(examples)
+    default, method, getter, _ = Doc.get_extension(WEIGHT)
+    is_kept = method is None and getter is None  # in the user_data, of which most Docs have none
+    weights = []
+    for example in examples:
+        doc = example.reference
+        weight = default if is_kept and not doc.user_data else doc._.get(WEIGHT)
+        if not (
+            isinstance(weight, (float, Real)) and math.isfinite(weight) and weight >= 0
+        ):  # Real alone is asked slowly
+            raise ValueError(Errors.CRF430.format(weight=weight, text=doc.text[:40]))
+        weights.append(float(weight))
+    return weights
 
 
 def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
@@ -168,15 +177,14 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
     check = annotation.fingerprint([example.reference for example in examples])
     for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
         check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read), check)
-    for example in examples:
-        spans = [
-            (key, span.start, span.end, span.label)
-            for key in filter(None, keys)
-            for span in example.reference.spans.get(key, ())
-        ]
-        scores = list(example.reference.spans[keys.soft].attrs.items()) if keys.soft in example.reference.spans else []
-        told = repr((len(example.predicted), len(example.reference), spans, scores, _weight(example)))
-        check = zlib.crc32(told.encode("utf8"), check)
+    lengths = [(len(example.predicted), len(example.reference)) for example in examples]
+    for numbers in (np.array(lengths, dtype=np.int64), np.array(_weights(examples), dtype=np.float64)):
+        check = zlib.crc32(numbers, check)
+    for example in examples if any(keys) else ():
+        groups = example.reference.spans
+        spans = [(key, span.start, span.end, span.label) for key in filter(None, keys) for span in groups.get(key, ())]
+        scores = list(groups[keys.soft].attrs.items()) if keys.soft in groups else []
+        check = zlib.crc32(repr((spans, scores)).encode("utf8"), check)
     return check
 
 
