@@ -25,6 +25,8 @@ from spacy_crf.distributed.sums import Terms, Tree
 from spacy_crf.distributed.work import _unpickled
 from spacy_crf.errors import announcements
 
+from .test_factor_graph import examples, graph, name_docs
+from .test_vectors import word_vectors
 from .util import ner_examples, tag_examples
 
 pytestmark = pytest.mark.issue(18)
@@ -154,26 +156,48 @@ RULES = {
     "in_training": True,
     "rules": [{"rule": "at_most", "label": "GPE", "n": 3}],
 }
-UNCOUNTED = {
+
+
+def named(nlp):
+    """Texts with words that are there twice."""
+    return examples(nlp.vocab, name_docs(nlp.vocab, 6))
+
+
+VECTORS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "vector[0]"]}
+HASHED = {
+    "@architectures": "spacy_crf.LinearChain.v1",
+    "emissions": {
+        "@architectures": "spacy_crf.HashedEmissions.v1",
+        "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "shape[0]"]},
+        "rows": 64,
+    },
+}
+OTHERS = {
     "rules": ({"constraints": RULES}, None),
     "soft labels": ({"loss": {"@losses": "spacy_crf.SoftLabels.v1"}}, softened),
+    "vectors": ({"model": {"emissions": {"features": VECTORS}}}, None),
+    "hashed features": ({"model": HASHED}, None),
+    "ties": ({"model": graph()}, lambda nlp: iter([*ner_examples(nlp), *named(nlp)])),
 }
 
 
-@pytest.mark.parametrize("what", UNCOUNTED)
-def test_what_no_file_holds_is_looked_up_again(what, tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_is_not_counted_in_parts_or_held_by_files(what, tmp_path, monkeypatch):
     """The same function as of the whole, and no shard but that of its texts; a worker that dies changes nothing."""
-    config, read = UNCOUNTED[what]
+    config, read = OTHERS[what]
+
+    def made(path):
+        nlp, sgd = make(path, read=read, **config)
+        nlp.vocab.vectors = word_vectors()
+        return nlp, sgd
+
     by(monkeypatch, Here(2))
-    nlp, sgd = make(None, read=read, **config)
-    losses, _ = trained(nlp, sgd, 2)
-    nlp, sgd = make(tmp_path / "one", read=read, **config)
-    found, weights = trained(nlp, sgd, 2)
+    losses, _ = trained(*made(None), 2)
+    found, weights = trained(*made(tmp_path / "one"), 2)
     assert found == pytest.approx(losses, rel=1e-6)
-    if what == "rules":
-        assert not [*(tmp_path / "one").glob("shard-*")]
+    assert any((tmp_path / "one").glob("shard-*")) == (what not in ("rules", "ties"))
     by(monkeypatch, Here(2, dies=5))
-    again, others = trained(*make(tmp_path / "other", read=read, **config), 2)
+    again, others = trained(*made(tmp_path / "other"), 2)
     assert (again, others.tobytes()) == (found, weights.tobytes())
 
 

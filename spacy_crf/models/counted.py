@@ -10,7 +10,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model
 
 from ..errors import Errors
-from ..features.feature_index import FeatureIndex, HashTable, Names
+from ..features.feature_index import FeatureIndex, HashedIndex, HashTable, Names
 from ..kernels.hashing import list_pairs, mark_pairs
 from .architecture import Architecture
 from .role import Sizes
@@ -72,6 +72,8 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
     sizes = Sizes(vocab, n_states, longest=node.longest(model))
     for layer in model.layers:
         layer.attrs["role"].resize(layer, node.columns(n_states))
+        if "rows" in layer.attrs:
+            _make_rows(layer)
     sums = [
         {name: TableSum(table) for name, table in layer.attrs["role"].features(layer).tables.items()}
         for layer in model.layers
@@ -93,6 +95,13 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         _take(layer, of_layer, sizes)
     node.resize(model, n_states)
     model.attrs.update(observed=observed, met=met.tolist())
+
+
+def _make_rows(layer: Model) -> None:
+    """Of hashed features, which are there before any is counted."""
+    tables = layer.attrs["role"].features(layer).tables
+    tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
+    layer.set_param("states", np.zeros(tables["states"].n_weights, dtype=np.float32))
 
 
 def _choose(layer: Model, sums: dict[str, "TableSum"]) -> None:
