@@ -209,6 +209,31 @@ def test_shards_need_a_reader_of_their_own(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_labels_are_those_of_the_texts_that_are_cut(tmp_path, monkeypatch):
+    """Nobody reads the whole corpus once more to find them, but where it was stopped after it was cut."""
+    by(monkeypatch, Here(2))
+    read, whole = cut.Pieces.read, []
+
+    def watched(pieces, vocab, numbers):
+        whole.append(len(numbers) == len(pieces))
+        return read(pieces, vocab, numbers)
+
+    monkeypatch.setattr(cut.Pieces, "read", watched)
+    nlp, sgd = make(tmp_path)
+    losses, _ = trained(nlp, sgd, 1)
+    assert whole and not any(whole)
+    assert nlp.get_pipe("crf_ner").labels == ("GPE", "ORG", "PER")
+    known = json.loads((tmp_path / "shards.json").read_text())
+    known["done"].pop("prepared")
+    known["of"]["files"] = {"texts": [["texts", 1, 1]]}  # or they would be cut again
+    monkeypatch.setattr(shards, "_head", lambda *of: known["of"])
+    (tmp_path / "shards.json").write_text(json.dumps(known))
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    nlp, sgd = make(tmp_path)
+    assert trained(nlp, sgd, 1)[0] == losses
+    assert nlp.get_pipe("crf_ner").labels == ("GPE", "ORG", "PER") and any(whole)
+
+
 def test_weights_are_bitwise_the_same_whoever_works(tmp_path, monkeypatch):
     found = []
     for number, executor in enumerate([Here(1), Here(2), Here(4), Here(2, dies=7)]):

@@ -114,15 +114,17 @@ def initialize(
     validate_get_examples(get_examples, f"{type(pipe).__name__}.initialize")
     check_lexeme_norms(pipe.vocab, pipe.name)
     get_examples = at_least_one(get_examples, pipe.name, nlp, has_own=corpus is not None)
+    labels_cut: set[str] = set()  # of the texts, as far as they are cut now
     if work is not None:
-        get_examples = work.cut(_as_in_training(pipe, get_examples(), nlp))
+        examples = _as_in_training(pipe, get_examples(), nlp)
+        get_examples = work.cut(examples if labels is not None else _noted(pipe, examples, labels_cut))
         if work.restore(pipe):
             pipe.training.corpus = work.corpus(pipe)
             return
     if saved is not None:
         pipe.from_disk(saved)
     had_labels = bool(pipe.labels) or labels is not None
-    for label in sorted(labels_of(pipe, get_examples())) if labels is None else labels:
+    for label in sorted(labels_cut or labels_of(pipe, get_examples())) if labels is None else labels:
         pipe.add_label(label)
     if not pipe.labels and not (pipe.annotation.may_have_no_labels and are_made_up(get_examples())):
         raise ValueError(Errors.CRF403.format(name=pipe.name))
@@ -312,6 +314,13 @@ def earlier_annotation(pipe: "CRFPipe", nlp: Optional[Language]) -> Callable[[Ex
     if not read:
         return lambda example: example.predicted
     return EarlierAnnotation(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
+
+
+def _noted(pipe: "CRFPipe", examples: Iterable[Example], labels: set[str]) -> Iterator[Example]:
+    """The same examples, whose labels are entered: to read millions of texts once more takes minutes."""
+    for example in examples:
+        labels.update(labels_of(pipe, [example]))
+        yield example
 
 
 def _as_in_training(pipe: "CRFPipe", examples: Iterable[Example], nlp: Language) -> Iterator[Example]:
