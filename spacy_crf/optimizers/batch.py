@@ -25,7 +25,7 @@ from .vectors import add_scaled, dot, norm
 logger = logging.getLogger("spacy.spacy_crf")
 # Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
 SILENCE = 10.0  # seconds; in a terminal there is a bar
-# What "auto" iterations in a step mean: so many that what spaCy does after it takes this share of the time, from 10 to 30.
+# What "auto" iterations in a step mean: so many that evaluating the model after it takes this share of the time, from 10 to 30.
 # At the beginning, where each iteration changes the model much, they are 5, and then half of those that were made before; but 10
 # before the first evaluation, as after 5 no model was of any use.
 OVERHEAD = 0.15
@@ -177,7 +177,7 @@ class BatchOptimizer(CRFOptimizer):
         """How many to make in a step."""
         if self.iterations_per_step != "auto":
             return self.iterations_per_step
-        wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_between_steps", 0.0))
+        wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
         early = max(EARLY, run.iteration // 2) if run.iteration else FIRST
         return min(max(FEWEST, wanted), MOST, early)
 

@@ -42,10 +42,10 @@ class Objective(Weighed, Protocol):
 
     # What may be missing: `renew`, which takes up what has changed since the last step, and says whether anything may have; how
     # often the data has what each weight belongs to (float64[n]), how many weights of the model each stands for (float64[n]), and
-    # how many evaluations of the objective take as long as what is done from one step to the next
+    # how many evaluations of the objective take as long as one of the model on what was last scored
     frequencies: Floats
     copies: Floats
-    passes_between_steps: float
+    passes_per_evaluation: float
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         """Leave the model as it is and answer for other weights.

@@ -28,7 +28,7 @@ from . import supervision
 from .batchers import Tick
 from .going_on import GoingOn
 from .gold_report import GoldReport
-from .gradient_step import forget_gradients, parameters, step_by_gradient
+from .gradient_step import forget_gradients, step_by_gradient
 from .listening import require_rest, require_vectors
 from .novelty import NewFeatures, add_labels
 from .pooling import check_pooled
@@ -40,12 +40,9 @@ if TYPE_CHECKING:
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
-# Microseconds that it takes to evaluate the model, for a Doc and for each of its tokens; to save it after that, and for each of
-# its weights; to copy Examples, for each token; and the objective, by two threads, for a token and for each tag it may have.
-# Nothing is timed, so that the same data gives the same model.
+# Microseconds that it takes to evaluate the model, for a Doc and for each of its tokens, and the objective, by two threads, for a
+# token and for each tag it may have. Nothing is timed, so that the same data gives the same model.
 _PER_DOC, _PER_TOKEN = 100.0, 3.0
-_PER_SAVING, _PER_WEIGHT = 7000.0, 0.1
-_PER_COPIED_TOKEN = 2.0
 _PASS_PER_TOKEN, _PASS_PER_TAG = 0.2, 0.02
 
 
@@ -398,8 +395,7 @@ class Training:
             self._tell_going_on(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
-        between = self._between_steps(examples)
-        self.corpus.objective.passes_between_steps = between / (per_token * max(1, self.corpus.n_tokens))
+        self.corpus.objective.passes_per_evaluation = self._evaluation / (per_token * max(1, self.corpus.n_tokens))
         self.corpus.before_step(optimizer)
         try:
             value = optimizer.step(self.corpus.objective, key=pipe.name)
@@ -419,15 +415,6 @@ class Training:
             tick.goes_on[pipe.name] = optimizer.stop_reason(pipe.name) is None
         self.prunes = getattr(optimizer, "l1", 0.0) > 0.0
         return value
-
-    def _between_steps(self, examples: list[Example]) -> float:
-        """Microseconds that spaCy's loop takes from one step to the next, as estimated: for copying the Examples that it gives,
-        and where it evaluates the model, for that and for saving it."""
-        copying = _PER_COPIED_TOKEN * sum(len(example.predicted) for example in examples)
-        if not self._evaluation:
-            return copying
-        n_weights = sum(node.get_param(name).size for node, name in parameters(self._pipe.model))
-        return copying + self._evaluation + _PER_SAVING + _PER_WEIGHT * n_weights
 
     def hear_of_scoring(self, examples: list[Example]) -> None:
         """The model was evaluated."""
