@@ -61,6 +61,7 @@ def test_products_of_matrices_still_ask_for_blas():
 
 def test_compiling_is_announced_once_and_long_kernels_each(compile_):
     assert compile_("long", module="another.package") == []
+    assert compile_("long", module=None) == []  # of a string that was executed
     [once] = compile_("short", "long")
     assert "compiling numba kernels" in once and "the folder" in once
     assert compile_("short") == []

@@ -57,7 +57,8 @@ class Announcer(event.Listener):
 
 
 def _is_ours(kernel: Any) -> bool:
-    return kernel.py_func.__module__.startswith(_PACKAGE)
+    module = kernel.py_func.__module__  # None where a string was executed
+    return module is not None and module.startswith(_PACKAGE)
 
 
 announcer = Announcer()
