@@ -219,6 +219,7 @@ class ShardedTraining:
         mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
         for _ in self._each("thin"):
             pass
+        self.close()  # who looked features up has their tables in memory
         check = checksum([np.array(signatures, dtype=np.uint64)])
         return [*variables.layout, self.shards.n, check]
 
