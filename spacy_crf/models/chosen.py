@@ -43,7 +43,7 @@ class ChosenScores(NamedTuple):
     uses: Uses
     whole: NDArray[np.int64]  # [M] tokens of which all columns are asked for
     references: NDArray[np.integer]  # [templates, M] features of these, as `Table.add_references` takes them
-    listed: TokenFeatures  # further ones, as `Table.add_listed` takes them
+    listed: TokenFeatures  # further ones, as `Table.add_placed` takes them
 
     @classmethod
     def of(
@@ -81,7 +81,7 @@ class ChosenScores(NamedTuple):
         if len(self.whole):
             of_whole = np.zeros((len(self.whole), scores.shape[1]))
             states.add_references(self.references, given.slots, of_whole)
-            states.add_listed(self.listed, given.slots, of_whole)
+            states.add_placed(self.listed, given.slots, of_whole)
             scores[self.whole] = of_whole
 
     def scatter(self, states: Table, d_scores: Floats, gradient: Weighing, *, part: Part) -> None:
@@ -90,7 +90,7 @@ class ChosenScores(NamedTuple):
         if len(self.whole):
             d_whole = d_scores[self.whole]
             states.scatter_references(self.references, d_whole, gradient.slots, part=part)
-            states.scatter_listed(self.listed, d_whole, gradient.slots, part=part)
+            states.scatter_placed(self.listed, d_whole, gradient.slots, gradient.weights, part=part)
 
 
 def _still_asked(

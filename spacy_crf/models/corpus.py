@@ -94,7 +94,13 @@ class Corpus:
 
     def add(self, docs: DocBatch) -> None:
         """The next batch."""
-        self._found.append(self.features.look_up(docs))
+        found = self.features.look_up(docs)
+        placed = {kind: self._table(kind).placed(features) for kind, features in found.features.items()}
+        self._found.append(found._replace(features=placed))
+
+    def _table(self, kind: str) -> Table:
+        """Of a kind of features."""
+        return self.features.tables[self.features.kinds[kind].table]
 
     def finish(self) -> None:
         """After the last one."""
@@ -153,12 +159,11 @@ class Corpus:
     def _thin(self, before: dict[str, Table]) -> None:
         """To what has weights."""
         for number, found in enumerate(self._found):
-            self._found[number] = found._replace(
-                features={kind: self._with_weights(kind, features) for kind, features in found.features.items()}
-            )
+            placed = {kind: self._still_placed(kind, features, before) for kind, features in found.features.items()}
+            self._found[number] = found._replace(features=placed)
 
-    def _with_weights(self, kind: str, features: TokenFeatures) -> TokenFeatures:
-        return self.features.tables[self.features.kinds[kind].table].with_weights(features)
+    def _still_placed(self, kind: str, features: TokenFeatures, before: dict[str, Table]) -> TokenFeatures:
+        return self._table(kind).placed_after(features, before[self.features.kinds[kind].table])
 
 
 def _random_like(scores: Any, generator: np.random.Generator) -> Any:
@@ -180,10 +185,26 @@ class Pass:
         self._threads = threads
         self._slots = self._features.slots(weights)
         self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
+        self._d_slots = {name: table.zero_slots() for name, table in self._features.tables.items()}
 
     def score(self, number: int) -> Any:
         """What the layer says of one batch, by one thread."""
-        return self._features.score(self._found[number], self._slots)
+        found, scores = self._found[number], {}
+        for kind, features in found.features.items():
+            self._add_scores(kind, features, scores)
+        return self._features.output(scores, found.starts, found.listed)
+
+    def _add_scores(self, kind: str, features: TokenFeatures, scores: dict[str, Floats]) -> None:
+        """Adds those of one kind of features to where they belong."""
+        table, of = self._features.kinds[kind]
+        if of not in scores:
+            scores[of] = np.zeros((len(features.starts) - 1, *self._features.shape(table)))
+        self._features.tables[table].add_placed(features, self._slots[table], scores[of])
+
+    def _scatter(self, kind: str, features: TokenFeatures, d_scores: Any, part: Part) -> None:
+        table, of = self._features.kinds[kind]
+        into = self._d_slots[table], self._gradients[table]
+        self._features.tables[table].scatter_placed(features, getattr(d_scores, of), *into, part=part)
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
         """Derivatives with respect to what it said of some batches."""
@@ -191,12 +212,15 @@ class Pass:
 
         def collect(part: Part) -> None:
             for found, d_scores in batches:
-                self._features.scatter(found, d_scores, self._gradients, part=part)
+                for kind, features in found.features.items():
+                    self._scatter(kind, features, d_scores, part)
 
         run_chunks(collect, parts_for(self._threads), self._threads)
 
     def gradient(self) -> dict[str, Floats]:
         """Derivatives with respect to the weights by table; call it once, at the end."""
+        for name, d_slots in self._d_slots.items():
+            self._gradients[name] += self._features.tables[name].weights_of(d_slots)
         return self._gradients
 
 
@@ -219,7 +243,8 @@ class EmissionCorpus(Corpus):
         compiled = self.features.compiled
         columns, of_pairs = compiled.reader.read(docs), compiled.templates.get("transitions")
         self._blocks.append(self._builder.add(columns))
-        self.pairs.append(of_pairs.rows(columns, self.features.transitions.index) if of_pairs else None)
+        transitions = self.features.transitions
+        self.pairs.append(transitions.placed(of_pairs.rows(columns, transitions.index)) if of_pairs else None)
         if self.vectors is not None:
             self.vectors.add(columns)
 
@@ -276,7 +301,7 @@ class EmissionCorpus(Corpus):
             rows.move(states, places)
         for number, block in enumerate(self.blocks):
             self.blocks[number] = _less(_by_slots(block, places.__getitem__), self.features.states)
-        self.pairs = [pairs and self._with_weights("transitions", pairs) for pairs in self.pairs]
+        self.pairs = [pairs and self._still_placed("transitions", pairs, before) for pairs in self.pairs]
 
     @property
     def is_of_single_states(self) -> bool:
@@ -343,7 +368,6 @@ class EmissionPass(Pass):
         self._kinds = corpus.kinds if len(self._chosen) < corpus.n_batches else []  # else nobody reads them
         self._tables = [kinds.score(self._slots["states"], threads=threads) for kinds in self._kinds]
         self._d_tables = [kinds.zeros() for kinds in self._kinds]
-        self._d_slots = self._states.zero_slots()
         self._vectors = corpus.vectors
         if self._vectors is not None:
             self._of_words = self._vectors.score(weights[VECTORS], threads=threads)
@@ -359,7 +383,7 @@ class EmissionPass(Pass):
         if self._vectors is not None:
             self._vectors.add_scores(number, self._of_words, scores["scores"])
         if self._corpus.pairs[number] is not None:
-            self._features.add_scores("transitions", self._corpus.pairs[number], self._slots, scores)
+            self._add_scores("transitions", self._corpus.pairs[number], scores)
         return self._features.output(scores, starts, None)
 
     def _add_all(self, block: CorpusTokens, scores: Floats) -> None:
@@ -368,15 +392,11 @@ class EmissionPass(Pass):
         for rows, of_tokens, table in zip(self._kinds, kinds, self._tables):
             rows.add_scores(of_tokens, starts, table, scores)
         self._states.add_references(rest, self._slots["states"], scores)
-        if items.values is None:
-            self._states.add_listed(items, self._slots["states"], scores)
-        else:
-            self._states.add_scores(items, self._slots["states"], scores)
+        self._states.add_placed(items, self._slots["states"], scores)
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Emissions]) -> None:
         batches = [(n, self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
-        pair_table, gradients = self._features.transitions, self._gradients
-        gradient = Weighing(gradients["states"], self._d_slots)
+        gradient = Weighing(self._gradients["states"], self._d_slots["states"])
 
         def collect(part: Part) -> None:
             for number, pairs, d in batches:
@@ -387,7 +407,7 @@ class EmissionPass(Pass):
                 if self._vectors is not None:
                     self._vectors.scatter(number, d.scores, self._d_words, part=part)
                 if pairs is not None:
-                    pair_table.scatter(pairs, d.transitions, gradients["transitions"], part=part)
+                    self._scatter("transitions", pairs, d, part)
 
         run_chunks(collect, parts_for(self._threads), self._threads)
 
@@ -395,22 +415,20 @@ class EmissionPass(Pass):
         starts, kinds, rest, items = block
         for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_tables):
             rows.scatter(of_tokens, starts, d_scores, d_table, part=part)
-        self._states.scatter_references(rest, d_scores, self._d_slots, part=part)
-        if items.values is None:
-            self._states.scatter_listed(items, d_scores, self._d_slots, part=part)
-        else:
-            self._states.scatter(items, d_scores, self._gradients["states"], part=part)
+        d_slots = self._d_slots["states"]
+        self._states.scatter_references(rest, d_scores, d_slots, part=part)
+        self._states.scatter_placed(items, d_scores, d_slots, self._gradients["states"], part=part)
 
     def gradient(self) -> dict[str, Floats]:
         def scatter(part: Part) -> None:
             for rows, d_table in zip(self._kinds, self._d_tables):
-                rows.scatter_slots(d_table, self._d_slots, part=part)
+                rows.scatter_slots(d_table, self._d_slots["states"], part=part)
 
         run_chunks(scatter, parts_for(self._threads), self._threads)
-        self._gradients["states"] += self._states.weights_of(self._d_slots)
+        gradients = super().gradient()
         if self._vectors is not None:
-            self._gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
-        return self._gradients
+            gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
+        return gradients
 
 
 def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus, TieCorpus]:

@@ -263,13 +263,35 @@ class Table:
         d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
         scatter_references(first_slots, self._slots.columns, d_scores, place, *part, d_slots)
 
-    def add_listed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
-        """`add_scores` for features without values, in place of whose rows stands where their weights begin."""
-        add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
+    def placed(self, features: TokenFeatures) -> TokenFeatures:
+        """As a corpus keeps them: with where the weights of each begin in place of its row, but for features with values."""
+        return features if features.values is not None else features._replace(rows=self.first_slots(features.rows))
 
-    def scatter_listed(self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, *, part: Part = ALL) -> None:
-        """Adds the gradient of the slots to ``d_slots``."""
-        scatter_listed(features.rows, features.starts, self._slots.columns, d_scores, *part, d_slots)
+    def placed_after(self, features: TokenFeatures, before: "Table") -> TokenFeatures:
+        """Those that still have weights of what another table of the same features has placed."""
+        if features.values is not None:
+            return self.with_weights(features)
+        rows = self.slots_after(before)[features.rows]
+        [kept] = np.nonzero(rows >= 0)
+        return TokenFeatures(rows[kept], None, np.searchsorted(kept, features.starts).astype(np.int64))
+
+    def add_placed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
+        """`add_scores` for features that are `placed`."""
+        if features.values is not None:
+            self.add_scores(features, slots, scores)
+        elif len(features.rows):
+            scores = scores.reshape(len(scores), self.n_columns)
+            add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
+
+    def scatter_placed(
+        self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: Part = ALL
+    ) -> None:
+        """Adds the gradient of the slots to ``d_slots``, and that of features with values to the one of the weights."""
+        if features.values is not None:
+            self.scatter(features, d_scores, gradient, part=part)
+        elif len(features.rows):
+            d_scores = d_scores.reshape(len(d_scores), self.n_columns)
+            scatter_listed(features.rows, features.starts, self._slots.columns, d_scores, *part, d_slots)
 
     def zero_slots(self) -> Floats:
         return np.zeros(len(self._slots.columns))
