@@ -114,7 +114,7 @@ class SemiMarkov(Structure[SegmentScores]):
     with the lower last state, the shorter last segment, then the same of the segment before, and so on."""
 
     answers = Structure.answers | {"beam"}
-    chunk_tokens = 2048
+    chunk_tokens = 4096
     uniforms = (2,)
     work = SegmentWork
 
@@ -304,7 +304,7 @@ _shared = Shared(_exponentials, most=4)
 
 
 def _largest(scores: Floats) -> float:
-    return float(np.abs(np.where(scores > -np.inf, scores, 0.0)).max(initial=0.0))
+    return kernels.largest(scores.ravel())
 
 
 class _LinearPass(NamedTuple):

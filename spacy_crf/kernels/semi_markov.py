@@ -130,51 +130,145 @@ def no_mask(starts, reach):
         reach[starts[b] : starts[b + 1]] = starts[b]
 
 
+@kernel
+def largest(scores):
+    """The largest absolute value of scores (float64[N]) that are not -inf."""
+    found = 0.0
+    for score in scores:
+        size = abs(score) if score > -np.inf else 0.0
+        found = size if size > found else found
+    return found
+
+
 # ---------------------------------------------------------------------------------------------- scaled linear domain
 
 
+# Rows are told by their numbers: to count who holds a slice of an array takes as long as to go through a row of a dozen states.
+
+
 @helper(fastmath=LINEAR)
-def _normalise(row):
-    """Divide a row by its sum. RETURNS (float64): The sum; 0 if it is 0, -1 where the row has entries too small to trust."""
+def _normalise(rows, t):
+    """Divide row t by its sum. RETURNS (float64): The sum; 0 if it is 0, -1 where the row has entries too small to trust."""
     total = 0.0
-    for j in range(row.shape[0]):
-        total += row[j]
+    for j in range(rows.shape[1]):
+        total += rows[t, j]
     if total == 0.0:
         return 0.0
     if not 1e-250 < total < 1e250:
         return -1.0
     inverse = 1.0 / total
     too_small = 0
-    for j in range(row.shape[0]):
-        row[j] *= inverse
-        too_small += (row[j] < TINY) & (row[j] > 0.0)
+    for j in range(rows.shape[1]):
+        rows[t, j] *= inverse
+        too_small += (rows[t, j] < TINY) & (rows[t, j] > 0.0)
     return -1.0 if too_small else total
 
 
-@helper
-def _put(window, filled, slot, row, log_scale, scores, unbroken, reference):
-    """Write a row into the window: exp(log(row) + log_scale + scores - reference), moving references that are too far away.
+@helper(fastmath=LINEAR, forceinline=True)
+def _exp(x):
+    """exp(x) for x between -LARGEST_EXPONENT and LARGEST_EXPONENT, or that of the nearer one: exp(x / 2048)^2048, right to
+    twelve digits, which is computed for whole vectors (see `numerics.exp_row`)."""
+    x = x if x < LARGEST_EXPONENT else LARGEST_EXPONENT  # written so, the loops around become vectors
+    x = (x if x > -LARGEST_EXPONENT else -LARGEST_EXPONENT) * (1.0 / 2048.0)
+    y = 1.0 + x * (1.0 / 11.0)
+    y = 1.0 + x * (1.0 / 10.0) * y
+    y = 1.0 + x * (1.0 / 9.0) * y
+    y = 1.0 + x * (1.0 / 8.0) * y
+    y = 1.0 + x * (1.0 / 7.0) * y
+    y = 1.0 + x * (1.0 / 6.0) * y
+    y = 1.0 + x * (1.0 / 5.0) * y
+    y = 1.0 + x * (1.0 / 4.0) * y
+    y = 1.0 + x * (1.0 / 3.0) * y
+    y = 1.0 + x * (1.0 / 2.0) * y
+    y = 1.0 + x * y
+    for _ in range(11):
+        y *= y
+    return y
 
-    window (float64[K, S]), slot (int): Where the row goes. The first `filled` slots are in use.
+
+@helper(fastmath=LINEAR)
+def _multiply(into, matrices, k, row):
+    """into[0, j] = sum_i row[i] · matrices[k, i, j], four rows at a time."""
+    size = row.shape[0]
+    for j in range(size):
+        into[0, j] = 0.0
+    whole = size // LANES * LANES
+    for i in range(0, whole, LANES):
+        a, c, d, e = row[i], row[i + 1], row[i + 2], row[i + 3]
+        for j in range(size):
+            upper = a * matrices[k, i, j] + c * matrices[k, i + 1, j]
+            into[0, j] += upper + (d * matrices[k, i + 2, j] + e * matrices[k, i + 3, j])
+    for i in range(whole, size):
+        a = row[i]
+        for j in range(size):
+            into[0, j] += a * matrices[k, i, j]
+
+
+@helper(fastmath=LINEAR)
+def _put(window, slot, rows, at, log_scale, scores, t, reference):
+    """Write a row into the window: exp(log(rows[at]) + log_scale + scores[t] - reference).
+
+    window (float64[K, S]), slot (int): Where the row goes.
+    RETURNS (int): How many references are too far away, see `_move`.
+    """
+    n_far = 0
+    for j in range(rows.shape[1]):
+        exponent = log_scale + scores[t, j] - reference[j]
+        is_there = (rows[at, j] > 0.0) & (scores[t, j] > -np.inf)
+        is_near = (exponent > -LEAD) & (exponent < LEAD)  # false for NaN: the reference of the first row
+        n_far += 0 if is_near else 1 if is_there else 0
+        mass = rows[at, j] * _exp(exponent)
+        window[slot, j] = mass if is_there else 0.0
+    return n_far
+
+
+@helper
+def _move(window, slot, row, exponents, unbroken, reference):
+    """Move the references that are too far away from a row which `_put` has written.
+
+    row (float64[S]), exponents (float64[S]): The row, and what is added to its logarithm.
     unbroken (bool[S]): Whether a shorter segment is allowed wherever a longer one is.
     RETURNS (bool): False where something would be lost.
     """
     for j in range(row.shape[0]):
-        if row[j] == 0.0 or scores[j] == -np.inf:
-            window[slot, j] = 0.0
+        exponent = exponents[j] - reference[j]
+        if row[j] == 0.0 or exponents[j] == -np.inf or -LEAD < exponent < LEAD:
             continue
-        exponent = log_scale + scores[j] - reference[j]
-        if not -LEAD < exponent < LEAD:  # so written, it is true for NaN too: the reference of the first row is NaN
-            factor = np.exp(-exponent)
-            for k in range(filled):
-                if k != slot and window[k, j] > 0.0:
-                    window[k, j] *= factor
-                    if window[k, j] > LARGEST or (window[k, j] < SMALLEST and not unbroken[j]):
-                        return False
-            reference[j] = log_scale + scores[j]
-            exponent = 0.0
-        window[slot, j] = row[j] * np.exp(exponent)
+        factor = np.exp(-exponent)
+        for k in range(window.shape[0]):
+            if k != slot and window[k, j] > 0.0:
+                window[k, j] *= factor
+                if window[k, j] > LARGEST or (window[k, j] < SMALLEST and not unbroken[j]):
+                    return False
+        reference[j] = exponents[j]
+        window[slot, j] = row[j]
     return True
+
+
+@helper(fastmath=LINEAR)
+def _rescale(rows, at, reference, scores, t):
+    """Multiply a row by exp(reference + scores[t]) and divide it by its sum. Whatever its segments scored, its largest entry is
+    near 1 then.
+
+    RETURNS (float64): The logarithm of the sum, -inf if it is 0, NaN where something would be lost.
+    """
+    largest = -np.inf
+    for j in range(rows.shape[1]):
+        exponent = reference[j] + scores[t, j] if rows[at, j] > 0.0 else -np.inf
+        largest = exponent if exponent > largest else largest
+    if largest == -np.inf:
+        rows[at] = 0.0
+        return largest
+    n_lost = 0
+    for j in range(rows.shape[1]):
+        exponent = reference[j] + scores[t, j] - largest
+        is_there = (rows[at, j] > 0.0) & (scores[t, j] > -np.inf)
+        mass = rows[at, j] * _exp(exponent)
+        mass = mass if is_there & (exponent > -LARGEST_EXPONENT) else 0.0
+        n_lost += 1 if is_there & (mass == 0.0) else 0
+        rows[at, j] = mass
+    divisor = _normalise(rows, at)
+    return np.nan if n_lost > 0 or divisor <= 0.0 else largest + np.log(divisor)
 
 
 @kernel(fastmath=LINEAR)
@@ -191,11 +285,16 @@ def forward(potentials, prefixes, log_z):
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
     reference = np.empty(size)
+    now, before = (
+        np.empty((1, size)),
+        np.empty(size),
+    )  # of their own: the compiler knows them to be apart from all others
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
             log_z[b] = 0.0
             continue
+        window[:] = 0.0
         reference[:] = np.nan
         scale = 0.0
         # enter[t, j] = logsum_i(left[t-1, i] + transitions[i, j])
@@ -203,65 +302,45 @@ def forward(potentials, prefixes, log_z):
         for t in range(begin, end):
             if t == begin:
                 for j in range(size):
-                    enter[t, j] = first[j]
+                    now[0, j] = first[j]
             else:
-                for j in range(size):
-                    enter[t, j] = 0.0
-                for i in range(size):
-                    mass = left[t - 1, i]
-                    for j in range(size):
-                        enter[t, j] += mass * transitions[t * step, i, j]
+                _multiply(now, transitions, t * step, before)
                 scale += shift[t * step]
-            divisor = _normalise(enter[t])
+            divisor = _normalise(now, 0)
             if divisor < 0.0:
                 scale = np.nan
                 break
             if divisor > 0.0:  # otherwise no segment may begin here, which need not be the end
                 scale += np.log(divisor)
             enter_scale[t] = scale
-            if not _put(
-                window, min(t - begin, longest), (t - begin) % longest, enter[t], scale, opening[t], unbroken, reference
-            ):
+            for j in range(size):
+                enter[t, j] = now[0, j]
+            slot = (t - begin) % longest
+            n_far = _put(window, slot, now, 0, scale, opening, t, reference)
+            if n_far > 0 and not _move(window, slot, enter[t], scale + opening[t], unbroken, reference):
                 scale = np.nan
                 break
             for j in range(size):
-                left[t, j] = 0.0
+                now[0, j] = 0.0
             for k in range(min(longest, t - begin + 1)):
-                slot = (t - begin - k) % longest
                 span = span_of[t - k, k]
                 if span >= 0:
                     for j in range(size):
-                        left[t, j] += window[slot, j] * lengths[k, j] * spans[span, j]
+                        now[0, j] += window[slot, j] * lengths[k, j] * spans[span, j]
                 else:
                     for j in range(size):
-                        left[t, j] += window[slot, j] * lengths[k, j]
-            # The new scale brings the largest entry near 1, whatever its segment scored.
-            largest = -np.inf
-            for j in range(size):
-                if left[t, j] > 0.0:
-                    largest = max(largest, reference[j] + closing[t, j])
-            if largest == -np.inf:
-                left[t] = 0.0
-            else:
-                for j in range(size):
-                    if left[t, j] > 0.0:
-                        left[t, j] *= np.exp(reference[j] + closing[t, j] - largest)
-                        if left[t, j] == 0.0 and closing[t, j] > -np.inf:
-                            largest = np.nan
-                            break
-                scale = largest
-                divisor = _normalise(left[t])
-                if divisor <= 0.0:
-                    scale = np.nan
-                else:
-                    scale += np.log(divisor)
+                        now[0, j] += window[slot, j] * lengths[k, j]
+                slot = slot - 1 if slot > 0 else longest - 1
+            scale = _rescale(now, 0, reference, closing, t)
             if np.isnan(scale):
                 break
             left_scale[t] = scale
+            for j in range(size):
+                before[j] = left[t, j] = now[0, j]
         z = 0.0
         if not np.isnan(scale):
             for j in range(size):
-                z += left[end - 1, j] * last[j]
+                z += before[j] * last[j]
             scale = scale + np.log(z) if z > 0.0 else -np.inf
         log_z[b] = scale
 
@@ -293,8 +372,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
     reference = np.empty(size)
-    leave = np.empty(size)
-    suffix = np.empty(size)
+    leave, suffix = np.empty((1, size)), np.empty((1, size))
     factor = np.empty(size)
     d_long = np.empty((longest, size))  # of one sequence, which may still be refused
     d_steps = np.empty((1 if step == 0 else 0, size, size))
@@ -305,6 +383,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
             continue
         d_long[:] = 0.0
         d_steps[:] = 0.0
+        window[:] = 0.0
         reference[:] = np.nan
         scale = 0.0
         trusted = True
@@ -312,71 +391,65 @@ def expectations(potentials, prefixes, weights, log_z, out):
             # leave[t, i] = logsum_j(transitions[i, j] + out[t+1, j])
             if t == end - 1:
                 for j in range(size):
-                    leave[j] = last[j]
+                    leave[0, j] = last[j]
             else:
-                for j in range(size):
-                    leave[j] = 0.0
-                for i in range(size):
-                    mass = suffix[i]
-                    for j in range(size):
-                        leave[j] += mass * transitions[(t + 1) * step, i, j]
+                _multiply(leave, transitions, (t + 1) * step, suffix[0])
                 scale += shift[(t + 1) * step]
-            divisor = _normalise(leave)
+            divisor = _normalise(leave, 0)
             if divisor < 0.0:
                 trusted = False
                 break
             if divisor > 0.0:
                 scale += np.log(divisor)
             behind = end - 1 - t
-            if not _put(window, min(behind, longest), behind % longest, leave, scale, closing[t], unbroken, reference):
+            slot = behind % longest
+            n_far = _put(window, slot, leave, 0, scale, closing, t, reference)
+            if n_far > 0 and not _move(window, slot, leave[0], scale + closing[t], unbroken, reference):
                 trusted = False
                 break
-            # out[t, j] = opening[t, j] + logsum_k(leave[t+k, j] + closing[t+k, j] + lengths[k, j] + spans[.., j])
+            # A segment of state j ends with t where a prefix left[t, j] meets a suffix leave[t, j]. Positive products of the two
+            # are at least TINY², so that where none is, and only there, the exponent may be too large.
+            exponent = left_scale[t] + scale - log_z[b]
+            probability = weights[b] * np.exp(exponent) if exponent < LARGEST_EXPONENT else 0.0
             for j in range(size):
-                suffix[j] = 0.0
-                factor[j] = 0.0
+                d_ends[t, j] = left[t, j] * leave[0, j] * probability
+            # out[t, j] = opening[t, j] + logsum_k(leave[t+k, j] + closing[t+k, j] + lengths[k, j] + spans[.., j])
+            n_large = 0
+            for j in range(size):
+                suffix[0, j] = 0.0
                 exponent = enter_scale[t] + opening[t, j] + reference[j] - log_z[b]
-                if enter[t, j] > 0.0 and exponent > -LARGEST_EXPONENT:  # false for NaN: this state never ends a segment
-                    trusted &= exponent < LARGEST_EXPONENT
-                    factor[j] = weights[b] * enter[t, j] * np.exp(min(exponent, LARGEST_EXPONENT))
+                # false for NaN: this state never ends a segment
+                is_there = (enter[t, j] > 0.0) & (exponent > -LARGEST_EXPONENT)
+                n_large += 1 if is_there & (exponent >= LARGEST_EXPONENT) else 0
+                mass = weights[b] * enter[t, j] * _exp(exponent)
+                factor[j] = mass if is_there else 0.0
             for k in range(min(longest, end - t)):
-                slot = (behind - k) % longest
                 span = span_of[t, k]
                 if span >= 0:
                     for j in range(size):
                         mass = window[slot, j] * lengths[k, j] * spans[span, j]
-                        suffix[j] += mass
+                        suffix[0, j] += mass
                         d_spans[span, j] = mass * factor[j]
-                        d_begins[t, j] += mass * factor[j]
-                        d_ends[t + k, j] += mass * factor[j]
                         d_long[k, j] += mass * factor[j]
                 else:
                     for j in range(size):
                         mass = window[slot, j] * lengths[k, j]
-                        suffix[j] += mass
-                        d_begins[t, j] += mass * factor[j]
-                        d_ends[t + k, j] += mass * factor[j]
+                        suffix[0, j] += mass
                         d_long[k, j] += mass * factor[j]
-            if t == begin:
-                break
-            largest = -np.inf
+                slot = slot - 1 if slot > 0 else longest - 1
             for j in range(size):
-                if suffix[j] > 0.0:
-                    largest = max(largest, reference[j] + opening[t, j])
-            if largest == -np.inf:
-                suffix[:] = 0.0
-                continue
-            for j in range(size):
-                if suffix[j] > 0.0:
-                    suffix[j] *= np.exp(reference[j] + opening[t, j] - largest)
-                    if suffix[j] == 0.0 and opening[t, j] > -np.inf:
-                        trusted = False
-            scale = largest
-            divisor = _normalise(suffix)
-            if divisor <= 0.0 or not trusted:
+                d_begins[t, j] = suffix[0, j] * factor[j]
+            if n_large > 0:
                 trusted = False
                 break
-            scale += np.log(divisor)
+            if t == begin:
+                break
+            scale = _rescale(suffix, 0, reference, opening, t)
+            if np.isnan(scale):
+                trusted = False
+                break
+            if scale == -np.inf:
+                continue
             exponent = left_scale[t - 1] + shift[t * step] + scale - log_z[b]
             if exponent < -LARGEST_EXPONENT:
                 continue
@@ -388,9 +461,9 @@ def expectations(potentials, prefixes, weights, log_z, out):
                 mass = left[t - 1, i] * probability
                 for j in range(size):
                     if step == 0:
-                        d_steps[0, i, j] += mass * suffix[j]
+                        d_steps[0, i, j] += mass * suffix[0, j]
                     else:
-                        d_transitions[t, i, j] = mass * suffix[j]
+                        d_transitions[t, i, j] = mass * suffix[0, j]
         if trusted:
             for k in range(longest):
                 for j in range(size):
