@@ -11,6 +11,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.cliques.acronyms import Acronyms
+from spacy_crf.cliques.features import TieFeatureSet
 from spacy_crf.cliques.linked_spans import LinkedSpans
 from spacy_crf.cliques.pairs import Pairs
 from spacy_crf.cliques.repeated_phrases import RepeatedPhrases
@@ -283,7 +284,8 @@ def test_pairs_that_a_function_gives(vocab):
     for given in wrong:
         with pytest.raises(ValueError, match="CRF372"):
             tied(Pairs(lambda doc, given=given: given), doc)
-    assert Pairs(nothing, reads=["head"], features=["pos[0]"]).reads == ["pos", "head"]
+    read = TieFeatureSet({"ties": Pairs(nothing, reads=["head"], features=["pos[0]"])})
+    assert read.token_attributes == ["pos", "head"]
     for settings in ({"function": "x"}, {"function": nothing, "reads": "head"}, {"function": nothing, "reads": [1]}):
         with pytest.raises(ValueError, match="CRF020"):
             Pairs(**settings)

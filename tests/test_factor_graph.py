@@ -14,9 +14,12 @@ from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
 from spacy_crf.cliques import template
+from spacy_crf.cliques.features import TieFeatureSet, TieReader
 from spacy_crf.cliques.repeated_words import ATTRIBUTES, RepeatedWords
 from spacy_crf.features import doc_batch
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.features.gazetteers import Gazetteer
+from spacy_crf.kernels.hashing import ABSENT
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 
@@ -32,7 +35,7 @@ REPEATS = {"@misc": "spacy_crf.RepeatedWords.v1", "features": ["bias", "sent_dis
 def graph(cliques=None, **settings):
     """The config of a model."""
     cliques = {"repeats": REPEATS} if cliques is None else cliques
-    return {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": EMISSIONS, "cliques": cliques, **settings}
+    return {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": EMISSIONS, "cliques": cliques} | settings
 
 
 def make_doc(vocab, sentences):
@@ -603,13 +606,108 @@ def test_a_word_everywhere_is_no_end_of_it(caplog):
 def test_features_of_ties():
     nlp = spacy.blank("en")
     docs = DocBatch([make_doc(nlp.vocab, ["Ann x", "y Ann", *["z"] * 4, "Ann Ann"])])
-    template = RepeatedWords(features=["bias", "sent_distance", "shape[0]|other_is_title"])
+    template = RepeatedWords(features=["bias", "sent_distance", "shape[0]|other_is_title", "suffix5[0]"])
     pairs = template.find(docs)
-    values = template.values(docs, pairs)
+    read = TieReader(TieFeatureSet({"ties": template}), {}, with_names=True).read(docs)
+    values = read.of(template, pairs)
     assert values[:, 0].tolist() == [0, 0, 0] and values[:, 1].tolist() == [1, 5, 0]
     assert len(np.unique(values[:, 2])) == 1
-    spelled = [template.spell(feature, docs, pairs, 1) for feature in range(3)]
-    assert spelled == ["bias", "sent_distance=5", "shape[0]|other_is_title=Xxx|true"]
+    assert (values[:, 3] == ABSENT).all()  # the word has no five letters
+    spelled = [read.spell(template, feature, pairs, 1) for feature in range(3)]
+    assert spelled == ["bias", "sent_distance=5", "shape[0]|other_is_title=Xxx|1"]
+
+
+@pytest.mark.issue(17)
+def test_features_of_ties_that_ask_gazetteers():
+    """At Ann alone the first name is in the list by itself; Lee is in it as part of a name, and so once."""
+    people = Gazetteer([(("Ann",), "FIRST"), (("Ann", "Lee"), "FULL")])
+    docs = DocBatch([make_doc(spacy.blank("en").vocab, ["Ann Bob", "so Ann Lee", "and Lee Bob"])])
+    template = RepeatedWords(features=["in:people", "in:people[0]", "other_in:people", "in:people|bias"])
+    pairs = template.find(docs)
+    assert sorted(zip(*map(np.ndarray.tolist, pairs))) == [(0, 3), (1, 7), (4, 6)]
+    read = TieReader(TieFeatureSet({"ties": template}), {"people": people}, with_names=True).read(docs)
+    found = {}
+    for example, row in enumerate(read.of(template, pairs).tolist()):
+        says = [read.spell(template, n, pairs, example) if v != ABSENT else None for n, v in enumerate(row)]
+        found[docs[0][int(pairs.source[example])].text] = says
+    assert found == {
+        "Ann": ["in:people=both", "in:people[0]=U-FIRST", "other_in:people=B-FULL", "in:people|bias=both"],
+        "Bob": [None] * 4,
+        "Lee": ["in:people=one", "in:people[0]=L-FULL", None, "in:people|bias=one"],
+    }
+
+
+def names_in_a_list(tmp_path, features=("in:names",), emissions=EMISSIONS, **settings):
+    """Names that are in a list are names at the second place too, others are not."""
+    path = tmp_path / "names.txt"
+    path.write_text("\n".join(WORDS[::2]), encoding="utf8")
+    nlp, docs = spacy.blank("en"), []
+    cliques = {"repeats": {**REPEATS, "features": [*features]}}
+    nlp.add_pipe("crf_ner", config={"model": graph(cliques, emissions=emissions), **settings})
+    for number, word in enumerate(WORDS[:4] * 10):
+        doc = make_doc(nlp.vocab, [f"Mr {word} spoke .", f"and {word} again ."])
+        doc.ents = [Span(doc, 1, 2, label="PER"), *([Span(doc, 5, 6, label="PER")] if number % 2 == 0 else [])]
+        docs.append(doc)
+    nlp.config["initialize"]["components"]["crf_ner"] = {"gazetteers": {"names": str(path)}}
+    return nlp, examples(nlp.vocab, docs)
+
+
+def places(docs):
+    return [[ent.start for ent in doc.ents] for doc in docs]
+
+
+@pytest.mark.issue(17)
+def test_gazetteers_of_ties_go_with_the_model(tmp_path):
+    nlp, data = names_in_a_list(tmp_path)
+    nlp.initialize(lambda: data)
+    optimizer = LBFGS(l2=0.05)
+    for _ in range(3):
+        nlp.update(data, sgd=optimizer)
+    (tmp_path / "names.txt").unlink()
+    unseen = [make_doc(nlp.vocab, [f"Mr {word} spoke .", f"and {word} again ."]) for word in WORDS[4:]]
+    nlp.to_disk(tmp_path / "model")
+    loaded = spacy.load(tmp_path / "model")
+    for each in (nlp, loaded):
+        assert places(each.pipe([doc.copy() for doc in unseen])) == [[1, 5], [1]]
+    assert places(loaded.pipe([doc.copy() for doc in unseen], n_process=2)) == [[1, 5], [1]]
+    pipe = loaded.get_pipe("crf_ner")
+    assert (
+        pipe.explain(unseen[0], Span(unseen[0], 5, 6, label="PER"))
+        .rows[0]
+        .feature.startswith("repeats: in:names=both: 'Pexa' (1)")
+    )
+    assert {row.feature for row in pipe.weights() if row.feature.startswith("repeats")} == {"repeats: in:names=both"}
+    loaded.initialize(lambda: data)  # with the list of the model, whose file is gone
+    assert len(pipe.model.get_ref("cliques").attrs["features"].gazetteers["names"].entries) == 3
+
+
+@pytest.mark.issue(17)
+def test_tokens_and_ties_share_a_gazetteer(tmp_path):
+    """It is read once, and saved once."""
+    emissions = {**EMISSIONS, "features": {**EMISSIONS["features"], "templates": ["lower[-1..1]", "in:names[0]"]}}
+    nlp, data = names_in_a_list(tmp_path, emissions=emissions, second_stage={"folds": 2})
+    nlp.initialize(lambda: data)
+    nlp.to_disk(tmp_path / "model")
+    for each in (nlp, spacy.load(tmp_path / "model")):
+        model = each.get_pipe("crf_ner").model
+        of_tokens, of_ties = (model.get_ref(name).attrs["features"].gazetteers for name in ("emissions", "cliques"))
+        assert of_tokens["names"] is of_ties["names"]
+
+
+@pytest.mark.issue(17)
+def test_gazetteers_that_ties_miss_are_named(tmp_path):
+    nlp, data = names_in_a_list(tmp_path, ["in:name"])
+    with pytest.raises(ValueError, match=r"CRF404.*names"):
+        nlp.initialize(lambda: data)
+    nlp, data = names_in_a_list(tmp_path, ["in:name", "in:names"])
+    with pytest.raises(ValueError, match=r"CRF106.*'name', which is not there.*there: names"):
+        nlp.initialize(lambda: data)
+    nlp, data = names_in_a_list(tmp_path)
+    nlp.initialize(lambda: data)
+    nlp.get_pipe("crf_ner").model.get_ref("cliques").attrs["features"].gazetteers.clear()
+    again, _ = names_in_a_list(tmp_path)
+    with pytest.raises(ValueError, match=r"CRF106.*'names', which is not there"):
+        again.from_bytes(nlp.to_bytes())
 
 
 @pytest.mark.issue(17)
@@ -622,6 +720,10 @@ def test_features_of_ties():
         {"features": ["shape"]},
         {"features": ["other_colour"]},
         {"features": [3]},
+        {"features": ["in:"]},
+        {"features": ["in:names[1]"]},
+        {"features": ["other_bias"]},
+        {"features": ["sent_distance[0]"]},
         {"features": "bias"},
         {"symmetric": 1},
         {"max_edges": 0},

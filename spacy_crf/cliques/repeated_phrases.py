@@ -1,6 +1,5 @@
 """The same phrase at several places of a Doc: where a single word says little, as of names that share their words with others."""
 
-from functools import reduce
 from typing import Any, Optional
 
 import numpy as np
@@ -57,7 +56,7 @@ class RepeatedPhrases(PhraseTemplate):
 
     @property
     def attributes(self) -> list[str]:
-        return list(dict.fromkeys([*super().attributes, self.attr.lower(), *self.only]))
+        return [self.attr.lower(), *self.only]
 
     @property
     def reads(self) -> list[str]:
@@ -72,10 +71,8 @@ class RepeatedPhrases(PhraseTemplate):
 
     def _of_words(self, docs: DocBatch) -> Phrases:
         """Words that stand in this order twice: the longest first, and shorter ones that stand anywhere else too."""
-        words, *of_words = self.read(docs, [self.attr.lower(), *self.only])
-        usable = words != 0
-        if of_words:
-            usable &= reduce(np.bitwise_or, of_words) != 0
+        [words] = self.read(docs, [self.attr.lower()])
+        usable = (words != 0) & self.having(docs, self.only)
         left, begins, lengths, keys = _runs(usable, docs.sequence_starts()), [], [], []
         covered = np.zeros(len(words), dtype=bool)
         hashes = _hashes_of_runs(words, min(self.longest, int(left.max(initial=0))))

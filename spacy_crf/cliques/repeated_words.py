@@ -1,9 +1,6 @@
 """The same word at several places of a Doc (skip-chains: Sutton & McCallum 2004; Finkel, Grenager & Manning 2005)."""
 
-from functools import reduce
 from typing import Any, Optional
-
-import numpy as np
 
 from .. import checks
 from ..features.doc_batch import DocBatch
@@ -39,13 +36,10 @@ class RepeatedWords(GroupTemplate):
 
     @property
     def attributes(self) -> list[str]:
-        return list(dict.fromkeys([*super().attributes, self.attr.lower(), *self.only]))
+        return [self.attr.lower(), *self.only]
 
     def find(self, docs: DocBatch) -> TokenPairs:
-        words, *flags = self.read(docs, [self.attr.lower(), *self.only])
-        usable = words != 0
-        if flags:
-            usable &= reduce(np.bitwise_or, flags) != 0
-        some = repeated(words, usable, docs.bounds)
+        [words] = self.read(docs, [self.attr.lower()])
+        some = repeated(words, (words != 0) & self.having(docs, self.only), docs.bounds)
         one, other = self.tie(docs, some, words[some])
         return TokenPairs(some[one], some[other])

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 
 from .. import checks
-from ..features.clusters import WIDTHS
 from ..features.doc_batch import DocBatch
 from ..features.extractor import CompiledTemplates, FeatureSet
 from ..features.items import ItemReader, Items
-from ..features.lexemes import LEXEME_ATTRIBUTES, NGRAMS
-from .template import CliqueTemplate
+from .template import OF_WORDS, CliqueTemplate
 
 NAME = "share_features"  # of the source, as fn:share_features[0]
 TEMPLATES = ["lower[-2..2]", "shape[-1..1]", "suffix3[-1..1]"]
@@ -31,9 +29,8 @@ class SharedFeatures(ItemReader):
     def __init__(self, owner: str, cliques: dict[str, CliqueTemplate], templates: list[str]):
         self.cliques = cliques
         self._features = FeatureSet(templates)
-        known = {*LEXEME_ATTRIBUTES} - {*WIDTHS, *NGRAMS}
         for template in self._features.templates:
-            possible = all(part.attribute in known for part in template.parts)
+            possible = all(part.attribute in OF_WORDS for part in template.parts)
             must = "templates of attributes that words have by themselves, such as lower, shape or suffix3"
             checks.expect(possible, owner, NAME, str(template), must)
         self._compiled: Optional[CompiledTemplates] = None

@@ -1,7 +1,6 @@
 """Words of a Doc that are spelt nearly alike: inflected names, slips, other transcriptions (text similarity: Bunescu & Mooney
 2004)."""
 
-from functools import reduce
 from typing import Any, Optional
 
 import numpy as np
@@ -56,13 +55,10 @@ class SimilarWords(GroupTemplate):
 
     @property
     def attributes(self) -> list[str]:
-        return list(dict.fromkeys([*super().attributes, *self.only]))
+        return self.only
 
     def find(self, docs: DocBatch) -> TokenPairs:
-        usable = np.ones(len(docs.words), dtype=bool)
-        if self.only:
-            usable = reduce(np.bitwise_or, self.read(docs, self.only)) != 0
-        found = []
+        usable, found = self.having(docs, self.only), []
         for d, (begin, end) in enumerate(zip(docs.bounds.tolist(), docs.bounds[1:].tolist())):
             places = begin + np.flatnonzero(usable[begin:end])
             if len(places) > 1:

@@ -2,28 +2,29 @@
 other. Each is registered, and stands in a file of its own."""
 
 import re
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import HEAD, IDS, ORTH
-from spacy.strings import StringStore
 from spacy.tokens import Doc
 
 from .. import checks
+from ..features.clusters import WIDTHS
+from ..features.columns import TOKEN_ATTRIBUTES
 from ..features.doc_batch import DocBatch, read_attributes
-from ..features.lexemes import LEXEME_ATTRIBUTES, LexemeTable
+from ..features.lexemes import LEXEME_ATTRIBUTES, NGRAMS, LexemeTable
 
-# Attributes that features read
-TEXTS = ["orth", "lower", "norm", "shape", "prefix", "suffix", "tag", "pos", "morph", "dep", "lemma", "ent_type"]
+# Attributes that words have by themselves, one value each
+OF_WORDS = [name for name in LEXEME_ATTRIBUTES if name not in WIDTHS and name not in NGRAMS]
+# Those of a pair, which has them as a whole
+BIAS, DISTANCE = "bias", "sent_distance"
+# Those of which a tied word may have to have one
 FLAGS = ["is_alpha", "is_ascii", "is_digit", "is_lower", "is_upper", "is_title", "is_punct", "is_space", "is_stop"]
 FLAGS += ["is_quote", "is_bracket", "is_currency", "like_url", "like_num", "like_email"]
-# Those that components before this one set
-SET_BY_OTHERS = ("tag", "pos", "morph", "dep", "lemma", "ent_type")
 _MOST_WORDS = 1 << 17  # whose attributes are kept
-_PLACE = re.compile(r"(\w+?)\[0\]$")
-# Sentences between two tokens, counted as one from these on
-_DISTANCES = np.array([0, 1, 2, 3, 5, 9, 17, 33])
+_GAZETTEER = re.compile(r"in:[^\[\]|:\s]+")
 
 
 class TokenPairs(NamedTuple):
@@ -37,12 +38,20 @@ class TokenPairs(NamedTuple):
         return cls(*np.zeros((2, 0), dtype=np.int64))
 
 
+class TiePart(NamedTuple):
+    """A part of a feature of ties."""
+
+    name: str  # BIAS, DISTANCE, or an attribute of tokens
+    side: Optional[int]  # of the first token of a pair (0) or the second one (1); None for what is of the pair
+
+
 class CliqueTemplate:
     """Base of the templates.
 
-    features (List[str]): What weighs a pair of labels: "bias"; "sent_distance", how many sentences lie between, about; or an
-        attribute of the first token of a pair, such as "pos[0]", or of the second, such as "{other}pos". Several, joined by "|",
-        are one feature. None at all for ties that share features alone.
+    features (List[str]): What weighs a pair of labels: "bias"; "sent_distance", how many sentences lie between, about; "in:NAME",
+        whether one of the two tokens, or both, stand in a gazetteer; or an attribute of the first token of a pair, such as
+        "pos[0]", or of the second, such as "{other}pos". Several, joined by "|", are one feature. None at all for ties that share
+        features alone.
     symmetric (bool): Whether it makes no difference which of the two labels is first.
     """
 
@@ -52,7 +61,7 @@ class CliqueTemplate:
         owner = self.owner
         self.features = ["bias"] if features is None else checks.listed(owner, "features", features, "texts")
         self.symmetric = checks.flag(owner, "symmetric", symmetric)
-        self._parts = [self._parse(feature) for feature in self.features]
+        self.parts = [self._parse(feature) for feature in self.features]
         self._lexemes: Optional[LexemeTable] = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,14 +81,13 @@ class CliqueTemplate:
 
     @property
     def attributes(self) -> list[str]:
-        """Those of tokens that it looks at."""
-        names = dict.fromkeys(name for parts in self._parts for name, _ in parts)
-        return [name for name in names if name not in ("bias", "sent_distance")]
+        """Those of tokens that say which are tied."""
+        return []
 
     @property
     def reads(self) -> list[str]:
-        """Attributes that components before this one set."""
-        return [name for name in self.attributes if name in SET_BY_OTHERS]
+        """Attributes of tokens that say which are tied, and that components before this one set."""
+        return [name for name in self.attributes if name in TOKEN_ATTRIBUTES]
 
     def read(self, docs: DocBatch, names: list[str]) -> list[NDArray[np.uint64]]:
         """Some of its attributes, of all tokens: uint64[T] each. What is a word's own is read once for each word."""
@@ -98,55 +106,33 @@ class CliqueTemplate:
                 found.append(read_attributes(docs, [IDS[name.upper()], ORTH])[:, 0])
         return found
 
-    def values(self, docs: DocBatch, pairs: TokenPairs) -> NDArray[np.uint64]:
-        """What each feature says of each pair: uint64[E, M], hashes of several parts."""
-        columns = {}
-        for name in dict.fromkeys(name for parts in self._parts for name, _ in parts):
-            if name == "bias":
-                columns[name] = np.zeros((2, len(pairs.source)), dtype=np.uint64)
-            elif name == "sent_distance":
-                columns[name] = np.array([_distances(docs, pairs)] * 2)
-            else:
-                [of_tokens] = self.read(docs, [name])
-                columns[name] = np.array([of_tokens[pairs.source], of_tokens[pairs.target]])
-        found = np.empty((len(pairs.source), len(self._parts)), dtype=np.uint64)
-        for number, parts in enumerate(self._parts):
-            values = [columns[name][side] for name, side in parts]
-            found[:, number] = values[0] if len(values) == 1 else _mixed(values)
-        return found
+    def having(self, docs: DocBatch, flags: list[str]) -> NDArray[np.bool_]:
+        """The tokens that have one of some flags, all if there are none: bool[T]."""
+        if not flags:
+            return np.ones(len(docs.words), dtype=bool)
+        return reduce(np.bitwise_or, self.read(docs, flags)) != 0
 
-    def spell(self, feature: int, docs: DocBatch, pairs: TokenPairs, example: int) -> str:
-        """What humans read of a feature: as this pair has it."""
-        strings, shown = docs[0].vocab.strings, []
-        for name, side in self._parts[feature]:
-            if name == "bias":
-                continue
-            if name == "sent_distance":
-                shown.append(str(int(_distances(docs, pairs)[example])))
-                continue
-            [values] = self.read(docs, [name])
-            shown.append(_text(name, int(values[pairs[side][example]]), strings))
-        return self.features[feature] + ("=" + "|".join(shown) if shown else "")
-
-    def _parse(self, feature: Any) -> list[tuple[str, int]]:
-        """The parts of a feature: names, and of which of the two tokens."""
-        known = ", ".join([*TEXTS, *FLAGS])
+    def _parse(self, feature: Any) -> list[TiePart]:
+        """The parts of a feature."""
+        known = {*OF_WORDS, *TOKEN_ATTRIBUTES} - {BIAS}
         must = (
-            f'"bias", "sent_distance", an attribute with [0] or with "{self.other}" in front of it, or several, joined by "|"; '
-            f"attributes are {known}"
+            f'"{BIAS}", "{DISTANCE}", "in:GAZETTEER", an attribute with [0] or with "{self.other}" in front of it, or several, '
+            f'joined by "|"; attributes are {", ".join(sorted(known))}, in:GAZETTEER'
         )
         parts = []
-        for part in feature.split("|") if isinstance(feature, str) else [""]:
-            match = _PLACE.match(part)
-            name, side = (match[1], 0) if match else (part.removeprefix(self.other), 1)
-            if part in ("bias", "sent_distance"):
-                name, side = part, 0
-            elif not match and not part.startswith(self.other):
-                name = ""
-            is_known = name in TEXTS or name in FLAGS or name in ("bias", "sent_distance")
+        for text in feature.split("|") if isinstance(feature, str) else [""]:
+            part, of_pair = self._place(text), text in (BIAS, DISTANCE)
+            is_known = of_pair or _GAZETTEER.fullmatch(part.name) or (part.side is not None and part.name in known)
             checks.expect(is_known, self.owner, "features", feature, must)
-            parts.append((name, side))
+            parts.append(part)
         return parts
+
+    def _place(self, text: str) -> TiePart:
+        if text.endswith("[0]"):
+            return TiePart(text.removesuffix("[0]"), 0)
+        if text.startswith(self.other):
+            return TiePart(text.removeprefix(self.other), 1)
+        return TiePart(text, None)
 
 
 def flags(owner: str, name: str, value: Any) -> list[str]:
@@ -160,23 +146,3 @@ def flags(owner: str, name: str, value: Any) -> list[str]:
 def has_heads(doc: Doc) -> bool:
     """Whether a parser has been there, or any token has a head."""
     return doc.has_annotation("DEP") or bool(doc.to_array([HEAD, ORTH])[:, 0].any())
-
-
-def _distances(docs: DocBatch, pairs: TokenPairs) -> NDArray[np.uint64]:
-    """How many sentences lie between, about: uint64[E]."""
-    sentences = np.searchsorted(docs.sequence_starts(), np.stack(pairs), side="right")
-    return _DISTANCES[np.searchsorted(_DISTANCES, abs(sentences[1] - sentences[0]), side="right") - 1].astype(np.uint64)
-
-
-def _mixed(values: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    hashed = np.full(len(values[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
-    for value in values:
-        hashed = (hashed ^ value) * np.uint64(0xBF58476D1CE4E5B9)
-        hashed ^= hashed >> np.uint64(29)
-    return hashed
-
-
-def _text(name: str, value: int, strings: StringStore) -> str:
-    if name not in TEXTS:
-        return str(bool(value)).lower()
-    return strings[value] if value in strings else str(value)

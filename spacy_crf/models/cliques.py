@@ -1,28 +1,77 @@
 """The layer of a factor graph that says which tokens are tied: from Docs to their ties."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import numpy as np
+import srsly
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
+from thinc.model import deserialize_attr, serialize_attr
 
-from ..cliques.template import CliqueTemplate
+from ..cliques.features import TieFeatureSet, TieReader, TieValues
+from ..cliques.template import CliqueTemplate, TokenPairs
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.ties import Ties
+from ..kernels.hashing import ABSENT
 from ..types import Floats
-from .role import Corpus, Role, Sizes, check_equal
+from .lists import ListedFeatures
+from .role import Corpus, Role, Sizes, check_equal, unset
 
 Key = tuple[str, int, int]  # name of a template, number of its feature, and the value that this has
+
+
+class TieFeatures(ListedFeatures):
+    """What features of ties read of tokens."""
+
+    asks_functions = False
+
+    def __init__(self, templates: dict[str, CliqueTemplate]):
+        super().__init__(TieFeatureSet(templates))
+        self._reader: Optional[TieReader] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    def recompile(self) -> None:
+        self._reader = None
+
+    def forget_scores(self) -> None:
+        """They have none of their own."""
+
+    @property
+    def reader(self) -> TieReader:
+        if self._reader is None:
+            self._reader = TieReader(self.feature_set, self.gazetteers)
+        return self._reader
+
+    def from_dict(self, data: dict[str, Any]) -> "TieFeatures":
+        features = copy.copy(self)
+        features.lists_from_dict(data)
+        features.recompile()
+        return features
+
+
+def _serialize(_, value: TieFeatures, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(value.lists_to_dict())
+
+
+def _deserialize(default: TieFeatures, value: bytes, name: str, model: Model) -> TieFeatures:
+    return default.from_dict(srsly.msgpack_loads(value))
+
+
+serialize_attr.register(TieFeatures, _serialize)
+deserialize_attr.register(TieFeatures, _deserialize)
 
 
 class CliqueRole(Role):
     """Gives `Ties`. Its features are those that training met: "known" (a list of [template, number, value, text, count])."""
 
     gives = Ties
-    learned = ("known",)
+    learned = ("known", "features")
     meaning = ("cliques",)
     has_weights = False
 
@@ -34,10 +83,11 @@ class CliqueRole(Role):
         """Ties are the same for any labels."""
 
     def forget(self, model: Model) -> None:
-        super().forget(model)
+        unset(model)
         model.attrs["known"] = []
 
     def check(self, model: Model, n_states: int) -> None:
+        model.attrs["features"].check_lists()
         known, templates = model.attrs["known"], model.attrs["templates"]
         check_equal("the features of ties", isinstance(known, list), True)
         for entry in known:
@@ -70,7 +120,13 @@ def Cliques(templates: dict[str, CliqueTemplate], further: list[Any]) -> Model[l
         "cliques",
         _forward,
         init=_init,
-        attrs={"templates": templates, "known": [], "cliques": spelled, "role": CliqueRole()},
+        attrs={
+            "templates": templates,
+            "features": TieFeatures(templates),
+            "known": [],
+            "cliques": spelled,
+            "role": CliqueRole(),
+        },
         ops=NumpyOps(),
     )
 
@@ -79,7 +135,8 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     """The ties of Docs that have any known feature."""
     docs, found = DocBatch.of(docs), []
     if int(docs.bounds[-1]):
-        for name, pairs, values in _look_up(model, docs):
+        features = model.attrs["features"]
+        for name, pairs, values in _look_up(model, features.reader.read(docs), docs):
             rows = _rows(name, values, model.attrs["role"].numbers(model))
             some = (rows >= 0).any(axis=1)
             if some.any():
@@ -96,11 +153,11 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     return Ties(source, target, kind.reshape(-1).astype(np.int32), kinds.astype(np.int32), symmetric)
 
 
-def _look_up(model: Model, docs: DocBatch):
+def _look_up(model: Model, values: TieValues, docs: DocBatch) -> Iterator[tuple[str, TokenPairs, NDArray[np.uint64]]]:
     for name, template in model.attrs["templates"].items():
         pairs = template.find(docs)
         if len(pairs.source):
-            yield name, pairs, template.values(docs, pairs)
+            yield name, pairs, values.of(template, pairs)
 
 
 def _rows(name: str, values: NDArray[np.uint64], numbers: dict[Key, int]) -> NDArray[np.int64]:
@@ -122,20 +179,24 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -
     if X is None:
         return
     known = [list(entry) for entry in model.attrs["known"]]
-    numbers = dict(model.attrs["role"].numbers(model))
+    numbers, features = dict(model.attrs["role"].numbers(model)), model.attrs["features"]
+    reader = TieReader(features.feature_set, features.gazetteers, with_names=True)
     for batch in X():
         docs = DocBatch.of(batch.docs)
         if not int(docs.bounds[-1]):
             continue
-        for name, pairs, values in _look_up(model, docs):
+        of_batch = reader.read(docs)
+        for name, pairs, values in _look_up(model, of_batch, docs):
             template: CliqueTemplate = model.attrs["templates"][name]
             for feature, column in enumerate(values.T):
                 distinct, first, counts = np.unique(column, return_index=True, return_counts=True)
                 for value, example, count in zip(distinct.tolist(), first.tolist(), counts.tolist()):
                     key = (name, feature, value)
+                    if value == ABSENT:
+                        continue
                     if key not in numbers:
                         numbers[key] = len(known)
-                        known.append([*key, template.spell(feature, docs, pairs, example), 0])
+                        known.append([*key, of_batch.spell(template, feature, pairs, example), 0])
                     known[numbers[key]][-1] += count
     model.attrs["known"] = known
 

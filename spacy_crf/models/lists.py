@@ -1,10 +1,15 @@
-"""Gazetteers and clusters that several nodes of a model have: saved with the first of them, and one object again when loaded."""
+"""Gazetteers, clusters and vectors that nodes of a model have: saved with the first of those that read the same, and one object
+again when loaded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Optional
 
+from ..features.clusters import Clusters
+from ..features.gazetteers import Gazetteer
+from ..features.stages import Labeller
+from ..features.word_vectors import WordVectors
 from .role import check_equal
 
 # Those met so far in the model that is being saved or loaded; None where nodes are by themselves
@@ -44,3 +49,65 @@ def read(saved: Any, kind: type) -> Any:
     if met is not None:
         met.append(made)
     return made
+
+
+class ListedFeatures:
+    """Features of a node, and the lists that they read, which are saved with them.
+
+    feature_set: What they are, and so which lists they read.
+    """
+
+    first_stage: Optional[Labeller] = None  # what templates read as stage:NAME
+
+    def __init__(
+        self,
+        feature_set: Any,
+        gazetteers: Optional[dict[str, Gazetteer]] = None,
+        clusters: Optional[Clusters] = None,
+        vectors: Optional[WordVectors] = None,
+    ):
+        self.feature_set = feature_set
+        self.gazetteers, self.clusters, self.vectors = gazetteers or {}, clusters, vectors
+
+    def recompile(self) -> None:
+        """What reads Docs is to be made anew."""
+        raise NotImplementedError
+
+    def set_lists(
+        self,
+        gazetteers: dict[str, Gazetteer],
+        clusters: Optional[Clusters] = None,
+        vectors: Optional[WordVectors] = None,
+    ) -> None:
+        """Those that there are: it takes what it reads.
+
+        RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none, CRF800
+        for vectors.
+        """
+        reads = self.feature_set
+        reads.reader(gazetteers, clusters, vectors)
+        self.gazetteers = {name: gazetteers[name] for name in reads.gazetteers}
+        self.clusters = clusters if reads.reads_clusters else None
+        self.vectors = vectors if reads.vector_offsets else None
+        self.recompile()
+
+    def set_stage(self, feature_set: Any, first_stage: Optional[Labeller]) -> None:
+        """Templates, and what those of them ask that read what a first stage says."""
+        self.feature_set, self.first_stage = feature_set, first_stage
+        self.recompile()
+
+    def check_lists(self) -> None:
+        """RAISES (ValueError): As `set_lists`, for a list that is missing."""
+        self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
+
+    def lists_to_dict(self) -> dict[str, Any]:
+        return {
+            "gazetteers": {name: write(gazetteer) for name, gazetteer in self.gazetteers.items()},
+            **({"clusters": write(self.clusters)} if self.clusters is not None else {}),
+            **({"word_vectors": write(self.vectors)} if self.vectors is not None else {}),
+        }
+
+    def lists_from_dict(self, data: dict[str, Any]) -> None:
+        self.gazetteers = {name: read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
+        self.clusters = read(data["clusters"], Clusters) if "clusters" in data else None
+        self.vectors = read(data["word_vectors"], WordVectors) if "word_vectors" in data else None

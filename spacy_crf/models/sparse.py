@@ -17,11 +17,10 @@ from ..errors import Errors
 from ..features.clusters import Clusters
 from ..features.columns import ColumnReader, TokenColumns
 from ..features.gazetteers import Gazetteer
-from ..features.stages import Labeller
 from ..features.units import Rows
 from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
-from . import lists
+from .lists import ListedFeatures
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights
 from .scorers import TableScorer, most_lexemes
 from .table import ALL, PairCounter, Part, Table, move_weights
@@ -46,7 +45,7 @@ class Found(NamedTuple):
     listed: Optional[SpanList] = None  # the spans that have features of their own, where any have
 
 
-class SparseFeatures:
+class SparseFeatures(ListedFeatures):
     """What sparse scores know: the templates, the gazetteers, clusters and vectors that these read, and which pairs of feature
     and state have a weight.
 
@@ -56,7 +55,6 @@ class SparseFeatures:
 
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
-    first_stage: Optional[Labeller] = None  # what templates read as stage:NAME
     unit: Optional[str] = None  # what has scores, where it is texts that have a label; None for tokens that have one
     # Words of the corpus that are in one, or have one, and all of them
     in_clusters = have_vectors = (0, 0)
@@ -70,10 +68,7 @@ class SparseFeatures:
         vectors: Optional[WordVectors] = None,
         n_states: int = 1,
     ):
-        self.feature_set = feature_set
-        self.gazetteers = gazetteers or {}
-        self.clusters = clusters
-        self.vectors = vectors
+        super().__init__(feature_set, gazetteers, clusters, vectors)
         self.n_states = n_states
         # The pairs that have a weight, by the name of their parameter
         self.tables = {name: Table.empty(width) for name, width in self.widths(n_states).items()}
@@ -168,21 +163,7 @@ class SparseFeatures:
                     self._check = zlib.crc32(np.ascontiguousarray(array), self._check)
         return self._check
 
-    def set_lists(
-        self,
-        gazetteers: dict[str, Gazetteer],
-        clusters: Optional[Clusters] = None,
-        vectors: Optional[WordVectors] = None,
-    ) -> None:
-        """RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none, CRF800
-        for vectors."""
-        self.feature_set.reader(gazetteers, clusters, vectors)
-        self.gazetteers, self.clusters, self.vectors = gazetteers, clusters, vectors
-        self._compiled = self._scorer = None
-
-    def set_stage(self, feature_set: Any, first_stage: Optional[Labeller]) -> None:
-        """Templates, and what those of them ask that read what a first stage says."""
-        self.feature_set, self.first_stage = feature_set, first_stage
+    def recompile(self) -> None:
         self._compiled = self._scorer = None
 
     def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
@@ -284,9 +265,7 @@ class SparseFeatures:
     def to_dict(self) -> dict[str, Any]:
         return {
             "templates": self.feature_set.spelled(),
-            "gazetteers": {name: lists.write(gazetteer) for name, gazetteer in self.gazetteers.items()},
-            **({"clusters": lists.write(self.clusters)} if self.clusters is not None else {}),
-            **({"word_vectors": lists.write(self.vectors)} if self.vectors is not None else {}),
+            **self.lists_to_dict(),
             **self.spell({name: table.to_dict() for name, table in self.tables.items()}),
         }
 
@@ -299,9 +278,7 @@ class SparseFeatures:
             differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
         features = copy.copy(self)
-        features.gazetteers = {name: lists.read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
-        features.clusters = lists.read(data["clusters"], Clusters) if "clusters" in data else None
-        features.vectors = lists.read(data["word_vectors"], WordVectors) if "word_vectors" in data else None
+        features.lists_from_dict(data)
         saved = features.load(data)
         features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
         return features
@@ -410,7 +387,7 @@ class SparseRole(Role):
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)
-        features.feature_set.reader(features.gazetteers, features.clusters, features.vectors)
+        features.check_lists()
         check_equal("states of the features", features.n_states, n_states)
         for name, width in features.widths(n_states).items():
             check_equal(f"columns of {name}", features.tables[name].n_columns, width)

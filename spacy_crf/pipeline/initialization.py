@@ -244,11 +244,7 @@ def _set_lists(
     known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
     read = read_gazetteers(files, tokenizer, known, owner=pipe.owner)
     for features in stores:
-        gazetteers = {name: read[name] for name in features.feature_set.gazetteers if name in read}
-        reads = features.feature_set
-        features.set_lists(
-            gazetteers, clusters if reads.reads_clusters else None, vectors if reads.vector_offsets else None
-        )
+        features.set_lists(read, clusters, vectors)
 
 
 def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:

@@ -230,9 +230,7 @@ class LearningPipe(TrainablePipe):
     @property
     def token_attributes(self) -> list[str]:
         """Token attributes that the templates read."""
-        of_features = [name for f in self.feature_stores for name in f.feature_set.token_attributes]
-        cliques = [node.attrs["templates"].values() for node in self.model.layers if "templates" in node.attrs]
-        return list(dict.fromkeys([*of_features, *(name for of in cliques for each in of for name in each.reads)]))
+        return list(dict.fromkeys(name for f in self.feature_stores for name in f.feature_set.token_attributes))
 
     @property
     def asks_functions(self) -> bool:

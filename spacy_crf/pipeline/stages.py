@@ -188,8 +188,7 @@ class FirstStage:
         component.choose_settings(read)
         component.check_settings()
         for features, others in zip(component.feature_stores, pipe.feature_stores):
-            clusters = others.clusters if features.feature_set.reads_clusters else None
-            features.set_lists(others.gazetteers, clusters, others.vectors)
+            features.set_lists(others.gazetteers, others.clusters, others.vectors)
 
     def _train(self, read: Read, part: str) -> None:
         """Begins anew, with some of the training data."""
