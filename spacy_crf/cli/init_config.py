@@ -15,7 +15,6 @@ from ..sealed import write_whole
 from .main import CodeOption, app, blank, check_writable, choice, import_code, told_briefly
 
 FOLDER = Path(__file__).parents[1] / "configs"
-COMPONENTS = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
 _MODEL = "components.crf_ner.model"
 
 
@@ -53,6 +52,13 @@ _ANY = {
         ),
     ),
 }
+_ENTITIES = {
+    **_ANY,
+    "threshold": Recipe(
+        "As fast to train, and each entity is decided by its probability, with the threshold that is best on dev.",
+        "crf_ner_threshold",
+    ),
+}
 _TEXTS = {
     "fast": Recipe(
         "Sparse features wherever they are in a text, trained with L-BFGS on a CPU.",
@@ -70,9 +76,9 @@ _TEXTS = {
     ),
     "partial": Recipe("Incomplete annotation: texts without a label are passed over, and labels with 0 are ruled out."),
 }
-RECIPES = {component: _TEXTS if component == "crf_textcat" else _ANY for component in COMPONENTS}
-ComponentName = choice("ComponentName", COMPONENTS)
-RecipeName = choice("RecipeName", _ANY)
+RECIPES = {"crf_ner": _ENTITIES, "crf_tagger": _ANY, "semicrf_ner": _ENTITIES, "crf_textcat": _TEXTS}
+ComponentName = choice("ComponentName", RECIPES)
+RecipeName = choice("RecipeName", _ENTITIES)
 FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg")))
 
 
@@ -95,8 +101,8 @@ def init_config_cli(
 ) -> None:
     """Write a complete, commented config for `spacy train`. It is for a component, and for a way to learn.
 
-    fast: sparse features and L-BFGS; accurate: with an encoder beside them; neural: an encoder alone; stream: a corpus that may
-    be larger than the memory; partial: incomplete annotation.
+    fast: sparse features and L-BFGS; threshold: these, and entities are decided by their probability; accurate: with an encoder
+    beside them; neural: an encoder alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation.
     """
     with told_briefly():
         import_code(code)

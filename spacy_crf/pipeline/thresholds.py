@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
 from .. import checks
+from ..arrays import ranges
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.span_choice import LEAST
@@ -33,7 +36,7 @@ class Counts(NamedTuple):
     gold: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        return Counts(*map(sum, zip(self, other)))
+        return Counts(self.judged + other.judged, self.right + other.right, self.gold + other.gold)
 
 
 class Point(NamedTuple):
@@ -83,12 +86,13 @@ def measure(
             done += len(docs)
             pipe.require_ready(docs)
             scores = pipe.model.predict(DocBatch.of(docs))
+            judged = _Judge(pipe, docs, references)
             likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
             for n, before in enumerate(points):
                 pipe.cfg["min_prob"] = before.min_prob
                 prediction = predict_scored(pipe, DocBatch.of(docs), scores)
                 if judge:
-                    _judge(pipe, docs, prediction, references, before.by_label)
+                    judged.add(prediction, before.by_label)
                 points[n] = before._replace(
                     found=before.found + len(prediction.probabilities),
                     expected_right=before.expected_right + float(prediction.probabilities.sum()),
@@ -186,20 +190,51 @@ def _settings(pipe: "CRFPipe") -> Iterator[None]:
         pipe.cfg.update(before)
 
 
-def _judge(
-    pipe: "CRFPipe", docs: list[Doc], prediction: Prediction, references: list[Doc], by_label: dict[str, Counts]
-) -> None:
-    """Adds up what is found, right, and annotated."""
-    copies = [doc.copy() for doc in docs]
-    pipe.set_annotations(copies, prediction._replace(probabilities=None))
-    for doc, reference in zip(copies, references):
-        gold, found = pipe.annotation.mentions(Example(doc, reference))
-        places = {mention.place for mention in gold}
+class _Judge:
+    """Compares what is found in some Docs with their annotation. Of one threshold and the next most Docs are the same, and these
+    are looked at once."""
+
+    def __init__(self, pipe: "CRFPipe", docs: list[Doc], references: list[Doc]):
+        self._pipe, self._docs, self._references = pipe, docs, references
+        self._tags: list[Optional[bytes]] = [None] * len(docs)
+        self._counts: list[dict[str, Counts]] = [{}] * len(docs)  # what these tags gave
+
+    def add(self, prediction: Prediction, by_label: dict[str, Counts]) -> None:
+        """Adds up what is found, right, and annotated."""
+        starts = prediction.doc_starts
+        tags = [prediction.tags[a:b].tobytes() for a, b in pairwise(starts)]
+        new = [n for n, before in enumerate(self._tags) if tags[n] != before]
+        copies = [self._docs[n].copy() for n in new]
+        self._pipe.set_annotations(copies, _of_docs(prediction, new))
+        for n, doc in zip(new, copies):
+            self._tags[n], self._counts[n] = tags[n], self._count(doc, self._references[n])
+        for counts in self._counts:
+            for label, of_doc in counts.items():
+                by_label[label] = by_label.get(label, Counts()).plus(of_doc)
+
+    def _count(self, doc: Doc, reference: Doc) -> dict[str, Counts]:
+        gold, found = self._pipe.annotation.mentions(Example(doc, reference))
+        places, counts = {mention.place for mention in gold}, dict[str, Counts]()
         for mention in found:
             one = Counts(judged=1, right=int(mention.place in places))
-            by_label[mention.label] = by_label.get(mention.label, Counts()).plus(one)
+            counts[mention.label] = counts.get(mention.label, Counts()).plus(one)
         for _, _, label in places:
-            by_label[label] = by_label.get(label, Counts()).plus(Counts(gold=1))
+            counts[label] = counts.get(label, Counts()).plus(Counts(gold=1))
+        return counts
+
+
+def _of_docs(prediction: Prediction, numbers: list[int]) -> Prediction:
+    """The tags of some of the Docs."""
+    starts, lengths = prediction.doc_starts[numbers], np.diff(prediction.doc_starts)[numbers]
+    tokens = ranges(starts, starts + lengths)
+    begins = np.zeros(len(prediction.tags), dtype=bool)
+    begins[prediction.starts[prediction.starts < len(begins)]] = True
+    return Prediction(
+        prediction.tags[tokens],
+        np.append(np.flatnonzero(begins[tokens]), len(tokens)),
+        np.append(0, np.cumsum(lengths)),
+        None if prediction.preset is None else prediction.preset[tokens],
+    )
 
 
 def _sum(counts: Iterable[Counts]) -> Counts:
