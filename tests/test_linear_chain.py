@@ -206,6 +206,18 @@ def test_both_domains_agree(scores, monkeypatch):
     assert_scores_close(expectations, expected)
 
 
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("size", [1, 3, 7, 9, 20, 31, 36, 44, 50, 63, 66, 131])
+def test_both_domains_agree_however_wide_the_tiles_are(size, monkeypatch):
+    for scores in (random_scores([4, 1, 3], size), random_scores([2], size, per_position=True)):
+        log_z, expectations = chain.expectations(scores)
+        with monkeypatch.context() as patched:
+            patched.setattr(scaling, "_scale", refuse_everything(scaling._scale))
+            expected_log_z, expected = chain.expectations(scores)
+        np.testing.assert_allclose(log_z, expected_log_z, rtol=1e-13)
+        assert_scores_close(expectations, expected)
+
+
 def refuse_everything(scale):
     def refuse(*args):
         scaled = scale(*args)

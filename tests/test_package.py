@@ -113,7 +113,7 @@ def test_no_files_import_each_other():
     "path", [path for path in MODULES if LAYER_OF[path.parts[1].removesuffix(".py")] <= WITHOUT_SPACY], ids=str
 )
 def test_numpy_and_numba_only_up_to_losses_and_constraints(path):
-    known = {"spacy_crf", "numpy", "numba", *sys.stdlib_module_names}
+    known = {"spacy_crf", "numpy", "numba", "llvmlite", *sys.stdlib_module_names}  # llvmlite is of numba
     assert not [i for i in imports_of(path) if i.when_loaded and i.module.split(".")[0] not in known]
 
 

@@ -4,6 +4,7 @@ Transitions that a scheme forbids are left out: the states are put in an order i
 the matrix, and the others are arcs.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import linear_chain as kernels
+from ..kernels.tiles import WHOLE
 from ..types import ChainScores, Floats
 from .structure import Work
 
@@ -124,7 +126,7 @@ class Layout(kernels.Layout):
     def restore(self, block: Floats, arcs: Floats) -> Floats:
         """The matrices [1 or n, S, S], with 0 where transitions are forbidden.
 
-        block (float64[1 or n, R, C]), arcs (float64[A]): What they have there.
+        block (float64[1 or n, R, C+]), arcs (float64[A]): What they have there.
         """
         size = len(self.order)
         if self.is_whole:
@@ -194,16 +196,28 @@ def _padded(size: int) -> int:
     return -(-size // kernels.LANES) * kernels.LANES
 
 
+def _whole_vectors(size: int) -> int:
+    return -(-size // WHOLE) * WHOLE
+
+
+def _aligned(shape: tuple[int, ...]) -> Floats:
+    """Room for numbers, of which the first is where a cache line begins: to load vectors that lie on two took twice as long."""
+    size = math.prod(shape)
+    room = np.empty(size + WHOLE)
+    begin = -room.ctypes.data // room.itemsize % WHOLE
+    return room[begin : begin + size].reshape(shape)
+
+
 # --------------------------------------------------------------------------------- between scores and the linear domain
 
 
 @dataclass(eq=False)
 class Exponentials:
-    """exp of the scores that tokens share, each less the maximum of its array. P is S rounded up to whole vectors."""
+    """exp of the scores that tokens share, each less the maximum of its array. Rows of P, C+ and R+ are whole vectors."""
 
     layout: Layout
-    block: Floats  # [1 or n, R, C] transitions
-    transposed: Floats  # [1 or n, C, R] the same, target by source
+    block: Floats  # [1 or n, R, C+] transitions
+    transposed: Floats  # [1 or n, C, R+] the same, target by source
     arcs: Floats  # [A] the other transitions
     first: Floats  # [P]
     last: Floats  # [P]
@@ -275,19 +289,19 @@ _shared = Shared(Steps.shared, most=4)
 
 
 def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
-    size = len(layout.order)
-    matrices = np.zeros((len(transitions), _padded(size), _padded(size)))
-    ends = np.zeros((2, _padded(size)))
+    size, (height, width) = len(layout.order), layout.shape
+    row = _whole_vectors(max(size, width, layout.offset + _whole_vectors(height)))
+    matrices, ends = np.zeros((len(transitions), row, row)), np.zeros((2, row))
     if not layout.is_whole:
         transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
     shift, spread = exp_less(transitions, matrices[:, :size, :size])
     first_shift, first_spread = exp_less(first[layout.order], ends[0, :size])
     last_shift, last_spread = exp_less(last[layout.order], ends[1, :size])
-    block = np.ascontiguousarray(matrices[layout.block])
+    block = matrices[layout.block]
     return Exponentials(
         layout=layout,
-        block=block,
-        transposed=np.ascontiguousarray(block.transpose(0, 2, 1)),
+        block=_in_rows(block),
+        transposed=_in_rows(block.transpose(0, 2, 1)),
         arcs=np.empty(0) if layout.is_whole else matrices[0, layout.source, layout.target],
         first=ends[0],
         last=ends[1],
@@ -295,6 +309,14 @@ def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floa
         end_shift=first_shift + last_shift,
         spread=np.maximum(spread, max(first_spread, last_spread)),
     )
+
+
+def _in_rows(matrices: Floats) -> Floats:
+    """Filled up with 0 to rows of whole vectors."""
+    rows = _aligned((*matrices.shape[:2], _whole_vectors(matrices.shape[2])))
+    rows[:] = 0.0
+    rows[:, :, : matrices.shape[2]] = matrices
+    return rows
 
 
 def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
@@ -341,9 +363,9 @@ def _scale(
 
 def forward(work: ChainWork) -> Pass:
     exponentials = work.exponentials
-    room = np.empty((work.n_tokens, len(exponentials.first)))
-    scaled = _scale(exponentials, work.emissions, work.starts, room)
-    found = Pass(scaled, np.empty_like(scaled.emissions), np.empty(work.n_sequences))
+    emissions, alpha = _aligned((2, work.n_tokens, len(exponentials.first)))
+    scaled = _scale(exponentials, work.emissions, work.starts, emissions)
+    found = Pass(scaled, alpha, np.empty(work.n_sequences))
     kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
     return found
 
@@ -375,7 +397,7 @@ def expect(work: ChainWork, weights: Floats, d_emissions: Floats) -> Expected:
     log_z, ends = np.empty(work.n_sequences), np.zeros((2, work.n_states))
     d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
     parts = work.chunks(max(_LEAST, _CACHED // width))
-    room = np.empty((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
+    room = _aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
     for sequences, tokens in parts:
         scaled, alpha = room[:, : tokens.stop - tokens.start]
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start

@@ -13,9 +13,9 @@ TINY = 1e-100. Then each product that the recursions form is exactly 0, because 
 path is allowed. The one product that may vanish is alpha · emission · beta in the expectation of a transition, and
 only where that expectation is itself below 1e-300.
 
-Shapes: n tokens of the chunk, S states, P = S rounded up to a multiple of LANES: the columns added have potential 0, and
-the inner loops run without a remainder. Matrices of transitions are [1, ...] if all positions share them, else
-[n, ...]: token t reads matrix ``t * step`` with step 0 or 1.
+Shapes: n tokens of the chunk, S states, P columns of rows of whole vectors: those behind the first S have potential 0, and the
+inner loops run without a remainder. Matrices of transitions are [1, ...] if all positions share them, else [n, ...]: token t
+reads matrix ``t * step`` with step 0 or 1.
 
 Where most transitions are forbidden, the scaled recursions and `viterbi` skip them. They run over the states in another
 order, in which nearly all allowed transitions lie inside one block of the matrix: from R states, the first of them
@@ -31,7 +31,8 @@ For the tags of BILUO:
 
 In front come the targets of the block that are not sources too, then those that are, then its other sources: so both are
 contiguous. R, C and ``offset`` are multiples of LANES; what rounding adds is in the block and not an arc. Where all this
-would not pay, the block is the whole matrix (R = C = P), there are no arcs, and the order is that of the states.
+would not pay, the block is the whole matrix (R = C, S rounded up), there are no arcs, and the order is that of the states.
+In the linear domain the rows of blocks are filled up with 0 to whole vectors: C+ and R+ columns.
 """
 
 from typing import NamedTuple
@@ -42,6 +43,7 @@ from numpy.typing import NDArray
 from ..types import Floats
 from . import helper, kernel
 from .numerics import LANES, LINEAR, SPREAD, TINY, best_end
+from .tiles import add_product, add_products_of_neighbours
 
 FEW = 16  # states among which a path is searched
 ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
@@ -75,8 +77,8 @@ class Potentials(NamedTuple):
     """Exponentials of the scores of a chunk, each less the maximum of its array, the states in the order of the layout."""
 
     emissions: Floats  # [n, P]
-    block: Floats  # [1 or n, R, C] transitions
-    transposed: Floats  # [1 or n, C, R] the same, next state by state
+    block: Floats  # [1 or n, R, C+] transitions
+    transposed: Floats  # [1 or n, C, R+] the same, next state by state
     arcs: Floats  # [A] transitions outside the block
     runs: NDArray[np.uint64]  # [N, 4] runs of arcs, see `_multiply`
     first: Floats  # [P]
@@ -125,47 +127,16 @@ def scale(emissions, order, scaled, shift, spread):
 
 
 @helper(fastmath=LINEAR, forceinline=True)
-def _multiply(blocks, k, source, s, columns, target, t, rows, runs, back, arcs):
-    """target[t] = matrix k @ source[s], the matrix being a block, whose first row and column are given, and arcs.
-
-    Eight sums at a time, so that additions need not wait for one another; as sums of columns it took a third longer, the target
-    being loaded and stored again for each. The slices tell LLVM that no index is negative, without which it would not vectorise.
+def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
+    """target[t] = source[s] @ matrix k, which is a block, with rows from ``first`` on and columns from ``to`` on, and arcs.
 
     runs (uint64[N, 4]): Of each: source and target of an arc, its number, and of how many arcs, it being the first, both rise by
-        one: these are added as vectors. (Without a sign for the same reason; slices of each would be counted.)
+        one: these are added as vectors. (Without a sign, or LLVM would not vectorise; slices of each would be counted.)
     back (bool): From targets to sources.
     """
-    height, width = blocks.shape[1:]
-    inputs = source[s, columns : columns + width]
-    outputs = target[t, rows : rows + height]
-    for j in range(rows):
+    for j in range(target.shape[1]):
         target[t, j] = 0.0
-    for j in range(rows + height, target.shape[1]):
-        target[t, j] = 0.0
-    eights = height // 8 * 8 if height > 24 else 0  # fewer rows are no faster with it
-    for j in range(0, eights, 8):
-        a = b = c = d = e = f = g = h = 0.0
-        for i in range(width):
-            x = inputs[i]
-            a += blocks[k, j, i] * x
-            b += blocks[k, j + 1, i] * x
-            c += blocks[k, j + 2, i] * x
-            d += blocks[k, j + 3, i] * x
-            e += blocks[k, j + 4, i] * x
-            f += blocks[k, j + 5, i] * x
-            g += blocks[k, j + 6, i] * x
-            h += blocks[k, j + 7, i] * x
-        outputs[j], outputs[j + 1], outputs[j + 2], outputs[j + 3] = a, b, c, d
-        outputs[j + 4], outputs[j + 5], outputs[j + 6], outputs[j + 7] = e, f, g, h
-    for j in range(eights, height, LANES):
-        a = b = c = d = 0.0
-        for i in range(width):
-            x = inputs[i]
-            a += blocks[k, j, i] * x
-            b += blocks[k, j + 1, i] * x
-            c += blocks[k, j + 2, i] * x
-            d += blocks[k, j + 3, i] * x
-        outputs[j], outputs[j + 1], outputs[j + 2], outputs[j + 3] = a, b, c, d
+    add_product(source, s, first, blocks, k, target, t, to)
     for n in range(runs.shape[0]):
         begin, length = runs[n, 2], runs[n, 3]
         there = runs[n, 0] if back else runs[n, 1]
@@ -205,10 +176,10 @@ def forward(potentials, layout, alpha, log_z):
     alpha (float64[n, P]): Receives the rows, each with sum 1.
     log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence must be done in log space.
     """
-    emissions, _, transposed, arcs, runs, first, last, shift, spread, starts = potentials
+    emissions, block, _, arcs, runs, first, last, shift, spread, starts = potentials
     offset = layout.offset
     width = alpha.shape[1]
-    step = 1 if transposed.shape[0] > 1 else 0
+    step = 1 if block.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         total = 0.0
@@ -221,7 +192,7 @@ def forward(potentials, layout, alpha, log_z):
                 for j in range(width):
                     alpha[t, j] = first[j]
             else:
-                _multiply(transposed, t * step, alpha, t - 1, offset, alpha, t, _ZERO, runs, _NO, arcs)
+                _multiply(block, t * step, alpha, t - 1, offset, alpha, t, _ZERO, runs, _NO, arcs)
             divisor = _normalise(alpha, t, emissions)
             if divisor <= 0.0:
                 total = np.nan if divisor < 0.0 else -np.inf
@@ -247,7 +218,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
     log_z (float64[B]): From `forward`. Receives NaN if the sequence must be done in log space: it has expectations 0 then.
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations, state by state (first, last: added).
     """
-    emissions, block, _, arcs, runs, _, last, _, _, starts = potentials
+    emissions, _, transposed, arcs, runs, _, last, _, _, starts = potentials
     order, offset = layout.order, layout.offset
     beta = np.empty((2, alpha.shape[1]))  # of a token, and its expectations
     states = d_emissions.shape[1]
@@ -255,7 +226,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
     in_order = True
     for j in range(states):
         in_order &= order[j] == j
-    step = 1 if block.shape[0] > 1 else 0
+    step = 1 if transposed.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:
@@ -291,7 +262,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                     for j in range(states):
                         d_emissions[t, order[j]] = beta[1, j]
                 if t > begin:
-                    _multiply(block, t * step, emissions, t, _ZERO, beta, _ZERO, offset, runs, _YES, arcs)
+                    _multiply(transposed, t * step, emissions, t, _ZERO, beta, _ZERO, offset, runs, _YES, arcs)
             if not trusted:
                 log_z[b] = np.nan
         if trusted:
@@ -310,7 +281,7 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
     """Products of neighbouring rows that `expectations` left, still to be multiplied by the exp of the transitions.
 
     potentials (Potentials), layout (Layout), alpha (float64[n, P]): From `expectations`.
-    d_block (float64[1 | n, R, C]): The products in the block, added over all tokens if there is one matrix.
+    d_block (float64[1 | n, R, C+]): The products in the block, added over all tokens if there is one matrix.
     d_arcs (float64[A]): The products outside, added over all tokens.
     """
     emissions, runs, offset = potentials.emissions, potentials.runs, layout.offset
@@ -322,17 +293,9 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
                 for j in range(width):
                     d_block[t, i, j] = alpha[t - 1, offset + i] * emissions[t, j]
         return
-    # Four tokens and two rows at a time: of the matrix and of the tokens less is loaded and stored.
+    add_products_of_neighbours(alpha, offset, emissions, d_block)
     rest = 1 + max(tokens - 1, 0) // 4 * 4
     for t in range(1, rest, 4):
-        for i in range(0, height, 2):
-            n = offset + i
-            a, b, c, d = alpha[t - 1, n], alpha[t, n], alpha[t + 1, n], alpha[t + 2, n]
-            p, q, r, s = alpha[t - 1, n + 1], alpha[t, n + 1], alpha[t + 1, n + 1], alpha[t + 2, n + 1]
-            for j in range(width):
-                e, f, g, h = emissions[t, j], emissions[t + 1, j], emissions[t + 2, j], emissions[t + 3, j]
-                d_block[0, i, j] += a * e + b * f + c * g + d * h
-                d_block[0, i + 1, j] += p * e + q * f + r * g + s * h
         for n in range(runs.shape[0]):
             i, j, begin, length = runs[n, 0], runs[n, 1], runs[n, 2], runs[n, 3]
             for k in range(length):
@@ -343,9 +306,6 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
                     + alpha[t + 2, i + k] * emissions[t + 3, j + k]
                 )
     for t in range(rest, tokens):
-        for i in range(height):
-            for j in range(width):
-                d_block[0, i, j] += alpha[t - 1, offset + i] * emissions[t, j]
         for n in range(runs.shape[0]):
             i, j, begin, length = runs[n, 0], runs[n, 1], runs[n, 2], runs[n, 3]
             for k in range(length):
