@@ -1,5 +1,6 @@
 """The kernels' cache: where it goes, and what is said while it is cold."""
 
+import gc
 import io
 import logging
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from spacy_crf import kernels
 from spacy_crf.kernels.announcing import Announcer
+from spacy_crf.kernels.garbage import Waiting
 
 compiled = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 
@@ -79,6 +81,41 @@ def test_a_spinner_turns_in_a_terminal(compile_, monkeypatch):
     shown = terminal.getvalue()
     assert "compiling viterbi" in shown and "helper" not in shown
     assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")  # the cursor is back
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("is_on", [True, False])
+def test_garbage_is_collected_after_a_kernel_with_its_helpers_not_meanwhile(is_on):
+    waiting, seen = Waiting(), []
+    was_on = gc.isenabled()
+    try:
+        (gc.enable if is_on else gc.disable)()
+        for step in (waiting.on_start, waiting.on_start, waiting.on_end, waiting.on_end):
+            step(SimpleNamespace())
+            seen.append(gc.isenabled())
+    finally:
+        (gc.enable if was_on else gc.disable)()
+    assert seen == [False, False, False, is_on]
+
+
+@compiled
+@pytest.mark.issue(19)
+def test_no_garbage_is_collected_while_numba_compiles():
+    seen = []
+
+    @numba.extending.overload(_look)
+    def compile_look():
+        seen.append(gc.isenabled())
+        return lambda: 1
+
+    assert gc.isenabled()
+    assert numba.njit(lambda: _look())() == 1
+    assert seen and not any(seen)
+    assert gc.isenabled()
+
+
+def _look():
+    """Is overloaded."""
 
 
 @pytest.fixture

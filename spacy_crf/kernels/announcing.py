@@ -10,6 +10,7 @@ from numba.core import event
 
 from ..errors import announcements
 from .blas import postpone_search
+from .garbage import collect_later
 
 _PACKAGE = __name__.rpartition(".")[0]
 _ONCE = (
@@ -63,4 +64,5 @@ def _is_ours(kernel: Any) -> bool:
 
 announcer = Announcer()
 event.register("numba:compile", announcer)
-postpone_search()  # here, for every kernel is declared after it
+postpone_search()  # here, for every kernel is declared after these two
+collect_later()

@@ -86,7 +86,8 @@ def _advance(posterior, continues, t, first_state, states, before):
     """From the states at t - 1 to those at t of spans that go on. RETURNS (float64): Their sum."""
     left, matrices, right, number, _, marginals, _ = posterior
     k = t if matrices.shape[0] > 1 else 0
-    before[:] = states
+    for m in range(states.shape[0]):  # as slices it took 1.8 s longer to compile, for an error message about shapes
+        before[m] = states[m]
     total = 0.0
     for n in range(states.shape[0]):
         j = first_state + n
