@@ -241,6 +241,18 @@ def test_parts_of_a_chunk_add_up(monkeypatch):
     assert_scores_close(found, expected)
 
 
+@pytest.mark.issue(17)
+def test_marginals_of_some_tokens_are_the_same_bits(monkeypatch):
+    """What belief propagation asks for: of the tied tokens alone, part by part."""
+    scores = scheme_scores([5, 0, 9, 1, 7, 0, 3, 12, 2], 5, spread=2.0)
+    expected, rows = chain.marginals(scores), np.array([0, 6, 13, 14, 20, 33, 38])
+    monkeypatch.setattr(scaling, "_LEAST", 8)
+    monkeypatch.setattr(scaling, "_CACHED", 8)
+    found, log_z = scaling.marginals(chain.prepare(scores), rows)
+    np.testing.assert_array_equal(found, expected[rows])
+    np.testing.assert_array_equal(log_z, chain.log_partition(scores))
+
+
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
     monkeypatch.setattr(pieces, "log_forward", None)
     for scores in (random_scores([50, 3, 1], 9, spread=10.0, forbidden=0.3), scheme_scores([50, 3, 1], 9, spread=10.0)):

@@ -25,7 +25,7 @@ from .linear_chain import LinearChain
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
 from .reweighting import Bounded
 from .structure import States
-from .ties import Problem
+from .ties import Problem, cut_chains
 
 _STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
 _TOGETHER = 1000  # ties whose pairs of labels are in memory
@@ -40,17 +40,13 @@ class _Places(NamedTuple):
     sequences: NDArray[np.int64]  # [V] where they are
     ends: NDArray[np.int64]  # [2, E] of the ties
     receivers: NDArray[np.int64]  # [E, 2] the sequences of these
-    order: NDArray[np.int64]  # [2 E] ends by their places
-    starts: NDArray[np.int64]  # [V] of the places there
 
     @classmethod
     def of(cls, problem: Problem) -> "_Places":
         tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)
         ends = ends.reshape(2, -1)
         sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
-        order = np.argsort(ends.T.ravel(), kind="stable")
-        starts = np.searchsorted(ends.T.ravel()[order], np.arange(len(tokens)))
-        return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T), order, starts)
+        return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T))
 
 
 class _Messages(NamedTuple):
@@ -61,6 +57,7 @@ class _Messages(NamedTuple):
     kind_of: NDArray[np.int64]  # [K'] of these tables, which of the problem's each is
     shift: Floats  # [K'] their maxima
     told: Floats  # [E, 2, L]
+    emissions: Floats  # [T, S] of the chains, with the messages that `arrive` last took there
 
     @classmethod
     def none(cls, problem: Problem, shares: Optional[Floats]) -> "_Messages":
@@ -69,7 +66,8 @@ class _Messages(NamedTuple):
             places, shares = _Places.of(problem), np.ones(len(problem.kind))
             sent = kernels.Sent(places.ends, problem.kind, problem.tables, shares)
             told = np.zeros((len(shares), 2, problem.n_labels))
-            return cls(places, sent, np.arange(len(problem.tables)), np.zeros(len(problem.tables)), told)
+            kind_of, shift = np.arange(len(problem.tables)), np.zeros(len(problem.tables))
+            return cls(places, sent, kind_of, shift, told, problem.chains.emissions.copy())
         if (shares == 1.0).all():
             kind_of, kind, tables = np.arange(len(problem.tables)), problem.kind, problem.tables
         else:
@@ -78,20 +76,16 @@ class _Messages(NamedTuple):
         shift = tables.max(axis=(1, 2), initial=-np.inf)
         exponentials = np.exp(tables - shift[:, np.newaxis, np.newaxis])
         places, told = _Places.of(problem), np.zeros((len(shares), 2, problem.n_labels))
-        return cls(places, kernels.Sent(places.ends, kind, exponentials, shares), kind_of, shift, told)
+        sent = kernels.Sent(places.ends, kind, exponentials, shares)
+        return cls(places, sent, kind_of, shift, told, problem.chains.emissions.copy())
 
-    def emissions(self, problem: Problem) -> Floats:
-        """Those of the chains with all messages (float64[T, S])."""
-        emissions = problem.chains.emissions.copy()
-        emissions[self.places.tokens] += self.arrived()[:, problem.label_of]
-        return emissions
-
-    def arrived(self) -> Floats:
-        """All messages in each place: float64[V, L]."""
-        if not len(self.places.order):
-            return np.zeros((0, self.told.shape[2]))
-        counted = (self.sent.shares[:, np.newaxis, np.newaxis] * self.told).reshape(-1, self.told.shape[2])
-        return np.add.reduceat(counted[self.places.order], self.places.starts, axis=0)
+    def arrive(self, problem: Problem, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
+        """The chains with all messages into some places (int64[N]), or into all."""
+        places = self.places
+        some = np.arange(len(places.tokens)) if some is None else some
+        scores = problem.chains.emissions, self.emissions
+        kernels.arrive(self.sent, self.told, some, places.tokens, problem.label_of, *scores)
+        return problem.chains._replace(emissions=self.emissions)
 
 
 class BeliefPropagation(Inference):
@@ -143,14 +137,14 @@ class BeliefPropagation(Inference):
 
     def _expectations(self, problem: Problem, weights: Floats, shares: Floats) -> Expected:
         messages = self._settle(problem, shares)
-        chains = problem.chains._replace(emissions=messages.emissions(problem))
+        chains, tokens = messages.arrive(problem), messages.places.tokens
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
-            factors = np.repeat(weights[problem.component], np.diff(chains.starts))
-            marginals = expected.emissions / factors[:, np.newaxis]
+            factors = weights[problem.component[messages.places.sequences]]
+            marginals = expected.emissions[tokens] / factors[:, np.newaxis]
         else:  # of some chains they were not asked for
-            marginals = LinearChain().marginals(chains)
-        beliefs = _logs(problem.by_label(marginals[messages.places.tokens]))
+            marginals = _marginals(chains, tokens)
+        beliefs = _logs(problem.by_label(marginals))
         of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(messages.sent.tables.shape)
         kernels.weigh(messages.sent, beliefs, messages.told, weights[problem.of_ties], of_ties, d_tables)
         of_ties = shares * (of_ties + messages.shift[messages.sent.kind])
@@ -175,7 +169,7 @@ class BeliefPropagation(Inference):
         shares = np.ones(len(problem.kind))
         if self.tree_reweighted:
             problem, shares, _ = Bounded.of(problem)
-        return problem.chains._replace(emissions=self._settle(problem, shares).emissions(problem))
+        return self._settle(problem, shares).arrive(problem)
 
     def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
         """What each end of each tie is told in the end.
@@ -252,11 +246,11 @@ def _told(
     problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]
 ) -> tuple[ChainScores, NDArray[np.int64]]:
     """Some of the chains (bool[B]) with all messages, and which of their tokens some places are (int64[N])."""
-    chains, tokens = problem.some(asked)
-    rows = np.searchsorted(tokens, messages.places.tokens[there])
-    emissions = chains.emissions.copy()
-    emissions[rows] += messages.arrived()[there][:, problem.label_of]
-    return chains._replace(emissions=emissions), rows
+    chains, tokens = messages.arrive(problem, there), messages.places.tokens[there]
+    if asked.all():
+        return chains, tokens
+    chains, of_chains = cut_chains(chains, asked)
+    return chains, np.searchsorted(of_chains, tokens)
 
 
 def _log_marginals(problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
@@ -290,13 +284,13 @@ def _outwards(problem: Problem, places: _Places) -> NDArray[np.int64]:
 
 
 def _marginals(chains: ChainScores, rows: NDArray[np.int64]) -> Floats:
-    """Of the states of some tokens (int64[N]) alone: without the transitions it is a third quicker."""
+    """Of the states of some tokens (int64[N], rising) alone: without the transitions it is a third quicker."""
     work = LinearChain().prepare(chains)
-    linear, marginals = scaling.forward(work), np.zeros(chains.emissions.shape)
-    scaling.backward(work, linear, np.ones(work.n_sequences), marginals)
-    if np.isnan(linear.log_z).any():  # what the linear domain has no numbers for
-        return LinearChain().marginals(chains)[rows]
-    return np.maximum(marginals[rows], 0.0)
+    if not work.per_position:
+        marginals, log_z = scaling.marginals(work, rows)
+        if not np.isnan(log_z).any():  # what the linear domain has no numbers for
+            return marginals
+    return LinearChain().marginals(chains)[rows]
 
 
 def _logs(probabilities: Floats) -> Floats:

@@ -5,7 +5,7 @@ the matrix, and the others are arcs.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..kernels import linear_chain as kernels
 from ..kernels.tiles import WHOLE
 from ..types import ChainScores, Floats
-from .structure import Work
+from .structure import Chunk, Work
 
 if TYPE_CHECKING:
     from ..kernels.pieces import Folded, Scores
@@ -388,14 +388,41 @@ class Expected(NamedTuple):
 
 
 def expect(work: ChainWork, weights: Floats, d_emissions: Floats) -> Expected:
-    """Both passes, part by part, so that what one leaves for the other stays in the cache. All tokens have the same transitions.
+    """Both passes. All tokens have the same transitions.
 
     d_emissions (float64[n, S]): Receives the derivatives of emissions.
     """
+    exponentials = work.exponentials
+    layout, log_z, ends = exponentials.layout, np.empty(work.n_sequences), np.zeros((2, work.n_states))
+    d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
+    for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
+        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, d_emissions[tokens], *ends)
+        kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
+    d_block *= exponentials.block
+    d_arcs *= exponentials.arcs
+    return Expected(log_z, ends, layout.restore(d_block, d_arcs))
+
+
+def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Both passes, for the probabilities of the states of some tokens (int64[N], rising) alone. All tokens have the same
+    transitions.
+
+    RETURNS (float64[N, S], float64[B]): These, and log partitions, NaN where log space has to be asked.
+    """
+    layout, log_z, ends = work.exponentials.layout, np.empty(work.n_sequences), np.zeros((2, work.n_states))
+    found, room, weights = np.empty((len(rows), work.n_states)), np.empty((0, work.n_states)), np.ones(work.n_sequences)
+    for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
+        room = room if len(room) >= len(alpha) else np.empty((len(alpha), work.n_states))
+        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
+        here = slice(*np.searchsorted(rows, (tokens.start, tokens.stop)))
+        found[here] = room[rows[here] - tokens.start]
+    return np.maximum(found, 0.0, out=found), log_z
+
+
+def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, Pass]]:
+    """Part by part, so that what one pass leaves for the other stays in the cache: each has the memory of the one before it."""
     exponentials, scores, starts = work.exponentials, work.emissions, work.starts
     layout, width = exponentials.layout, len(exponentials.first)
-    log_z, ends = np.empty(work.n_sequences), np.zeros((2, work.n_states))
-    d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
     parts = work.chunks(max(_LEAST, _CACHED // width))
     room = _aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
     for sequences, tokens in parts:
@@ -403,8 +430,4 @@ def expect(work: ChainWork, weights: Floats, d_emissions: Floats) -> Expected:
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
         potentials, of_part = _scale(exponentials, scores[tokens], starts_here, scaled), log_z[sequences]
         kernels.forward(potentials, layout, alpha, of_part)
-        kernels.expectations(potentials, layout, weights[sequences], alpha, of_part, d_emissions[tokens], *ends)
-        kernels.transition_expectations(potentials, layout, alpha, d_block, d_arcs)
-    d_block *= exponentials.block
-    d_arcs *= exponentials.arcs
-    return Expected(log_z, ends, layout.restore(d_block, d_arcs))
+        yield Chunk(sequences, tokens), Pass(potentials, alpha, of_part)

@@ -109,11 +109,9 @@ class Problem(NamedTuple):
         return np.repeat(np.arange(len(self.firsts)), np.diff(self.bounds))
 
     def by_label(self, of_states: Floats) -> Floats:
-        """Sums of numbers of states (float64[N, S]): float64[N, L]. Not as a product of matrices, for which BLAS starts
-        threads that wait for each other longer than it takes."""
-        order, sums = np.argsort(self.label_of, kind="stable"), np.zeros((len(of_states), self.n_labels))
-        labels, first = np.unique(self.label_of[order], return_index=True)
-        sums[:, labels] = np.add.reduceat(of_states[:, order], first, axis=1)
+        """Sums of numbers of states (float64[N, S]): float64[N, L]."""
+        sums = np.zeros((len(of_states), self.n_labels))
+        kernels.by_label(of_states, self.label_of, sums)
         return sums
 
     def by_component(self, of_sequences: Floats) -> Floats:
@@ -124,11 +122,11 @@ class Problem(NamedTuple):
         """Some of the chains (bool[B]), and their tokens."""
         if sequences.all():
             return self.chains, np.arange(len(self.chains.emissions))
-        return _some(self.chains, sequences)
+        return cut_chains(self.chains, sequences)
 
     def only(self, c: int) -> "tuple[Problem, NDArray[np.int64]]":
         """A single component, and its tokens."""
-        chains, tokens = _some(self.chains, self.component == c)
+        chains, tokens = cut_chains(self.chains, self.component == c)
         ties = slice(int(self.bounds[c]), int(self.bounds[c + 1]))
         places = [np.searchsorted(tokens, ends[ties]) for ends in (self.source, self.target)]
         part = self._replace(
@@ -247,7 +245,7 @@ class Halves:
     @cached_property
     def free(self) -> ChainScores:
         chains, _, is_tied = self._batch
-        return chains if self.tied is None else _some(chains, ~is_tied)[0]
+        return chains if self.tied is None else cut_chains(chains, ~is_tied)[0]
 
     @cached_property
     def free_tokens(self) -> NDArray[np.int64]:
@@ -268,7 +266,7 @@ def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
     ends = np.stack([ties.source, ties.target]).astype(np.int64)
     of_ends = np.repeat(np.arange(len(is_tied)), np.diff(starts))[ends]
     is_tied[of_ends] = True
-    chains, tokens = _some(scores.chains, is_tied)
+    chains, tokens = cut_chains(scores.chains, is_tied)
     if clamp is not None:
         chains = chains._replace(emissions=np.where(clamp[tokens], chains.emissions, -np.inf))
     component = np.empty(len(chains.starts) - 1, dtype=np.int64)
@@ -305,7 +303,7 @@ def _are_sorted(*keys: NDArray[np.int64]) -> bool:
     return bool((rises | same).all())
 
 
-def _some(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
+def cut_chains(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
     """Some of the sequences (bool[B]), and their tokens."""
     if sequences.all():
         return chains, np.arange(len(chains.emissions))

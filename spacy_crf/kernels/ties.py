@@ -13,6 +13,7 @@ from ..types import Floats
 from . import helper, kernel
 
 LEAST = 1e-300  # of a probability whose logarithm is taken
+_LITTLE = 0.01  # of the tolerance, by which a message moves that is no news
 
 
 class Sent(NamedTuple):
@@ -97,6 +98,38 @@ def add_forest(source, target, order, parents, uses):
             uses[e] += 1
 
 
+@kernel
+def arrive(ties, messages, some, tokens, label_of, emissions, out):
+    """Sets the emissions of some tied tokens to their own and all messages.
+
+    ties (Sent), messages (float64[E, 2, L]): See `sweep`.
+    some (int64[N]): Places. tokens (int64[V]): Which are there. label_of (int64[S])
+    emissions (float64[T, S]): Without messages. out (float64[T, S])
+    """
+    ends, _, _, shares = ties
+    told = np.zeros((len(tokens), messages.shape[2]))
+    for e in range(len(shares)):
+        for side in range(2):
+            v = ends[side, e]
+            for i in range(messages.shape[2]):
+                told[v, i] += shares[e] * messages[e, side, i]
+    for v in some:
+        t = tokens[v]
+        for j in range(len(label_of)):
+            out[t, j] = emissions[t, j] + told[v, label_of[j]]
+
+
+@kernel
+def by_label(of_states, label_of, sums):
+    """Adds numbers of states (float64[N, S]) to those of their labels (float64[N, L]).
+
+    label_of (int64[S])
+    """
+    for n in range(len(of_states)):
+        for j in range(len(label_of)):
+            sums[n, label_of[j]] += of_states[n, j]
+
+
 @helper
 def _send(beliefs, tables, kind, turned, u, v, back, forth, share, damping, cavity, message):
     """Sends what the place u says to v, given what it believes. RETURNS (float): How far the message has moved."""
@@ -136,6 +169,8 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
 
     m[u>v](j) = log sum_i exp(b[u](i) - m[v>u](i) + table[i, j])
 
+    Only where u has had news since, other than from v: most ties share no end with others, and have said all at once.
+
     ties (Sent): All of them.
     some (int64[M]): Which, by their components, and then in order.
     bounds (int64[C + 1]): Which of these each component has, damping (float64[C]): How much of its value a message keeps there.
@@ -144,23 +179,31 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
     """
     ends, kind, tables, shares = ties
     cavity, message = np.empty(beliefs.shape[1]), np.empty(beliefs.shape[1])
+    news = np.zeros(len(beliefs), dtype=np.int64)  # how many have come to a place
+    own = np.zeros((len(some), 2), dtype=np.int64)  # and of these along a tie
+    known = np.full((len(some), 2), -1)  # how many others had come when it sent its latest message
     for c in range(len(bounds) - 1):
-        for _ in range(sweeps if bounds[c] < bounds[c + 1] else 0):
+        begin, end = bounds[c], bounds[c + 1]
+        for _ in range(sweeps if begin < end else 0):
             largest = 0.0
-            for n in range(bounds[c], bounds[c + 1]):
+            for step in range(2 * (end - begin)):
+                side, n = (0, begin + step) if step < end - begin else (1, 2 * end - begin - 1 - step)
                 e = some[n]
-                u, v, into = ends[0, e], ends[1, e], messages[e]
-                step = _send(
-                    beliefs, tables, kind[e], False, u, v, into[0], into[1], shares[e], damping[c], cavity, message
+                u, v, into = ends[side, e], ends[1 - side, e], messages[e]
+                if known[n, side] == news[u] - own[n, side]:
+                    continue
+                known[n, side] = news[u] - own[n, side]
+                turned = side == 1
+                back, forth = into[side], into[1 - side]
+                moved = _send(
+                    beliefs, tables, kind[e], turned, u, v, back, forth, shares[e], damping[c], cavity, message
                 )
-                largest = max(largest, step)
-            for n in range(bounds[c + 1] - 1, bounds[c] - 1, -1):
-                e = some[n]
-                u, v, into = ends[0, e], ends[1, e], messages[e]
-                step = _send(
-                    beliefs, tables, kind[e], True, v, u, into[1], into[0], shares[e], damping[c], cavity, message
-                )
-                largest = max(largest, step)
+                largest = max(largest, moved)
+                if moved > _LITTLE * tolerance:
+                    news[v] += 1
+                    own[n, 1 - side] += shares[e] == 1.0  # otherwise u says something else for it
+                    if damping[c] > 0.0:  # it has not said all
+                        known[n, side] = -1
             if largest < tolerance:
                 break
 
