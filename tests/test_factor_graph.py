@@ -695,6 +695,28 @@ def test_tokens_and_ties_share_a_gazetteer(tmp_path):
 
 
 @pytest.mark.issue(17)
+def test_gazetteers_of_ties_need_no_features_of_tokens(tmp_path):
+    """Beside a neural network, and given from Python."""
+    width = {"width": 8, "depth": 1, "embed_size": 50, "window_size": 1, "maxout_pieces": 2}
+    tok2vec = {
+        "@architectures": "spacy.HashEmbedCNN.v2",
+        **width,
+        "subword_features": False,
+        "pretrained_vectors": None,
+    }
+    emissions = {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": tok2vec}
+    nlp, data = names_in_a_list(tmp_path, emissions=emissions)
+    pipe, files = nlp.get_pipe("crf_ner"), {"names": tmp_path / "names.txt"}
+    pipe.initialize(lambda: data, nlp=nlp, gazetteers=files)
+    nlp.update(data, sgd=nlp.create_optimizer())
+    assert [entry[3] for entry in pipe.model.get_ref("cliques").attrs["known"]] == ["in:names=both"]
+    again, _ = names_in_a_list(tmp_path, emissions=emissions)
+    again.from_bytes(nlp.to_bytes())
+    doc = data[0].predicted
+    np.testing.assert_array_equal(again.get_pipe("crf_ner").marginals(doc)[0], pipe.marginals(doc)[0])
+
+
+@pytest.mark.issue(17)
 def test_gazetteers_that_ties_miss_are_named(tmp_path):
     nlp, data = names_in_a_list(tmp_path, ["in:name"])
     with pytest.raises(ValueError, match=r"CRF404.*names"):

@@ -40,16 +40,18 @@ def main(
         str, typer.Option(help=f"Of both at once; between commas, of: {', '.join(LOSSES)}.")
     ] = "likelihood",
     l2: Annotated[str, typer.Option(help="Between commas.")] = "0.1",
+    tested: Annotated[int, typer.Option(help="Sentences of dev, and of test; 0 for all.")] = 0,
     strength: Annotated[str, typer.Option(help="Of the ties; between commas.")] = "1",
 ) -> None:
     """Accuracy on dev and test after the step that is best on dev."""
-    rows = []
+    rows: list[list[Any]] = []
+    sizes = {"train": sentences, "dev": tested or None, "test": tested or None}
     for graph in graphs.split(","):
         for loss in losses.split(",") if graph == "chain + tree" else ["likelihood"]:
             for factor in strength.split(",") if "tree" in graph else ["1"]:
                 for penalty in l2.split(","):
                     model = {**GRAPHS[graph], "strength": float(factor)}
-                    found = _run(tags, sentences, iterations, model, "tree" in graph, loss, float(penalty))
+                    found = _run(tags, sizes, iterations, model, "tree" in graph, loss, float(penalty))
                     rows.append([graph, loss, factor, penalty, *found])
                     print(*rows[-1], sep="\t", flush=True)
     header = ["model", "loss", "strength", "l2", "dev", "test", "iterations", "training (CPU s)", "labels"]
@@ -62,7 +64,13 @@ def main(
 
 
 def _run(
-    tags: str, sentences: int, iterations: int, settings: dict[str, Any], has_arcs: bool, loss: str, l2: float
+    tags: str,
+    sizes: dict[str, Optional[int]],
+    iterations: int,
+    settings: dict[str, Any],
+    has_arcs: bool,
+    loss: str,
+    l2: float,
 ) -> list[Any]:
     emissions = {
         "@architectures": "spacy_crf.SparseEmissions.v1",
@@ -71,7 +79,7 @@ def _run(
     model = {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": emissions, **settings}
     model["cliques"] = ARCS if has_arcs else {}
     nlp = make_pipeline("crf_tagger", {"model": model, "loss": {"@losses": f"spacy_crf.{LOSSES[loss]}.v1"}})
-    gold = {part: _read(part, tags, sentences if part == "train" else None, nlp) for part in ("train", "dev", "test")}
+    gold = {part: _read(part, tags, n, nlp) for part, n in sizes.items()}
     examples = [Example(_untagged(doc), doc) for doc in gold["train"]]
     optimizer, found, start = LBFGS(iterations_per_step=STEP, l2=l2, delta=5e-4), [], time.process_time()
     nlp.initialize(lambda: examples, sgd=optimizer)

@@ -5,10 +5,13 @@ against an iteration of belief propagation.
 """
 
 import time
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, Optional
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.training import Example
 
@@ -16,18 +19,30 @@ from spacy_crf.cliques.repeated_words import RepeatedWords
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
 
-from .document import SETS, plain, read, score
+from .document import SETS, DocumentSet, plain, read, score
 from .measure import show
 from .ours import make_pipeline
 
 NAME = "german_ler_docs"
 STEP = 20  # iterations of L-BFGS
-GRAPHS: dict[str, dict[str, Any]] = {
-    "chain": {},
-    "next": {"edges": "next"},
-    "next, distance": {"edges": "next", "features": ["bias", "sent_distance"]},
-    "all": {"edges": "all"},
-    "shared features": {"features": []},
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+
+
+class Graph(NamedTuple):
+    """Settings of the ties, if any, of the model and of the component."""
+
+    ties: Optional[Mapping[str, Any]] = None
+    model: Mapping[str, Any] = NO_SETTINGS
+    component: Mapping[str, Any] = NO_SETTINGS
+
+
+GRAPHS = {
+    "chain": Graph(),
+    "next": Graph({"edges": "next"}),
+    "next, distance": Graph({"edges": "next", "features": ["bias", "sent_distance"]}),
+    "all": Graph({"edges": "all"}),
+    "shared features": Graph({"features": []}, {"share_features": True}),
+    "second stage": Graph(component={"second_stage": {"l1": 0.0, "l2": 0.1, "iterations": 60}}),
 }
 BELIEFS = {"@misc": "spacy_crf.BeliefPropagation.v1"}
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -41,6 +56,7 @@ def main(
     documents: Annotated[int, typer.Option(help="Training documents; 0 for those that the set says.")] = 0,
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 60,
     graphs: Annotated[str, typer.Option(help=f"Between semicolons, of: {'; '.join(GRAPHS)}.")] = ";".join(GRAPHS),
+    every: Annotated[int, typer.Option(help="Takes each so-many-th training document, and all of dev and test.")] = 0,
     trainings: Annotated[str, typer.Option(help=f"Between commas, of: {', '.join(TRAININGS)}.")] = "sentences",
 ) -> None:
     """F1 of entities on dev and test after the step that is best on dev, how many pairs of equal words are told apart, and the
@@ -51,6 +67,7 @@ def main(
         "test",
         "told apart %",
         "gold %",
+        "of equal ones %",
         "iterations",
         "training (CPU s)",
         "tokens/s",
@@ -58,30 +75,28 @@ def main(
     ]
     rows = []
     for graph in graphs.split(";"):
-        for training in trainings.split(",") if GRAPHS[graph] else ["chain"]:
-            row = [graph, training, *_run(graph, training, documents, iterations)]
+        for training in trainings.split(",") if GRAPHS[graph].ties is not None else ["chain"]:
+            row = [graph, training, *_run(graph, training, documents, every, iterations)]
             print(*row, sep="\t", flush=True)
             rows.append(row)
     show("Ties between equal words", header, rows, note=f"{NAME}; told apart: pairs one of which is in an entity.")
 
 
-def _run(graph: str, training: str, documents: int, iterations: int) -> list[Any]:
-    chosen = SETS[NAME]
-    if documents:
-        chosen = chosen._replace(parts={**chosen.parts, "train": chosen.parts["train"]._replace(documents=documents)})
+def _run(name: str, training: str, documents: int, every: int, iterations: int) -> list[Any]:
+    graph, chosen = GRAPHS[name], _documents(documents, every)
     model: dict[str, Any] = {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v2"}}}
-    if GRAPHS[graph]:
+    settings: dict[str, Any] = {**chosen.settings, **graph.component}
+    if graph.ties is not None:
         model["emissions"]["@architectures"] = "spacy_crf.SparseEmissions.v1"
-        cliques = {"repeats": {"@misc": "spacy_crf.RepeatedWords.v1", **GRAPHS[graph]}}
+        cliques = {"repeats": {"@misc": "spacy_crf.RepeatedWords.v1", **graph.ties}}
         model |= {"@architectures": "spacy_crf.FactorGraph.v1", "cliques": cliques, "possible_transitions": True}
-        model["share_features"] = graph.startswith("shared")
-        settings = dict(TRAININGS[training])
+        model |= graph.model
+        settings |= TRAININGS[training]
         if "training_inference" in settings:
             model["training_inference"] = settings.pop("training_inference")
-        nlp = make_pipeline("crf_ner", {"model": model, **chosen.settings, **settings})
-    else:
-        nlp = make_pipeline("crf_ner", {"model": model, **chosen.settings})
+    nlp = make_pipeline("crf_ner", {"model": model, **settings})
     gold = {part: read(NAME, chosen, part, nlp) for part in chosen.parts}
+    gold["train"] = gold["train"][:: max(1, every)]
     examples = [Example(plain(doc), doc) for doc in gold["train"]]
     optimizer, found = LBFGS(iterations_per_step=STEP, l2=chosen.l2, delta=5e-4), []
     start = time.process_time()
@@ -92,29 +107,53 @@ def _run(graph: str, training: str, documents: int, iterations: int) -> list[Any
         nlp.update(examples, sgd=optimizer)
         learning += time.process_time() - start
         predicted = [*nlp.pipe(map(plain, gold["test"]))]
-        apart = told_apart(predicted)
-        found.append((*(score(nlp, gold[part])[0] for part in ("dev", "test")), apart, done))
+        apart = told_apart(predicted), wrongly_apart(predicted, gold["test"])
+        found.append((*(score(nlp, gold[part])[0] for part in ("dev", "test")), *apart, done))
         if optimizer.stop_reason("crf_ner"):
             break
     seconds = sorted(score(nlp, gold["test"])[1] for _ in range(3))[1]
-    dev, test, apart, best = max(found)
+    dev, test, apart, wrongly, best = max(found)
     inference = getattr(nlp.get_pipe("crf_ner").decoding.structure, "inference", None)
     unsettled = "" if inference is None else f"{inference.n_unsettled} of {inference.n_asked}"
     speed = round(sum(map(len, gold["test"])) / seconds)
-    return [dev, test, apart, told_apart(gold["test"]), best, round(learning), speed, unsettled]
+    return [dev, test, apart, told_apart(gold["test"]), wrongly, best, round(learning), speed, unsettled]
+
+
+def _documents(documents: int, every: int) -> DocumentSet:
+    """The first documents of each part, or all."""
+    chosen = SETS[NAME]
+    if every:
+        return chosen._replace(parts={name: part._replace(documents=10**6) for name, part in chosen.parts.items()})
+    if documents:
+        return chosen._replace(parts={**chosen.parts, "train": chosen.parts["train"]._replace(documents=documents)})
+    return chosen
 
 
 def told_apart(docs: list[Doc]) -> float:
     """How many of the pairs of equal words of a Doc, one of which is in an entity, have different labels, in percent."""
-    pairs, different = 0, 0
-    for doc in docs:
-        tied = RepeatedWords(edges="all", max_edges=10**6).find(DocBatch([doc]))
-        labels = np.array([token.ent_type for token in doc], dtype=np.uint64)
-        ends = labels[np.stack(tied)]
-        asked = ends.any(axis=0)
-        pairs += int(asked.sum())
-        different += int((ends[0] != ends[1])[asked].sum())
-    return round(100 * different / max(1, pairs), 1)
+    ends = [_ends(doc, doc) for doc in docs]
+    return _share(labels[0] != labels[1] for labels in (each[:, each.any(axis=0)] for each in ends))
+
+
+def wrongly_apart(docs: list[Doc], gold: list[Doc]) -> float:
+    """How many of those that are in entities of one label have different labels, in percent."""
+    shares = []
+    for doc, annotated in zip(docs, gold):
+        found, labels = _ends(doc, doc), _ends(doc, annotated)
+        equal = (labels[0] == labels[1]) & (labels[0] != 0)
+        shares.append((found[0] != found[1])[equal])
+    return _share(shares)
+
+
+def _ends(doc: Doc, annotated: Doc) -> NDArray[np.uint64]:
+    """The labels of pairs of equal words: uint64[2, E]."""
+    tied = RepeatedWords(edges="all", max_edges=10**6).find(DocBatch([doc]))
+    return np.array([token.ent_type for token in annotated], dtype=np.uint64)[np.stack(tied)]
+
+
+def _share(flags: Iterable[NDArray[np.bool_]]) -> float:
+    every = np.concatenate([*flags, np.zeros(0, dtype=bool)])
+    return round(100 * float(every.mean()), 1) if len(every) else 0.0
 
 
 if __name__ == "__main__":
