@@ -608,12 +608,13 @@ class Errors(metaclass=_Coded):
     )
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
     CRF745 = (
-        "Say what the config is for: --component NAME, with --recipe NAME or without, or else --file NAME for one of those that "
-        "come with the package."
+        "Say what the config is for: --component NAME, with --recipe NAME and --optimize NAME or without, or else --file NAME "
+        "for one of those that come with the package, as it is."
     )
     CRF746 = "Components {components} give probabilities, and --svg draws those of one. Say which: --component NAME."
     CRF750 = "{path} is there already: --force replaces it."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
+    CRF768 = "--optimize accuracy changes how labels of tokens are decided, and {component} gives one to a text. Leave it out."
     CRF721 = (
         "Tuning needs one component that scores sparse features: name it with --component. Components of the config: "
         "{components}."

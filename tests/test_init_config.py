@@ -12,6 +12,10 @@ from spacy_crf.cli.init_config import FOLDER, RECIPES
 from . import test_configs
 from .test_configs import corpus  # noqa: F401  a fixture
 
+OPTIMIZED = [
+    *((component, recipe) for component in ("crf_ner", "semicrf_ner") for recipe in ("fast", "accurate", "partial")),
+    ("crf_tagger", "fast"),
+]
 ALL = [(component, recipe) for component, recipes in RECIPES.items() for recipe in recipes]
 
 
@@ -55,6 +59,38 @@ def test_every_recipe_trains(component, recipe, corpus, tmp_path):  # noqa: F811
     test_configs.test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tmp_path)
 
 
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("component, recipe", OPTIMIZED)
+def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
+    """Nothing but decoding differs, and both files are complete."""
+    path = write(tmp_path / "my.cfg", component, recipe, "--optimize", "accuracy")
+    test_configs.test_config_is_complete(path, tmp_path)
+    config = load_config(path, interpolate=False)
+    plain = load_config(write(tmp_path / "plain.cfg", component, recipe, "--optimize", "efficiency"), interpolate=False)
+    assert plain == load_config(write(tmp_path / "default.cfg", component, recipe), interpolate=False)
+    assert plain["components"][component]["decode"] == "viterbi"
+    if component == "crf_tagger":
+        plain["components"][component]["decode"] = "posterior"
+    else:
+        plain["components"][component].update(decode="spans", min_prob=0.5)
+        fit = {"@callbacks": "spacy_crf.fit_min_prob.v1", "path": "${paths.dev}"}
+        plain["training"]["before_to_disk"] = {**fit, "component": None, "beta": 1.0, "per_label": False}
+    assert config == plain
+    assert " prediction takes longer.\n" in path.read_text(encoding="utf8").partition("[")[0]
+
+
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
+def test_the_recipe_threshold_is_fast_that_finds_more(component, tmp_path):
+    configs = [
+        load_config(write(tmp_path / f"{n}.cfg", component, recipe, "--optimize", optimize), interpolate=False)
+        for n, (recipe, optimize) in enumerate(
+            [("fast", "accuracy"), ("threshold", "accuracy"), ("threshold", "efficiency")]
+        )
+    ]
+    assert configs[0] == configs[1] == configs[2]
+
+
 @pytest.mark.issue(20)
 @pytest.mark.parametrize("stem", ["crf_ner_large", "crf_tagger_order"])
 def test_files_of_the_package_come_as_they_are(stem, tmp_path):
@@ -91,6 +127,9 @@ def test_without_a_file_it_is_printed():
         ([], "CRF745"),
         (["-c", "crf_ner", "--file", "crf_ner"], "CRF745"),
         (["-r", "fast", "--file", "crf_ner"], "CRF745"),
+        (["--optimize", "accuracy", "--file", "crf_ner"], "CRF745"),
+        (["-c", "crf_textcat", "--optimize", "accuracy"], "CRF768: --optimize accuracy changes how labels"),
+        (["-c", "crf_ner", "--optimize", "speed"], "efficiency"),
         (["--file", "nothing"], "crf_ner_large"),
     ],
 )

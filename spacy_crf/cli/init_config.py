@@ -77,8 +77,11 @@ _TEXTS = {
     "partial": Recipe("Incomplete annotation: texts without a label are passed over, and labels with 0 are ruled out."),
 }
 RECIPES = {"crf_ner": _ENTITIES, "crf_tagger": _ANY, "semicrf_ner": _ENTITIES, "crf_textcat": _TEXTS}
+OPTIMIZE = ("efficiency", "accuracy")
+_MORE_ENTITIES = "crf_ner_threshold"  # what `accuracy` changes, whatever the recipe
 ComponentName = choice("ComponentName", RECIPES)
 RecipeName = choice("RecipeName", _ENTITIES)
+OptimizeName = choice("OptimizeName", OPTIMIZE)
 FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg")))
 
 
@@ -89,6 +92,10 @@ def init_config_cli(
     ] = None,
     recipe: Annotated[
         Optional[RecipeName], typer.Option("--recipe", "-r", help="How it learns; by default fast.")
+    ] = None,
+    optimize: Annotated[
+        Optional[OptimizeName],
+        typer.Option("--optimize", help="Whether prediction is quick, as by default, or finds more."),
     ] = None,
     file: Annotated[
         Optional[FileName],
@@ -103,17 +110,19 @@ def init_config_cli(
 
     fast: sparse features and L-BFGS; threshold: these, and entities are decided by their probability; accurate: with an encoder
     beside them; neural: an encoder alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation.
+    With `--optimize accuracy` each of them decides entities by their probability, and tags token by token.
     """
     with told_briefly():
         import_code(code)
         blank(lang)
-        if (component is None) == (file is None) or (file is not None and recipe is not None):
+        if (component is None) == (file is None) or (file is not None and (recipe is not None or optimize is not None)):
             raise ValueError(Errors.CRF745)
         name = "config.cfg" if output == "-" else output
         if file is not None:
             text = copy_config(file.value, lang=lang, name=name)
         else:
-            text = make_config(component.value, (recipe or RecipeName.fast).value, lang=lang, name=name)
+            how = {"optimize": (optimize or OptimizeName.efficiency).value, "lang": lang, "name": name}
+            text = make_config(component.value, (recipe or RecipeName.fast).value, **how)
         if output == "-":
             sys.stdout.write(text)
             return
@@ -125,11 +134,14 @@ def init_config_cli(
         msg.good(f"Config in {path}. Next: {_command(name)}")
 
 
-def make_config(component: str, recipe: str, *, lang: str = "en", name: str = "config.cfg") -> str:
+def make_config(
+    component: str, recipe: str, *, optimize: str = "efficiency", lang: str = "en", name: str = "config.cfg"
+) -> str:
     """A complete config.
 
+    optimize (str): "efficiency", or "accuracy" for what finds more and takes longer.
     name (str): Of the file, for its first lines.
-    RAISES (ValueError): CRF751 where the component has no such recipe.
+    RAISES (ValueError): CRF751 where the component has no such recipe, CRF768 where it finds no more in any way.
     """
     chosen = RECIPES[component].get(recipe)
     if chosen is None:
@@ -140,7 +152,10 @@ def make_config(component: str, recipe: str, *, lang: str = "en", name: str = "c
     for section, key, value in chosen.settings:
         _set(sections[f"components.{component}{section}"].lines, key, value)
     _set(sections["nlp"].lines, "lang", f'"{lang}"')
-    head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n#\n#   {_command(name)}\n"
+    head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
+    if optimize == "accuracy" and chosen.like != _MORE_ENTITIES:
+        head += f"# {_find_more(sections, component)}\n"
+    head += f"#\n#   {_command(name)}\n"
     return head + _written(sections)
 
 
@@ -189,6 +204,19 @@ def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, 
     for key, line in new.items():
         if key not in old or (differs(key) and _value(lines.get(key, "")) == _value(old[key])):
             lines[key] = line
+
+
+def _find_more(sections: Sections, component: str) -> str:
+    """Changes how a component decodes. RETURNS (str): How, for the head of the file."""
+    if component == "crf_tagger":
+        _set(sections["components.crf_tagger"].lines, "decode", '"posterior"')
+        return (
+            "Each token gets the tag that is likeliest there: more are right in the mean, and prediction takes longer."
+        )
+    if RECIPES[component] is not _ENTITIES:
+        raise ValueError(Errors.CRF768.format(component=component))
+    _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
+    return "Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer."
 
 
 def _renamer(component: str) -> Callable[[str], str]:
