@@ -227,6 +227,19 @@ def refuse_everything(scale):
 
 
 @pytest.mark.issue(19)
+def test_arcs_of_labels_that_lack_tags_are_few_runs():
+    """B-x to L-x and I-x, I-x to I-x and L-x of labels of which some lack I-x, in an order of its own."""
+    rng, scores = np.random.default_rng(0), scheme_scores([3], 20)
+    begin, inside, last, unit = np.arange(1, 81).reshape(20, 4).T
+    kept = np.concatenate([[0], begin, rng.permutation(inside)[:12], last, unit])
+    transitions = scores.transitions[np.ix_(kept, kept)]
+    layout = scaling._find_layout(transitions[np.newaxis])
+    assert not layout.is_whole
+    assert len(layout.source) > 50
+    assert len(layout.runs) == 4
+
+
+@pytest.mark.issue(19)
 def test_parts_of_a_chunk_add_up(monkeypatch):
     """What goes through the cache part by part is what all of it is at once, sequences in log space and empty ones too."""
     lengths = [5, 0, 9, 1, 7, 0, 3, 12, 2]

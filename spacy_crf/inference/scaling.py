@@ -174,7 +174,13 @@ def _find_block(size: int, mask: bytes) -> Layout:
     k = np.minimum(on_arcs, in_block).sum(axis=0).argmin()
     is_source, is_target = allowed[:, k], in_block[:, k] < on_arcs[:, 0]
 
-    order = np.lexsort((np.where(is_target, is_source, ~is_source), ~is_target))
+    # Arcs are added up by runs of such as rise side by side: so states with more arcs come first, and behind arcs the order is
+    # that of their first sources
+    outside = allowed & ~(is_source[:, np.newaxis] & is_target)
+    groups = np.where(is_target, is_source, ~is_source), ~is_target
+    number = np.argsort(np.lexsort((-outside.sum(axis=0) - outside.sum(axis=1), *groups)))
+    leader = np.where(outside, number[:, np.newaxis], size).min(axis=0)
+    order = np.lexsort((number, np.minimum(leader, number), *groups))
     offset = int((is_target & ~is_source).sum()) // kernels.LANES * kernels.LANES
     end = int((is_target | is_source).sum()) if is_source.any() else offset
     shape = _padded(end) - offset, _padded(int(is_target.sum()))
