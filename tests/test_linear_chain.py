@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spacy_crf.inference import scaling
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.kernels import exponentials, pieces
 from spacy_crf.kernels import linear_chain as kernels
-from spacy_crf.kernels import pieces
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import ChainScores
 
@@ -224,6 +224,26 @@ def refuse_everything(scale):
         return scaled._replace(spread=np.full(len(scaled.spread), np.inf))
 
     return refuse
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_exponentials_are_those_of_numpy(in_order):
+    scores = np.random.default_rng(0).normal(scale=100.0, size=(40, 11))
+    scores[0, 3], scores[1], scores[2, 1:4] = -np.inf, -np.inf, (-0.0, 1e-310, -1e-310)
+    scores[3, :6] = np.array([0.0, -1e-17, -0.3465735, -0.3465736, -699.9, -745.0]) + scores[3, 6:].max()
+    order = np.arange(0) if in_order else np.arange(11)[::-1].copy()
+    scaled, shift, spread = np.empty((40, 16)), np.zeros(40), np.zeros(40)
+    kernels.scale(scores, order, scaled, shift, spread)
+    largest = scores.max(axis=1)
+    largest[1] = 0.0
+    finite = np.where(scores > -np.inf, scores, largest[:, np.newaxis])
+    np.testing.assert_array_equal(shift, largest)
+    np.testing.assert_array_equal(spread, largest - finite.min(axis=1))
+    difference = scores - largest[:, np.newaxis]
+    expected = np.where(difference < exponentials.LEAST, 0.0, np.exp(difference))[:, :: 1 if in_order else -1]
+    np.testing.assert_allclose(scaled[:, :11], expected, rtol=4.5e-16, atol=0.0)
+    assert not scaled[:, 11:].any()
 
 
 @pytest.mark.issue(19)

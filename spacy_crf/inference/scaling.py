@@ -352,7 +352,6 @@ def _scale(
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
     kernels.scale(scores, layout.order[: 0 if layout.in_order else None], emissions, shift, spread)
-    np.exp(emissions, out=emissions)
     return kernels.Potentials(
         emissions,
         exponentials.block,

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
+from .exponentials import exp_less, extremes
 from .numerics import LANES, LINEAR, SPREAD, TINY, best_end
 from .tiles import add_product, add_products_of_neighbours
 
@@ -97,33 +98,32 @@ class Potentials(NamedTuple):
 
 @kernel
 def scale(emissions, order, scaled, shift, spread):
-    """Subtract the maximum of each row.
+    """Exponentials of each row less its maximum.
 
     emissions (float64[n, S]): Scores.
     order (int64[S]): Which state comes as number k; empty if they stay as they are.
-    scaled (float64[n, P]): Receives the scores less the maximum of their row; the added columns get -inf.
+    scaled (float64[n, P]): Receives the exponentials; the added columns get 0.
     shift (float64[n]): The maxima are added to it, 0 for rows without any finite score.
     spread (float64[n]): The distance between the largest and the smallest finite score of each row is added to it.
     """
     for t in range(emissions.shape[0]):
-        largest = -np.inf
-        smallest = np.inf
-        for j in range(emissions.shape[1]):
-            score = emissions[t, j]
-            largest = max(largest, score)
-            smallest = min(smallest, score if score > -np.inf else np.inf)  # without a branch: three times faster
+        if len(order) > 0:
+            for k in range(len(order)):
+                scaled[t, k] = emissions[t, order[k]]
+        else:
+            for j in range(emissions.shape[1]):
+                scaled[t, j] = emissions[t, j]
+        for j in range(emissions.shape[1], scaled.shape[1]):
+            scaled[t, j] = -np.inf
+    for t in range(
+        emissions.shape[0]
+    ):  # by itself: vectors of what was just stored number by number would have to wait for it
+        largest, smallest = extremes(scaled, t)
         if largest == -np.inf:
             largest = smallest = 0.0
         shift[t] += largest
         spread[t] += largest - smallest
-        if len(order) > 0:
-            for k in range(len(order)):
-                scaled[t, k] = emissions[t, order[k]] - largest
-        else:
-            for j in range(emissions.shape[1]):
-                scaled[t, j] = emissions[t, j] - largest
-        for j in range(emissions.shape[1], scaled.shape[1]):
-            scaled[t, j] = -np.inf
+        exp_less(scaled, t, largest)
 
 
 @helper(fastmath=LINEAR, forceinline=True)

@@ -22,8 +22,8 @@ WHOLE = 8  # numbers of a vector
 # Vectors of sums that there are registers for, with AVX-512 and elsewhere; more than so many of a row are no faster
 _MOST, _FEW, _OF_ROW = 16, 4, 8
 
-_INT = ir.IntType(64)
-_VECTOR = ir.VectorType(ir.DoubleType(), WHOLE)
+INT = ir.IntType(64)
+VECTOR = ir.VectorType(ir.DoubleType(), WHOLE)
 _FUSED = ("contract",)
 
 
@@ -46,12 +46,12 @@ def _typed_add_up(typing, height, width, n, left, a, a_step, right, b, b_step, s
         arrays = [*zip(pointers, arguments[4::3], arguments[5::3])]
         registers = _MOST if "+avx512f" in context.codegen().magic_tuple()[2] else _FEW
         most = min(registers // len(rows), _OF_ROW)
-        rest = builder.urem(arguments[1], _INT(most * WHOLE))
+        rest = builder.urem(arguments[1], INT(most * WHOLE))
         whole = builder.sub(arguments[1], rest)
-        with cgutils.for_range_slice(builder, _INT(0), whole, _INT(most * WHOLE), _INT) as (column, _):
+        with cgutils.for_range_slice(builder, INT(0), whole, INT(most * WHOLE), INT) as (column, _):
             _generate(builder, rows, range(most), arguments[2], *_moved(builder, arrays, column))
         for n_vectors in range(1, most):
-            with builder.if_then(builder.icmp_signed("==", rest, _INT(n_vectors * WHOLE))):
+            with builder.if_then(builder.icmp_signed("==", rest, INT(n_vectors * WHOLE))):
                 _generate(builder, rows, range(n_vectors), arguments[2], *_moved(builder, arrays, whole))
         return context.get_dummy_value()
 
@@ -70,14 +70,14 @@ def _generate(builder, rows, vectors, n, left, right, sums):
     before = builder.block
     head, body, behind = [builder.append_basic_block(name) for name in ("next", "products", "sums")]
     tile = [(i, v) for i in rows for v in vectors]
-    places = {(i, v): _vector_at(builder, sums, _INT(i), v) for i, v in tile}
+    places = {(i, v): _vector_at(builder, sums, INT(i), v) for i, v in tile}
     old = {place: builder.load(pointer, align=8) for place, pointer in places.items()}
     builder.branch(head)
 
     builder.position_at_end(head)
-    k = builder.phi(_INT)
-    k.add_incoming(_INT(0), before)
-    totals = {place: builder.phi(_VECTOR) for place in tile}
+    k = builder.phi(INT)
+    k.add_incoming(INT(0), before)
+    totals = {place: builder.phi(VECTOR) for place in tile}
     builder.cbranch(builder.icmp_signed("<", k, n), body, behind)
 
     builder.position_at_end(body)
@@ -87,7 +87,7 @@ def _generate(builder, rows, vectors, n, left, right, sums):
         product = builder.fmul(factors[i], row[v], flags=_FUSED)
         totals[i, v].add_incoming(old[i, v], before)
         totals[i, v].add_incoming(builder.fadd(totals[i, v], product, flags=_FUSED), body)
-    k.add_incoming(builder.add(k, _INT(1)), body)
+    k.add_incoming(builder.add(k, INT(1)), body)
     builder.branch(head)
 
     builder.position_at_end(behind)
@@ -97,16 +97,16 @@ def _generate(builder, rows, vectors, n, left, right, sums):
 
 def _pointer(builder, array, row, column):
     pointer, begin, step = array
-    return builder.gep(pointer, [builder.add(builder.add(begin, builder.mul(row, step)), _INT(column))])
+    return builder.gep(pointer, [builder.add(builder.add(begin, builder.mul(row, step)), INT(column))])
 
 
 def _vector_at(builder, array, row, v):
-    return builder.bitcast(_pointer(builder, array, row, v * WHOLE), _VECTOR.as_pointer())
+    return builder.bitcast(_pointer(builder, array, row, v * WHOLE), VECTOR.as_pointer())
 
 
 def _everywhere(builder, number):
     """A vector of nothing else."""
-    undefined, first = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     of_first = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [0] * WHOLE)
     return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, of_first)
 

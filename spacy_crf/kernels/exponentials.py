@@ -1,0 +1,114 @@
+"""exp of rows of scores, whole vectors at a time, less their maximum.
+
+numpy's exp and loops for the extremes took twice as long: LLVM calls a function for each exp, and makes no vectors of loops for
+a maximum where the sign of 0 and NaN are to be kept, which scores have no use for.
+"""
+
+import math
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from . import helper
+from .tiles import INT, VECTOR, WHOLE
+
+LEAST = -700.0  # below it exp is 0
+_INVERSE = 1.0 / math.log(2.0)
+# log(2) in two parts: a whole number times the first one is exact
+_UPPER, _LOWER = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
+_ROUND = 1.5 * 2.0**52  # numbers that it is added to are rounded, and their last bits are those of a whole number
+_BIAS, _FRACTION = 1023, 52  # of the exponent of a number, and the bits behind it
+
+
+def _power_of_two(rounded):
+    """2^n of n + _ROUND."""
+    return np.ldexp(1.0, int(rounded - _ROUND))
+
+
+def _typed_power_of_two(typing, rounded):
+    """The same for numba: n becomes the exponent of a number."""
+
+    def generate(context, builder, signature, arguments):
+        exponent = builder.add(builder.bitcast(arguments[0], INT), INT(_BIAS))
+        return builder.bitcast(builder.shl(exponent, INT(_FRACTION)), ir.DoubleType())
+
+    return types.float64(types.float64), generate
+
+
+def _extremes(rows, t):
+    """The largest of the scores (float64[n, P], P a multiple of WHOLE) in a row, and the smallest that is not -inf; -inf and inf
+    if there is none."""
+    return rows[t].max(), rows[t].min(initial=np.inf, where=rows[t] > -np.inf)
+
+
+def _typed_extremes(typing, rows, t):
+    """The same for numba."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        width = builder.extract_value(array.shape, 1)
+        begin = builder.mul(arguments[1], width)
+        lowest, highest = (ir.Constant(VECTOR, [sign * math.inf] * WHOLE) for sign in (-1, 1))
+        largest, smallest = (cgutils.alloca_once_value(builder, of_none) for of_none in (lowest, highest))
+        with cgutils.for_range_slice(builder, INT(0), width, INT(WHOLE), INT) as (column, _):
+            place = builder.gep(array.data, [builder.add(begin, column)])
+            scores = builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=8)
+            possible = builder.select(builder.fcmp_ordered(">", scores, lowest), scores, highest)
+            builder.store(_chosen(builder, ">", scores, builder.load(largest)), largest)
+            builder.store(_chosen(builder, "<", possible, builder.load(smallest)), smallest)
+        found = [_among(builder, ">", builder.load(largest)), _among(builder, "<", builder.load(smallest))]
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return types.UniTuple(types.float64, 2)(rows, types.int64), generate
+
+
+def _chosen(builder, which, numbers, others):
+    return builder.select(builder.fcmp_ordered(which, numbers, others), numbers, others)
+
+
+def _among(builder, which, vector):
+    """One number of a vector."""
+    distance = WHOLE // 2
+    while distance:
+        turned = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [(n + distance) % WHOLE for n in range(WHOLE)])
+        vector = _chosen(builder, which, builder.shuffle_vector(vector, vector, turned), vector)
+        distance //= 2
+    return builder.extract_element(vector, ir.IntType(32)(0))
+
+
+if numba.config.DISABLE_JIT:
+    extremes, _two_to_the = _extremes, _power_of_two
+else:
+    extremes, _two_to_the = intrinsic(_typed_extremes), intrinsic(_typed_power_of_two)
+
+
+@helper(fastmath={"contract"}, forceinline=True)
+def exp_less(rows, t, largest):
+    """rows[t] = exp(rows[t] - largest), and 0 where the difference is below LEAST; it is right to one unit in the last place.
+
+    rows (float64[n, P]): Scores. largest (float64): Not less than they are.
+    """
+    # exp(x) = 2^n · exp(r), with r between -log(2) / 2 and log(2) / 2: thirteen terms of its series
+    for j in range(rows.shape[1]):
+        difference = rows[t, j] - largest
+        x = max(difference, LEAST)
+        rounded = x * _INVERSE + _ROUND
+        n = rounded - _ROUND
+        r = (x - n * _UPPER) - n * _LOWER
+        y = 1.0 / 39916800.0 + r * (1.0 / 479001600.0)
+        y = 1.0 / 3628800.0 + r * y
+        y = 1.0 / 362880.0 + r * y
+        y = 1.0 / 40320.0 + r * y
+        y = 1.0 / 5040.0 + r * y
+        y = 1.0 / 720.0 + r * y
+        y = 1.0 / 120.0 + r * y
+        y = 1.0 / 24.0 + r * y
+        y = 1.0 / 6.0 + r * y
+        y = 0.5 + r * y
+        y = 1.0 + r * y
+        y = 1.0 + r * y
+        rows[t, j] = 0.0 if difference < LEAST else y * _two_to_the(rounded)
