@@ -136,5 +136,5 @@ def add_products_of_neighbours(left, first, right, matrix):
     """
     tokens, wide = left.shape
     height, width = matrix.shape[1:]
-    for i in range(0, height, LANES):
+    for i in range(0, height if tokens > 1 else 0, LANES):  # of no tokens there may be no matrix
         add_up(LANES, width, tokens - 1, left, first + i, wide, right, wide, wide, matrix, i * width, width)
