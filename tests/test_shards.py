@@ -95,6 +95,28 @@ def trained(nlp, sgd, steps=3, factory="crf_ner"):
     return losses, sgd._runs[factory].position.weights
 
 
+# --------------------------------------------------------------------------------------------------------- the texts
+
+
+def test_user_data_stays_with_its_text(tmp_path, monkeypatch):
+    """And texts without any don't have it encoded one by one, which took longer than all the rest."""
+    monkeypatch.setattr(cut, "_DOCS", 2)
+    nlp = spacy.blank("en")
+    corpus = ner_examples(nlp)
+    assert len(corpus) > 2
+    for number, example in enumerate(corpus[:2]):
+        example.predicted.user_data["number"] = number
+    packed = []
+    pack = cut._packed
+    monkeypatch.setattr(cut, "_packed", lambda docs: packed.append(pack(docs)) or packed[-1])
+    pieces = cut.Pieces(tmp_path / "corpus")
+    pieces.write(corpus)
+    again = [example.predicted.user_data.get("number") for example in pieces.read(nlp.vocab, range(len(pieces)))]
+    assert again == [0, 1] + [None] * (len(corpus) - 2)
+    has_any = [any(data is not None for data in DocBin().from_bytes(piece).user_data) for piece in packed]
+    assert has_any == [True] + [False] * (len(packed) - 1)
+
+
 # -------------------------------------------------------------------------------------------------- the same weights
 
 
@@ -138,6 +160,53 @@ def test_features_are_counted_as_in_one_pass(min_count, possible_states, tmp_pat
     ]
     assert one.model.attrs["met"] == other.model.attrs["met"]
     assert np.array_equal(one.model.attrs["observed"], other.model.attrs["observed"])
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_words_in_clusters_are_counted_as_in_one_pass(factory, tmp_path, monkeypatch, caplog):
+    """Each once, whichever shards it is in; and told for the whole corpus, not by each worker for its shards."""
+    by(monkeypatch, Here(2))
+    table = tmp_path / "clusters.txt"
+    table.write_text("0110\tParis\t1\n0111\tBerlin\t1\n10\tlives\t1\n", encoding="utf8")
+    found = []
+    templates = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "cluster[0]"]}
+    config = {"model": {"emissions": {"features": templates}}}
+    for path in (None, tmp_path / "shards"):
+        nlp, _ = make(path, factory=factory, n=6, **config)
+        nlp.config["initialize"]["components"][factory]["clusters"] = str(table)
+        with caplog.at_level("INFO"):
+            nlp.initialize(lambda nlp=nlp: ner_examples(nlp)[:1])
+        stores = [store for store in nlp.get_pipe(factory).feature_stores if store.feature_set.reads_clusters]
+        found.append([dict(zip(*map(np.ndarray.tolist, features.clustered))) for features in stores])
+    assert found[0] == found[1] and any({True, False} <= {*known.values()} for known in found[0])
+    told = [record.getMessage() for record in caplog.records if "words of the training data" in record.getMessage()]
+    assert len(told) == 2 and told[0] == told[1]
+    assert "CRFW940" not in caplog.text
+
+
+def resident(folder):
+    """KB of files of a folder that are in memory."""
+    of_file, found = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        key, *values = line.split()
+        if not key.endswith(":"):
+            of_file = str(folder) in line
+        elif key == "Rss:" and of_file:
+            found += int(values[0])
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="tells what is in memory on Linux alone")
+def test_who_has_many_shards_has_none_in_memory_but_the_one_it_is_at(tmp_path, monkeypatch):
+    by(monkeypatch, Here(1))
+    nlp, sgd = make(tmp_path)
+    losses, _ = trained(nlp, sgd, 2)
+    assert any(tmp_path.glob("shard-*")) and resident(tmp_path / "shard-") == 0
+    alone = tmp_path / "alone"
+    by(monkeypatch, Here(3))
+    nlp, sgd = make(alone)
+    assert trained(nlp, sgd, 2)[0] == losses
+    assert resident(alone / "shard-") > 0  # who has one would read it again for nothing
 
 
 def softened(nlp):

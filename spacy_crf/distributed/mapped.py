@@ -6,6 +6,7 @@ Reading never runs code.
 
 import errno
 import json
+import mmap
 import os
 import zlib
 from pathlib import Path
@@ -53,21 +54,36 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read(path: Path) -> Any:
-    """What `write` was given, whose arrays stay in the file until they are changed.
+    """What `write` was given, whose arrays stay in the file until they are changed. RAISES (ValueError): CRF476."""
+    return File(path).value
 
+
+class File:
+    """A file that is mapped.
+
+    value: What `write` was given, whose arrays stay in the file until they are changed.
     RAISES (ValueError): CRF476 if the file is damaged.
     """
-    try:
-        # Copy on write: to compiled functions, arrays that can not be changed are of another type
-        octets = np.memmap(path, dtype=np.uint8, mode="c")
-        head = len(_MAGIC) + 26
-        check, size = (int(number, 16) for number in octets[len(_MAGIC) : head].tobytes().split())
-        said = octets[head : head + size].tobytes()
-        if octets[: len(_MAGIC)].tobytes() != _MAGIC or zlib.crc32(said) != check:
-            raise ValueError("its beginning is not as it was written")
-        return _Reader(octets, _aligned(head + size)).value(json.loads(said))
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(Errors.CRF476.format(path=path, reason=error)) from error
+
+    def __init__(self, path: Path):
+        try:
+            # Copy on write: to compiled functions, arrays that can not be changed are of another type
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            octets = np.frombuffer(self._map, dtype=np.uint8)
+            head = len(_MAGIC) + 26
+            check, size = (int(number, 16) for number in octets[len(_MAGIC) : head].tobytes().split())
+            said = octets[head : head + size].tobytes()
+            if octets[: len(_MAGIC)].tobytes() != _MAGIC or zlib.crc32(said) != check:
+                raise ValueError("its beginning is not as it was written")
+            self.value = _Reader(octets, _aligned(head + size)).value(json.loads(said))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(Errors.CRF476.format(path=path, reason=error)) from error
+
+    def give_back(self) -> None:
+        """The memory that its arrays take, until they are looked at again. What was changed of them is then as in the file."""
+        if hasattr(mmap, "MADV_DONTNEED"):  # as everywhere but on Windows
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def no_room(error: OSError, path: Path) -> Exception:

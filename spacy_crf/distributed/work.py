@@ -59,6 +59,7 @@ class ShardWork:
         self._pieces = Pieces(self._folder / "corpus")
         self._frame: Optional[CorpusObjective] = None  # of the variables, without a corpus
         self._shards: dict[int, CorpusObjective] = {}
+        self._files: dict[int, mapped.File] = {}  # in which these lie
         self._sequences: dict[int, Optional[SequencesObjective]] = {}
 
     def __call__(self, task: Task, told: Any = None) -> Any:
@@ -86,7 +87,7 @@ class ShardWork:
         """Leaves of a shard what the variables need."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
-            objective = CorpusObjective(*self._parts(), []).with_stored(self._read(path))
+            objective = CorpusObjective(*self._parts(), []).with_stored(self._file(path).value[1])
             objective.keep(self._stands)
             mapped.write(self._path(SHARD, task.begin), [self._job.digest, objective.stored()])
             path.unlink()
@@ -102,6 +103,8 @@ class ShardWork:
             objective = self._shards[number]
             value, gradient = objective.evaluate(weights)
             tree.add((0, number), Terms(value, objective.n_impossible, gradient))
+            if number in self._files and task.end - task.begin > 1:
+                self._files[number].give_back()
         return [*tree.left.items()]
 
     # -------------------------------------------------------------------------------- training by parameter mixing
@@ -149,7 +152,8 @@ class ShardWork:
             if self._frame is None:
                 self._frame = CorpusObjective(*self._parts(), [])
                 self._frame.keep(self._stands)
-            return self._frame.with_stored(self._read(path))
+            self._files[number] = self._file(path)
+            return self._frame.with_stored(self._files[number].value[1])
         objective = self._looked_up(number)
         objective.keep(self._stands)
         return objective
@@ -180,12 +184,12 @@ class ShardWork:
     def _path(self, name: str, number: int) -> Path:
         return self._folder / name.format(number)
 
-    def _read(self, path: Path) -> Any:
-        """RAISES (ValueError): CRF472 if it is of another training."""
-        digest, stored = mapped.read(path)
-        if digest != self._job.digest:
+    def _file(self, path: Path) -> mapped.File:
+        """Of a shard. RAISES (ValueError): CRF472 if it is of another training."""
+        file = mapped.File(path)
+        if file.value[0] != self._job.digest:
             raise ValueError(Errors.CRF472.format(path=path, reason="it is a shard of another training"))
-        return stored
+        return file
 
 
 def _unpickled(pipe: bytes) -> "CRFPipe":
