@@ -144,11 +144,12 @@ class LexemeTable:
         return self.vectors[self._n_padding : self._size]
 
     @property
-    def in_clusters(self) -> tuple[int, int]:
-        """How many of the words that were met are in a cluster, and how many there are."""
-        words = self.columns[self._n_padding : self._size]
-        of_words = words[:, [column for column, _ in self._clustered[:1]]]
-        return int((of_words != ABSENT).sum()), len(words)
+    def clustered(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """The words that were met, and whether they are in a cluster: uint64[N], bool[N]; none where nobody asks for clusters."""
+        if not self._clustered:
+            return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.bool_)
+        column, _ = self._clustered[0]
+        return self._index.keys[self._n_padding :], self.columns[self._n_padding : self._size, column] != ABSENT
 
     def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
         """Numbers of lexemes, reading the attributes of those not met before.

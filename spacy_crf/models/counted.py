@@ -14,7 +14,7 @@ from ..features.feature_index import FeatureIndex, HashedIndex, HashTable, Names
 from ..kernels.hashing import list_pairs, mark_pairs
 from .architecture import Architecture
 from .role import Sizes
-from .sparse import VECTORS, SparseRole
+from .sparse import VECTORS, Clustered, SparseRole
 from .table import Table, move_weights
 
 
@@ -38,12 +38,19 @@ def counts_all(model: Model) -> None:
 
 def counted(model: Model) -> dict[str, Any]:
     """What a model has found in its part: arrays, lists, texts and numbers."""
-    tables = [layer.attrs["role"].features(layer).tables for layer in model.layers]
+    features = [layer.attrs["role"].features(layer) for layer in model.layers]
     return {
-        "tables": [{name: _part_of(table) for name, table in of_layer.items()} for of_layer in tables],
+        "tables": [{name: _part_of(table) for name, table in of_layer.tables.items()} for of_layer in features],
+        "clustered": [of_layer.clustered for of_layer in _with_clusters(model)],
         "observed": np.asarray(model.attrs["observed"], dtype=np.uint8),
         "met": list(model.attrs["met"]),
     }
+
+
+def _with_clusters(model: Model) -> list[Any]:
+    """What is known of the features of layers that read clusters of words."""
+    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    return [of_layer for of_layer in features if of_layer.feature_set.reads_clusters]
 
 
 def _part_of(table: Table) -> dict[str, Any]:
@@ -79,10 +86,12 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         for layer in model.layers
     ]
     met, observed = np.zeros(2, dtype=np.int64), np.zeros((n_states + 2, n_states), dtype=np.uint8)
+    clustered = [Clustered.none() for _ in _with_clusters(model)]
     for part in parts():
         for of_layer, of_part in zip(sums, part["tables"]):
             for name, table in of_part.items():
                 of_layer[name].add(table)
+        clustered = [known.plus(*of_part) for known, of_part in zip(clustered, part["clustered"])]
         met += part["met"]
         observed |= part["observed"]
     for layer, of_layer in zip(model.layers, sums):
@@ -93,6 +102,8 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
                 of_layer[name].add_names(table)
     for layer, of_layer in zip(model.layers, sums):
         _take(layer, of_layer, sizes)
+    for features, known in zip(_with_clusters(model), clustered):
+        features.clustered = known
     node.resize(model, n_states)
     model.attrs.update(observed=observed, met=met.tolist())
 

@@ -21,7 +21,7 @@ from ..features.feature_index import CountingTable, HashedIndex, VectorIndex
 from ..types import Clamp, Floats, SpanList, TokenFeatures
 from . import sparse
 from .role import AnnotatedDocs, Corpus, Sizes, check_equal, gives
-from .sparse import VECTORS, Counter, Kind, SparseFeatures, SparseRole
+from .sparse import VECTORS, Clustered, Counter, Kind, SparseFeatures, SparseRole
 from .table import PairCounter, Table
 from .word_vectors import VectorCounter, VectorWeights, token_vectors
 
@@ -236,10 +236,8 @@ def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = 
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
     features.states.counts = features.states.counts + counts.astype(np.int64)
-    in_clusters = features.reader.table.in_clusters
-    model.attrs["features"] = features.with_tables(
-        features.tables, in_clusters=in_clusters, **features.measured(Sizes(*Y))
-    )
+    clustered = Clustered(*features.reader.table.clustered)
+    model.attrs["features"] = features.with_tables(features.tables, clustered=clustered, **features.measured(Sizes(*Y)))
     if is_new:
         _report_collisions(np.bincount(rows[known], minlength=model.attrs["rows"]), len(met))
 

@@ -37,6 +37,22 @@ class Kind(NamedTuple):
     scores: str  # what these are added to
 
 
+class Clustered(NamedTuple):
+    """The words of a corpus, each once."""
+
+    words: NDArray[np.uint64]  # [N]
+    are_in_one: NDArray[np.bool_]  # [N] in a cluster
+
+    @classmethod
+    def none(cls) -> "Clustered":
+        return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.bool_))
+
+    def plus(self, words: NDArray[np.uint64], are_in_one: NDArray[np.bool_]) -> "Clustered":
+        """With those of another part of the corpus."""
+        every, first = np.unique(np.concatenate([self.words, words]), return_index=True)
+        return Clustered(every, np.concatenate([self.are_in_one, are_in_one])[first])
+
+
 class Found(NamedTuple):
     """Docs whose features are looked up."""
 
@@ -56,8 +72,8 @@ class SparseFeatures(ListedFeatures):
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
     unit: Optional[str] = None  # what has scores, where it is texts that have a label; None for tokens that have one
-    # Words of the corpus that are in one, or have one, and all of them
-    in_clusters = have_vectors = (0, 0)
+    clustered: Optional[Clustered] = None  # where clusters are read, once the features are counted
+    have_vectors = (0, 0)  # words of the corpus that have one, and all of them
 
     def __init__(
         self,
@@ -455,8 +471,8 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)
-    in_clusters = old.reader.table.in_clusters
-    model.attrs[node.attr] = old.with_tables(tables, in_clusters=in_clusters, **old.measured(sizes))
+    clustered = Clustered(*old.reader.table.clustered)
+    model.attrs[node.attr] = old.with_tables(tables, clustered=clustered, **old.measured(sizes))
 
 
 # ----------------------------------------------------------------------------------------------------------- pruning

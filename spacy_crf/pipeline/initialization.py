@@ -145,6 +145,7 @@ def initialize(
         # At most labels, as `nlp.initialize()` without examples has them
         pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
         pipe.training.new_features = NewFeatures()
+    _tell_counted(pipe)
     if saved is None and pipe.model.attrs.get("restarts", 1) > 1 and pipe.training.new_features is None:
         from .beginnings import choose_beginning  # most models know one
 
@@ -248,7 +249,7 @@ def _set_lists(
 
 
 def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
-    """Counts features, and tells how many there are.
+    """Counts features.
 
     RETURNS (bool): Whether anything is annotated, if there are texts.
     RAISES (ValueError): CRF431 if nothing is annotated, and nobody named labels.
@@ -275,6 +276,12 @@ def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labe
     pipe.model.initialize(X=reported_once(annotated, report, pipe.name), Y=(pipe.vocab, pipe.decoding.n_states))
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
+    unread.tell()
+    return says_something or not was_read
+
+
+def _tell_counted(pipe: "CRFPipe") -> None:
+    """How much there is to learn."""
     if pipe.sparse_features is not None:
         known = pipe.sparse_features.states
         text = "%s: %d labels, %d features of tokens with %d weights"
@@ -282,16 +289,15 @@ def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labe
     if has_hidden(pipe.model):
         text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
         announcements.info(text, pipe.name, pipe.model.attrs["seed"])
-    unread.tell()
     _tell_known_words(pipe)
-    return says_something or not was_read
 
 
 def _tell_known_words(pipe: "CRFPipe") -> None:
     """How many words of the training data have clusters and vectors: those of another language, or of words spelled otherwise,
     have few."""
     stores = pipe.feature_stores
-    in_clusters = [features.in_clusters for features in stores if features.feature_set.reads_clusters]
+    read = [features.clustered for features in stores if features.feature_set.reads_clusters]
+    in_clusters = [(int(known.are_in_one.sum()), len(known.words)) for known in read if known is not None]
     with_vectors = [features.have_vectors for features in stores if features.feature_set.vector_offsets]
     for known, what, warning in (
         (in_clusters, "are in a cluster", Warnings.CRFW940),
