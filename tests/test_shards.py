@@ -403,6 +403,19 @@ def test_mixing_goes_on_where_it_was_stopped(rule, tmp_path, monkeypatch):
     assert [array.tobytes() for array in same] == [array.tobytes() for array in averages]
 
 
+def test_rates_are_tried_with_the_share_of_a_shard_in_the_penalty(tmp_path, monkeypatch):
+    """A shard that is half of a corpus is told the same by twice the penalty as a corpus of its texts by the penalty."""
+    by(monkeypatch, Here(1))
+    rates = []
+    for n in (1, 2):
+        rule = {"@optimizers": "spacy_crf.SGD.v1", "l2": 1.0 * n, "calibration_rate": 1.3}
+        nlp, sgd = make(tmp_path / str(n), rule, n=n, read=lambda nlp, n=n: iter(n * ner_examples(nlp)))
+        nlp.initialize(lambda nlp=nlp: ner_examples(nlp)[:1])
+        nlp.update(ner_examples(nlp)[:1], sgd=sgd)
+        rates.append(sgd._runs["crf_ner"].numbers["eta"])
+    assert rates[0] == rates[1]
+
+
 def test_shards_weigh_by_their_size():
     assert shares_of([3, 1, 0], "size") == [0.75, 0.25, 0.0]
     assert shares_of([3, 1, 0], "uniform") == [0.5, 0.5, 0.0]

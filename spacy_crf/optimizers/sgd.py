@@ -101,7 +101,7 @@ class SGD(Regularized):
         corpus, n_sequences = pass_.corpus, len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
         pass_ = pass_._replace(order=sample)
-        share = len(sample) / n_sequences
+        share = len(sample) / run.numbers["sequences"]  # which may be of more than this part of a corpus
 
         def objective(position: OnlineRun) -> float:
             loss, _ = self.apply(kernels.NOTHING, pass_, position)
