@@ -286,6 +286,15 @@ def test_marginals_of_some_tokens_are_the_same_bits(monkeypatch):
     np.testing.assert_array_equal(log_z, chain.log_partition(scores))
 
 
+@pytest.mark.issue(17)
+def test_no_tokens_with_transitions_of_their_own_have_no_expectations():
+    """There is no matrix then that products of neighbours could be added to: only kernels without numba say so."""
+    none, size = np.zeros(5), 5
+    scores = ChainScores(np.zeros((0, size)), np.zeros((0, size, size)), none, none, np.array([0, 0]))
+    log_z, expected = chain.expectations(scores)
+    assert log_z.tolist() == [0.0] and expected.transitions.shape == (0, size, size)
+
+
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
     monkeypatch.setattr(pieces, "log_forward", None)
     for scores in (random_scores([50, 3, 1], 9, spread=10.0, forbidden=0.3), scheme_scores([50, 3, 1], 9, spread=10.0)):

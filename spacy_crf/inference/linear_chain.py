@@ -33,6 +33,8 @@ class LinearChain(Structure[ChainScores]):
         return log_z, _Kept(linear, log_z, logs)
 
     def backward(self, work: ChainWork, kept: "_Kept", weights: Floats, out: ChainScores) -> None:
+        if not work.n_tokens:  # whose transitions may be no matrices
+            return
         exponentials = work.exponentials
         layout, (scaled, alpha, linear_log_z) = exponentials.layout, kept.linear
         out.first[:], out.last[:] = scaling.backward(work, kept.linear, weights, out.emissions)
