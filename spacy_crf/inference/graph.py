@@ -102,7 +102,8 @@ class TiedChains(Structure[TiedScores]):
         if halves.tied is None:
             return self.chain.log_partition(halves.free, clamp=halves.free_clamp)
         log_z = work.spread(self.inference.log_partition(halves.tied))
-        log_z[halves.free_sequences] = self.chain.log_partition(halves.free, clamp=halves.free_clamp)
+        if len(halves.free_sequences):
+            log_z[halves.free_sequences] = self.chain.log_partition(halves.free, clamp=halves.free_clamp)
         return log_z
 
     def expectations(
@@ -110,10 +111,8 @@ class TiedChains(Structure[TiedScores]):
     ) -> tuple[Floats, TiedScores]:
         work = self.prepare(scores, clamp)
         weights, halves = work.check_weights(weights), work.halves
-        log_z, free = self.chain.expectations(
-            halves.free, clamp=halves.free_clamp, weights=weights[halves.free_sequences]
-        )
         if halves.tied is None:
+            log_z, free = self.chain.expectations(halves.free, clamp=halves.free_clamp, weights=weights)
             return log_z, work.given._replace(**arrays.named(free), tables=np.zeros(work.scores.tables.shape))
         found = self.inference.expectations(halves.tied, weights[halves.tied_sequences[halves.tied.firsts]])
         values = work.spread(found.log_z)
@@ -121,6 +120,9 @@ class TiedChains(Structure[TiedScores]):
             total = work.given._replace(**arrays.named(found.chains), tables=np.zeros(work.scores.tables.shape))
             work.scores.ties.by_feature(found.tables, total.tables)
             return values, total
+        log_z, free = self.chain.expectations(
+            halves.free, clamp=halves.free_clamp, weights=weights[halves.free_sequences]
+        )
         total = arrays.zeros(work.given)
         values[halves.free_sequences] = log_z
         for part, tokens in ((free, halves.free_tokens), (found.chains, halves.tied_tokens)):
@@ -133,9 +135,12 @@ class TiedChains(Structure[TiedScores]):
         halves = work.halves
         if halves.tied is None:
             return self.chain.marginals(halves.free, clamp=halves.free_clamp)
+        found = np.clip(self.inference.marginals(halves.tied), 0.0, 1.0)
+        if not len(halves.free_sequences):
+            return found
         marginals = np.empty(work.scores.emissions.shape)
         marginals[halves.free_tokens] = self.chain.marginals(halves.free, clamp=halves.free_clamp)
-        marginals[halves.tied_tokens] = np.clip(self.inference.marginals(halves.tied), 0.0, 1.0)
+        marginals[halves.tied_tokens] = found
         return marginals
 
     # ------------------------------------------------------------------------------------------------- maxima
@@ -145,7 +150,8 @@ class TiedChains(Structure[TiedScores]):
         if halves.tied is None:
             return self.chain.viterbi(halves.free, clamp=halves.free_clamp)
         states = np.empty(work.n_tokens, dtype=np.int32)
-        states[halves.free_tokens] = self.chain.viterbi(halves.free, clamp=halves.free_clamp).states
+        if len(halves.free_sequences):
+            states[halves.free_tokens] = self.chain.viterbi(halves.free, clamp=halves.free_clamp).states
         states[halves.tied_tokens] = self.inference.best(halves.tied)
         return Path(states, self.score_path(work, states))
 

@@ -206,7 +206,7 @@ def _whole_vectors(size: int) -> int:
     return -(-size // WHOLE) * WHOLE
 
 
-def _aligned(shape: tuple[int, ...]) -> Floats:
+def aligned(shape: tuple[int, ...]) -> Floats:
     """Room for numbers, of which the first is where a cache line begins: to load vectors that lie on two took twice as long."""
     size = math.prod(shape)
     room = np.empty(size + WHOLE)
@@ -319,7 +319,7 @@ def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floa
 
 def _in_rows(matrices: Floats) -> Floats:
     """Filled up with 0 to rows of whole vectors."""
-    rows = _aligned((*matrices.shape[:2], _whole_vectors(matrices.shape[2])))
+    rows = aligned((*matrices.shape[:2], _whole_vectors(matrices.shape[2])))
     rows[:] = 0.0
     rows[:, :, : matrices.shape[2]] = matrices
     return rows
@@ -368,7 +368,7 @@ def _scale(
 
 def forward(work: ChainWork) -> Pass:
     exponentials = work.exponentials
-    emissions, alpha = _aligned((2, work.n_tokens, len(exponentials.first)))
+    emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
     found = Pass(scaled, alpha, np.empty(work.n_sequences))
     kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
@@ -429,7 +429,7 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, P
     exponentials, scores, starts = work.exponentials, work.emissions, work.starts
     layout, width = exponentials.layout, len(exponentials.first)
     parts = work.chunks(max(_LEAST, _CACHED // width))
-    room = _aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
+    room = aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
     for sequences, tokens in parts:
         scaled, alpha = room[:, : tokens.stop - tokens.start]
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start

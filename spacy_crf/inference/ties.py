@@ -40,20 +40,27 @@ class Ties(NamedTuple):
         total = np.zeros((len(self.rows), *tables.shape[1:]))
         for column in self.rows.T:
             [some] = np.nonzero(column >= 0)
-            of_column, symmetric = tables[column[some]], self.symmetric[column[some], np.newaxis, np.newaxis]
-            total[some] += of_column + np.where(symmetric, of_column.swapaxes(1, 2), 0.0)
+            total[some] += self._both_ways(tables[column[some]], column[some])
         return total
 
     def by_feature(self, of_kinds: Floats, out: Floats) -> None:
         """The way back of derivatives, added to those of the features."""
-        both_ways = of_kinds + of_kinds.swapaxes(1, 2)
         for column in self.rows.T:
             [some] = np.nonzero(column >= 0)
             some = some[np.argsort(column[some], kind="stable")]
             rows, first = np.unique(column[some], return_index=True)
-            symmetric = self.symmetric[column[some], np.newaxis, np.newaxis]
-            if len(some):
-                out[rows] += np.add.reduceat(np.where(symmetric, both_ways[some], of_kinds[some]), first, axis=0)
+            of_column = self._both_ways(of_kinds[some], column[some])
+            if len(rows) < len(some):
+                of_column = np.add.reduceat(of_column, first, axis=0)
+            out[rows] += of_column
+
+    def _both_ways(self, tables: Floats, features: NDArray[np.int32]) -> Floats:
+        """Tables (float64[N, L, L]), to which those of symmetric features (of int32[N]) are added the other way round."""
+        symmetric = self.symmetric[features]
+        if symmetric.any():
+            some = tables[symmetric]
+            tables[symmetric] = some + some.swapaxes(1, 2)
+        return tables
 
 
 class TiedScores(NamedTuple):

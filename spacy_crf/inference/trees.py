@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..kernels import linear_chain as chain_kernels
 from ..kernels import trees as kernels
-from ..kernels.numerics import LANES, SPREAD
+from ..kernels.numerics import SPREAD
+from ..kernels.tiles import WHOLE
 from ..types import Floats
 from .method import Expected
+from .scaling import aligned
 from .structure import States
 from .ties import Problem
 
@@ -52,16 +54,19 @@ class Trees(NamedTuple):
         log_z += np.bincount(problem.of_ties, shift[problem.kind], minlength=len(log_z))
         log_z += np.bincount(self.component, of_tokens, minlength=len(log_z))
         own = states if self.is_plain else self._by_label(states)
-        asked = (self.forest, own, problem.kind, tables, self.component)
+        longest, size = int(np.diff(self.forest.starts).max()), own.shape[1]
+        asked = (self.forest, kernels.Room(own, *aligned((3, longest, size))), problem.kind, tables, self.component)
         if weights is None:
-            kernels.sums(*asked, np.zeros(0), own[:0], tables[0], log_z)
+            kernels.sums(*asked, np.zeros(0), own[:0], _no_pairs(0, size), tables[0], log_z)
             return Expected(log_z, chains, problem.tables)
         # Those that turn out not to be trusted are left out of the sums
         known = ~np.isnan(log_z)
         while True:
             believed = np.zeros(self.own.shape if self.is_plain else own.shape)
-            counts, found = np.zeros(tables.shape[1:]), log_z.copy()
-            kernels.sums(*asked, np.where(known, weights, 0.0), believed, counts, found)
+            counts, found = aligned(tables.shape[1:]), log_z.copy()
+            counts[:] = 0.0
+            pairs = _no_pairs(len(counts), size)
+            kernels.sums(*asked, np.where(known, weights, 0.0), believed, pairs, counts, found)
             if not (known & np.isnan(found)).any():
                 break
             known &= ~np.isnan(found)
@@ -80,13 +85,14 @@ class Trees(NamedTuple):
         """exp of the scores of tokens, each row less its maximum (float64[T, P]), these maxima, and how far from them the
         smallest finite scores are (float64[T])."""
         n, size = self.own.shape
-        scaled, (shift, spread) = np.empty((n, _padded(size))), np.zeros((2, n))
+        scaled, (shift, spread) = aligned((n, _padded(size))), np.zeros((2, n))
         chain_kernels.scale(np.ascontiguousarray(self.own), np.zeros(0, dtype=np.int64), scaled, shift, spread)
         return np.exp(scaled, out=scaled), shift, spread
 
     def _by_label(self, states: Floats) -> Floats:
         """Sums of numbers of states, with further labels (float64[T, L])."""
-        sums = np.zeros((len(states), _padded(self.problem.n_labels)))
+        sums = aligned((len(states), _padded(self.problem.n_labels)))
+        sums[:] = 0.0
         sums[:, : self.problem.n_labels] = self.problem.by_label(states[:, : len(self.problem.label_of)])
         return sums
 
@@ -122,14 +128,20 @@ class Trees(NamedTuple):
         return len(label_of) == n_labels and bool((label_of == np.arange(n_labels)).all())
 
 
+def _no_pairs(n_tables: int, size: int) -> kernels.Pairs:
+    left, right = aligned((2, n_tables, kernels.TOGETHER, size))
+    return kernels.Pairs(left, right, np.zeros(n_tables, dtype=np.int64))
+
+
 def _padded(size: int) -> int:
-    return -(-size // LANES) * LANES
+    return -(-size // WHOLE) * WHOLE
 
 
 def _both_ways(tables: Floats, filling: float) -> Floats:
     """The tables, and the same turned: float64[2, K, L, L], with further labels that are filled up."""
     n, size = tables.shape[:2]
-    both = np.full((2, n, _padded(size), _padded(size)), filling)
+    both = aligned((2, n, _padded(size), _padded(size)))
+    both[:] = filling
     both[0, :, :size, :size] = tables
     both[1, :, :size, :size] = tables.swapaxes(1, 2)
     return both

@@ -1,6 +1,6 @@
 """Trees of tied tokens: two passes, from the leaves to the root and back.
 
-T tokens, S states, E ties, L labels (filled up to a multiple of LANES with such as nobody has), K tables, C components. Tokens
+T tokens, S states, E ties, L labels (filled up to a multiple of WHOLE with such as nobody has), K tables, C components. Tokens
 are in an order in which parents come before their children, those of one parent behind each other, and each tree as a whole. What
 passes along a tie is scaled so that its numbers add up to 1:
 
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from ..types import Floats
 from . import helper, kernel
 from .numerics import LANES, LINEAR
+from .tiles import add_up
 
 _LEAST = 1e-250  # products of positive numbers below this are not trusted
+TOGETHER = 8  # pairs that are counted at once
 _SMALL, _LARGE = 1e-100, 1e100  # between them lie products whose logarithm is not taken yet
 
 
@@ -47,8 +49,8 @@ class Room(NamedTuple):
 class Pairs(NamedTuple):
     """What is believed of the two ends of ties, until it is counted."""
 
-    left: Floats  # [K, LANES, L]
-    right: Floats  # [K, LANES, L]
+    left: Floats  # [K, TOGETHER, L]
+    right: Floats  # [K, TOGETHER, L]
     waiting: NDArray[np.int64]  # [K] how many there are
 
 
@@ -109,40 +111,18 @@ def grow(source, target, component, n_components):
 
 @helper(fastmath=LINEAR, inline="always")
 def _along(tables, side, n, source, s, target, t):
-    """target[t] = a table times source[s], scaled so that it adds up to 1. RETURNS (float): What it added up to."""
+    """target[t] = source[s] times a table, scaled so that it adds up to 1. RETURNS (float): What it added up to."""
     size, total = tables.shape[3], 0.0
-    inputs, outputs = source[s, :size], target[t, :size]  # which tells LLVM that no index is negative
-    eights = (
-        size // 8 * 8 if size > 24 else 0
-    )  # sums that need not wait for one another; fewer rows are no faster with it
-    for j in range(0, eights, 8):
-        a = b = c = d = e = f = g = h = 0.0
-        for i in range(size):
-            x = inputs[i]
-            a += tables[side, n, j, i] * x
-            b += tables[side, n, j + 1, i] * x
-            c += tables[side, n, j + 2, i] * x
-            d += tables[side, n, j + 3, i] * x
-            e += tables[side, n, j + 4, i] * x
-            f += tables[side, n, j + 5, i] * x
-            g += tables[side, n, j + 6, i] * x
-            h += tables[side, n, j + 7, i] * x
-        outputs[j], outputs[j + 1], outputs[j + 2], outputs[j + 3] = a, b, c, d
-        outputs[j + 4], outputs[j + 5], outputs[j + 6], outputs[j + 7] = e, f, g, h
-        total += ((a + b) + (c + d)) + ((e + f) + (g + h))
-    for j in range(eights, size, LANES):
-        a = b = c = d = 0.0
-        for i in range(size):
-            x = inputs[i]
-            a += tables[side, n, j, i] * x
-            b += tables[side, n, j + 1, i] * x
-            c += tables[side, n, j + 2, i] * x
-            d += tables[side, n, j + 3, i] * x
-        outputs[j], outputs[j + 1], outputs[j + 2], outputs[j + 3] = a, b, c, d
-        total += (a + b) + (c + d)
+    sums = target[t, :size]  # which tells LLVM that no index is negative
+    for j in range(size):
+        sums[j] = 0.0
+    table = (side * tables.shape[1] + n) * size * size
+    add_up(1, size, size, source, s * size, 1, tables, table, size, target, t * size, 0)
+    for j in range(size):
+        total += sums[j]
     factor = 1.0 / total if total > 0.0 else 0.0
     for j in range(size):
-        outputs[j] *= factor
+        sums[j] *= factor
     return total
 
 
@@ -159,20 +139,14 @@ def _multiply(left, s, right, u, target, t):
     return wrong
 
 
-@helper(fastmath=LINEAR)
+@helper
 def _count(pairs, n, counts):
     """Adds the products of the pairs that wait to counts[n]: of several at a time, so that numbers are loaded and stored once."""
     lefts, rights, waiting = pairs
-    size = counts.shape[2]
-    for k in range(waiting[n], LANES):
-        lefts[n, k] = 0.0
-        rights[n, k] = 0.0
-    one, two, three, four = rights[n, 0], rights[n, 1], rights[n, 2], rights[n, 3]
-    for i in range(size):
-        a, b, c, d = lefts[n, 0, i], lefts[n, 1, i], lefts[n, 2, i], lefts[n, 3, i]
-        row = counts[n, i]
-        for j in range(size):
-            row[j] += (a * one[j] + b * two[j]) + (c * three[j] + d * four[j])
+    size, first = counts.shape[2], n * lefts.shape[1] * counts.shape[2]
+    for i in range(0, size, LANES):
+        row = (n * size + i) * size
+        add_up(LANES, size, waiting[n], lefts, first + i, size, rights, first, size, counts, row, size)
     waiting[n] = 0
 
 
@@ -187,7 +161,7 @@ def _go_up(forest, begin, end, kind, tables, room):
             inside[k, i] = own[order[begin + k], i]
     for k in range(end - begin - 1, 0, -1):
         p = parent[begin + k] - begin
-        product *= _along(tables, 1 - turned[begin + k], kind[tie[begin + k]], inside, k, messages, k)
+        product *= _along(tables, turned[begin + k], kind[tie[begin + k]], inside, k, messages, k)
         if not _SMALL < product < _LARGE:
             total, product = total + np.log(product) if product > 0.0 else np.nan, 1.0
         wrong += _multiply(inside, p, messages, k, inside, p)
@@ -226,7 +200,7 @@ def _go_down(forest, r, kind, tables, room, weight, pairs, counts):
             wrong += _multiply(so_far, 0, outside, u, cavity, 0)
             wrong += _multiply(so_far, 0, messages, u, so_far, 0)
             side, n, total = turned[begin + u], kind[tie[begin + u]], 0.0
-            scale = _along(tables, side, n, cavity, 0, outside, u)
+            scale = _along(tables, 1 - side, n, cavity, 0, outside, u)
             for i in range(size):
                 total += inside[u, i] * outside[u, i]
             if scale * total > 0.0:
@@ -236,28 +210,23 @@ def _go_down(forest, r, kind, tables, room, weight, pairs, counts):
                     of_own[n, at, i] = factor * inside[u, i]
                     of_parent[n, at, i] = cavity[0, i]
                 pairs.waiting[n] += 1
-                if pairs.waiting[n] == LANES:
+                if pairs.waiting[n] == TOGETHER:
                     _count(pairs, n, counts)
     return wrong == 0
 
 
 @kernel
-def sums(forest, own, kind, tables, component, weights, believed, counts, log_z):
+def sums(forest, room, kind, tables, component, weights, believed, pairs, counts, log_z):
     """Log partitions of the components, and the derivatives of their weighted sum.
 
-    own (float64[T, L]): exp of the scores of the tokens. kind (int64[E]): Of the ties.
+    room (Room): With exp of the scores of the tokens. kind (int64[E]): Of the ties.
     tables (float64[2, K, L, L]): exp of scores, and the same turned. component (int64[T])
     weights (float64[C]): Of the expectations; none if they are not asked for.
-    believed (float64[T, at most L]): Receives the marginals.
+    believed (float64[T, at most L]): Receives the marginals. pairs (Pairs): None of them waits.
     counts (float64[K, L, L]): Those of the pairs of labels of ties, divided by the tables, are added.
     log_z (float64[C]): Is added to.
     """
-    order, starts, size, longest = forest.order, forest.starts, tables.shape[2], 1
-    for r in range(len(starts) - 1):
-        longest = max(longest, starts[r + 1] - starts[r])
-    room = Room(own, np.empty((longest, size)), np.empty((longest, size)), np.empty((longest, size)))
-    n_pairs = len(counts) if len(weights) else 0
-    pairs = Pairs(np.empty((n_pairs, LANES, size)), np.empty((n_pairs, LANES, size)), np.zeros(n_pairs, dtype=np.int64))
+    order, starts = forest.order, forest.starts
     for r in range(len(starts) - 1):
         begin, end = starts[r], starts[r + 1]
         c, total = component[order[begin]], _go_up(forest, begin, end, kind, tables, room)
@@ -269,7 +238,7 @@ def sums(forest, own, kind, tables, component, weights, believed, counts, log_z)
         for k in range(end - begin):
             for i in range(believed.shape[1]):
                 believed[order[begin + k], i] = room.inside[k, i]
-    for n in range(n_pairs):
+    for n in range(len(counts) if len(weights) else 0):
         _count(pairs, n, counts)
 
 
