@@ -15,6 +15,8 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.mean_field import MeanField
 from spacy_crf.inference.ties import TiedScores, Ties
 from spacy_crf.kernels import elimination
+from spacy_crf.kernels import junction_tree as junction_tree_kernels
+from spacy_crf.kernels import trees as tree_kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.sampled import SampledLikelihood
@@ -22,6 +24,7 @@ from spacy_crf.losses.sentences import SentenceLikelihood
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
 from .structures import assert_scores_close
+from .util import signatures
 
 LENGTHS = ([2, 3], [1, 1, 1, 1], [3, 0, 2, 1], [4], [2, 2, 2])
 PRECISE = BeliefPropagation(iterations=200, tolerance=1e-13)
@@ -522,12 +525,17 @@ def test_trees_take_two_passes():
         path = structure.viterbi(scores, clamp=clamp)
         assert path.scores.sum() == pytest.approx(known.ways[0][0])
         assert structure.path_score(scores, path.states).sum() == pytest.approx(known.ways[0][0])
+    assert signatures(tree_kernels).get("grow", 0) <= 1
 
 
 @pytest.mark.issue(17)
 def test_trees_whose_numbers_are_too_small():
     """Scores, tables and products that the linear domain has no numbers for; and trees beside a cycle."""
     structure, rng = TiedChains(JunctionTree()), np.random.default_rng(13)
+    cycle = random_graph([1] * 3, 2, [(0, 1), (1, 2), (0, 2)], np.random.default_rng(14))
+    structure.expectations(
+        cycle._replace(transitions=np.zeros((2, 2)))
+    )  # takes the same kernels as with trees beside it
     pairs = [(0, 1), (2, 0), (0, 3), (0, 4), (5, 6), (6, 7), (5, 7)]
     for of_tokens, of_ties in ((1.0, 1.0), (400.0, 1.0), (1.0, 250.0), (90.0, 90.0), (140.0, 0.1)):
         scores = random_graph([5, 3], 2, pairs, rng, spread=of_ties)
@@ -537,6 +545,7 @@ def test_trees_whose_numbers_are_too_small():
         assert log_z.sum() == pytest.approx(known.log_z, rel=1e-12)
         assert_scores_close(expected, known.expectations()._replace(transitions=expected.transitions))
         assert structure.viterbi(scores).scores.sum() == pytest.approx(known.ways[0][0])
+    assert signatures(junction_tree_kernels).get("derive", 0) <= 1
     star = random_graph([1] * 9, 2, [(0, t) for t in range(1, 9)], rng)
     far = np.array([[60.0, 0.0], [0.0, 60.0]])  # eight children that agree, against their parent
     star = star._replace(tables=np.stack([far] * 3), transitions=np.zeros((2, 2)))

@@ -13,13 +13,14 @@ from spacy_crf.inference.higher_order import HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.orders import HigherOrderScores, Orders
 from spacy_crf.inference.structure import Places
+from spacy_crf.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.higher_order import _respelt, _seen_keys, key_of
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .structures import STRUCTURES, Enumerated, Problem, assert_scores_close, random_problem
-from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, tag_examples
+from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, signatures, tag_examples
 
 pytestmark = pytest.mark.issue(16)
 
@@ -217,6 +218,7 @@ def test_components_learn_what_they_are_shown(factory, order, keep, tmp_path):
         for span in best[1]:
             assert found[span.start, span.end, span.label_] >= best[0] - 1e-9
         assert len(pipe.sample(doc, 4, seed=1)) == 4
+    assert signatures(kernels).get("next_level", 0) <= 1  # not once more for what was loaded
 
 
 @pytest.mark.parametrize("label_parts", [None, "scheme"])

@@ -14,6 +14,7 @@ from spacy_crf.arrays import join_sequences
 from spacy_crf.constraints import clock, decoding, program, rule_set
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.program import Program
+from spacy_crf.kernels import lattice as lattice_kernels
 from spacy_crf.kernels.ascent import bound_automaton
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import SegmentClamp
@@ -113,6 +114,7 @@ def test_worth_and_steps_are_those_of_all_labellings(kind, seed):
             priced[node] = max(priced[node], score + prices_of(rules, path, table))
     np.testing.assert_allclose(lattice.worth, worth, atol=1e-9)
     np.testing.assert_allclose(lattice.worth_with(table), priced, atol=1e-9)
+    assert signatures(lattice_kernels).get("find_worth", 0) <= 1  # with prices as without
     assert lattice.best == pytest.approx(max((score for score, _, _ in labellings), default=-np.inf))
     if not labellings:
         return

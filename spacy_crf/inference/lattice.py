@@ -54,7 +54,9 @@ class Lattice:
             return self._folded._replace(opening=self._folded.opening + prices[:, possible.argmax(axis=0)])
         if len(prices) * size**2 > _MOST_TRANSITIONS:
             return None
-        transitions = self._folded.transitions + prices[:, self.events]  # what happens depends on the tag before
+        transitions = self._folded.transitions + np.take(
+            prices, self.events, axis=1
+        )  # what happens depends on the tag before
         return self._folded._replace(transitions=transitions, first=self._folded.first + prices[0, self.events[-1]])
 
     @property

@@ -44,6 +44,8 @@ class Orders(NamedTuple):
 
 def indexed(orders: Orders) -> Orders:
     """With the hash table of the keys."""
+    if not orders.keys.flags.writeable:  # as loaded, for which all kernels would be compiled once more
+        orders = orders._replace(keys=orders.keys.copy())
     slots = np.full(1 << max(4, (2 * len(orders.keys)).bit_length()), -1, dtype=np.int32)
     kernels.index_keys(orders.keys, slots)
     return orders._replace(slots=slots)

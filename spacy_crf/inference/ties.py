@@ -286,7 +286,7 @@ def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
     of_ties, kind = component[number[of_ends[0]]], ties.kind.astype(np.int64)
     if not _are_sorted(of_ties, *ends):
         order = np.lexsort((*ends[::-1], of_ties))
-        of_ties, ends, kind = of_ties[order], ends[:, order], kind[order]
+        of_ties, ends, kind = of_ties[order], np.take(ends, order, axis=1), kind[order]
     problem = Problem(
         chains=chains,
         component=component,

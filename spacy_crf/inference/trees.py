@@ -79,7 +79,7 @@ class Trees(NamedTuple):
             first=marginals[opens].sum(axis=0),
             last=marginals[closes].sum(axis=0),
         )
-        return Expected(found, d_chains, (counts * tables[0])[:, :n_labels, :n_labels])
+        return Expected(found, d_chains, np.ascontiguousarray((counts * tables[0])[:, :n_labels, :n_labels]))
 
     def _exponentials(self) -> tuple[Floats, Floats, Floats]:
         """exp of the scores of tokens, each row less its maximum (float64[T, P]), these maxima, and how far from them the

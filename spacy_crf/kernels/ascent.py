@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from ..types import Floats
 from . import helper, kernel
 
+_FIRST, _NONE = np.int32(0), np.int32(-1)  # for a literal numba compiles a helper anew
+
 
 class Automata(NamedTuple):
     """Over kinds of events; kind 0 leaves an automaton where it is, for nothing. Scores are at most 0."""
@@ -444,7 +446,7 @@ def search(steps, automata, slots, rest, suffixes, width, floor, most, path):
     prefixes = _make_prefixes(most, n_automata, last + 1)
     now = np.zeros(n_automata, dtype=np.int32)
     floor += 1e-9 * (1.0 + abs(floor)) if floor > -np.inf else 0.0
-    _put(prefixes, 0, now, 0.0, np.inf, -1, -1)
+    _put(prefixes, _FIRST, now, 0.0, np.inf, _NONE, np.int64(_NONE))
     left_out = -np.inf
     for v in range(last):
         left_out = max(left_out, _choose(prefixes, v, width))

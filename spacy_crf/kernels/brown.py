@@ -234,8 +234,9 @@ def join_classes(window, logs):
     """
     merges = np.empty((window.is_used.sum() - 1, 2), dtype=np.int32)
     for n in range(len(merges)):
-        merges[n, 0], merges[n, 1] = _cheapest(window)
-        _merge(merges[n, 0], merges[n, 1], window, logs)
+        a, b = _cheapest(window)
+        _merge(a, b, window, logs)
+        merges[n, 0], merges[n, 1] = a, b
     return merges
 
 
