@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numba import config
+from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from spacy_crf import arrays
@@ -60,6 +61,23 @@ def test_belief_propagation_is_exact_without_cycles():
         if known.ways:
             assert log_z.sum() == pytest.approx(known.log_z, abs=1e-9)
             assert_scores_close(expected, known.expectations())
+
+
+@pytest.mark.issue(17)
+@pytest.mark.parametrize("spread", [1.0, 40.0, 400.0])
+def test_messages_of_hundreds_of_strong_ties_are_exact(spread):
+    """A word with 300 ties: what they say together is beyond the numbers of a float."""
+    rng, n = np.random.default_rng(18), 301
+    scores = random_graph([1] * n, 3, [(0, t) for t in range(1, n)], rng, labels=3, features=1, spread=spread)
+    scores = scores._replace(label_of=np.arange(3), emissions=scores.emissions + (np.arange(n) == 0)[:, np.newaxis])
+    scores.ties.symmetric[:] = False
+    own = scores.emissions + scores.first + scores.last
+    said = logsumexp(own[1:, np.newaxis] + scores.ties.sums(scores.tables)[scores.ties.kind], axis=2)
+    of_hub = own[0] + said.sum(axis=0)
+    log_z, expected = TiedChains(PRECISE).expectations(scores)
+    np.testing.assert_allclose(log_z.sum(), logsumexp(of_hub), rtol=1e-9)
+    np.testing.assert_allclose(expected.emissions[0], np.exp(of_hub - logsumexp(of_hub)), atol=1e-8)
+    np.testing.assert_allclose(expected.tables.sum(), n - 1)
 
 
 @pytest.mark.issue(17)

@@ -10,7 +10,7 @@ elsewhere
 is Bethe's approximation, whose derivatives are the beliefs.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from .. import checks
 from ..kernels import max_product
 from ..kernels import ties as kernels
+from ..kernels.numerics import LANES
 from ..types import ChainScores, Floats
 from . import scaling
 from .blocks import best_improved, neighbours, potentials
@@ -49,43 +50,125 @@ class _Places(NamedTuple):
         return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T))
 
 
-class _Messages(NamedTuple):
-    """What passes along ties, and by what it is made."""
+class _Messages:
+    """What passes along ties.
 
-    places: _Places
-    sent: kernels.Sent  # whose tables are over their shares
-    kind_of: NDArray[np.int64]  # [K'] of these tables, which of the problem's each is
-    shift: Floats  # [K'] their maxima
-    told: Floats  # [E, 2, L]
-    emissions: Floats  # [T, S] of the chains, with the messages that `arrive` last took there
+    problem (Problem): Whose they are. sent (Sent): By which they are made.
+    told (float64[E, 2, ...]): What each end of each tie is told.
+    """
 
-    @classmethod
-    def none(cls, problem: Problem, shares: Optional[Floats]) -> "_Messages":
-        """Before anything is said. shares (float64[E]): None for messages about maxima, whose tables are no exponentials."""
-        if shares is None:
-            places, shares = _Places.of(problem), np.ones(len(problem.kind))
-            sent = kernels.Sent(places.ends, problem.kind, problem.tables, shares)
-            told = np.zeros((len(shares), 2, problem.n_labels))
-            kind_of, shift = np.arange(len(problem.tables)), np.zeros(len(problem.tables))
-            return cls(places, sent, kind_of, shift, told, problem.chains.emissions.copy())
+    def __init__(self, problem: Problem, places: _Places, sent: kernels.Sent, told: Floats):
+        self.problem, self.places, self.sent, self.told = problem, places, sent, told
+        # [T, S] of the chains, with the messages that `arrive` last took there
+        self._emissions = problem.chains.emissions.copy()
+
+    def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+        """What some chains (bool[B]) say of their places (int64[N]), given all messages: a row for each."""
+        raise NotImplementedError
+
+    def sweep(self, *told: Any) -> None:
+        """See the kernels."""
+        raise NotImplementedError
+
+    def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
+        """Which are others than they were (float64[E, 2, ...]): bool[E, 2]."""
+        raise NotImplementedError
+
+    def arrive(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
+        """The chains with all messages into some places (int64[N]), or into all."""
+        tokens, chains = self.places.tokens, self.problem.chains
+        some = np.arange(len(tokens)) if some is None else some
+        scores = chains.emissions, self._emissions
+        kernels.arrive(self.sent, self.told, self._are_logarithms, some, tokens, self.problem.label_of, *scores)
+        return chains._replace(emissions=self._emissions)
+
+    def _chains(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> tuple[ChainScores, NDArray[np.int64]]:
+        """Some of the chains (bool[B]) with all messages, and which of their tokens some places are (int64[N])."""
+        chains, tokens = self.arrive(there), self.places.tokens[there]
+        if asked.all():
+            return chains, tokens
+        chains, of_chains = cut_chains(chains, asked)
+        return chains, np.searchsorted(of_chains, tokens)
+
+    _are_logarithms: bool
+
+
+class _Sums(_Messages):
+    """See `kernels.sweep`.
+
+    shares (float64[E]): How much of each tie counts.
+    """
+
+    _are_logarithms = False
+
+    def __init__(self, problem: Problem, shares: Floats):
         if (shares == 1.0).all():
             kind_of, kind, tables = np.arange(len(problem.tables)), problem.kind, problem.tables
         else:
             kind_of, kind = problem.kind, np.arange(len(problem.kind))
             tables = problem.tables[problem.kind] / shares[:, np.newaxis, np.newaxis]
-        shift = tables.max(axis=(1, 2), initial=-np.inf)
-        exponentials = np.exp(tables - shift[:, np.newaxis, np.newaxis])
-        places, told = _Places.of(problem), np.zeros((len(shares), 2, problem.n_labels))
-        sent = kernels.Sent(places.ends, kind, exponentials, shares)
-        return cls(places, sent, kind_of, shift, told, problem.chains.emissions.copy())
+        self.kind_of = kind_of  # [K'] of these tables, which of the problem's each is
+        self.shift = tables.max(axis=(1, 2), initial=-np.inf)  # [K'] their maxima
+        size = problem.n_labels
+        padded = -(-size // LANES) * LANES
+        both, told = np.zeros((2, len(tables), padded, padded)), np.full((len(shares), 2, padded), kernels.LEAST)
+        np.exp(tables - self.shift[:, np.newaxis, np.newaxis], out=both[0, :, :size, :size])
+        both[1] = both[0].swapaxes(1, 2)
+        told[:, :, :size] = 1.0 / size
+        places = _Places.of(problem)
+        super().__init__(problem, places, kernels.Sent(places.ends, kind, both, shares), told)
 
-    def arrive(self, problem: Problem, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
-        """The chains with all messages into some places (int64[N]), or into all."""
-        places = self.places
-        some = np.arange(len(places.tokens)) if some is None else some
-        scores = problem.chains.emissions, self.emissions
-        kernels.arrive(self.sent, self.told, some, places.tokens, problem.label_of, *scores)
-        return problem.chains._replace(emissions=self.emissions)
+    def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+        """Probabilities of labels: float64[N, P]."""
+        return self.by_label(_marginals(*self._chains(asked, there)))
+
+    def by_label(self, marginals: Floats) -> Floats:
+        """Of states, as those of labels: float64[N, P]."""
+        sums = np.zeros((len(marginals), self.told.shape[2]))
+        kernels.by_label(marginals, self.problem.label_of, sums)
+        return sums
+
+    def sweep(self, *told: Any) -> None:
+        kernels.sweep(self.sent, *told, self.told)
+
+    def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
+        n, _, size = self.told.shape
+        moved = np.empty(2 * n, dtype=bool)
+        kernels.changed(self.told.reshape(-1, size), before.reshape(-1, size), tolerance, moved)
+        return moved.reshape(n, 2)
+
+    @property
+    def logarithms(self) -> Floats:
+        """Less the largest of each message: float64[E, 2, L]."""
+        told = np.log(self.told[:, :, : self.problem.n_labels])
+        return told - told.max(axis=2, initial=-np.inf, keepdims=True)
+
+
+class _Maxima(_Messages):
+    """See `max_product.sweep`: logarithms, and tables of scores."""
+
+    _are_logarithms = True
+
+    def __init__(self, problem: Problem):
+        places, shares = _Places.of(problem), np.ones(len(problem.kind))
+        sent = kernels.Sent(places.ends, problem.kind, problem.tables, shares)
+        super().__init__(problem, places, sent, np.zeros((len(shares), 2, problem.n_labels)))
+
+    def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+        """The scores of the best labellings where places have each label: float64[N, L]."""
+        chains, rows = self._chains(asked, there)
+        scores = np.empty((len(rows), self.problem.n_labels))
+        max_product.max_marginals(potentials(chains), self.problem.label_of, rows, scores)
+        return scores
+
+    def sweep(self, *told: Any) -> None:
+        max_product.sweep(self.sent, *told, self.told)
+
+    def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
+        return abs(self.told - before).max(axis=2) > tolerance
+
+
+OfMessages = TypeVar("OfMessages", bound=_Messages)
 
 
 class BeliefPropagation(Inference):
@@ -136,29 +219,36 @@ class BeliefPropagation(Inference):
         return self._expectations(problem, weights, np.ones(len(problem.kind)))
 
     def _expectations(self, problem: Problem, weights: Floats, shares: Floats) -> Expected:
-        messages = self._settle(problem, shares)
-        chains, tokens = messages.arrive(problem), messages.places.tokens
+        messages = self._settle(_Sums(problem, shares))
+        sent, places = messages.sent, messages.places
+        chains = messages.arrive()
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
-            factors = weights[problem.component[messages.places.sequences]]
-            marginals = expected.emissions[tokens] / factors[:, np.newaxis]
+            factors = weights[problem.component[places.sequences]]
+            marginals = expected.emissions[places.tokens] / factors[:, np.newaxis]
         else:  # of some chains they were not asked for
-            marginals = _marginals(chains, tokens)
-        beliefs = _logs(problem.by_label(marginals))
-        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(messages.sent.tables.shape)
-        kernels.weigh(messages.sent, beliefs, messages.told, weights[problem.of_ties], of_ties, d_tables)
-        of_ties = shares * (of_ties + messages.shift[messages.sent.kind])
-        sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
-        of_kinds = np.zeros(problem.tables.shape)
-        np.add.at(of_kinds, messages.kind_of, d_tables)
+            marginals = _marginals(chains, places.tokens)
+        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(sent.tables.shape[1:])
+        of_component = problem.of_ties
+        told = messages.by_label(marginals), messages.told
+        kernels.weigh(sent, *told, weights[of_component], of_ties, d_tables)
+        of_ties = shares * (of_ties + messages.shift[sent.kind])
+        sums = np.bincount(of_component, of_ties, minlength=len(problem.firsts))
+        of_kinds, n_labels = np.zeros(problem.tables.shape), problem.n_labels
+        np.add.at(of_kinds, messages.kind_of, d_tables[:, :n_labels, :n_labels])
         return Expected(problem.by_component(log_z) + sums, expected, of_kinds)
+
+    def marginals(self, problem: Problem) -> Floats:
+        if self.tree_reweighted:
+            return super().marginals(problem)
+        return LinearChain().expectations(self.as_chains(problem))[1].emissions
 
     def best(self, problem: Problem) -> States:
         """By max-product, sequence by sequence: first the one that a component begins with, then those tied to it, and so on."""
         apart = LinearChain().viterbi(problem.chains).states
         if not self.iterations:
             return apart
-        messages, decided = self._settle(problem, None), np.empty(len(apart), dtype=np.int32)
+        messages, decided = self._settle(_Maxima(problem)), np.empty(len(apart), dtype=np.int32)
         chains, (ties, order) = potentials(problem.chains), neighbours(problem)
         told = np.concatenate([messages.told[:, 0], messages.told[:, 1]])[order]
         order, lost = _outwards(problem, messages.places), problem.lost(apart)
@@ -169,7 +259,7 @@ class BeliefPropagation(Inference):
         shares = np.ones(len(problem.kind))
         if self.tree_reweighted:
             problem, shares, _ = Bounded.of(problem)
-        return self._settle(problem, shares).arrive(problem)
+        return self._settle(_Sums(problem, shares)).arrive()
 
     def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
         """What each end of each tie is told in the end.
@@ -185,8 +275,8 @@ class BeliefPropagation(Inference):
         problem, shares = halves.tied, np.ones(len(halves.tied.kind))
         if self.tree_reweighted:
             problem, shares, _ = Bounded.of(problem)
-        messages = self._settle(problem, shares)
-        added = [shares[:, np.newaxis] * messages.told[:, side][:, problem.label_of] for side in range(2)]
+        told = self._settle(_Sums(problem, shares)).logarithms
+        added = [shares[:, np.newaxis] * told[:, side][:, problem.label_of] for side in range(2)]
         ends = [halves.tied_tokens[end] for end in (problem.source, problem.target)]
         kinds = np.append(problem.kind, problem.kind)
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
@@ -196,31 +286,27 @@ class BeliefPropagation(Inference):
 
         I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
         """
-        messages = self._settle(problem, np.ones(len(problem.kind)))
-        every = np.arange(len(messages.places.tokens))
-        beliefs = _log_marginals(problem, messages, np.ones(len(problem.chains.starts) - 1, dtype=bool), every)
+        messages = self._settle(_Sums(problem, np.ones(len(problem.kind))))
+        sent, places = messages.sent, messages.places
+        beliefs = messages.ask(np.ones(len(problem.component), dtype=bool), np.arange(len(places.tokens)))
         found = np.empty(len(problem.kind))
         for begin in range(0, len(found), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
-            ends = [beliefs[messages.sent.ends[side, some]] - messages.told[some, side] for side in range(2)]
-            ends = [np.exp(end - end.max(axis=1, initial=-1e300, keepdims=True)) for end in ends]
-            pairs = ends[0][:, :, np.newaxis] * messages.sent.tables[messages.sent.kind[some]] * ends[1][:, np.newaxis]
+            ends = [beliefs[sent.ends[side, some]] / messages.told[some, side] for side in range(2)]
+            left, right = (end / end.max(axis=1, initial=kernels.LEAST, keepdims=True) for end in ends)
+            pairs = left[:, :, np.newaxis] * sent.tables[0, sent.kind[some]] * right[:, np.newaxis]
             pairs /= np.maximum(pairs.sum(axis=(1, 2), keepdims=True), kernels.LEAST)
             apart = pairs.sum(axis=2, keepdims=True) * pairs.sum(axis=1, keepdims=True)
             ratio = np.divide(pairs, apart, out=np.ones(pairs.shape), where=pairs > 0.0)
             found[some] = (pairs * np.log(ratio)).sum(axis=(1, 2))
         return found
 
-    def _settle(self, problem: Problem, shares: Optional[Floats]) -> _Messages:
-        """Messages that stay, or those after the last iteration.
-
-        shares (float64[E]): How much of each tie counts; None for messages about maxima.
-        """
-        ask, sweep = (_maxima, max_product.sweep) if shares is None else (_log_marginals, kernels.sweep)
-        messages, component = _Messages.none(problem, shares), problem.component
-        lengths, of_ties = np.diff(problem.chains.starts), problem.of_ties
+    def _settle(self, messages: OfMessages) -> OfMessages:
+        """Messages, from these on until they stay, or those after the last iteration."""
+        problem, places = messages.problem, messages.places
+        component, lengths, of_ties = problem.component, np.diff(problem.chains.starts), problem.of_ties
         n_tokens = problem.by_component(lengths)
-        heard, beliefs = np.zeros(messages.told.shape), np.zeros((len(messages.places.tokens), problem.n_labels))
+        heard, beliefs = messages.told.copy(), np.zeros((len(places.tokens), messages.told.shape[2]))
         spent, has_news = np.zeros(len(n_tokens)), np.isin(component, of_ties)
         while True:
             asked = has_news & (spent < self.iterations * n_tokens)[component]
@@ -228,43 +314,18 @@ class BeliefPropagation(Inference):
                 break
             damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _STUBBORN))
             spent += np.maximum(problem.by_component(lengths * asked), _LEAST * n_tokens)
-            there = np.flatnonzero(asked[messages.places.sequences])
-            beliefs[there] = ask(problem, messages, asked, there)
-            hears = asked[messages.places.receivers]
+            there = np.flatnonzero(asked[places.sequences])
+            beliefs[there] = messages.ask(asked, there)
+            hears = asked[places.receivers]
             heard[hears] = messages.told[hears]
             some = np.flatnonzero(hears.any(axis=1))
             bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
-            sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.told)
+            messages.sweep(some, bounds, damping, _SWEEPS, self.tolerance, beliefs)
             has_news[:] = False
-            has_news[messages.places.receivers[abs(messages.told - heard).max(axis=2) > self.tolerance]] = True
+            has_news[places.receivers[messages.moved(heard, self.tolerance)]] = True
         self.n_asked += len(n_tokens)
         self.n_unsettled += len(np.unique(component[has_news])) if self.iterations else 0
         return messages
-
-
-def _told(
-    problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]
-) -> tuple[ChainScores, NDArray[np.int64]]:
-    """Some of the chains (bool[B]) with all messages, and which of their tokens some places are (int64[N])."""
-    chains, tokens = messages.arrive(problem, there), messages.places.tokens[there]
-    if asked.all():
-        return chains, tokens
-    chains, of_chains = cut_chains(chains, asked)
-    return chains, np.searchsorted(of_chains, tokens)
-
-
-def _log_marginals(problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
-    """Logarithms of the probabilities of the labels of places (int64[N]), as some chains (bool[B]) believe: float64[N, L]."""
-    chains, rows = _told(problem, messages, asked, there)
-    return _logs(problem.by_label(_marginals(chains, rows)))
-
-
-def _maxima(problem: Problem, messages: _Messages, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
-    """The scores of the best labellings where places have each label, alike."""
-    chains, rows = _told(problem, messages, asked, there)
-    scores = np.empty((len(rows), problem.n_labels))
-    max_product.max_marginals(potentials(chains), problem.label_of, rows, scores)
-    return scores
 
 
 def _outwards(problem: Problem, places: _Places) -> NDArray[np.int64]:
@@ -291,8 +352,3 @@ def _marginals(chains: ChainScores, rows: NDArray[np.int64]) -> Floats:
         if not np.isnan(log_z).any():  # what the linear domain has no numbers for
             return marginals
     return LinearChain().marginals(chains)[rows]
-
-
-def _logs(probabilities: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.log(probabilities)

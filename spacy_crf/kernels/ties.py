@@ -1,7 +1,7 @@
 """Ties between the tokens of chains: equal words, which sequences they connect, and what tied tokens tell each other.
 
-L labels, E ties, V tied tokens (places), C components: sets of sequences that ties connect. A tie has two messages, one into each
-of its ends, in logarithms; row 0 is the one into its source.
+L labels (P of them, filled up to a multiple of LANES with such as nobody has), E ties, V tied tokens (places), C components:
+sets of sequences that ties connect. A tie has two messages, one into each of its ends; row 0 is the one into its source.
 """
 
 from typing import NamedTuple
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
+from .numerics import LANES, LINEAR
 
-LEAST = 1e-300  # of a probability whose logarithm is taken
+LEAST = 1e-300  # of a number of a message
 _LITTLE = 0.01  # of the tolerance, by which a message moves that is no news
 
 
@@ -21,7 +22,7 @@ class Sent(NamedTuple):
 
     ends: NDArray[np.int64]  # [2, E] places
     kind: NDArray[np.int64]  # [E]
-    tables: Floats  # [K, L, L] exp of the scores, of each kind less the largest
+    tables: Floats  # [2, K, P, P] exp of the scores, of each kind less the largest, and the same turned
     shares: Floats  # [E] by which power a message counts
 
 
@@ -99,20 +100,22 @@ def add_forest(source, target, order, parents, uses):
 
 
 @kernel
-def arrive(ties, messages, some, tokens, label_of, emissions, out):
+def arrive(ties, messages, are_logarithms, some, tokens, label_of, emissions, out):
     """Sets the emissions of some tied tokens to their own and all messages.
 
-    ties (Sent), messages (float64[E, 2, L]): See `sweep`.
+    ties (Sent), messages (float64[E, 2, at least L]): See `sweep`, or their logarithms.
     some (int64[N]): Places. tokens (int64[V]): Which are there. label_of (int64[S])
     emissions (float64[T, S]): Without messages. out (float64[T, S])
     """
-    ends, _, _, shares = ties
+    ends, shares, asked = ties.ends, ties.shares, np.zeros(len(tokens), dtype=np.bool_)
+    asked[some] = True
     told = np.zeros((len(tokens), messages.shape[2]))
     for e in range(len(shares)):
         for side in range(2):
             v = ends[side, e]
-            for i in range(messages.shape[2]):
-                told[v, i] += shares[e] * messages[e, side, i]
+            for i in range(messages.shape[2] if asked[v] else 0):
+                message = messages[e, side, i]
+                told[v, i] += shares[e] * (message if are_logarithms else np.log(message))
     for v in some:
         t = tokens[v]
         for j in range(len(label_of)):
@@ -130,115 +133,143 @@ def by_label(of_states, label_of, sums):
             sums[n, label_of[j]] += of_states[n, j]
 
 
-@helper
-def _send(beliefs, tables, kind, turned, u, v, back, forth, share, damping, cavity, message):
-    """Sends what the place u says to v, given what it believes. RETURNS (float): How far the message has moved."""
-    size = len(cavity)
-    largest = -np.inf
+@helper(fastmath=LINEAR)
+def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, room):
+    """Sends what one place says to another one, given what it believes.
+
+    tables (float64[2 K, P, P]): By labels of the receiver and the sender. ends (int, int): Sender and receiver.
+    messages (float64[2 E, P]), rows (int, int): The one back, and this one. room (float64[2, P])
+    RETURNS (int): 0 if the message has not moved, 1 if little, 2 if by more than the tolerance.
+    """
+    (u, v), (back, forth), size, total = ends, rows, messages.shape[1], 0.0
     for i in range(size):
-        cavity[i] = beliefs[u, i] - back[i]
-        largest = max(largest, cavity[i])
-    if largest == -np.inf:  # nothing is possible there
-        return 0.0
-    message[:] = 0.0
-    for i in range(size):
-        p = np.exp(cavity[i] - largest)
-        if p > 0.0:
-            if turned:
-                for j in range(size):
-                    message[j] += p * tables[kind, j, i]
-            else:
-                for j in range(size):
-                    message[j] += p * tables[kind, i, j]
-    largest = LEAST
+        room[0, i] = beliefs[u, i] / messages[back, i]
+    for j in range(0, size, LANES):
+        a = b = c = d = 0.0
+        for i in range(size):
+            x = room[0, i]
+            a += tables[n, j, i] * x
+            b += tables[n, j + 1, i] * x
+            c += tables[n, j + 2, i] * x
+            d += tables[n, j + 3, i] * x
+        room[1, j], room[1, j + 1], room[1, j + 2], room[1, j + 3] = a, b, c, d
+        total += (a + b) + (c + d)
+    if not total > 0.0:  # nothing is possible there
+        return 0
+    factor, total = 1.0 / total, 0.0
+    for j in range(size if damping > 0.0 else 0):
+        told = np.log(max(room[1, j] * factor, LEAST))
+        room[1, j] = np.exp(told + damping * (np.log(messages[forth, j]) - told))
+    factor = factor if damping == 0.0 else 1.0
+    n_moved = n_little = 0
     for j in range(size):
-        largest = max(largest, message[j])
-    moved = 0.0
+        message = room[1, j] * factor
+        message = message if message > LEAST else LEAST
+        ratio = message / messages[forth, j]
+        messages[forth, j] = message
+        room[0, j] = ratio
+        n_moved += abs(ratio - 1.0) > tolerance
+        n_little += abs(ratio - 1.0) > _LITTLE * tolerance
+    for j in range(size if share != 1.0 else 0):
+        room[0, j] = room[0, j] ** share
     for j in range(size):
-        told = np.log(max(message[j] / largest, LEAST))
-        told += damping * (forth[j] - told)
-        moved = max(moved, abs(told - forth[j]))
-        beliefs[v, j] += share * (told - forth[j])
-        forth[j] = told
-    return moved
+        belief = beliefs[v, j] * room[0, j]
+        beliefs[v, j] = belief
+        total += belief
+    factor = 1.0 / total if total > 0.0 else 1.0
+    for j in range(size):
+        beliefs[v, j] *= factor
+    return 2 if n_moved > 0 else 1 if n_little > 0 else 0
 
 
 @kernel
 def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
     """Sends messages along some ties, forth and back until they stay, while the chains say the same.
 
-    m[u>v](j) = log sum_i exp(b[u](i) - m[v>u](i) + table[i, j])
+    m[u>v](j) = sum_i b[u](i) / m[v>u](i) · table[i, j], scaled so that its numbers add up to 1
 
     Only where u has had news since, other than from v: most ties share no end with others, and have said all at once.
 
     ties (Sent): All of them.
     some (int64[M]): Which, by their components, and then in order.
     bounds (int64[C + 1]): Which of these each component has, damping (float64[C]): How much of its value a message keeps there.
-    beliefs (float64[V, L]): Logarithms of what each place believes, all messages in it; follows these.
-    messages (float64[E, 2, L])
+    tolerance (float): Messages stay if none of their numbers changes by more than this part.
+    beliefs (float64[V, P]): What each place believes, all messages in it: numbers that add up to 1; follows these.
+    messages (float64[E, 2, P])
     """
     ends, kind, tables, shares = ties
-    cavity, message = np.empty(beliefs.shape[1]), np.empty(beliefs.shape[1])
+    size, n_kinds = messages.shape[2], tables.shape[1]
+    # An array of all, as a slice of each would be counted
+    rows, both, room = messages.reshape(-1, size), tables.reshape(-1, size, size), np.empty((2, size))
     news = np.zeros(len(beliefs), dtype=np.int64)  # how many have come to a place
     own = np.zeros((len(some), 2), dtype=np.int64)  # and of these along a tie
     known = np.full((len(some), 2), -1)  # how many others had come when it sent its latest message
     for c in range(len(bounds) - 1):
         begin, end = bounds[c], bounds[c + 1]
         for _ in range(sweeps if begin < end else 0):
-            largest = 0.0
+            largest = 0
             for step in range(2 * (end - begin)):
                 side, n = (0, begin + step) if step < end - begin else (1, 2 * end - begin - 1 - step)
                 e = some[n]
-                u, v, into = ends[side, e], ends[1 - side, e], messages[e]
+                u, v = ends[side, e], ends[1 - side, e]
                 if known[n, side] == news[u] - own[n, side]:
                     continue
                 known[n, side] = news[u] - own[n, side]
-                turned = side == 1
-                back, forth = into[side], into[1 - side]
-                moved = _send(
-                    beliefs, tables, kind[e], turned, u, v, back, forth, shares[e], damping[c], cavity, message
-                )
+                table, sent = kind[e] + (1 - side) * n_kinds, (2 * e + side, 2 * e + 1 - side)
+                moved = _send(beliefs, both, table, (u, v), rows, sent, shares[e], damping[c], tolerance, room)
                 largest = max(largest, moved)
-                if moved > _LITTLE * tolerance:
+                if moved > 0:
                     news[v] += 1
                     own[n, 1 - side] += shares[e] == 1.0  # otherwise u says something else for it
                     if damping[c] > 0.0:  # it has not said all
                         known[n, side] = -1
-            if largest < tolerance:
+            if largest < 2:
                 break
+
+
+@kernel
+def changed(messages, before, tolerance, out):
+    """Whether any number of each message is another by more than this part than it was: bool[N].
+
+    messages, before (float64[N, P])
+    """
+    for n in range(len(messages)):
+        n_moved = 0
+        for j in range(messages.shape[1]):
+            n_moved += abs(messages[n, j] - before[n, j]) > tolerance * before[n, j]
+        out[n] = n_moved > 0
 
 
 @kernel
 def weigh(ties, beliefs, messages, weights, log_z, d_tables):
     """What each tie is worth, and how often each pair of labels is expected at its ends:
 
-    b[e](i, j) = exp(b[u](i) - m[v>u](i) + table[i, j] + b[v](j) - m[u>v](j)) / z[e]
+    b[e](i, j) = b[u](i) / m[v>u](i) · table[i, j] · b[v](j) / m[u>v](j) / z[e]
 
-    ties (Sent), messages (float64[E, 2, L]): See `sweep`. beliefs (float64[V, L]): Logarithms of probabilities.
+    ties (Sent), messages (float64[E, 2, P]): See `sweep`. beliefs (float64[V, P]): Probabilities.
     weights (float64[E]): Factors of the expectations. log_z (float64[E]): Receives the logarithms of z.
-    d_tables (float64[K, L, L]): Is added to.
+    d_tables (float64[K, P, P]): Is added to.
     """
     ends, kind, tables, _ = ties
     size = beliefs.shape[1]
-    left, right = np.empty(size), np.empty(size)
+    room = np.empty((2, size))
     for e in range(len(kind)):
-        u, v, shift = ends[0, e], ends[1, e], 0.0
+        k, shift = kind[e], 0.0
         for side in range(2):
-            row, place = (left, u) if side == 0 else (right, v)
-            largest = -np.inf
+            largest = 0.0
             for i in range(size):
-                row[i] = beliefs[place, i] - messages[e, side, i]
-                largest = max(largest, row[i])
-            for i in range(size):
-                row[i] = np.exp(row[i] - largest) if largest > -np.inf else 0.0
-            shift += largest
+                room[side, i] = beliefs[ends[side, e], i] / messages[e, side, i]
+                largest = max(largest, room[side, i])
+            for i in range(size if largest > 0.0 else 0):
+                room[side, i] /= largest
+            shift += np.log(largest) if largest > 0.0 else 0.0
         total = 0.0
         for i in range(size):
             for j in range(size):
-                total += left[i] * tables[kind[e], i, j] * right[j]
+                total += room[0, i] * tables[0, k, i, j] * room[1, j]
         log_z[e] = shift + np.log(total) if total > 0.0 else -np.inf
         if total > 0.0 and weights[e] != 0.0:
             factor = weights[e] / total
             for i in range(size):
                 for j in range(size):
-                    d_tables[kind[e], i, j] += factor * left[i] * tables[kind[e], i, j] * right[j]
+                    d_tables[k, i, j] += factor * room[0, i] * tables[0, k, i, j] * room[1, j]
