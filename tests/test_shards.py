@@ -24,6 +24,8 @@ from spacy_crf.distributed.shards import Shards
 from spacy_crf.distributed.sums import Terms, Tree
 from spacy_crf.distributed.work import _unpickled
 from spacy_crf.errors import announcements
+from spacy_crf.models.counted import TableSum
+from spacy_crf.models.table import Table
 
 from .test_factor_graph import examples, graph, name_docs
 from .test_vectors import word_vectors
@@ -160,6 +162,27 @@ def test_features_are_counted_as_in_one_pass(min_count, possible_states, tmp_pat
     ]
     assert one.model.attrs["met"] == other.model.attrs["met"]
     assert np.array_equal(one.model.attrs["observed"], other.model.attrs["observed"])
+
+
+def test_no_count_is_too_large():
+    """Counts are as narrow as they may be, and no narrower."""
+    known = TableSum(Table.empty(2))
+    part = {
+        "keys": np.array([7, 9], dtype=np.uint64),
+        "counts": np.array([2**32 - 1, 1], dtype=np.uint32),
+        "widths": np.ones(2, dtype=np.uint8),
+        "columns": np.array([0, 1], dtype=np.uint8),
+        "template_of": np.zeros(2, dtype=np.uint8),
+        "n_parts": np.zeros(2, dtype=np.uint8),
+        "parts": np.zeros(0, dtype=np.uint8),
+        "spelled": np.frombuffer(json.dumps([["bias"], []]).encode("ascii"), dtype=np.uint8),
+    }
+    for _ in range(2):
+        known.add(part)
+    known.choose(1)
+    for _ in range(2):
+        known.add_names(part)
+    assert known.freeze(None).counts.tolist() == [2**33 - 2, 2]
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])

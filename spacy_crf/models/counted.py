@@ -149,13 +149,14 @@ class TableSum:
             empty.index, FeatureIndex
         )  # features have no names, and so no rows of their own
         self._rows = _Rows()
-        self._counts = np.zeros(0, dtype=np.int64)
+        self._most = 0  # that a feature may have been met
+        self._counts = np.zeros(0, dtype=np.uint32)  # as narrow as they may be: there are more features than are kept
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
         self._new: list[NDArray[np.bool_]] = []  # which features of each part none before it has
         self._named = 0  # features
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
-        self._spelled: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]] = []  # of each part
+        self._spelled: list[tuple[NDArray[np.integer], ...]] = []  # templates, numbers of parts and parts, of each part
 
     def add(self, part: dict[str, Any]) -> None:
         """The next part."""
@@ -167,9 +168,12 @@ class TableSum:
         self._new.append(new)
         self._rows.insert(keys[new])
         rows = self._rows.rows(keys)
-        self._counts = _longer(self._counts, len(self._rows))
-        self._counts[rows] += part["counts"]
-        self._seen = _longer(self._seen, len(self._rows))
+        self._most += int(part["counts"].max(initial=0))
+        if self._most > np.iinfo(self._counts.dtype).max:
+            self._counts = self._counts.astype(np.int64)
+        for array in (self._counts, self._seen):  # in place, since a copy of either would be the largest thing there
+            array.resize((len(self._rows), *array.shape[1:]), refcheck=False)
+        self._counts[rows] += part["counts"].astype(self._counts.dtype)
         starts = np.append(0, np.cumsum(part["widths"], dtype=np.int64))
         mark_pairs(rows, np.arange(len(rows) + 1), part["columns"].astype(np.int32), starts, self._seen)
 
@@ -196,29 +200,29 @@ class TableSum:
         n_parts = part["n_parts"]
         parts = part["parts"][np.repeat(new, n_parts)]
         templates, strings = json.loads(part["spelled"].tobytes())
-        used, parts = np.unique(parts, return_inverse=True)
-        moved = [self._strings.setdefault(strings[n], len(self._strings)) for n in used]
-        parts = np.array(moved, dtype=np.int32)[parts] if len(moved) else np.zeros(0, dtype=np.int32)
+        is_used = np.zeros(len(strings), dtype=np.bool_)  # sorting parts would take the most memory of all that is done
+        is_used[parts] = True
+        numbers = np.full(len(strings), -1, dtype=np.int32)
+        for n in np.flatnonzero(is_used).tolist():
+            numbers[n] = self._strings.setdefault(strings[n], len(self._strings))
+        parts = numbers[parts]
         moved = [self._templates.setdefault(name, len(self._templates)) for name in templates]
         template_of = np.array(moved, dtype=np.int32)[part["template_of"][new]] if len(moved) else parts
-        self._spelled.append((template_of, n_parts[new].astype(np.int64), parts))
+        self._spelled.append((template_of, n_parts[new], parts))
+
+    def _names(self) -> Names:
+        template_of, n_parts, parts = map(np.concatenate, zip(*self._spelled))
+        self._spelled = []
+        starts = np.append(0, np.cumsum(n_parts, dtype=np.int64))
+        return Names([*self._templates], template_of, starts, parts, [*self._strings])
 
     def freeze(self, first: int | None) -> Table:
         """The chosen features, with the columns that each met; or with all from the first one on."""
         if self._is_hashed:
             table = self._empty
             return Table(table.index, table.pair_starts, table.pair_columns, self._n_columns, self._counts)
-        template_of, n_parts, parts = map(np.concatenate, zip(*self._spelled))
-        self._spelled = []
-        starts = np.append(0, np.cumsum(n_parts))
-        index = FeatureIndex.packed(self._keys, Names([*self._templates], template_of, starts, parts, [*self._strings]))
+        index = FeatureIndex.packed(self._keys, self._names())
+        counts = self._counts.astype(np.int64)
         if first is not None:
-            return Table.full(index, self._n_columns, self._counts, first=first)
-        return Table(index, *list_pairs(self._seen, self._n_columns), self._n_columns, self._counts)
-
-
-def _longer(array: NDArray, n: int) -> NDArray:
-    """With zeros behind."""
-    longer = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
-    longer[: len(array)] = array
-    return longer
+            return Table.full(index, self._n_columns, counts, first=first)
+        return Table(index, *list_pairs(self._seen, self._n_columns), self._n_columns, counts)
