@@ -35,7 +35,7 @@ def test_the_folder_is_in_the_package():
     assert FOLDER.samefile(Path(__file__).parents[1] / "configs")
 
 
-@pytest.mark.parametrize("recipe", ["fast", "threshold", "accurate", "neural", "stream"])
+@pytest.mark.parametrize("recipe", ["fast", "threshold", "accurate", "pool", "neural", "stream"])
 def test_those_of_crf_ner_are_the_files(recipe, tmp_path):
     path = write(tmp_path / "my.cfg", "crf_ner", recipe)
     like = RECIPES["crf_ner"][recipe].like or "crf_ner"

@@ -42,6 +42,10 @@ _ANY = {
     "accurate": Recipe(
         "Sparse features and a small encoder, whose scores are added, trained with Adam.", "crf_ner_hybrid"
     ),
+    "pool": Recipe(
+        "Sparse features and a small encoder, each trained as though it were alone; some texts tell what either is worth.",
+        "crf_ner_pool",
+    ),
     "neural": Recipe("A small encoder in place of the features of tokens, trained with Adam.", "crf_ner_tok2vec"),
     "stream": Recipe("A corpus that may be larger than the memory, read batch by batch.", "crf_ner_stream"),
     "partial": Recipe(
@@ -109,8 +113,9 @@ def init_config_cli(
     """Write a complete, commented config for `spacy train`. It is for a component, and for a way to learn.
 
     fast: sparse features and L-BFGS; threshold: these, and entities are decided by their probability; accurate: with an encoder
-    beside them; neural: an encoder alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation.
-    With `--optimize accuracy` each of them decides entities by their probability, and tags token by token.
+    beside them; pool: with one that learns alone; neural: an encoder alone; stream: a corpus that may be larger than the memory;
+    partial: incomplete annotation. With `--optimize accuracy` each of them decides entities by their probability, and tags token
+    by token.
     """
     with told_briefly():
         import_code(code)
