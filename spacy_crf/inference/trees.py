@@ -87,7 +87,7 @@ class Trees(NamedTuple):
         n, size = self.own.shape
         scaled, (shift, spread) = aligned((n, _padded(size))), np.zeros((2, n))
         chain_kernels.scale(np.ascontiguousarray(self.own), np.zeros(0, dtype=np.int64), scaled, shift, spread)
-        return np.exp(scaled, out=scaled), shift, spread
+        return scaled, shift, spread
 
     def _by_label(self, states: Floats) -> Floats:
         """Sums of numbers of states, with further labels (float64[T, L])."""
