@@ -35,7 +35,7 @@ def test_the_folder_is_in_the_package():
     assert FOLDER.samefile(Path(__file__).parents[1] / "configs")
 
 
-@pytest.mark.parametrize("recipe", ["fast", "threshold", "accurate", "pool", "neural", "stream"])
+@pytest.mark.parametrize("recipe", ["fast", "accurate", "pool", "neural", "stream"])
 def test_those_of_crf_ner_are_the_files(recipe, tmp_path):
     path = write(tmp_path / "my.cfg", "crf_ner", recipe)
     like = RECIPES["crf_ner"][recipe].like or "crf_ner"
@@ -80,15 +80,9 @@ def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
 
 
 @pytest.mark.issue(14)
-@pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
-def test_the_recipe_threshold_is_fast_that_finds_more(component, tmp_path):
-    configs = [
-        load_config(write(tmp_path / f"{n}.cfg", component, recipe, "--optimize", optimize), interpolate=False)
-        for n, (recipe, optimize) in enumerate(
-            [("fast", "accuracy"), ("threshold", "accuracy"), ("threshold", "efficiency")]
-        )
-    ]
-    assert configs[0] == configs[1] == configs[2]
+def test_that_of_crf_ner_is_a_file(tmp_path):
+    path = write(tmp_path / "my.cfg", "crf_ner", "fast", "--optimize", "accuracy")
+    assert load_config(path, interpolate=False) == load_config(FOLDER / "crf_ner_threshold.cfg", interpolate=False)
 
 
 @pytest.mark.issue(20)

@@ -56,13 +56,6 @@ _ANY = {
         ),
     ),
 }
-_ENTITIES = {
-    **_ANY,
-    "threshold": Recipe(
-        "As fast to train, and each entity is decided by its probability, with the threshold that is best on dev.",
-        "crf_ner_threshold",
-    ),
-}
 _TEXTS = {
     "fast": Recipe(
         "Sparse features wherever they are in a text, trained with L-BFGS on a CPU.",
@@ -80,11 +73,11 @@ _TEXTS = {
     ),
     "partial": Recipe("Incomplete annotation: texts without a label are passed over, and labels with 0 are ruled out."),
 }
-RECIPES = {"crf_ner": _ENTITIES, "crf_tagger": _ANY, "semicrf_ner": _ENTITIES, "crf_textcat": _TEXTS}
+RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_textcat": _TEXTS}
 OPTIMIZE = ("efficiency", "accuracy")
 _MORE_ENTITIES = "crf_ner_threshold"  # what `accuracy` changes, whatever the recipe
 ComponentName = choice("ComponentName", RECIPES)
-RecipeName = choice("RecipeName", _ENTITIES)
+RecipeName = choice("RecipeName", _ANY)
 OptimizeName = choice("OptimizeName", OPTIMIZE)
 FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg")))
 
@@ -112,10 +105,9 @@ def init_config_cli(
 ) -> None:
     """Write a complete, commented config for `spacy train`. It is for a component, and for a way to learn.
 
-    fast: sparse features and L-BFGS; threshold: these, and entities are decided by their probability; accurate: with an encoder
-    beside them; pool: with one that learns alone; neural: an encoder alone; stream: a corpus that may be larger than the memory;
-    partial: incomplete annotation. With `--optimize accuracy` each of them decides entities by their probability, and tags token
-    by token.
+    fast: sparse features and L-BFGS; accurate: with an encoder beside them; pool: with one that learns alone; neural: an encoder
+    alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation. With `--optimize accuracy` each of
+    them decides entities by their probability, and tags token by token.
     """
     with told_briefly():
         import_code(code)
@@ -158,7 +150,7 @@ def make_config(
         _set(sections[f"components.{component}{section}"].lines, key, value)
     _set(sections["nlp"].lines, "lang", f'"{lang}"')
     head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
-    if optimize == "accuracy" and chosen.like != _MORE_ENTITIES:
+    if optimize == "accuracy":
         head += f"# {_find_more(sections, component)}\n"
     head += f"#\n#   {_command(name)}\n"
     return head + _written(sections)
@@ -218,7 +210,7 @@ def _find_more(sections: Sections, component: str) -> str:
         return (
             "Each token gets the tag that is likeliest there: more are right in the mean, and prediction takes longer."
         )
-    if RECIPES[component] is not _ENTITIES:
+    if component == "crf_textcat":
         raise ValueError(Errors.CRF768.format(component=component))
     _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
     return "Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer."
