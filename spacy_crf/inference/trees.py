@@ -45,7 +45,7 @@ class Trees(NamedTuple):
         """
         problem, chains = self.problem, self.problem.chains
         shift = problem.tables.max(axis=(1, 2), initial=-np.inf)
-        tables = _both_ways(np.exp(problem.tables - shift[:, np.newaxis, np.newaxis]), 0.0)
+        tables = _both_ways(problem.tables, 0.0, shift)
         states, of_tokens, spread = self._exponentials()
         log_z = np.where(self.forest.is_forest, 0.0, np.nan)
         if np.ptp(problem.tables, axis=(1, 2)).max(initial=0.0) > SPREAD:
@@ -79,7 +79,8 @@ class Trees(NamedTuple):
             first=marginals[opens].sum(axis=0),
             last=marginals[closes].sum(axis=0),
         )
-        return Expected(found, d_chains, np.ascontiguousarray((counts * tables[0])[:, :n_labels, :n_labels]))
+        counts *= tables[0]
+        return Expected(found, d_chains, np.ascontiguousarray(counts[:, :n_labels, :n_labels]))
 
     def _exponentials(self) -> tuple[Floats, Floats, Floats]:
         """exp of the scores of tokens, each row less its maximum (float64[T, P]), these maxima, and how far from them the
@@ -137,11 +138,19 @@ def _padded(size: int) -> int:
     return -(-size // WHOLE) * WHOLE
 
 
-def _both_ways(tables: Floats, filling: float) -> Floats:
-    """The tables, and the same turned: float64[2, K, L, L], with further labels that are filled up."""
+def _both_ways(tables: Floats, filling: float, shift: Optional[Floats] = None) -> Floats:
+    """The tables, and the same turned: float64[2, K, L, L], with further labels that are filled up.
+
+    shift (float64[K]): If it is given, exp of the tables less these. (In place: so much memory to be had took longer than exp.)
+    """
     n, size = tables.shape[:2]
     both = aligned((2, n, _padded(size), _padded(size)))
-    both[:] = filling
-    both[0, :, :size, :size] = tables
-    both[1, :, :size, :size] = tables.swapaxes(1, 2)
+    both[0] = filling
+    inside = both[0, :, :size, :size]
+    if shift is None:
+        inside[:] = tables
+    else:
+        np.subtract(tables, shift[:, np.newaxis, np.newaxis], out=inside)
+        np.exp(inside, out=inside)
+    both[1] = both[0].swapaxes(1, 2)
     return both
