@@ -63,6 +63,7 @@ def main(
     CPU time of prediction."""
     header = [
         "model",
+        "trained by",
         "dev",
         "test",
         "told apart %",
