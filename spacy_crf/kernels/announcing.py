@@ -15,7 +15,7 @@ from .garbage import collect_later
 _PACKAGE = __name__.rpartition(".")[0]
 _ONCE = (
     "spacy_crf: compiling numba kernels that nothing has asked for before: a first prediction takes about 5 seconds longer, a "
-    "first training about 15, another first question up to 10. They are kept in %s"
+    "first training about 10, another first question up to 10. They are kept in %s"
 )
 _LONG = "spacy_crf: compiling '%s' for these features and this loss, once: up to %d seconds"
 
