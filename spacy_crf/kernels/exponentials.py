@@ -87,28 +87,34 @@ else:
 
 
 @helper(fastmath={"contract"}, forceinline=True)
+def exp(x):
+    """exp(x) for numbers from LEAST to -LEAST, right to one unit in the last place: 2^n · exp(r), with r between -log(2) / 2 and
+    log(2) / 2, of whose series thirteen terms are added up. Loops around it become vectors."""
+    rounded = x * _INVERSE + _ROUND
+    n = rounded - _ROUND
+    r = (x - n * _UPPER) - n * _LOWER
+    y = 1.0 / 39916800.0 + r * (1.0 / 479001600.0)
+    y = 1.0 / 3628800.0 + r * y
+    y = 1.0 / 362880.0 + r * y
+    y = 1.0 / 40320.0 + r * y
+    y = 1.0 / 5040.0 + r * y
+    y = 1.0 / 720.0 + r * y
+    y = 1.0 / 120.0 + r * y
+    y = 1.0 / 24.0 + r * y
+    y = 1.0 / 6.0 + r * y
+    y = 0.5 + r * y
+    y = 1.0 + r * y
+    y = 1.0 + r * y
+    return y * _two_to_the(rounded)
+
+
+@helper(fastmath={"contract"}, forceinline=True)
 def exp_less(rows, t, largest):
-    """rows[t] = exp(rows[t] - largest), and 0 where the difference is below LEAST; it is right to one unit in the last place.
+    """rows[t] = exp(rows[t] - largest), and 0 where the difference is below LEAST.
 
     rows (float64[n, P]): Scores. largest (float64): Not less than they are.
     """
-    # exp(x) = 2^n · exp(r), with r between -log(2) / 2 and log(2) / 2: thirteen terms of its series
     for j in range(rows.shape[1]):
         difference = rows[t, j] - largest
-        x = max(difference, LEAST)
-        rounded = x * _INVERSE + _ROUND
-        n = rounded - _ROUND
-        r = (x - n * _UPPER) - n * _LOWER
-        y = 1.0 / 39916800.0 + r * (1.0 / 479001600.0)
-        y = 1.0 / 3628800.0 + r * y
-        y = 1.0 / 362880.0 + r * y
-        y = 1.0 / 40320.0 + r * y
-        y = 1.0 / 5040.0 + r * y
-        y = 1.0 / 720.0 + r * y
-        y = 1.0 / 120.0 + r * y
-        y = 1.0 / 24.0 + r * y
-        y = 1.0 / 6.0 + r * y
-        y = 0.5 + r * y
-        y = 1.0 + r * y
-        y = 1.0 + r * y
-        rows[t, j] = 0.0 if difference < LEAST else y * _two_to_the(rounded)
+        value = exp(max(difference, LEAST))
+        rows[t, j] = 0.0 if difference < LEAST else value

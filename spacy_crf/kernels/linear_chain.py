@@ -115,9 +115,8 @@ def scale(emissions, order, scaled, shift, spread):
                 scaled[t, j] = emissions[t, j]
         for j in range(emissions.shape[1], scaled.shape[1]):
             scaled[t, j] = -np.inf
-    for t in range(
-        emissions.shape[0]
-    ):  # by itself: vectors of what was just stored number by number would have to wait for it
+    # A loop of its own: vectors of what was just stored number by number would have to wait for it
+    for t in range(emissions.shape[0]):
         largest, smallest = extremes(scaled, t)
         if largest == -np.inf:
             largest = smallest = 0.0

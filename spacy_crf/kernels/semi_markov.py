@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from ..types import GOES_ON, Floats
 from . import helper, kernel
+from .exponentials import exp
 from .numerics import LANES, LINEAR, TINY, best_before, best_end
 
 LEAD = 200.0
@@ -141,8 +142,6 @@ def largest(scores):
 
 
 # ---------------------------------------------------------------------------------------------- scaled linear domain
-
-
 # Rows are told by their numbers: to count who holds a slice of an array takes as long as to go through a row of a dozen states.
 
 
@@ -166,24 +165,9 @@ def _normalise(rows, t):
 
 @helper(fastmath=LINEAR, forceinline=True)
 def _exp(x):
-    """exp(x) for x between -LARGEST_EXPONENT and LARGEST_EXPONENT, or that of the nearer one: exp(x / 2048)^2048, right to
-    twelve digits, which is computed for whole vectors (see `numerics.exp_row`)."""
-    x = x if x < LARGEST_EXPONENT else LARGEST_EXPONENT  # written so, the loops around become vectors
-    x = (x if x > -LARGEST_EXPONENT else -LARGEST_EXPONENT) * (1.0 / 2048.0)
-    y = 1.0 + x * (1.0 / 11.0)
-    y = 1.0 + x * (1.0 / 10.0) * y
-    y = 1.0 + x * (1.0 / 9.0) * y
-    y = 1.0 + x * (1.0 / 8.0) * y
-    y = 1.0 + x * (1.0 / 7.0) * y
-    y = 1.0 + x * (1.0 / 6.0) * y
-    y = 1.0 + x * (1.0 / 5.0) * y
-    y = 1.0 + x * (1.0 / 4.0) * y
-    y = 1.0 + x * (1.0 / 3.0) * y
-    y = 1.0 + x * (1.0 / 2.0) * y
-    y = 1.0 + x * y
-    for _ in range(11):
-        y *= y
-    return y
+    """exp(x) for x between -LARGEST_EXPONENT and LARGEST_EXPONENT, or that of the nearer one."""
+    x = x if x < LARGEST_EXPONENT else LARGEST_EXPONENT  # that of NaN too
+    return exp(x if x > -LARGEST_EXPONENT else -LARGEST_EXPONENT)
 
 
 @helper(fastmath=LINEAR)
