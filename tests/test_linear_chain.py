@@ -246,6 +246,14 @@ def test_exponentials_are_those_of_numpy(in_order):
     assert not scaled[:, 11:].any()
 
 
+def test_the_exponential_of_nan_is_nan():
+    scores = np.zeros((1, 8))
+    scores[0, 2] = np.nan
+    scaled = np.empty((1, 8))
+    kernels.scale(scores, np.arange(0), scaled, np.zeros(1), np.zeros(1))
+    assert np.isnan(scaled[0, 2])
+
+
 @pytest.mark.issue(19)
 def test_arcs_of_labels_that_lack_tags_are_few_runs():
     """B-x to L-x and I-x, I-x to I-x and L-x of labels of which some lack I-x, in an order of its own."""

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from . import helper
 from .tiles import INT, VECTOR, WHOLE
 
-LEAST = -700.0  # below it exp is 0
+LEAST = -700.0  # exp is told of no number below it
 _INVERSE = 1.0 / math.log(2.0)
 # log(2) in two parts: a whole number times the first one is exact
 _UPPER, _LOWER = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
@@ -26,7 +26,7 @@ _BIAS, _FRACTION = 1023, 52  # of the exponent of a number, and the bits behind 
 
 def _power_of_two(rounded):
     """2^n of n + _ROUND."""
-    return np.ldexp(1.0, int(rounded - _ROUND))
+    return np.ldexp(1.0, int(rounded - _ROUND)) if rounded == rounded else rounded  # NaN has none
 
 
 def _typed_power_of_two(typing, rounded):
@@ -109,12 +109,21 @@ def exp(x):
 
 
 @helper(fastmath={"contract"}, forceinline=True)
-def exp_less(rows, t, largest):
-    """rows[t] = exp(rows[t] - largest), and 0 where the difference is below LEAST.
+def exp_less(rows, t, largest, least):
+    """rows[t] = exp(rows[t] - largest), and 0 where the difference is below the least; NaN stays NaN.
 
     rows (float64[n, P]): Scores. largest (float64): Not less than they are.
+    least (float64): LEAST, or -SPREAD for numbers that are multiplied with one another.
     """
     for j in range(rows.shape[1]):
         difference = rows[t, j] - largest
-        value = exp(max(difference, LEAST))
-        rows[t, j] = 0.0 if difference < LEAST else value
+        value = exp(max(difference, least))
+        rows[t, j] = 0.0 if difference < least else value
+
+
+@helper
+def exp_row(source, row, largest, target, to, least):
+    """The same from one array to another; in one loop it would be a function call for each number, since they might overlap."""
+    for j in range(target.shape[1]):
+        target[to, j] = source[row, j]
+    exp_less(target, to, largest, least)

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
-from .numerics import TINY, best_before, best_end, draw, exp_row, log_sum
+from .exponentials import exp_less, exp_row
+from .numerics import SPREAD, TINY, best_before, best_end, draw, log_sum
 
 _MORE = 1e-9  # by which a labelling has to be better than another one
 
@@ -88,7 +89,7 @@ def _filter(rows, t, transitions, k, power, exps, top, room):
     sums = room[1]
     sums[:] = 0.0
     if top > -np.inf and largest > -np.inf:
-        exp_row(rows, t - 1, largest, room, 0)
+        exp_row(rows, t - 1, largest, room, 0, -SPREAD)
         for i in range(size):
             mass = room[0, i]
             for j in range(size):
@@ -169,7 +170,7 @@ def _exponentials(transitions, power, exps):
                 exps[i, j] = power * transitions[0, i, j]
                 top = max(top, exps[i, j])
         for i in range(exps.shape[0] if top > -np.inf else 0):
-            exp_row(exps, i, top, exps, i)
+            exp_less(exps, i, top, -SPREAD)
     return top
 
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
-from .numerics import LINEAR, TINY, exp_row, merge
+from .exponentials import exp_row
+from .numerics import LINEAR, SPREAD, TINY, merge
 
 _PRIME, _FACTOR = (1 << 32) - 5, 2654435  # whose product is no larger than an int64 is
 
@@ -400,7 +401,7 @@ def sum_alone(emissions, starts, depth, log_z, chances):
         for t in range(starts[b], starts[b + 1]):
             largest = _largest(emissions, t)
             shift = largest if largest > -np.inf else 0.0
-            exp_row(emissions, t, shift, chances, row)
+            exp_row(emissions, t, shift, chances, row, -SPREAD)
             log_z[b] += math.log(_normalize(chances, row)) + shift if largest > -np.inf else -np.inf
             row += 1
         if log_z[b] == -np.inf:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ..types import Floats
 from . import helper, kernel
 from .elimination import Order
-from .numerics import exp_row
+from .exponentials import exp_less
+from .numerics import SPREAD
 
 
 class Graph(NamedTuple):
@@ -180,7 +181,7 @@ def _sum_up(table, size, message):
             for x in range(at, at + size):
                 table[x] -= largest
     as_row = table.reshape(1, len(table))
-    exp_row(as_row, 0, 0.0, as_row, 0)
+    exp_less(as_row, 0, 0.0, -SPREAD)
     for row in range(len(message)):
         at, total = row * size, 0.0
         for x in range(at, at + size):

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from ..types import Floats
 from . import helper, kernel
-from .exponentials import exp_less, extremes
+from .exponentials import LEAST, exp_less, extremes
 from .numerics import LANES, LINEAR, SPREAD, TINY, best_end
 from .tiles import add_product, add_products_of_neighbours
 
@@ -122,7 +122,7 @@ def scale(emissions, order, scaled, shift, spread):
             largest = smallest = 0.0
         shift[t] += largest
         spread[t] += largest - smallest
-        exp_less(scaled, t, largest)
+        exp_less(scaled, t, largest, LEAST)
 
 
 @helper(fastmath=LINEAR, forceinline=True)

@@ -34,31 +34,6 @@ def log_sum(terms):
     return largest + math.log(total)
 
 
-@helper(fastmath=LINEAR)
-def exp_row(source, row, largest, target, to):
-    """target[to] = exp(source[row] - largest), for differences between -SPREAD and 0, and 0 where they are smaller.
-
-    exp(x) = exp(x / 1024)^1024: additions and products of whole vectors, where math.exp would be called for every number.
-    It is right to twelve digits.
-    """
-    for j in range(target.shape[1]):
-        x = (source[row, j] - largest) * (1.0 / 1024.0)
-        y = 1.0 + x * (1.0 / 11.0)  # the first twelve terms of the series
-        y = 1.0 + x * (1.0 / 10.0) * y
-        y = 1.0 + x * (1.0 / 9.0) * y
-        y = 1.0 + x * (1.0 / 8.0) * y
-        y = 1.0 + x * (1.0 / 7.0) * y
-        y = 1.0 + x * (1.0 / 6.0) * y
-        y = 1.0 + x * (1.0 / 5.0) * y
-        y = 1.0 + x * (1.0 / 4.0) * y
-        y = 1.0 + x * (1.0 / 3.0) * y
-        y = 1.0 + x * (1.0 / 2.0) * y
-        y = 1.0 + x * y
-        for _ in range(10):
-            y *= y
-        target[to, j] = 0.0 if x < -SPREAD / 1024.0 else y  # NaN stays NaN
-
-
 @helper
 def draw(terms, uniform):
     """One of N, with probabilities proportional to exp(terms); -1 if all are -inf."""

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from ..types import GOES_ON, Floats
 from . import helper, kernel
-from .numerics import SPREAD, TINY, draw, exp_row, log_sum, merge
+from .exponentials import LEAST, exp_less, exp_row
+from .numerics import SPREAD, TINY, draw, log_sum, merge
 
 
 class Scores(NamedTuple):
@@ -94,7 +95,7 @@ def _exponentials(transitions, turned):
             exps[i, j] = transitions[0, j, i] if turned else transitions[0, i, j]
             top = max(top, exps[i, j])
     for i in range(size if top > -np.inf else 0):
-        exp_row(exps, i, top, exps, i)
+        exp_less(exps, i, top, -SPREAD)
     return exps, top
 
 
@@ -118,7 +119,7 @@ def _step(rows, t, transitions, k, known, room, sums, to):
     for j in range(size):
         sums[to, j] = 0.0
     if top > -np.inf and largest > -np.inf:
-        exp_row(rows, t, largest, room, 0)
+        exp_row(rows, t, largest, room, 0, -SPREAD)
         for i in range(size):
             mass = room[0, i]
             for j in range(size):
@@ -146,7 +147,7 @@ def _sum_lengths(terms, n_lengths, shares, sums, to):
     for k in range(n_lengths):
         for j in range(size):
             shares[k, j] = terms[k, j] - (sums[to, j] if sums[to, j] > -np.inf else 0.0)
-        exp_row(shares, k, 0.0, shares, k)
+        exp_less(shares, k, 0.0, -SPREAD)
         if k > 0:
             for j in range(size):
                 shares[0, j] += shares[k, j]
@@ -253,12 +254,7 @@ def log_expectations(folded, weights, entered, left, leaving, suffixes, log_z, o
                 if span >= 0:
                     for j in range(size):
                         room[0, j] += spans[span, j]
-                exp_row(room, 0, log_z[b], room, 1)
-                n_small = 0
-                for j in range(size):
-                    n_small += (room[0, j] <= log_z[b] - SPREAD) & (room[0, j] > -np.inf)
-                for j in range(size if n_small > 0 else 0):
-                    room[1, j] = math.exp(room[0, j] - log_z[b])
+                exp_row(room, 0, log_z[b], room, 1, LEAST)
                 for j in range(size):
                     expected = weights[b] * room[1, j]
                     d_begins[t, j] += expected
@@ -272,8 +268,8 @@ def log_expectations(folded, weights, entered, left, leaving, suffixes, log_z, o
             exponent = before + after + top - log_z[b]
             # What vanishes in the products is less than 1e-130 · e^exponent
             if -np.inf < exponent < SPREAD / 3.0:
-                exp_row(left, t - 1, before, room, 0)
-                exp_row(suffixes, t, after, room, 1)
+                exp_row(left, t - 1, before, room, 0, -SPREAD)
+                exp_row(suffixes, t, after, room, 1, -SPREAD)
                 share = weights[b] * math.exp(exponent)
                 for i in range(size):
                     mass = share * room[0, i]

@@ -1,15 +1,12 @@
 """The layer of a factor graph that says which tokens are tied: from Docs to their ties."""
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import numpy as np
-import srsly
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
-from thinc.model import deserialize_attr, serialize_attr
 
 from ..cliques.features import TieFeatureSet, TieReader, TieValues
 from ..cliques.template import CliqueTemplate, TokenPairs
@@ -47,24 +44,6 @@ class TieFeatures(ListedFeatures):
         if self._reader is None:
             self._reader = TieReader(self.feature_set, self.gazetteers)
         return self._reader
-
-    def from_dict(self, data: dict[str, Any]) -> "TieFeatures":
-        features = copy.copy(self)
-        features.lists_from_dict(data)
-        features.recompile()
-        return features
-
-
-def _serialize(_, value: TieFeatures, name: str, model: Model) -> bytes:
-    return srsly.msgpack_dumps(value.lists_to_dict())
-
-
-def _deserialize(default: TieFeatures, value: bytes, name: str, model: Model) -> TieFeatures:
-    return default.from_dict(srsly.msgpack_loads(value))
-
-
-serialize_attr.register(TieFeatures, _serialize)
-deserialize_attr.register(TieFeatures, _deserialize)
 
 
 class CliqueRole(Role):

@@ -1,10 +1,15 @@
 """Gazetteers, clusters and vectors that nodes of a model have: saved with the first of those that read the same, and one object
 again when loaded."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Optional
+
+import srsly
+from thinc.api import Model
+from thinc.model import deserialize_attr, serialize_attr
 
 from ..features.clusters import Clusters
 from ..features.gazetteers import Gazetteer
@@ -100,14 +105,31 @@ class ListedFeatures:
         """RAISES (ValueError): As `set_lists`, for a list that is missing."""
         self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
 
-    def lists_to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """What is saved, as msgpack takes it."""
         return {
             "gazetteers": {name: write(gazetteer) for name, gazetteer in self.gazetteers.items()},
             **({"clusters": write(self.clusters)} if self.clusters is not None else {}),
             **({"word_vectors": write(self.vectors)} if self.vectors is not None else {}),
         }
 
-    def lists_from_dict(self, data: dict[str, Any]) -> None:
-        self.gazetteers = {name: read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
-        self.clusters = read(data["clusters"], Clusters) if "clusters" in data else None
-        self.vectors = read(data["word_vectors"], WordVectors) if "word_vectors" in data else None
+    def from_dict(self, data: dict[str, Any]) -> "ListedFeatures":
+        """The same templates with what was saved."""
+        features = copy.copy(self)
+        features.gazetteers = {name: read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
+        features.clusters = read(data["clusters"], Clusters) if "clusters" in data else None
+        features.vectors = read(data["word_vectors"], WordVectors) if "word_vectors" in data else None
+        features.recompile()
+        return features
+
+
+def _serialize(_, value: ListedFeatures, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(value.to_dict())
+
+
+def _deserialize(default: ListedFeatures, value: bytes, name: str, model: Model) -> ListedFeatures:
+    return default.from_dict(srsly.msgpack_loads(value))
+
+
+serialize_attr.register(ListedFeatures, _serialize)
+deserialize_attr.register(ListedFeatures, _deserialize)

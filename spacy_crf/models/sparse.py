@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
-import srsly
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
-from thinc.model import deserialize_attr, serialize_attr
 
 from ..errors import Errors
 from ..features.clusters import Clusters
@@ -281,7 +279,7 @@ class SparseFeatures(ListedFeatures):
     def to_dict(self) -> dict[str, Any]:
         return {
             "templates": self.feature_set.spelled(),
-            **self.lists_to_dict(),
+            **super().to_dict(),
             **self.spell({name: table.to_dict() for name, table in self.tables.items()}),
         }
 
@@ -293,23 +291,10 @@ class SparseFeatures(ListedFeatures):
         if data["templates"] != self.feature_set.spelled():
             differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
-        features = copy.copy(self)
-        features.lists_from_dict(data)
+        features = super().from_dict(data)
         saved = features.load(data)
         features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
         return features
-
-
-def _serialize(_, value: SparseFeatures, name: str, model: Model) -> bytes:
-    return srsly.msgpack_dumps(value.to_dict())
-
-
-def _deserialize(default: SparseFeatures, value: bytes, name: str, model: Model) -> SparseFeatures:
-    return default.from_dict(srsly.msgpack_loads(value))
-
-
-serialize_attr.register(SparseFeatures, _serialize)
-deserialize_attr.register(SparseFeatures, _deserialize)
 
 
 class Scorer:

@@ -10,8 +10,9 @@ import math
 import numpy as np
 
 from .. import helper
+from ..exponentials import exp_row
 from ..linear_chain import Scores
-from ..numerics import LANES, LINEAR, SPREAD, TINY, best_before, best_end, exp_row, log_sum
+from ..numerics import LANES, LINEAR, SPREAD, TINY, best_before, best_end, log_sum
 from .blocks import clear
 from .steps import step_derivatives, step_scores
 
@@ -93,7 +94,7 @@ def expect_scaled(work, chains, n, size, amount):
     if not spread < SPREAD:
         return np.nan
     for i in range(width):
-        exp_row(chain, i, largest, matrix, i)
+        exp_row(chain, i, largest, matrix, i, -SPREAD)
         if i >= size:  # there may be the firsts and lasts
             for j in range(width):
                 matrix[i, j] = 0.0
@@ -114,7 +115,7 @@ def expect_scaled(work, chains, n, size, amount):
             n_small += (nodes[t, j] <= top + spread - SPREAD) & (nodes[t, j] > -np.inf)
         if n_small > 0:
             return np.nan
-        exp_row(nodes, t, top, exp_nodes, t)
+        exp_row(nodes, t, top, exp_nodes, t, -SPREAD)
         if t == 0:
             for j in range(width):
                 alpha[t, j] = math.exp(chain[size, j])
