@@ -5,6 +5,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from spacy_crf.inference import scaling
 from spacy_crf.inference.hidden_chain import HiddenChain, HiddenScores
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.texts import Texts, TextScores
@@ -114,6 +115,15 @@ def test_texts_are_chains_of_one_state(scale):
             np.testing.assert_allclose(getattr(mine[1], name), getattr(theirs[1], name), atol=1e-12)
     nothing = TextScores(emissions[:0], *rest, np.arange(1))
     assert Texts().marginals(nothing).shape == (0, 3)
+
+
+@pytest.mark.issue(19)
+def test_texts_take_no_passes_of_chains(monkeypatch):
+    """A faster way of chains was inherited, and gave up at what naive Bayes scores: half of the texts a second."""
+    for name in ("forward", "backward", "expect"):
+        monkeypatch.delattr(scaling, name)
+    scores = TextScores(np.array([[0.0, 900.0], [1.0, 1.0]]), np.zeros((2, 2)), np.zeros(2), np.zeros(2), np.arange(3))
+    np.testing.assert_allclose(Texts().marginals(scores), [[0.0, 1.0], [0.5, 0.5]])
 
 
 def test_what_the_beginning_of_a_long_text_speaks_against_is_not_lost():

@@ -5,6 +5,7 @@ import numpy as np
 from ..types import ChainScores, Floats
 from .linear_chain import LinearChain
 from .scaling import ChainWork
+from .structure import Structure
 
 
 class TextScores(ChainScores):
@@ -30,3 +31,5 @@ class Texts(LinearChain):
     def backward(self, work: ChainWork, kept: Floats, weights: Floats, out: ChainScores) -> None:
         np.multiply(kept, weights[:, np.newaxis], out=out.emissions)
         out.first[:] = out.last[:] = out.emissions.sum(axis=0)
+
+    expect = Structure.expect  # by these two
