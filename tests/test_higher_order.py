@@ -266,7 +266,7 @@ def test_chosen_scores_are_some_of_all(n_more):
         asked[~asked.any(axis=1)] = True
         of_pass = layer.at(weights)
         np.testing.assert_allclose(of_pass.score(0).scores[asked], every[asked], atol=1e-12)
-        derivative = Emissions(np.where(asked, rng.normal(size=every.shape), 0.0), None, layer.blocks[0].starts)
+        derivative = Emissions(np.where(asked, rng.normal(size=every.shape), 0.0), None, layer.tokens.blocks[0].starts)
         of_pass.collect([0], [derivative])
         gradient = of_pass.gradient()["states"]
         layer.choose(0, None)

@@ -7,10 +7,10 @@ from spacy.tokens import Doc
 
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
-from spacy_crf.features.kinds import CorpusTokens, KindBuilder
-from spacy_crf.models.corpus import items_side_by_side
+from spacy_crf.features.kinds import CorpusTokens
+from spacy_crf.models.fixed_tokens import FixedTokens, TokensPass, items_side_by_side
 from spacy_crf.models.table import Table, parts_for
-from spacy_crf.models.windows import KindRows, LexemeScores
+from spacy_crf.models.windows import LexemeScores
 from spacy_crf.types import TokenFeatures
 
 TEMPLATES = [
@@ -99,32 +99,23 @@ def test_scores_and_gradient_token_by_token(corpus):
 
 def by_kinds(corpus, threads):
     """Scores and gradient of the corpus in batches, as the training objective adds them up."""
-    rows, index = corpus.rows, corpus.rows.index
-    builder = KindBuilder(corpus.compiled, index)
-    batches = [corpus.docs[:3], corpus.docs[3:]]
-    features, read = builder.finish([builder.add(corpus.compiled.reader.read(batch)) for batch in batches])
-    assert not features or any((numbers < 0).any() for batch in read for numbers in batch.kinds)  # some occur once
-    shared = [KindRows(kinds, rows, corpus.compiled.reader.reach) for kinds in features]
-    slots, d_slots = rows.slots(corpus.weights), rows.zero_slots()
-    tables, d_tables = [kinds.score(slots, threads=threads) for kinds in shared], [kinds.zeros() for kinds in shared]
-    scores, gradient = np.zeros_like(corpus.d_scores), np.zeros(rows.n_weights)
+    rows, fixed = corpus.rows, FixedTokens(corpus.compiled, corpus.rows)
+    for batch in (corpus.docs[:3], corpus.docs[3:]):
+        fixed.add(corpus.compiled.reader.read(batch))
+    fixed.finish()
+    some_occur_once = any((numbers < 0).any() for batch in fixed.blocks for numbers in batch.kinds)
+    assert not fixed.kinds or some_occur_once
+    of_pass, parts = TokensPass(fixed, rows.slots(corpus.weights), threads=threads), parts_for(threads)
+    scores, gradient, d_slots = np.zeros_like(corpus.d_scores), np.zeros(rows.n_weights), rows.zero_slots()
     begin = 0
-    for batch in read:
+    for number, batch in enumerate(fixed.blocks):
         tokens = slice(begin, begin + batch.starts[-1])
         begin = tokens.stop
-        for kinds, of_tokens, table, d_table in zip(shared, batch.kinds, tables, d_tables):
-            kinds.add_scores(of_tokens, batch.starts, table, scores[tokens])
-            for part in parts_for(threads):
-                kinds.scatter(of_tokens, batch.starts, corpus.d_scores[tokens], d_table, part=part)
-        rest = rows.first_slots(batch.rest)
-        rows.add_references(rest, slots, scores[tokens], threads=threads)
-        rows.add_scores(batch.items, slots, scores[tokens])
-        for part in parts_for(threads):
-            rows.scatter_references(rest, corpus.d_scores[tokens], d_slots, part=part)
-            rows.scatter(batch.items, corpus.d_scores[tokens], gradient, part=part)
-    for kinds, d_table in zip(shared, d_tables):
-        for part in parts_for(threads):
-            kinds.scatter_slots(d_table, d_slots, part=part)
+        of_pass.add_scores(number, scores[tokens])
+        for part in parts:
+            of_pass.scatter(number, corpus.d_scores[tokens], d_slots, gradient, part=part)
+    for part in parts:
+        of_pass.finish(d_slots, part=part)
     return scores, gradient + rows.weights_of(d_slots)
 
 

@@ -4,19 +4,17 @@ Where a structure leaves most states out it asks for the scores of three or four
 for better ones. Which weights these meet is listed once; a pass then reads these weights and nothing else.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import ranges
-from ..features.kinds import CorpusTokens
 from ..inference.structure import Places
 from ..kernels.chosen import add_uses, list_uses, scatter_uses
 from ..types import Floats, TokenFeatures
+from .fixed_tokens import FixedTokens
 from .table import Part, Table
-from .windows import KindRows
 
 _USES = 24  # of a score, for which there is room at first
 _MOST_WHOLE = 0.5  # above this share of tokens whose states are all asked for, nothing is listed
@@ -48,18 +46,18 @@ class ChosenScores(NamedTuple):
     @classmethod
     def of(
         cls,
-        block: CorpusTokens,
-        kinds: Iterable[KindRows],
-        states: Table,
+        tokens: FixedTokens,
+        number: int,
         asked: Places,
         before: "Optional[ChosenScores]" = None,
     ) -> "Optional[ChosenScores]":
-        """block (CorpusTokens): With where weights begin in place of the rows of features.
+        """tokens (FixedTokens): Of a corpus, of which this is the batch with a number.
 
         asked (Places): What is asked for; of a token without any, everything.
         before (ChosenScores): What was asked for of the same batch: mostly the same.
         RETURNS (ChosenScores): None where that is most of all.
         """
+        block, states = tokens.blocks[number], tokens.table
         n_columns, items = states.n_columns, block.items
         n_tokens = int(block.starts[-1])
         is_whole = np.bincount(asked.tokens, minlength=n_tokens) == 0
@@ -68,7 +66,7 @@ class ChosenScores(NamedTuple):
             return None
         known, uses = _still_asked(before, is_whole, n_columns)
         new = np.setdiff1d(asked.tokens * n_columns + asked.states, known, assume_unique=True)
-        references = [rows.seen(of_tokens, block.starts) for rows, of_tokens in zip(kinds, block.kinds)]
+        references = [rows.seen(of_tokens, block.starts) for rows, of_tokens in zip(tokens.kinds, block.kinds)]
         references = np.vstack([*references, block.rest])
         uses = _join(uses, _list_uses(references, items, states, new))
         begin, end = items.starts[whole], items.starts[whole + 1]

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -10,32 +11,25 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
-from ..features.kinds import CorpusTokens, KindBuilder, with_features
 from ..inference.structure import Places
 from ..inference.threads import run_chunks
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .chosen import ChosenScores, Weighing
 from .cliques import CliqueRole, TieCorpus
 from .emissions import EmissionFeatures, Emissions
+from .fixed_tokens import FixedTokens, TokensPass
 from .frozen import DenseCorpus
+from .segments import SegmentFeatures
 from .sparse import VECTORS, Found, SparseFeatures, SparseRole
 from .table import Part, Table, parts_for
-from .windows import KindRows
 from .word_vectors import CorpusVectors
 
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer where transitions depend on the position,
 # and of many tags so many that their scores stay in the cache (with 117 tags, 8 % of a pass)
 _BLOCK, _SCORES = 1 << 13, 1 << 18
-# Windows that occur less often than this times the number of tags have no table of their scores, a row of which is as long as
-# all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and with many tags it saves much memory.
-_OFTEN = 0.1
-# Templates that have weights at fewer tokens than this are listed token by token
-_SPARSE = 0.5
 # Below this are the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
 Seed = Union[int, Sequence[int]]
-# Items lie beside the templates where no more than this times their number has to be kept for it
-_PADDED = 2
 
 
 def block_tokens(features: SparseFeatures) -> int:
@@ -94,7 +88,9 @@ class Corpus:
 
     def add(self, docs: DocBatch) -> None:
         """The next batch."""
-        found = self.features.look_up(docs)
+        self._add(self.features.look_up(docs))
+
+    def _add(self, found: Found) -> None:
         placed = {kind: self._table(kind).placed(features) for kind, features in found.features.items()}
         self._found.append(found._replace(features=placed))
 
@@ -190,9 +186,13 @@ class Pass:
     def score(self, number: int) -> Any:
         """What the layer says of one batch, by one thread."""
         found, scores = self._found[number], {}
-        for kind, features in found.features.items():
-            self._add_scores(kind, features, scores)
+        self._score(number, scores)
         return self._features.output(scores, found.starts, found.listed)
+
+    def _score(self, number: int, scores: dict[str, Floats]) -> None:
+        """Adds to scores by where they belong."""
+        for kind, features in self._found[number].features.items():
+            self._add_scores(kind, features, scores)
 
     def _add_scores(self, kind: str, features: TokenFeatures, scores: dict[str, Floats]) -> None:
         """Adds those of one kind of features to where they belong."""
@@ -208,14 +208,17 @@ class Pass:
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
         """Derivatives with respect to what it said of some batches."""
-        batches = [*zip((self._found[number] for number in numbers), derivatives)]
+        batches = [*zip(numbers, derivatives)]
 
         def collect(part: Part) -> None:
-            for found, d_scores in batches:
-                for kind, features in found.features.items():
-                    self._scatter(kind, features, d_scores, part)
+            for number, d_scores in batches:
+                self._collect(number, d_scores, part)
 
         run_chunks(collect, parts_for(self._threads), self._threads)
+
+    def _collect(self, number: int, d_scores: Any, part: Part) -> None:
+        for kind, features in self._found[number].features.items():
+            self._scatter(kind, features, d_scores, part)
 
     def gradient(self) -> dict[str, Floats]:
         """Derivatives with respect to the weights by table; call it once, at the end."""
@@ -233,8 +236,7 @@ class EmissionCorpus(Corpus):
         super().__init__(features)
         self._chosen: dict[int, ChosenScores] = {}  # by batch: nothing but these is asked for
         self._before: dict[int, ChosenScores] = {}  # the same, from when it was renewed to when that is known
-        self._builder = KindBuilder(features.compiled.templates["states"], features.states.index)
-        self._blocks: list[CorpusTokens] = []  # in place of the features that are found
+        self.tokens = FixedTokens(features.compiled.templates["states"], features.states)
         self.pairs: list[Optional[TokenFeatures]] = []  # of transition templates
         has_vectors = VECTORS in features.tables
         self.vectors = CorpusVectors(features.tables[VECTORS], features.reader.reach) if has_vectors else None
@@ -242,51 +244,39 @@ class EmissionCorpus(Corpus):
     def add(self, docs: DocBatch) -> None:
         compiled = self.features.compiled
         columns, of_pairs = compiled.reader.read(docs), compiled.templates.get("transitions")
-        self._blocks.append(self._builder.add(columns))
+        self.tokens.add(columns)
         transitions = self.features.transitions
         self.pairs.append(transitions.placed(of_pairs.rows(columns, transitions.index)) if of_pairs else None)
         if self.vectors is not None:
             self.vectors.add(columns)
 
     def finish(self) -> None:
-        often = max(2, int(_OFTEN * self.features.n_states))
-        shared, blocks = self._builder.finish(self._blocks, often=often)
-        if self.features.compiled.templates["states"].item_templates:
-            blocks = [*map(items_side_by_side, blocks)]
-        states = self.features.states
-        self.kinds = [KindRows(kinds, states, self.features.reader.reach) for kinds in shared]
-        self.blocks = [_by_slots(block, states.first_slots) for block in blocks]
-        del self._builder, self._blocks
+        self.tokens.finish()
         if self.vectors is not None:
             self.vectors.finish()
 
     @property
     def n_batches(self) -> int:
-        return len(self.blocks)
+        return len(self.tokens.blocks)
 
     def choose(self, number: int, places: Optional[Places]) -> None:
         if number in self._chosen:
             self._before[number] = self._chosen.pop(number)
         if places is not None:
-            block, states, before = self.blocks[number], self.features.states, self._before.pop(number, None)
-            chosen = ChosenScores.of(block, self.kinds, states, places, before)
+            chosen = ChosenScores.of(self.tokens, number, places, self._before.pop(number, None))
             if chosen is not None:
                 self._chosen[number] = chosen
 
     def stored(self) -> Any:
-        blocks = [[starts, kinds, rest, list(items)] for starts, kinds, rest, items in self.blocks]
         pairs = [None if of_batch is None else list(of_batch) for of_batch in self.pairs]
         vectors = None if self.vectors is None else [self.vectors.words, self.vectors.kinds]
-        return [[kinds.stored() for kinds in self.kinds], blocks, pairs, vectors]
+        return [self.tokens.stored(), pairs, vectors]
 
     def with_stored(self, stored: Any) -> "EmissionCorpus":
         corpus = copy.copy(self)
         corpus._chosen, corpus._before = {}, {}
-        kinds, blocks, pairs, vectors = stored
-        corpus.kinds = [KindRows.from_stored(of_kinds, self.features.states) for of_kinds in kinds]
-        corpus.blocks = [
-            CorpusTokens(starts, of_kinds, rest, TokenFeatures(*items)) for starts, of_kinds, rest, items in blocks
-        ]
+        tokens, pairs, vectors = stored
+        corpus.tokens = FixedTokens.from_stored(tokens, self.features.states)
         corpus.pairs = [None if of_batch is None else TokenFeatures(*of_batch) for of_batch in pairs]
         if vectors is not None:
             corpus.vectors = copy.copy(self.vectors)
@@ -295,12 +285,7 @@ class EmissionCorpus(Corpus):
 
     def _thin(self, before: dict[str, Table]) -> None:
         self._chosen, self._before = {}, {}
-        states = self.features.states
-        places = states.slots_after(before["states"])
-        for rows in self.kinds:
-            rows.move(states, places)
-        for number, block in enumerate(self.blocks):
-            self.blocks[number] = _less(_by_slots(block, places.__getitem__), self.features.states)
+        self.tokens.move(self.features.states)
         self.pairs = [pairs and self._still_placed("transitions", pairs, before) for pairs in self.pairs]
 
     @property
@@ -314,8 +299,7 @@ class EmissionCorpus(Corpus):
         self._thin(before)
 
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
-        for starts, kinds, rest, items in self.blocks:
-            yield from (*kinds, starts, rest, items.rows)
+        yield from self.tokens.fingerprint()
         if self.vectors is not None:
             yield from self.vectors.fingerprint()
 
@@ -323,76 +307,30 @@ class EmissionCorpus(Corpus):
         return EmissionPass(self, weights, threads)
 
 
-def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
-    """Items that are there or not (most functions give no other numbers) beside the templates: what a function gives in the same
-    order at each token is read faster so, nearly in half of the time on features of sklearn-crfsuite's tutorial."""
-    rows, values, starts = block.items
-    there = np.ones(len(rows), dtype=bool) if values is None else values != 0
-    counts = np.diff(starts)
-    width, n_tokens = int(counts.max(initial=0)), len(counts)
-    if (values is not None and (values[there] != 1).any()) or width * n_tokens > _PADDED * len(rows):
-        return block
-    place = np.arange(len(rows)) - np.repeat(starts[:-1], counts)
-    beside = np.full((width, n_tokens), -1, dtype=np.int32)
-    beside[place[there], np.repeat(np.arange(n_tokens), counts)[there]] = rows[there]
-    none = TokenFeatures(rows[:0], None, np.zeros(n_tokens + 1, dtype=np.int64))
-    return block._replace(rest=np.vstack([block.rest, beside]), items=none)
-
-
-def _by_slots(block: CorpusTokens, first_slots: Callable[[NDArray], NDArray[np.integer]]) -> CorpusTokens:
-    """With where the weights of features begin in place of their rows, but for those of items with values."""
-    items = block.items
-    if items.values is None:
-        items = items._replace(rows=first_slots(items.rows))
-    return block._replace(rest=first_slots(block.rest), items=items)
-
-
-def _less(block: CorpusTokens, states: Table) -> CorpusTokens:
-    """Without the features that have no weights, as far as that makes a pass shorter."""
-    rest, items = block.rest, block.items
-    if items.values is not None:
-        return block._replace(rest=rest[(rest >= 0).any(axis=1)], items=states.with_weights(items))
-    few = (rest >= 0).mean(axis=1) < _SPARSE
-    tokens, template = np.nonzero(rest[few].T >= 0)
-    items = with_features(items, tokens, rest[few][template, tokens])
-    [kept] = np.nonzero(items.rows >= 0)
-    starts = np.searchsorted(kept, items.starts).astype(np.int64)
-    return block._replace(rest=rest[~few], items=TokenFeatures(items.rows[kept], None, starts))
-
-
 class EmissionPass(Pass):
     def __init__(self, corpus: EmissionCorpus, weights: dict[str, Floats], threads: int):
         super().__init__(corpus, weights, threads)
         self._corpus, self._states = corpus, corpus.features.states
         self._chosen, self._given = corpus._chosen, Weighing(weights["states"], self._slots["states"])
-        self._kinds = corpus.kinds if len(self._chosen) < corpus.n_batches else []  # else nobody reads them
-        self._tables = [kinds.score(self._slots["states"], threads=threads) for kinds in self._kinds]
-        self._d_tables = [kinds.zeros() for kinds in self._kinds]
+        is_read = len(self._chosen) < corpus.n_batches
+        self._tokens = TokensPass(corpus.tokens, self._slots["states"], is_read=is_read, threads=threads)
         self._vectors = corpus.vectors
         if self._vectors is not None:
             self._of_words = self._vectors.score(weights[VECTORS], threads=threads)
             self._d_words = self._vectors.zeros()
 
     def score(self, number: int) -> Emissions:
-        starts = self._corpus.blocks[number].starts
+        starts = self._corpus.tokens.blocks[number].starts
         scores = {"scores": np.zeros((int(starts[-1]), self._features.n_states))}
         if number in self._chosen:
             self._chosen[number].score(self._states, self._given, scores["scores"])
         else:
-            self._add_all(self._corpus.blocks[number], scores["scores"])
+            self._tokens.add_scores(number, scores["scores"])
         if self._vectors is not None:
             self._vectors.add_scores(number, self._of_words, scores["scores"])
         if self._corpus.pairs[number] is not None:
             self._add_scores("transitions", self._corpus.pairs[number], scores)
         return self._features.output(scores, starts, None)
-
-    def _add_all(self, block: CorpusTokens, scores: Floats) -> None:
-        """Adds the scores of all states."""
-        starts, kinds, rest, items = block
-        for rows, of_tokens, table in zip(self._kinds, kinds, self._tables):
-            rows.add_scores(of_tokens, starts, table, scores)
-        self._states.add_references(rest, self._slots["states"], scores)
-        self._states.add_placed(items, self._slots["states"], scores)
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Emissions]) -> None:
         batches = [(n, self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
@@ -403,7 +341,7 @@ class EmissionPass(Pass):
                 if number in self._chosen:
                     self._chosen[number].scatter(self._states, d.scores, gradient, part=part)
                 else:
-                    self._scatter_all(self._corpus.blocks[number], d.scores, part)
+                    self._tokens.scatter(number, d.scores, gradient.slots, gradient.weights, part=part)
                 if self._vectors is not None:
                     self._vectors.scatter(number, d.scores, self._d_words, part=part)
                 if pairs is not None:
@@ -411,24 +349,89 @@ class EmissionPass(Pass):
 
         run_chunks(collect, parts_for(self._threads), self._threads)
 
-    def _scatter_all(self, block: CorpusTokens, d_scores: Floats, part: Part) -> None:
-        starts, kinds, rest, items = block
-        for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_tables):
-            rows.scatter(of_tokens, starts, d_scores, d_table, part=part)
-        d_slots = self._d_slots["states"]
-        self._states.scatter_references(rest, d_scores, d_slots, part=part)
-        self._states.scatter_placed(items, d_scores, d_slots, self._gradients["states"], part=part)
-
     def gradient(self) -> dict[str, Floats]:
-        def scatter(part: Part) -> None:
-            for rows, d_table in zip(self._kinds, self._d_tables):
-                rows.scatter_slots(d_table, self._d_slots["states"], part=part)
-
-        run_chunks(scatter, parts_for(self._threads), self._threads)
+        finish = partial(_finish, self._tokens, self._d_slots["states"])
+        run_chunks(finish, parts_for(self._threads), self._threads)
         gradients = super().gradient()
         if self._vectors is not None:
             gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
         return gradients
+
+
+class SegmentCorpus(Corpus):
+    """Features of first and last tokens, and of those inside, are stored once for all windows that look alike."""
+
+    features: SegmentFeatures
+
+    def __init__(self, features: SegmentFeatures):
+        super().__init__(features)
+        compiled = features.compiled.templates
+        self.tokens = {place: FixedTokens(compiled[place], features.tables[place]) for place in compiled}
+
+    def add(self, docs: DocBatch) -> None:
+        columns = self.features.reader.read(docs)
+        for tokens in self.tokens.values():
+            tokens.add(columns)
+        of_spans, listed = self.features.find_spans(docs, columns)
+        self._add(Found(columns.starts, of_spans, listed))
+
+    def finish(self) -> None:
+        for tokens in self.tokens.values():
+            tokens.finish()
+
+    def stored(self) -> Any:
+        return [{place: tokens.stored() for place, tokens in self.tokens.items()}, super().stored()]
+
+    def with_stored(self, stored: Any) -> "SegmentCorpus":
+        tokens, of_spans = stored
+        corpus = super().with_stored(of_spans)
+        tables = self.features.tables
+        corpus.tokens = {place: FixedTokens.from_stored(of_place, tables[place]) for place, of_place in tokens.items()}
+        return corpus
+
+    def _thin(self, before: dict[str, Table]) -> None:
+        super()._thin(before)
+        for place, tokens in self.tokens.items():
+            tokens.move(self.features.tables[place])
+
+    def fingerprint(self) -> Iterable[Optional[NDArray]]:
+        yield from super().fingerprint()
+        for tokens in self.tokens.values():
+            yield from tokens.fingerprint()
+
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "SegmentPass":
+        return SegmentPass(self, weights, threads)
+
+
+class SegmentPass(Pass):
+    def __init__(self, corpus: SegmentCorpus, weights: dict[str, Floats], threads: int):
+        super().__init__(corpus, weights, threads)
+        self._tokens = {
+            place: TokensPass(tokens, self._slots[place], threads=threads) for place, tokens in corpus.tokens.items()
+        }
+
+    def _score(self, number: int, scores: dict[str, Floats]) -> None:
+        shape = int(self._found[number].starts[-1]), self._features.n_states
+        for place, tokens in self._tokens.items():
+            scores[place] = np.zeros(shape)
+            tokens.add_scores(number, scores[place])
+        super()._score(number, scores)
+
+    def _collect(self, number: int, d_scores: Any, part: Part) -> None:
+        for place, tokens in self._tokens.items():
+            into = self._d_slots[place], self._gradients[place]
+            tokens.scatter(number, getattr(d_scores, place), *into, part=part)
+        super()._collect(number, d_scores, part)
+
+    def gradient(self) -> dict[str, Floats]:
+        for place, tokens in self._tokens.items():
+            finish = partial(_finish, tokens, self._d_slots[place])
+            run_chunks(finish, parts_for(self._threads), self._threads)
+        return super().gradient()
+
+
+def _finish(tokens: TokensPass, d_slots: Floats, part: Part) -> None:
+    tokens.finish(d_slots, part=part)
 
 
 def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus, TieCorpus]:
@@ -439,4 +442,6 @@ def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus, TieCorpus]:
         return DenseCorpus(layer)
     features = layer.attrs["role"].features(layer)
     of_tokens = isinstance(features, EmissionFeatures) and features.unit is None
+    if isinstance(features, SegmentFeatures):
+        return SegmentCorpus(features)
     return EmissionCorpus(features) if of_tokens else Corpus(features)
