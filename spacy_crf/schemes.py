@@ -295,9 +295,10 @@ SCHEMES = {
 
 
 # Where BIO does better than BILUO, by F1 on the training data of eight sets (`tests.benchmarks.feature_search`): wnut17
-# (330 spans a label, of 1.6 tokens) +1.3, snips (200, 1.8) +0.5, mit (750, 1.7) +0.6; but ingredients (1,760, 1.8) -0.1, jnlpba
-# (1,660, 2.0) -1.2, conll2000 (3,270, 1.7) -0.4, cora (150, 4.2) -0.2. usaddress (300, 1.2) does not tell.
-MANY_SPANS, SHORT_SPANS = 1000, 3.0  # spans of a label, and tokens of a span
+# (330 spans a label, of 1.6 tokens) +1.3, snips (200, 1.8) +0.5, mit (750, 1.7) +0.6, (1,150) +0.8, (1,730; on dev) +0.5; but
+# ingredients (1,760, 1.8) -0.1, jnlpba (840, 2.1) -1.8, (1,660) -1.2, (9,350; on dev) -0.8, conll2000 (1,630, 1.7) -0.3, (3,270)
+# -0.4, cora (150, 4.2) -0.2. usaddress (300, 1.2) does not tell.
+MANY_SPANS, SHORT_SPANS = 2000, 2.0  # spans of a label, and tokens of a span
 
 
 def choose_scheme(n_labels: int, lengths: Sequence[int]) -> str:

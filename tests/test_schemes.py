@@ -149,10 +149,10 @@ def test_unknown_scheme_names_the_known():
 @pytest.mark.parametrize(
     "n_labels, lengths, scheme",
     [
-        (2, [1, 2] * 999, "BIO"),
-        (2, [1, 2] * 1000, "BILUO"),
-        (2, [3] * 10, "BILUO"),
-        (2, [2, 3], "BIO"),
+        (2, [1, 2] * 1999, "BIO"),
+        (2, [1, 2] * 2000, "BILUO"),
+        (2, [2] * 10, "BILUO"),
+        (2, [1, 2], "BIO"),
         (2, [], "BILUO"),
     ],
 )

@@ -1,7 +1,7 @@
 """What clusters of words gain, and what they cost: ``python -m tests.benchmarks.clusters``
 
-The preset of `crf_ner` without clusters, with those of spacy-lookups-data where it is installed, and with Brown clusters of files
-under ``plain/``.
+The preset of `crf_ner`, for sets of tags of `crf_tagger`: without clusters, with those of spacy-lookups-data where it is
+installed, and with Brown clusters of files under ``plain/``.
 """
 
 import time
@@ -20,42 +20,46 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.thresholds import best, best_of_labels, measure
 
 from .accuracy import SETTINGS
-from .data import data_folder, iob2_tags, make_doc, make_examples, read_sentences
-from .measure import entity_f1, show, side_by_side
+from .data import SETS, data_folder, iob2_tags, make_doc, make_examples, read_sentences, write_training_text
+from .measure import entity_f1, show, side_by_side, token_accuracy
 from .ours import make_pipeline
 
 ATTRIBUTES = ["cluster", "cluster4", "cluster6", "cluster10", "cluster20"]
-EXTRA = [*(f"{attribute}[-1..1]" for attribute in ATTRIBUTES), "cluster6[0]|shape[0]", "cluster[0]|is_title[0]"]
-STEP = 5  # iterations of L-BFGS
+OF_TAGS = [f"{attribute}[-1..1]" for attribute in ATTRIBUTES]
+EXTRA = [*OF_TAGS, "cluster6[0]|shape[0]", "cluster[0]|is_title[0]"]
 LEAST_SHARE = 0.9  # of the speed without
 
 
 def main(
-    sets: Annotated[str, typer.Option(help="Sets of entities, between commas.")] = "wnut17",
+    sets: Annotated[str, typer.Option(help="Sets, between commas.")] = "wnut17",
     texts: Annotated[str, typer.Option(help="Files under plain/, between commas; none for no Brown clusters.")] = (
         "tweets.txt,novels.txt,news_reuters.txt,news_wikinews.txt,wikipedia.txt"
     ),
+    own: Annotated[bool, typer.Option(help="And the words of the training data.")] = False,
     n: Annotated[int, typer.Option(help="How many Brown clusters.")] = 1000,
     min_count: Annotated[int, typer.Option(help="Words that are rarer are in none.")] = 3,
     lower: Annotated[bool, typer.Option(help="Leave case out of account.")] = False,
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 70,
+    step: Annotated[int, typer.Option(help="Iterations from one look at dev to the next.")] = 5,
 ) -> None:
-    """F1 of entities on dev and test after the step that is best on dev, and the speed of prediction, one beside the other."""
-    header = ["set", "clusters", "words", "dev F1", "test F1", "gain", "iterations", "tokens/s", "share", ""]
+    """F1 of entities, or accuracy of tags, on dev and test after the step that is best on dev, and the speed of prediction."""
+    header = ["set", "clusters", "words", "dev", "test", "gain", "iterations", "tokens/s", "share", ""]
     rows: list[list[object]] = []
     with TemporaryDirectory() as folder:
         sources = {"none": None}
         if "en" in registry.lookups:
             sources["spacy-lookups-data"] = "spacy-lookups-data"
         if texts:
-            sources[f"Brown, {n}"] = _brown(texts.split(","), Path(folder) / "clusters.bin", n, min_count, lower)
+            files = [data_folder() / "plain" / name for name in texts.split(",")]
+            files += [write_training_text(name, Path(folder)) for name in sets.split(",") if own]
+            sources[f"Brown, {n}"] = _brown(files, Path(folder) / "clusters.bin", n, min_count, lower)
         for name in sets.split(","):
-            rows += _compare(name, sources, iterations)
-    show("Clusters of words", header, rows, note=f"L-BFGS with {SETTINGS}; templates {', '.join(EXTRA)}.")
+            rows += _compare(name, sources, range(step, iterations + 1, step))
+    note = f"L-BFGS with {SETTINGS}; templates {', '.join(EXTRA)}; for tags the first {len(OF_TAGS)}."
+    show("Clusters of words", header, rows, note=note)
 
 
-def _brown(texts: list[str], path: Path, n: int, min_count: int, lower: bool) -> str:
-    files = [data_folder() / "plain" / name for name in texts]
+def _brown(files: list[Path], path: Path, n: int, min_count: int, lower: bool) -> str:
     start, cpu = time.perf_counter(), time.process_time()
     made = clusters_of_texts(files, n, path, min_count=min_count, lower=lower)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
@@ -64,9 +68,9 @@ def _brown(texts: list[str], path: Path, n: int, min_count: int, lower: bool) ->
     return str(path)
 
 
-def _compare(name: str, sources: dict[str, Optional[str]], iterations: int) -> list[list[object]]:
+def _compare(name: str, sources: dict[str, Optional[str]], steps: range) -> list[list[object]]:
     """Rows of the table."""
-    trained = {source: _train(name, given, iterations) for source, given in sources.items()}
+    trained = {source: _train(name, given, steps) for source, given in sources.items()}
     pipelines = {source: nlp for source, (nlp, _) in trained.items()}
     docs = {source: [make_doc(nlp.vocab, s) for s in read_sentences(name, "test")] for source, nlp in pipelines.items()}
     tasks = [partial(predict_all, nlp, docs[source]) for source, nlp in pipelines.items()]
@@ -76,7 +80,7 @@ def _compare(name: str, sources: dict[str, Optional[str]], iterations: int) -> l
         dev, test, best = trained[source][1]
         without = test if without is None else without
         share = seconds["none"] / seconds[source]
-        clusters = nlp.get_pipe("crf_ner").sparse_features.clusters
+        clusters = nlp.pipeline[0][1].sparse_features.clusters
         speed = round(sum(map(len, docs[source])) / seconds[source])
         met = "met" if share >= LEAST_SHARE else "MISSED"
         gain = f"{test - without:+.2f}"
@@ -84,24 +88,29 @@ def _compare(name: str, sources: dict[str, Optional[str]], iterations: int) -> l
     return rows
 
 
-def _train(name: str, clusters: Optional[str], iterations: int) -> tuple[Language, tuple[float, float, int]]:
-    """The pipeline after all iterations; and F1 on dev and on test after those that are best on dev, and how many these are."""
-    features = {"@misc": "spacy_crf.ner_features.v2", "extra": EXTRA if clusters else []}
-    nlp = make_pipeline("crf_ner", {"model": {"emissions": {"features": features}}})
+def _train(name: str, clusters: Optional[str], steps: range) -> tuple[Language, tuple[float, float, int]]:
+    """The pipeline after all iterations; and the scores on dev and on test after those that are best on dev, and how many these
+    are."""
+    entities = SETS[name].entities
+    factory, preset, extra = "crf_ner", "spacy_crf.ner_features.v2", EXTRA
+    if not entities:
+        factory, preset, extra = "crf_tagger", "spacy_crf.tagger_features.v3", OF_TAGS
+    features = {"@misc": preset, "extra": extra if clusters else []}
+    nlp = make_pipeline(factory, {"model": {"emissions": {"features": features}}})
     if clusters:
-        nlp.config["initialize"]["components"]["crf_ner"] = {"clusters": clusters}
-    examples = make_examples(nlp.vocab, read_sentences(name, "train"))
-    optimizer = LBFGS(iterations_per_step=STEP, **SETTINGS)
+        nlp.config["initialize"]["components"][factory] = {"clusters": clusters}
+    examples = make_examples(nlp.vocab, read_sentences(name, "train"), entities=entities)
+    optimizer = LBFGS(iterations_per_step=steps.step, **SETTINGS)
     nlp.initialize(lambda: examples, sgd=optimizer)
     found = []
-    for done in range(STEP, iterations + 1, STEP):
+    for done in steps:
         nlp.update(examples, sgd=optimizer)
-        found.append((f1_of(nlp, name, "dev"), f1_of(nlp, name, "test"), done))
+        found.append((score_of(nlp, name, "dev"), score_of(nlp, name, "test"), done))
     return nlp, max(found)
 
 
 def predict_all(nlp: Language, docs: list) -> None:
-    pipe = nlp.get_pipe("crf_ner")
+    [(_, pipe)] = nlp.pipeline
     for begin in range(0, len(docs), 128):
         pipe.predict(docs[begin : begin + 128])
 
@@ -125,15 +134,19 @@ def decoded_by_spans(nlp: Language, name: str) -> Spans:
     for least in (best(points).min_prob, best_of_labels(points)):
         [chosen] = measure(pipe, examples, [least])
         pipe.cfg.update(decode="spans", min_prob=least)
-        found += [100 * chosen.f(), f1_of(nlp, name, "test")]
+        found += [100 * chosen.f(), score_of(nlp, name, "test")]
         pipe.cfg.update(before)
     return Spans(*found[:2], best(points).min_prob, *found[2:])
 
 
-def f1_of(nlp: Language, name: str, part: str) -> float:
+def score_of(nlp: Language, name: str, part: str) -> float:
+    """F1 of entities, or accuracy of tags."""
     sentences = read_sentences(name, part)
+    gold = [sentence.tags for sentence in sentences]
     docs = nlp.pipe([make_doc(nlp.vocab, sentence) for sentence in sentences])
-    return entity_f1([s.tags for s in sentences], [iob2_tags(doc) for doc in docs])
+    if SETS[name].entities:
+        return entity_f1(gold, [iob2_tags(doc) for doc in docs])
+    return token_accuracy(gold, [[token.tag_ for token in doc] for doc in docs])
 
 
 if __name__ == "__main__":

@@ -71,6 +71,13 @@ def read_sentences(name: str, part: str, *, limit: Optional[int] = None) -> list
         return list(islice(parse_conll(lines), limit))
 
 
+def write_training_text(name: str, folder: Path) -> Path:
+    """The words of the training data, between spaces, a sentence a line: raw text for what learns from it."""
+    path = folder / f"{name}.txt"
+    path.write_text("\n".join(" ".join(sentence.words) for sentence in read_sentences(name, "train")), encoding="utf8")
+    return path
+
+
 def parse_conll(lines: Iterable[str]) -> Iterator[Sentence]:
     """Sentences from columns between tabs: first the word, last the tag, and in between, if anything, a part of speech."""
     rows: list[list[str]] = []

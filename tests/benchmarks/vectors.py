@@ -19,8 +19,8 @@ from spacy_crf.cli.vectors import Settings, vectors_of_texts
 from spacy_crf.features.clusters import write_clusters
 from spacy_crf.optimizers.lbfgs import LBFGS
 
-from .clusters import EXTRA, decoded_by_spans, f1_of, predict_all
-from .data import data_folder, make_doc, make_examples, read_sentences
+from .clusters import EXTRA, decoded_by_spans, predict_all, score_of
+from .data import data_folder, make_doc, make_examples, read_sentences, write_training_text
 from .measure import show, side_by_side
 from .ours import make_pipeline
 
@@ -80,7 +80,10 @@ def main(
     rows: list[list[object]] = []
     for name in sets.split(","):
         with TemporaryDirectory() as folder:
-            files = [_training_text(name, Path(folder)), *(data_folder() / "plain" / each for each in texts.split(","))]
+            files = [
+                write_training_text(name, Path(folder)),
+                *(data_folder() / "plain" / each for each in texts.split(",")),
+            ]
             given = vectors or _made_vectors(files, Path(folder) / "vectors", dims)
             clusters_given = clusters or _made_clusters(files, Path(folder) / "clusters.bin")
             left_out = tuple(filter(None, without.split(",")))
@@ -105,12 +108,6 @@ def _ladder(vectors: dict[str, Any], clusters: str, offsets: str, more: list[str
     files = {name: str(data_folder() / "gazetteers" / file) for name, file in GAZETTEERS.items()}
     with_lists = with_vectors.plus("gazetteers", [f"in:{name}[-1..1]" for name in GAZETTEERS], gazetteers=files)
     return [preset, with_clusters, with_vectors, with_lists, with_lists.plus("document", DOCUMENT)]
-
-
-def _training_text(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.txt"
-    path.write_text("\n".join(" ".join(sentence.words) for sentence in read_sentences(name, "train")), encoding="utf8")
-    return path
 
 
 def _made_vectors(files: list[Path], output: Path, dims: int) -> str:
@@ -160,7 +157,7 @@ def _train(name: str, n_sentences: int, rung: Rung, optimizer: LBFGS, steps: ran
     if rung.without:
         features["without"] = list(rung.without)
     model = {"tie_boundaries": rung.tie_boundaries, "emissions": {"features": features}}
-    nlp = make_pipeline("crf_ner", {"scheme": "BIO", "model": model})
+    nlp = make_pipeline("crf_ner", {"scheme": "auto", "model": model})
     nlp.config["initialize"]["components"]["crf_ner"] = rung.initialize
     known = read_sentences(name, "train")
     if n_sentences:
@@ -171,7 +168,7 @@ def _train(name: str, n_sentences: int, rung: Rung, optimizer: LBFGS, steps: ran
     found, by_spans = [], []
     for done in steps:
         nlp.update(examples, sgd=optimizer)
-        found.append((f1_of(nlp, name, "dev"), f1_of(nlp, name, "test"), done))
+        found.append((score_of(nlp, name, "dev"), score_of(nlp, name, "test"), done))
         by_spans.append((*decoded_by_spans(nlp, name), done))
     return nlp, Found(max(found), max(by_spans))
 
