@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Optional, TypeVar
 
 import typer
-from spacy.tokens import DocBin
 from wasabi import msg
 
 from ..errors import Errors
+from ..pipeline.doc_bin import doc_bin
 from ..sealed import write_whole
 from .formats import FORMATS, Report, Settings, Source, read
 from .formats.tags import SCHEMES
@@ -98,7 +98,7 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) 
     for path, target in _files(input_path, output_path):
         check_writable(target, path)
         source, report = Source(path, settings.encoding), Report()
-        docs = DocBin(docs=_with_bar(read(source, nlp, settings, report), source), store_user_data=True)
+        docs = doc_bin(_with_bar(read(source, nlp, settings, report), source))
         write_whole(target, docs.to_bytes())
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")

@@ -13,13 +13,14 @@ from typing import Annotated, Any, NamedTuple, Optional
 
 import typer
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import DIR_MODEL_BEST, train
 from spacy.util import Config
 from wasabi import msg
 
 from ..errors import Errors, announcements
+from ..pipeline.doc_bin import doc_bin
 from ..sealed import write_whole
 from .formats import Settings
 from .main import (
@@ -109,7 +110,7 @@ def _train(config: Config, name: str, docs: list[Doc], share: float) -> Point:
     with TemporaryDirectory() as folder, _quietly():
         texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
         output.mkdir()
-        DocBin(docs=docs, store_user_data=True).to_disk(texts)
+        doc_bin(docs).to_disk(texts)
         started = time.perf_counter()
         part = config.copy().merge(_nested(name, str(texts)))
         nlp = init_nlp(part)

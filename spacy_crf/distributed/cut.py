@@ -7,11 +7,12 @@ from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import DocBin
 from spacy.training import Example
 from spacy.vocab import Vocab
 
 from ..errors import Errors
+from ..pipeline.doc_bin import doc_bin
 from . import mapped
 
 _TOKENS, _DOCS = 4096, 64  # of a piece, at most but for its last text
@@ -57,7 +58,8 @@ class Pieces:
             with unfinished.open("wb") as file:
                 for some in _pieces(examples):
                     predicted, reference = (
-                        _packed(docs) for docs in zip(*((eg.predicted, eg.reference) for eg in some))
+                        doc_bin(docs, attrs=_ATTRS).to_bytes()
+                        for docs in zip(*((eg.predicted, eg.reference) for eg in some))
                     )
                     tokens = sum(len(eg.predicted) for eg in some)
                     places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
@@ -96,12 +98,6 @@ class Pieces:
     def _index(self) -> NDArray[np.int64]:
         """Where each piece begins, how long its predicted and its reference Docs are, its texts and its tokens: int64[P, 5]."""
         return mapped.read(self._index_path)
-
-
-def _packed(docs: tuple[Doc, ...]) -> bytes:
-    # A piece without user data does not say so of each text: encoding none and reading it took longer than all the rest
-    store_user_data = any(doc.user_data for doc in docs)
-    return DocBin(attrs=_ATTRS, docs=docs, store_user_data=store_user_data).to_bytes()
 
 
 def _pieces(examples: Iterable[Example]) -> Iterator[list[Example]]:

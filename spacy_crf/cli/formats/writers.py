@@ -5,10 +5,11 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, NamedTuple
 
-from spacy.tokens import Doc, DocBin, Span
+from spacy.tokens import Doc, Span
 from spacy.vocab import Vocab
 
 from ...errors import Errors
+from ...pipeline.doc_bin import doc_bin
 
 _json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder for each text
 
@@ -133,9 +134,7 @@ def _join_list(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
 
 
 def _join_docs(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
-    docs = DocBin(store_user_data=True)
-    for text in texts:
-        docs.add(Doc(vocab).from_bytes(base64.b64decode(text)))
+    docs = doc_bin(Doc(vocab).from_bytes(base64.b64decode(text)) for text in texts)
     file.write(docs.to_bytes())
 
 
