@@ -606,6 +606,10 @@ class Errors(metaclass=_Coded):
         "{path} can't be locked, so that nobody else works in it: {reason}. Give a path on another file system in "
         "[initialize.components.NAME.shards]."
     )
+    CRF738 = (
+        "A worker ended, with exit code {code}, before it began: what it said of that stands above. Workers import the script "
+        "that starts them, so what a script does has to stand under: if __name__ == '__main__':"
+    )
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
     CRF745 = (
         "Say what the config is for: --component NAME, with --recipe NAME and --optimize NAME or without, or else --file NAME "

@@ -523,6 +523,19 @@ def test_processes_that_are_killed(tmp_path, monkeypatch):
     assert (found, others.tobytes()) == (expected, weights.tobytes())
 
 
+def test_scripts_that_workers_cannot_import(tmp_path):
+    """They import what starts them, so it must not start them again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from functools import partial\nfrom spacy_crf.distributed.executors import Processes\n"
+        "print([*Processes(1).run(partial(partial, abs), [-2])])\n"
+    )
+    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert found.stderr.splitlines()[-1].startswith("ValueError: CRF738: A worker ended, with exit code 1")
+    assert "if __name__ == '__main__':" in found.stderr.splitlines()[-1]
+    assert found.stderr.count("An attempt has been made to start a new process") == 1  # nobody tries again
+
+
 class Ending(Here):
     """at (int): Number of the task, among all, at which the main process ends."""
 

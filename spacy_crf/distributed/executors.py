@@ -25,6 +25,7 @@ Task = TypeVar("Task", bound=Hashable)
 Maker = Callable[[], Callable[[Task], Any]]
 
 _MOST_DEATHS = 3  # of workers at the same task
+_BEGUN = "begun"  # what a process says first
 _SECONDS = 120.0  # until a cluster has a worker ready
 _SECONDS_TO_ANSWER = 10.0  # until somebody is there at all; Ray itself would wait without an end
 
@@ -37,7 +38,7 @@ class Staff(Protocol):
         place among them go to the same worker, run by run.
 
         told: What all tasks are told, if it is not None: the second argument of what does them.
-        RAISES (ValueError): CRF780 if a task seems to kill whoever does it.
+        RAISES (ValueError): CRF780 if a task seems to kill whoever does it, CRF738 if processes end before they begin.
         """
         ...
 
@@ -119,15 +120,17 @@ class _ProcessStaff:
                 give()
                 done = []
                 for connection in wait(list(busy)):
+                    said = busy[connection].hear()
+                    if said == _BEGUN:
+                        continue
                     process = busy.pop(connection)
-                    answer = process.answer()
-                    if answer is None:
+                    if said is None:
                         process.end()
                         deaths.add(process.task)
                         left.append(process.task)
                     else:
                         self._idle.append(process)
-                        done.append((process.task, answer))
+                        done.append((process.task, said))
                 self._idle.sort(key=lambda process: process.number)
                 give()
                 for task, answer in done:
@@ -159,6 +162,7 @@ class _Process:
         self._process = context.Process(target=_serve, args=(theirs, make), daemon=True)
         self._process.start()
         theirs.close()  # so that reading ends when the process does
+        self._has_begun = False
         self.task: Any = None
 
     def give(self, task: Any, told: Any) -> None:
@@ -166,12 +170,18 @@ class _Process:
         with suppress(OSError):  # that it is gone is seen when it shall answer
             self.connection.send((task, told))
 
-    def answer(self) -> Optional[_Answer]:
-        """None if it is gone."""
+    def hear(self) -> Any:
+        """That it has begun, an `_Answer`, or None if it is gone. RAISES (ValueError): CRF738."""
         try:
-            return self.connection.recv()
+            said = self.connection.recv()
         except (EOFError, OSError):
-            return None
+            said = None
+        self._has_begun |= said is not None
+        if not self._has_begun:
+            self._process.join()
+            if self._process.exitcode >= 0:  # nobody has killed it
+                raise ValueError(Errors.CRF738.format(code=self._process.exitcode))
+        return said
 
     def end(self) -> None:
         self.connection.close()
@@ -187,6 +197,7 @@ def _serve(connection: Connection, make: Maker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     work = None
     with suppress(EOFError, OSError):
+        connection.send(_BEGUN)
         while True:
             task, told = connection.recv()
             try:
