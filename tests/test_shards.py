@@ -17,7 +17,7 @@ from spacy.util import registry
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.distributed import cut, lock, mapped, shards
+from spacy_crf.distributed import cut, lock, mapped, shards, work
 from spacy_crf.distributed.executors import Processes
 from spacy_crf.distributed.mixing import shares_of
 from spacy_crf.distributed.shards import Shards
@@ -314,7 +314,7 @@ def test_labels_are_those_of_the_texts_that_are_cut(tmp_path, monkeypatch):
     assert whole and not any(whole)
     assert nlp.get_pipe("crf_ner").labels == ("GPE", "ORG", "PER")
     known = json.loads((tmp_path / "shards.json").read_text())
-    known["done"].pop("prepared")
+    del known["done"]["features"], known["done"]["prepared"]
     known["of"]["files"] = {"texts": [["texts", 1, 1]]}  # or they would be cut again
     monkeypatch.setattr(shards, "_head", lambda *of: known["of"])
     (tmp_path / "shards.json").write_text(json.dumps(known))
@@ -352,6 +352,30 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch):
     assert run.position.weights.tobytes() == weights.tobytes()
     with pytest.raises(ValueError, match=r"CRF204"):
         trained(*make(folder, OWLQN, n=5), steps=1)
+
+
+def test_what_was_counted_is_not_counted_again(tmp_path, monkeypatch, caplog):
+    """Nor what was put together; but a shard whose file is damaged is."""
+    by(monkeypatch, Here(2))
+    _, expected = trained(*make(tmp_path / "whole", n=5))
+    folder, counts = tmp_path / "parts", []
+    monkeypatch.setattr(
+        work, "count", lambda *args, count=work.count, **kwargs: counts.append(1) or count(*args, **kwargs)
+    )
+    for at, n_files in ((3, 3), (2, 4)):  # the tasks that are done when the main process ends
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            by(patched, Ending(2, at, dies=None))
+            trained(*make(folder, n=5))
+        assert len([*folder.glob("counted-*")]) == n_files
+        damaged = folder / "counted-00004"
+        damaged.write_bytes(damaged.read_bytes()[: 90 if at == 3 else None])
+    assert len(counts) == 3 + 2
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        by(patched, Ending(2, 2, dies=None))  # when the first is prepared
+        trained(*make(folder, n=5))
+    assert len(counts) == 6 and not [*folder.glob("counted-*")]
+    assert trained(*make(folder, n=5))[1].tobytes() == expected.tobytes()
+    assert len(counts) == 6
 
 
 # ------------------------------------------------------------------------------------------------- parameter mixing

@@ -14,7 +14,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +23,10 @@ from weakref import finalize
 
 import numpy as np
 import spacy
+from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.training import Example
-from thinc.api import Optimizer
+from thinc.api import Model, Optimizer
 
 from .. import __version__, checks
 from ..errors import Errors, announcements
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("processes", "ray")
 _MANIFEST, _CHECKPOINT = "shards.json", "checkpoint"
+_FROZEN = "features"  # are put together
 _SAVED = Format("a checkpoint", b"spacy_crf checkpoint\n", 1)
 
 
@@ -148,12 +150,13 @@ class ShardedTraining:
     # ------------------------------------------------------------------------------------------- what initializes
 
     def restore(self, pipe: "CRFPipe") -> bool:
-        """Takes up what lies in the folder, if all shards are there. RETURNS (bool): Whether they are."""
-        if self._kind_done not in self._manifest.done:
+        """Takes up what lies in the folder, if all features are. RETURNS (bool): Whether they are."""
+        if _FROZEN not in self._manifest.done:
             return False
         pipe.from_disk(self.shards.path / FROZEN)
         pipe.training.going_on = pipe.training.new_features = None
-        announcements.info("%s: %d shards are in %s already", pipe.name, self.shards.n, self.shards.path)
+        what = f"{self.shards.n} shards are" if self._kind_done in self._manifest.done else "features of all shards are"
+        announcements.info("%s: %s in %s already", pipe.name, what, self.shards.path)
         return True
 
     def cut(self, examples: Iterable[Example]) -> Callable[[], Iterator[Example]]:
@@ -165,31 +168,48 @@ class ShardedTraining:
         return lambda: self.pieces.read(self._pipe.vocab, range(len(self.pieces)))
 
     def count(self, pipe: "CRFPipe", had_labels: bool) -> bool:
-        """Has features counted, each shard's by a worker, as far as the model is a sum of what its parts say."""
+        """Has features counted, each shard's by a worker, as far as the model is a sum of what its parts say. Shards that were
+        counted before a restart are not counted again."""
         if not counts_in_parts(pipe.model):
             return False
-        found = {task.begin: result for task, result in self._each("count", told=_pickled(pipe))}
-        says_something = any(found[number]["says_something"] for number in found)
-        if not says_something and not had_labels:
-            raise ValueError(Errors.CRF431.format(name=pipe.name))
-        pipe.cfg["left_out"] = sorted({label for number in found for label in found[number]["left_out"]})
-        pipe.training.begin()
-        paths = [self.shards.path / COUNTED.format(number) for number in range(self.shards.n)]
+        paths = self._counted
+        known = {number for number, path in enumerate(paths) if self._is_whole(path)}
+        if known:
+            announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
+        left = [Task("count", number, number + 1) for number in range(self.shards.n) if number not in known]
+        for _ in self._run(left, _pickled(pipe)):
+            pass
         self.close()  # who counted has all features, and their names, in memory
-        put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, partial(map, mapped.read, paths))
-        for path in paths:
-            path.unlink()
+        found = [mapped.read(path)[1] for path in paths]
+        if not had_labels and not any(of_shard["says_something"] for of_shard in found):
+            raise ValueError(Errors.CRF431.format(name=pipe.name))
+        pipe.cfg["left_out"] = sorted({label for of_shard in found for label in of_shard["left_out"]})
+        pipe.training.begin()
+        put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, lambda: (mapped.read(path)[2] for path in paths))
         return True
+
+    @property
+    def _counted(self) -> list[Path]:
+        return [self.shards.path / COUNTED.format(number) for number in range(self.shards.n)]
+
+    def _is_whole(self, path: Path) -> bool:
+        """Whether a file is there that a worker has left in this training."""
+        with suppress(OSError, ValueError):
+            return mapped.read(path)[0] == self._job.digest
+        return False
 
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
         """What every step is about, once all shards are prepared."""
-        if self._kind_done not in self._manifest.done:
-            announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
+        if _FROZEN not in self._manifest.done:
             (self.shards.path / FROZEN).mkdir(exist_ok=True)
             pipe.to_disk(self.shards.path / FROZEN)
-            self._manifest.enter(
-                self._kind_done, self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe)
-            )
+            self._manifest.enter(_FROZEN, True)
+            for path in self._counted:
+                path.unlink(missing_ok=True)
+        if self._kind_done not in self._manifest.done:
+            announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
+            found = self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe)
+            self._manifest.enter(self._kind_done, found)
         return ShardedCorpus(pipe, self, self._manifest.done["cut"]["tokens"], self._manifest.done[self._kind_done])
 
     @property
@@ -206,14 +226,7 @@ class ShardedTraining:
 
     def _prepare(self, pipe: "CRFPipe") -> list[int]:
         """RETURNS (list[int]): The signature of all shards."""
-        trees = [Tree(self.shards.n) for _ in SEEDS]
-        signatures = [0] * self.shards.n
-        for task, (signature, marks) in self._each("prepare"):
-            signatures[task.begin] = signature
-            for tree, of_seed in zip(trees, marks):
-                tree.add((0, task.begin), Terms(0.0, 0, of_seed))
-        keys = keys_of(pipe.model, [tree.total.gradient for tree in trees])
-        del trees
+        signatures, keys = self._look_up(pipe.model)
         variables = Variables(pipe.model, Ties.of(*keys))
         del keys
         mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
@@ -222,6 +235,20 @@ class ShardedTraining:
         self.close()  # who looked features up has their tables in memory
         check = checksum([np.array(signatures, dtype=np.uint64)])
         return [*variables.layout, self.shards.n, check]
+
+    def _look_up(self, model: Model) -> tuple[list[int], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
+        """Has all features looked up. RETURNS (tuple): The signature of each shard, and what says which weights are tied."""
+        signatures, marks = self._marked()  # nothing else holds on to the marks, the largest thing there
+        return signatures, keys_of(model, marks)
+
+    def _marked(self) -> tuple[list[int], list[Floats]]:
+        trees = [Tree(self.shards.n) for _ in SEEDS]
+        signatures = [0] * self.shards.n
+        for task, (signature, marks) in self._each("prepare"):
+            signatures[task.begin] = signature
+            for tree, of_seed in zip(trees, marks):
+                tree.add((0, task.begin), Terms(0.0, 0, of_seed))
+        return signatures, [tree.total.gradient for tree in trees]
 
     # -------------------------------------------------------------------------------------------------- workers
 

@@ -67,13 +67,13 @@ class ShardWork:
 
     # ------------------------------------------------------------------------------------------- what initializes
 
-    def count(self, task: Task, pipe: bytes) -> dict[str, Any]:
+    def count(self, task: Task, pipe: bytes) -> None:
         """Leaves what features a shard has, for those who put that of all shards together."""
         pipe = _unpickled(pipe)
         counts_all(pipe.model)
         says_something = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
-        mapped.write(self._folder / COUNTED.format(task.begin), counted(pipe.model))
-        return {"says_something": says_something, "left_out": pipe.cfg["left_out"]}
+        found = {"says_something": int(says_something), "left_out": pipe.cfg["left_out"]}
+        mapped.write(self._path(COUNTED, task.begin), [self._job.digest, found, counted(pipe.model)])
 
     def prepare(self, task: Task, told: Any) -> tuple[int, list[Any]]:
         """Looks the features of a shard up. RETURNS (tuple[int, list]): Its signature, and the marks of its weights."""
