@@ -40,17 +40,24 @@ class Ties(NamedTuple):
     @classmethod
     def of(cls, keys: NDArray[np.uint64], single: NDArray[np.bool_]) -> "Ties":
         """keys (uint64[n]): Equal for equal weights, single (bool[n]): Those that are like no others, whatever their keys."""
-        table, first = CountingTable(), [np.zeros(0, dtype=np.int64)]
-        for some in _tied(single):
-            first.append(some[table.add(keys[some])])
-        stands, first = single.copy(), np.concatenate(first)
-        stands[first] = True
+        group, stands = _groups(keys, single)
         place = np.flatnonzero(stands)
-        group = np.cumsum(stands) - 1
-        of_row = group[first]
-        for some in _tied(single):
-            group[some] = of_row[table.rows(keys[some])]
         return cls(group, place, np.bincount(group, minlength=len(place)).astype(np.float64))
+
+
+def _groups(keys: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The number of the variable of each weight (int64[n]), and whether it is the first of its variable (bool[n])."""
+    table, first = CountingTable(), [np.zeros(0, dtype=np.int64)]
+    for some in _tied(single):
+        first.append(some[table.add(keys[some])])
+    stands, first = single.copy(), np.concatenate(first)
+    stands[first] = True
+    group = np.cumsum(stands)
+    group -= 1  # in place: with the table it is the largest thing there
+    of_row = group[first]
+    for some in _tied(single):
+        group[some] = of_row[table.rows(keys[some])]
+    return group, stands
 
 
 def _tied(single: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:

@@ -28,11 +28,11 @@ class Saved(NamedTuple):
 
 
 def pack(component: str, settings: dict[str, Any], model: Model, first_stage: Optional[bytes] = None) -> bytes:
+    first = {} if first_stage is None else {"first_stage": first_stage}
     with shared_lists():
-        content = {"component": component, "settings": settings, "model": model.to_bytes()}
-    if first_stage is not None:
-        content["first_stage"] = first_stage
-    return seal(FORMAT, srsly.msgpack_dumps(content))
+        content = {"component": component, "settings": settings, "model": model.to_bytes(), **first}
+    content = srsly.msgpack_dumps(content)  # of a large model there are no more copies than it takes
+    return seal(FORMAT, content)
 
 
 def unpack(data: bytes, source: str, component: str) -> Saved:
