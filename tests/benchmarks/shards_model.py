@@ -8,9 +8,9 @@ import typer
 
 from .measure import show
 
-# Seconds of a core, as `python -m tests.benchmarks.shards --alone` measured them (docs/training_on_shards.md)
-_TOKEN = 1.0e-6  # looking its features up, and its share of the gradient
-_PAIR = 0.85e-9  # of tags, for each token: forward and back
+# Seconds of a core, fitted to MEASURED; a byte's by `python -m tests.benchmarks.shards --alone` (docs/training_on_shards.md)
+_TOKEN = 0.6e-6  # summing up the weights of its features, and its share of the gradient
+_PAIR = 0.15e-9  # of tags, for each token: forward and back
 _BYTE = 2.5e-9  # that the main process sends, or receives and adds up
 _CORES = 8  # of a machine, with a worker each
 
@@ -34,10 +34,16 @@ def cost(tokens: int, tags: int, variables: int, workers: int, told: int) -> Pas
     return Pass(moved, tokens * (_TOKEN + _PAIR * tags**2) / workers, moved * _BYTE)
 
 
-MEASURED = {  # on two cores that others were using too: tokens, tags, variables, seconds a pass
-    "wnut17": (62_730, 25, 162_147, 0.074),
-    "conll2000": (71_319, 41, 257_748, 0.065),
-    "german_ler": (106_117, 73, 214_799, 0.292),
+def _found(tokens: int, tags: int, variables: int, workers: int) -> float:
+    found = cost(tokens, tags, variables, max(1, workers), workers)
+    return found.seconds if workers else found.computing
+
+
+MEASURED = {  # tokens, tags, variables, workers (0: CPU of one thread, without shards, while others computed), seconds a pass
+    "wnut17": (62_730, 25, 162_147, 0, 0.052),
+    "conll2000, 3,000 sentences": (71_319, 41, 257_748, 0, 0.075),
+    "german_ler, 4,000 sentences": (106_117, 73, 214_799, 0, 0.179),
+    "german_ler": (1_746_235, 77, 2_467_285, 2, 1.35),
 }
 
 
@@ -47,8 +53,8 @@ def main(
     variables: int = typer.Option(5_000_000, help="Weights that are trained."),
 ) -> None:
     """Seconds a pass for 1 to 64 machines, after what the formula says of the runs that its constants are from."""
-    checked = [(name, *of, cost(*of[:3], workers=2, told=2).seconds) for name, of in MEASURED.items()]
-    show("Two workers here", ("data", "tokens", "tags", "variables", "s a pass", "by the formula"), checked)
+    checked = [(name, *of, _found(*of[:4])) for name, of in MEASURED.items()]
+    show("Here", ("data", "tokens", "tags", "variables", "workers", "s a pass", "by the formula"), checked)
     rows = []
     for machines in (1, 2, 4, 8, 16, 32, 64):
         found = cost(tokens, tags, variables, machines * _CORES, machines)
