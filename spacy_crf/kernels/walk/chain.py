@@ -14,19 +14,18 @@ from ..exponentials import exp_row
 from ..linear_chain import Scores
 from ..numerics import LANES, LINEAR, SPREAD, TINY, best_before, best_end, log_sum
 from .blocks import clear
-from .steps import step_derivatives, step_scores
 
 
 @helper(inline="always")
-def scores_of_chain(work, pairs, n, size):
+def scores_of_chain(work, size):
     chain = work.chain
-    return Scores(work.nodes, step_scores(work, pairs, n, size), chain[size], chain[size + 1], work.bounds)
+    return Scores(work.nodes, work.steps, chain[size], chain[size + 1], work.bounds)
 
 
 @helper(inline="always")
-def derivatives_of_chain(work, pairs, n, size):
+def derivatives_of_chain(work, size):
     d_chain = work.d_chain
-    return Scores(work.d_nodes, step_derivatives(work, pairs, n, size), d_chain[size], d_chain[size + 1], work.bounds)
+    return Scores(work.d_nodes, work.d_steps, d_chain[size], d_chain[size + 1], work.bounds)
 
 
 @helper
@@ -196,12 +195,12 @@ def expect_scaled(work, chains, n, size, amount):
 
 
 @helper
-def expect_in_logs(work, chains, pairs, n, size, amount):
+def expect_in_logs(work, chains, n, size, amount):
     """As `expect_scaled`, by the textbook, where that gives up or transitions depend on the token. (`pieces` does the same, but
     takes longer to compile than all the rest.)"""
-    nodes, steps, first, last, _ = scores_of_chain(work, pairs, n, size)
+    nodes, steps, first, last, _ = scores_of_chain(work, size)
     alpha = chains.forward
-    d_nodes, d_steps, d_first, d_last, _ = derivatives_of_chain(work, pairs, n, size)
+    d_nodes, d_steps, d_first, d_last, _ = derivatives_of_chain(work, size)
     step = 1 if steps.shape[0] > 1 else 0
     terms, arriving, beta = np.empty(size), np.empty(size), np.empty(size)
     for t in range(n):

@@ -101,13 +101,13 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
         for kind in range(len(table.derivatives)):
             clear(table.derivatives[kind], rows[kind + 1] - rows[kind])
         if segments is not None:
-            fold(corpus, work, pairs, segments, b, np.bool_(False))  # no literal: it would be compiled anew
+            fold(corpus, work, segments, b, np.bool_(False))  # no literal: it would be compiled anew
         log_z = expect(corpus, work, pairs, chains, segments, b, weight)
         if not math.isfinite(log_z):
             break
-        use_annotation(corpus, work, pairs, chains, segments, b, -weight)
+        use_annotation(corpus, work, chains, segments, b, -weight)
         if segments is not None:
-            cover(work, pairs, segments, n, corpus.n_states)
+            cover(work, segments, n, corpus.n_states)
         cost = _cost(corpus, work.d_nodes, b, ascent.costs)
         n_slots = _aim(corpus, work, pairs, segments, table, b, mean)
         slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]

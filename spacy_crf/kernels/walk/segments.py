@@ -9,52 +9,45 @@ from .. import helper
 from .. import semi_markov as batches
 from ..pieces import Folded, Scores, log_backward, log_expectations, log_forward
 from .blocks import add_scores, rows_of_kind
-from .steps import step_derivatives, step_scores
 
 
 @helper(inline="always")
-def scores_of_segments(work, pairs, segments, n, size):
-    of_tokens = work.nodes[:n], segments.begins[:n], segments.ends[:n]
-    chain, steps = work.chain, step_scores(work, pairs, n, size)
-    ends = chain[size], chain[size + 1]
-    return Scores(*of_tokens, segments.lengths, segments.spans, steps, *ends, segments.span_of[:n], work.bounds)
+def scores_of_segments(work, segments, size):
+    of_tokens, ends = (work.nodes, segments.begins, segments.ends), (work.chain[size], work.chain[size + 1])
+    return Scores(*of_tokens, segments.lengths, segments.spans, work.steps, *ends, segments.span_of, work.bounds)
 
 
 @helper(inline="always")
-def derivatives_of_segments(work, pairs, segments, n, size):
-    of_tokens = work.d_nodes[:n], segments.d_begins[:n], segments.d_ends[:n]
-    d_chain, steps = work.d_chain, step_derivatives(work, pairs, n, size)
-    ends = d_chain[size], d_chain[size + 1]
-    return Scores(*of_tokens, segments.d_lengths, segments.d_spans, steps, *ends, segments.span_of[:n], work.bounds)
+def derivatives_of_segments(work, segments, size):
+    of_tokens, ends = (work.d_nodes, segments.d_begins, segments.d_ends), (work.d_chain[size], work.d_chain[size + 1])
+    return Scores(*of_tokens, segments.d_lengths, segments.d_spans, work.d_steps, *ends, segments.span_of, work.bounds)
 
 
 @helper
-def fold(corpus, work, pairs, segments, b, is_clamped):
+def fold(corpus, work, segments, b, is_clamped):
     """The scores of a sequence, and what its annotation leaves of them if that is asked."""
-    begin, end = corpus.starts[b], corpus.starts[b + 1]
-    n, bounds = end - begin, work.bounds
-    scores = scores_of_segments(work, pairs, segments, n, corpus.n_states)
-    opening, closing, reach = segments.opening[:n], segments.closing[:n], segments.reach[:n]
-    batches.fold(scores, opening, closing)
+    opening, closing, reach, bounds = segments.opening, segments.closing, segments.reach, work.bounds
+    batches.fold(scores_of_segments(work, segments, corpus.n_states), opening, closing)
     if is_clamped:
+        begin, end = corpus.starts[b], corpus.starts[b + 1]
         may_begin, must_begin = segments.uses.may_begin[begin:end], segments.uses.must_begin[begin:end]
-        clamp = corpus.clamp[begin:end]
-        batches.mask(scores.tokens, clamp, may_begin, must_begin, bounds, opening, closing, reach)
+        batches.mask(work.nodes, corpus.clamp[begin:end], may_begin, must_begin, bounds, opening, closing, reach)
     else:
         batches.no_mask(bounds, reach)
 
 
 @helper(inline="always")
-def folded_of(work, pairs, segments, n, size):
-    """What `fold` left."""
-    opening, closing, chain = segments.opening[:n], segments.closing[:n], work.chain
-    steps, ends = step_scores(work, pairs, n, size), (chain[size], chain[size + 1])
-    span_of, reach = segments.span_of[:n], segments.reach[:n]
-    return Folded(opening, closing, segments.lengths, segments.spans, steps, *ends, span_of, reach, work.bounds)
+def folded_of(work, segments, n, size):
+    """What `fold` left. How much room is needed, the opening says."""
+    opening, chain = segments.opening[:n], work.chain
+    of_segments, ends = (segments.lengths, segments.spans), (chain[size], chain[size + 1])
+    return Folded(
+        opening, segments.closing, *of_segments, work.steps, *ends, segments.span_of, segments.reach, work.bounds
+    )
 
 
 @helper(inline="always")
-def expect_segments(folded, work, pairs, segments, amount):
+def expect_segments(folded, work, segments, amount):
     """Log partition; adds the expected uses of each score, times an amount, but for those that `cover` adds up."""
     shape, log_z = folded.opening.shape, work.total
     entered, left, leaving, suffixes = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
@@ -62,15 +55,15 @@ def expect_segments(folded, work, pairs, segments, amount):
     if math.isfinite(log_z[0]):
         work.amount[0] = amount
         log_backward(folded, leaving, suffixes)
-        out = derivatives_of_segments(work, pairs, segments, shape[0], shape[1])
+        out = derivatives_of_segments(work, segments, shape[1])
         log_expectations(folded, work.amount, entered, left, leaving, suffixes, log_z, out)
     return log_z[0]
 
 
 @helper(inline="always")
-def cover(work, pairs, segments, n, size):
+def cover(work, segments, n, size):
     """Segments over each token, and at the ends of the sequence."""
-    batches.cover(derivatives_of_segments(work, pairs, segments, n, size))
+    batches.cover(derivatives_of_segments(work, segments, size))
     for j in range(size):
         work.d_chain[size, j] = segments.d_begins[0, j]
         work.d_chain[size + 1, j] = segments.d_ends[n - 1, j]

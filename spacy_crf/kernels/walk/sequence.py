@@ -49,12 +49,12 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
     for step in range(2):  # what the annotation allows, then everything
         is_free = step == 1
         if not is_free and corpus.is_known[b]:
-            reached = _score_annotation(corpus, work, pairs, chains, segments, b)
+            reached = _score_annotation(corpus, work, chains, segments, b)
         else:
             if is_free and len(costs) > 0:
                 _add_costs(work.nodes, corpus.gold, corpus.clamp, begin, end, costs)
             if segments is not None:
-                fold(corpus, work, pairs, segments, b, not is_free)
+                fold(corpus, work, segments, b, not is_free)
                 if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
                     exclude(segments, begin, end, costs, is_free)
             if chains is not None and not is_free:
@@ -73,9 +73,9 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
         if reached == -np.inf:
             return 0.0, False  # the annotation is forbidden: nothing to learn
     if corpus.is_known[b]:
-        use_annotation(corpus, work, pairs, chains, segments, b, -factor)
+        use_annotation(corpus, work, chains, segments, b, -factor)
     if segments is not None:
-        cover(work, pairs, segments, n, size)
+        cover(work, segments, n, size)
     share_derivatives(work, pairs, n, size)
     return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
 
@@ -138,26 +138,25 @@ def _add_costs(nodes, gold, clamp, begin, end, costs):
 
 
 @helper(inline="always")
-def _score_annotation(corpus, work, pairs, chains, segments, b):
+def _score_annotation(corpus, work, chains, segments, b):
     begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
     if chains is not None:
-        linear_chain.path_score(scores_of_chain(work, pairs, end - begin, size), corpus.gold[begin:end], work.total)
+        linear_chain.path_score(scores_of_chain(work, size), corpus.gold[begin:end], work.total)
     if segments is not None:
-        scores = scores_of_segments(work, pairs, segments, end - begin, size)
+        scores = scores_of_segments(work, segments, size)
         semi_markov.path_score(scores, segments.uses.path[begin:end], work.total)
     return work.total[0]
 
 
 @helper
-def use_annotation(corpus, work, pairs, chains, segments, b, amount):
+def use_annotation(corpus, work, chains, segments, b, amount):
     """Adds an amount for each score that the annotation uses; `cover` adds up those of segments."""
     begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
     work.amount[0] = amount
     if chains is not None:
-        out = derivatives_of_chain(work, pairs, end - begin, size)
-        linear_chain.path_expectations(corpus.gold[begin:end], work.amount, out)
+        linear_chain.path_expectations(corpus.gold[begin:end], work.amount, derivatives_of_chain(work, size))
     if segments is not None:
-        of_segments = derivatives_of_segments(work, pairs, segments, end - begin, size)
+        of_segments = derivatives_of_segments(work, segments, size)
         semi_markov.path_expectations(segments.uses.path[begin:end], work.amount, of_segments)
 
 
@@ -170,12 +169,12 @@ def _use_best(corpus, work, pairs, chains, segments, b, amount):
     if chains is not None:
         value = best_path(work, chains, pairs, path, n, size)
         if math.isfinite(value):
-            linear_chain.path_expectations(path, work.amount, derivatives_of_chain(work, pairs, n, size))
+            linear_chain.path_expectations(path, work.amount, derivatives_of_chain(work, size))
     if segments is not None:
-        semi_markov.viterbi(folded_of(work, pairs, segments, n, size), path, work.total)
+        semi_markov.viterbi(folded_of(work, segments, n, size), path, work.total)
         value = work.total[0]
         if math.isfinite(value):
-            of_segments = derivatives_of_segments(work, pairs, segments, n, size)
+            of_segments = derivatives_of_segments(work, segments, size)
             semi_markov.path_expectations(path, work.amount, of_segments)
     return value
 
@@ -188,7 +187,7 @@ def expect(corpus, work, pairs, chains, segments, b, amount):
         if len(pairs.scores) == 0:
             log_z = expect_scaled(work, chains, n, size, amount)
         if math.isnan(log_z):
-            log_z = expect_in_logs(work, chains, pairs, n, size, amount)
+            log_z = expect_in_logs(work, chains, n, size, amount)
     if segments is not None:
-        log_z = expect_segments(folded_of(work, pairs, segments, n, size), work, pairs, segments, amount)
+        log_z = expect_segments(folded_of(work, segments, n, size), work, segments, amount)
     return log_z

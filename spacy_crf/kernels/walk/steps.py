@@ -4,23 +4,6 @@ from .. import helper
 
 
 @helper(inline="always")
-def step_scores(work, pairs, n, size):
-    """[1, P, P], or with pairs [n, S, S]."""
-    if len(pairs.scores) == 0:
-        width = work.chain.shape[1]
-        return work.chain[:width].reshape(1, width, width)
-    return pairs.scores[:n].reshape(n, size, size)
-
-
-@helper(inline="always")
-def step_derivatives(work, pairs, n, size):
-    if len(pairs.scores) == 0:
-        width = work.d_chain.shape[1]
-        return work.d_chain[:width].reshape(1, width, width)
-    return pairs.d_scores[:n].reshape(n, size, size)
-
-
-@helper(inline="always")
 def add_chain(work, pairs, n, size):
     """To the scores of pairs those that all steps share."""
     if len(pairs.scores) > 0:

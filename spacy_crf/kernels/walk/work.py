@@ -12,12 +12,18 @@ NO_USES = SlotUses(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.
 
 
 class Workspace(NamedTuple):
-    """Room for one sequence after the other. Derivatives are those of its loss with respect to each score."""
+    """Room for one sequence after the other. Derivatives are those of its loss with respect to each score.
+
+    Kernels of batches are given all of the room, and by ``bounds`` how much of it a sequence takes. (Slices of each array were
+    a quarter of what was compiled for segments, and a fifth to a third of a pass.)
+    """
 
     nodes: Floats  # [n, P] scores of states
     chain: Floats  # [at least S + 2, P] scores of transitions, firsts, lasts
     d_nodes: Floats
     d_chain: Floats
+    steps: Floats  # [1, P, P] the scores of transitions, those of `chain`; or with pairs [n, S, S], those of these
+    d_steps: Floats
     matrix: Floats  # [P, P]
     gradient: Floats  # [M] sums while they are collected, otherwise 0
     slots: NDArray[np.int64]  # what was collected: the gradient at these slots
@@ -94,11 +100,21 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
     size = corpus.n_states
     longest, width = _node_shape(corpus)
     height = max(size + 2, width)
+    uses = NO_USES if corpus.pairs is None else corpus.pairs
+    shape = (0 if corpus.pairs is None else longest, size * size)
+    pairs = PairWork(uses, np.zeros(shape), np.zeros(shape))
+    chain, d_chain = np.full((height, width), -np.inf), np.zeros((height, width))
+    if corpus.pairs is None:
+        steps, d_steps = chain[np.newaxis, :width], d_chain[np.newaxis, :width]
+    else:
+        steps, d_steps = (rows.reshape(longest, size, size) for rows in (pairs.scores, pairs.d_scores))
     work = Workspace(
         nodes=np.full((longest, width), -np.inf),
-        chain=np.full((height, width), -np.inf),
+        chain=chain,
         d_nodes=np.zeros((longest, width)),
-        d_chain=np.zeros((height, width)),
+        d_chain=d_chain,
+        steps=steps,
+        d_steps=d_steps,
         matrix=np.zeros((width, width)),
         gradient=np.zeros(len(corpus.learned)),
         slots=np.zeros(corpus.most_slots, dtype=np.int64),
@@ -113,9 +129,6 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
         chains = _make_chain_room(longest, width)
     else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
-    uses = NO_USES if corpus.pairs is None else corpus.pairs
-    shape = (0 if corpus.pairs is None else longest, size * size)
-    pairs = PairWork(uses, np.zeros(shape), np.zeros(shape))
     return Room(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)
 
 
