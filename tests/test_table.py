@@ -1,5 +1,7 @@
 """Weights to scores and back, each way through them against plain dense matrices."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import spacy
@@ -8,6 +10,8 @@ from spacy.tokens import Doc
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.kinds import CorpusTokens
+from spacy_crf.kernels.caches import LARGE
+from spacy_crf.kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from spacy_crf.models.fixed_tokens import FixedTokens, TokensPass, items_side_by_side
 from spacy_crf.models.table import Table, parts_for
 from spacy_crf.models.windows import LexemeScores
@@ -137,6 +141,32 @@ def test_sharing_does_not_change_the_answer(corpus, few, monkeypatch):
     scores, gradient = by_kinds(corpus, threads=1)
     assert scores == pytest.approx(corpus.scores)
     assert gradient == pytest.approx(corpus.gradient)
+
+
+@pytest.mark.issue(19)
+def test_rows_of_a_table_that_no_cache_holds():
+    """They are asked for ahead, the last ones of the table and of the tokens too."""
+    rng, reach, starts = np.random.default_rng(3), 1, np.array([0, 4, 4, 5, 12])
+    n_columns, width = 7, 3
+    table = np.zeros((LARGE // (width * n_columns) + 1, width, n_columns))
+    kinds = rng.integers(len(table) - 6, len(table), size=12 + 2 * reach * 4).astype(np.int32)
+    kinds[rng.random(len(kinds)) < 0.2] = -1
+    table[-6:] = rng.normal(size=(6, width, n_columns))
+    d_scores = rng.normal(size=(12, n_columns))
+    scores, expected = np.zeros((2, 12, n_columns))
+    d_table, d_expected = np.zeros((2, *table.shape))
+    for b, (begin, end) in enumerate(pairwise(starts)):
+        for position in range(begin - reach, end + reach):
+            kind = kinds[position + (2 * b + 1) * reach]
+            for o, token in enumerate(range(position - 1, position + 2)):
+                if kind >= 0 and begin <= token < end:
+                    expected[token] += table[kind, o]
+                    d_expected[kind, o] += d_scores[token]
+    add_kind_rows(kinds, starts, reach, -1, table, scores)
+    for part in parts_for(2):
+        scatter_kind_rows(kinds, starts, reach, -1, d_scores, *part, d_table)
+    np.testing.assert_allclose(scores, expected, rtol=1e-12)
+    np.testing.assert_allclose(d_table, d_expected, rtol=1e-12)
 
 
 @pytest.mark.issue(15)

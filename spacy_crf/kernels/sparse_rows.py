@@ -14,6 +14,7 @@ is then formed in the order of the tokens, whatever the number of threads.
 import numpy as np
 
 from . import kernel
+from .caches import AHEAD, LARGE, fetch
 
 # Slots that follow one another belong to one thread: two threads must not write to one cache line all the time.
 _SHARED = 5
@@ -210,10 +211,15 @@ def add_kind_rows(kinds, starts, reach, first, table, scores):
     n_columns = scores.shape[1]
     width = table.shape[1]
     sums, rows = scores.reshape(-1), table.reshape(-1)
+    is_large = len(rows) >= LARGE
     for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
+            if is_large and position + shift + AHEAD < len(kinds):
+                ahead = np.int64(kinds[position + shift + AHEAD])
+                if ahead >= 0:
+                    fetch(rows, ahead * width * n_columns, (ahead + 1) * width * n_columns)
             kind = np.int64(kinds[position + shift])
             low, high = max(position + first, begin), min(position + first + width, end)
             if kind >= 0 and low < high:
@@ -230,10 +236,15 @@ def scatter_kind_rows(kinds, starts, reach, first, d_scores, part, mask, d_table
     n_columns = d_scores.shape[1]
     width = d_table.shape[1]
     rows, sums = d_scores.reshape(-1), d_table.reshape(-1)
+    is_large = len(sums) >= LARGE
     for b in range(len(starts) - 1):
         begin, end = starts[b], starts[b + 1]
         shift = (2 * b + 1) * reach
         for position in range(begin - reach, end + reach):
+            if is_large and position + shift + AHEAD < len(kinds):
+                ahead = np.int64(kinds[position + shift + AHEAD])
+                if ahead >= 0 and ahead & mask == part:
+                    fetch(sums, ahead * width * n_columns, (ahead + 1) * width * n_columns)
             kind = np.int64(kinds[position + shift])
             low, high = max(position + first, begin), min(position + first + width, end)
             if kind >= 0 and kind & mask == part and low < high:
