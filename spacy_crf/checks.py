@@ -30,7 +30,8 @@ def positive(owner: str, name: str, value: Any) -> float:
 
 def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = 2**63 - 1) -> int:
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    must = f"a whole number, at least {least}" if most == 2**63 - 1 else f"a whole number from {least} to {most}"
+    is_usual = most == 2**63 - 1 and not (is_whole and value > most)
+    must = f"a whole number, at least {least}" if is_usual else f"a whole number from {least} to {most}"
     expect(is_whole and least <= value <= most, owner, name, value, must)
     return int(value)
 

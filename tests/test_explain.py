@@ -646,6 +646,13 @@ def test_a_contrast_is_a_sum_over_texts(factory, l1):
         assert shares.get(n, 0.0) == pytest.approx(expected, abs=1e-4)
 
 
+def test_options_of_a_kind_that_has_none_are_refused():
+    """An option had to be "one of ", and nothing behind it."""
+    pipe, _ = converged("crf_ner")
+    with pytest.raises(ValueError, match=r"CRF020: .*option = 'candidates' .* left out"):
+        pipe.explain(text(pipe), kind="contrast", candidates=3)
+
+
 def test_texts_that_can_not_be_the_reason_are_refused():
     pipe, examples = converged("crf_ner")
     doc = text(pipe)

@@ -43,7 +43,9 @@ def explain(
     checks.one_of(pipe.owner, "kind", kind, KINDS)
     pipe.require_ready([doc])
     for name in options:
-        checks.one_of(pipe.owner, f"kind = '{kind}': option", name, _OPTIONS.get(kind, ()))
+        setting = f"kind = '{kind}': option"
+        checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
+        checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
     if pipe.decoding.unexplained is not None:
         raise NothingToCompare(pipe.decoding.unexplained.format(name=pipe.name))
     asked: Asked = ask(pipe, doc, span, against)

@@ -158,6 +158,8 @@ class CRFPipe(LearningPipe):
         docs (Iterable[Doc]): The Docs that were predicted.
         prediction (Prediction): What `predict` gave.
         """
+        for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
+            self.annotation.introduce(vocab)
         present = self.annotation.write(docs, prediction)
         if prediction.probabilities is not None:
             write_probabilities(docs, prediction, self.decoding, present)

@@ -72,6 +72,16 @@ class Annotation:
     def _tabulate(self) -> None:
         """Makes what prediction looks up."""
 
+    def introduce(self, vocab: Vocab) -> None:
+        """Makes the labels known to the vocabulary of Docs that come from elsewhere."""
+        for label in self.labels:
+            vocab.strings.add(label)
+
+    def spelled(self, value: int, docs: Iterable[Doc]) -> str:
+        """What a hash stands for that was read from one of the Docs, whose vocabularies need not be the component's."""
+        vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
+        return next(vocab.strings[value] for vocab in vocabs if value in vocab.strings)
+
     def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Positions of labels given by their hashes, -1 for 0 and for unknown ones."""
         distinct, inverse = np.unique(hashes, return_inverse=True)

@@ -141,7 +141,8 @@ class Entities(Annotation):
             return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
 
         for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)):
-            self._refuse_negated(self.vocab.strings[int(types[token])], partial(place, token))
+            unknown_label = self.spelled(int(types[token]), (example.reference for example in examples))
+            self._refuse_negated(unknown_label, partial(place, token))
             report.add("gold entities have a label the component does not know, and count as outside", place(token))
         iob = np.where(unknown, OUTSIDE, iob)
         for token in starts[:-1][starts[:-1] < len(iob)]:

@@ -10,6 +10,7 @@ from spacy.attrs import IDS
 from spacy.parts_of_speech import IDS as POS_IDS
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+from spacy.vocab import Vocab
 
 from ...errors import Errors
 from ...features.doc_batch import read_attributes
@@ -54,6 +55,12 @@ class TokenTags(Annotation):
         if self.attribute == POS_AND_MORPH:
             rows = [self._parts(label) for label in self.labels]
             self._written = np.array(rows, dtype=np.uint64).reshape(len(rows), 2)
+
+    def introduce(self, vocab: Vocab) -> None:
+        super().introduce(vocab)
+        if "morph" in self.writes:
+            for label in self.labels:
+                vocab.morphology.add(pos_and_feats(label)[1] if self.attribute == POS_AND_MORPH else label)
 
     def _parts(self, label: str) -> tuple[int, int]:
         """The part of speech and the morphology that a label names, as a Doc has them."""
@@ -132,7 +139,7 @@ class TokenTags(Annotation):
         label = self.label_indices(values)
         allowed = (label < 0)[:, np.newaxis] | (label[:, np.newaxis] == np.arange(len(self.labels)))
         for value in np.unique(values[label < 0]).tolist():
-            wrong = self._negated(self.vocab.strings[value])
+            wrong = self._negated(self.spelled(value, (example.reference for example in examples)))
             if wrong in self.labels and len(self.labels) > 1:
                 allowed[values == value, self.labels.index(wrong)] = False
             elif wrong:
@@ -143,16 +150,17 @@ class TokenTags(Annotation):
         return zlib.crc32(read_attributes(docs, self._ids) if self._ids else self._values(docs))
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
-        return self._mentions(doc, self._values([doc]))
+        return self._mentions(doc, self._values([doc]), doc)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         gold = self._aligned_values(example, GoldReport())
         found = np.where(gold != 0, self._values([example.predicted]), 0)
-        return self._mentions(example.predicted, gold), self._mentions(example.predicted, found)
+        doc, source = example.predicted, example.reference
+        return self._mentions(doc, gold, source), self._mentions(doc, found, doc)
 
-    def _mentions(self, doc: Doc, values: NDArray[np.uint64]) -> list[Mention]:
-        """Of tokens by their values, but 0."""
-        names = self.vocab.strings
+    def _mentions(self, doc: Doc, values: NDArray[np.uint64], source: Doc) -> list[Mention]:
+        """Of tokens by their values, but 0, which were read from a source."""
+        names = {value: self.spelled(value, [source]) for value in set(values.tolist())}
         return [
             Mention(token.idx, token.idx + len(token), names[value], probability_of(doc[token.i : token.i + 1]))
             for token, value in zip(doc, values.tolist())
