@@ -63,7 +63,7 @@ class SpanStates(NamedTuple):
         return np.concatenate([np.full(self.offset, -1), labels, [-1]])
 
 
-@helper
+@helper(inline="always")
 def _enter(posterior, continues, t, first_state, states):
     """states[m] = P(a span begins at t, with state first_state + m)."""
     left, matrices, right, number, neighbours, marginals, opening = posterior
@@ -81,7 +81,7 @@ def _enter(posterior, continues, t, first_state, states):
         states[m] = total * right[t, number[j]]
 
 
-@helper
+@helper(inline="always")
 def _advance(posterior, continues, t, first_state, states, before):
     """From the states at t - 1 to those at t of spans that go on. RETURNS (float64): Their sum."""
     left, matrices, right, number, _, marginals, _ = posterior
@@ -103,7 +103,7 @@ def _advance(posterior, continues, t, first_state, states, before):
     return total
 
 
-@helper
+@helper(inline="always")
 def _leave(posterior, continues, t, first_state, states):
     """P(a span that is in one of the states at t - 1 does not go on at t)."""
     left, matrices, right, number, neighbours, marginals, opening = posterior
