@@ -44,7 +44,7 @@ from .executors import Executor, Processes, Ray, Staff
 from .lock import files_beside_lock, locked
 from .mixing import MIXING, Lesson, MixedEpochs
 from .sums import Terms, Tree
-from .work import COUNTED, FROZEN, VARIABLES, Job, ShardWork, Task
+from .work import COUNTED, FROZEN, MARKS, VARIABLES, Job, ShardWork, Task
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
@@ -238,17 +238,13 @@ class ShardedTraining:
 
     def _look_up(self, model: Model) -> tuple[list[int], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
         """Has all features looked up. RETURNS (tuple): The signature of each shard, and what says which weights are tied."""
-        signatures, marks = self._marked()  # nothing else holds on to the marks, the largest thing there
-        return signatures, keys_of(model, marks)
-
-    def _marked(self) -> tuple[list[int], list[Floats]]:
-        trees = [Tree(self.shards.n) for _ in SEEDS]
-        signatures = [0] * self.shards.n
-        for task, (signature, marks) in self._each("prepare"):
-            signatures[task.begin] = signature
-            for tree, of_seed in zip(trees, marks):
-                tree.add((0, task.begin), Terms(0.0, 0, of_seed))
-        return signatures, [tree.total.gradient for tree in trees]
+        signatures = {task.begin: signature for task, signature in self._each("prepare")}
+        paths = [self.shards.path / MARKS.format(number) for number in range(self.shards.n)]
+        files = [*map(mapped.File, paths)]
+        keys = keys_of(model, [_SumOfFiles(files, number) for number in range(len(SEEDS))])
+        for path in paths:
+            path.unlink()
+        return [signatures[number] for number in range(self.shards.n)], keys
 
     # -------------------------------------------------------------------------------------------------- workers
 
@@ -300,6 +296,22 @@ class ShardedTraining:
     def save_checkpoint(self, data: bytes) -> None:
         """RAISES (ValueError): CRF475 if there is no room for it; the one before stays."""
         mapped.write_whole(self.shards.path / _CHECKPOINT, seal(_SAVED, data))
+
+
+class _SumOfFiles:
+    """An array that is the sum of one of each file, of which no more is in memory than is asked for."""
+
+    def __init__(self, files: list[mapped.File], number: int):
+        self._files, self._arrays = files, [file.value[number] for file in files]
+
+    def __getitem__(self, here: slice) -> Floats:
+        first, *others = self._arrays
+        total = first[here].copy()
+        for array in others:
+            total += array[here]
+        for file in self._files:
+            file.give_back()
+        return total
 
 
 class ShardedObjective:

@@ -23,7 +23,7 @@ from .sums import Terms, Tree
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
 
-COUNTED, PREPARED, SHARD = "counted-{:05}", "prepared-{:05}", "shard-{:05}"
+COUNTED, PREPARED, MARKS, SHARD = "counted-{:05}", "prepared-{:05}", "marks-{:05}", "shard-{:05}"
 FROZEN, VARIABLES = "frozen", "variables"
 
 
@@ -75,13 +75,14 @@ class ShardWork:
         found = {"says_something": int(says_something), "left_out": pipe.cfg["left_out"]}
         mapped.write(self._path(COUNTED, task.begin), [self._job.digest, found, counted(pipe.model)])
 
-    def prepare(self, task: Task, told: Any) -> tuple[int, list[Any]]:
-        """Looks the features of a shard up. RETURNS (tuple[int, list]): Its signature, and the marks of its weights."""
+    def prepare(self, task: Task, told: Any) -> int:
+        """Looks the features of a shard up, and leaves the marks of its weights. RETURNS (int): Its signature."""
         objective = self._looked_up(task.begin)
         stored = objective.stored()
         if stored is not None:
             mapped.write(self._path(PREPARED, task.begin), [self._job.digest, stored])
-        return objective.signature[-1], [objective.marks((seed, task.begin)) for seed in SEEDS]
+        mapped.write(self._path(MARKS, task.begin), [objective.marks((seed, task.begin)) for seed in SEEDS])
+        return objective.signature[-1]
 
     def thin(self, task: Task, told: Any) -> None:
         """Leaves of a shard what the variables need."""

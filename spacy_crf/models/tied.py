@@ -9,8 +9,8 @@ goes the same way, step by step. Only Σ|w| is another thing, and weighed by `co
 On wnut17 the preset has 554 thousand weights and 158 thousand variables, on mit_restaurant 291 and 139, on cora_refs 134 and 46.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,14 +171,21 @@ class Variables:
         return gradient
 
 
-def keys_of(model: Model, marks: list[Floats]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+class Marks(Protocol):
+    """An array (float64[n]), or what gives some of its numbers as if it were one."""
+
+    def __getitem__(self, here: slice, /) -> Floats: ...
+
+
+def keys_of(model: Model, marks: Sequence[Marks]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """What says which weights of a model are tied, as `Ties.of` takes it: a key of each (uint64[n]), and those that no others are
     like (bool[n]).
 
-    marks (list[float64[n]]): Sums of random numbers, equal for weights that belong to the same scores.
+    marks (Sequence[Marks]): Sums of random numbers, equal for weights that belong to the same scores.
     """
     every = Weights(model)
-    keys, single = np.empty(len(marks[0]), dtype=np.uint64), np.ones(len(marks[0]), dtype=bool)
+    n_weights = int(every._starts[-1])
+    keys, single = np.empty(n_weights, dtype=np.uint64), np.ones(n_weights, dtype=bool)
     for number, (block, start) in enumerate(zip(every._blocks, every._starts)):
         is_table, weights = number < len(every._tables) and block.name != VECTORS, block.read()
         single[start : start + block.size] = not is_table

@@ -1,5 +1,6 @@
 """The file a component is saved in: a header with a checksum, then compressed msgpack. Loading never runs code."""
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # Version 4 says only once what several nodes of a model read, and may hold vectors, pools and a first stage
 FORMAT = Format("a model", b"spacy_crf\n", 4, oldest=3)
 FILE_NAME = "model"
+# How msgpack begins bytes (bin 32)
+_BYTES, _BYTES_FOLLOW = struct.Struct(">BI"), 0xC6
 
 
 class Saved(NamedTuple):
@@ -29,10 +32,16 @@ class Saved(NamedTuple):
 
 def pack(component: str, settings: dict[str, Any], model: Model, first_stage: Optional[bytes] = None) -> bytes:
     first = {} if first_stage is None else {"first_stage": first_stage}
+    said = srsly.msgpack_dumps({"component": component, "settings": settings, **first})
     with shared_lists():
-        content = {"component": component, "settings": settings, "model": model.to_bytes(), **first}
-    content = srsly.msgpack_dumps(content)  # of a large model there are no more copies than it takes
-    return seal(FORMAT, content)
+        content = model.to_bytes()
+    return seal(FORMAT, *_with_bytes(said, "model", content))
+
+
+def _with_bytes(said: bytes, name: str, content: bytes) -> tuple[bytes, bytes]:
+    """A packed map of few entries with one more, in two parts: packing a large model again would take thrice its memory."""
+    head = srsly.msgpack_dumps(name) + _BYTES.pack(_BYTES_FOLLOW, len(content))
+    return bytes([said[0] + 1]) + said[1:] + head, content  # the first byte says how many entries there are
 
 
 def unpack(data: bytes, source: str, component: str) -> Saved:
