@@ -1,12 +1,14 @@
 """States that training can't tell apart are one in its passes: the same function, over fewer states."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import spacy
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, SoftmaxMargin
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.tied import TiedObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -31,9 +33,9 @@ def make(texts=TEXTS, **config):
     return pipe, examples
 
 
-def both(pipe, *corpus):
+def both(pipe, *corpus, loss=LogLikelihood):
     """The objective over all states, and over those that are left."""
-    every, fewer = (CorpusObjective(pipe.model, LogLikelihood(), corpus) for _ in range(2))
+    every, fewer = (CorpusObjective(pipe.model, loss(), corpus) for _ in range(2))
     fewer.merge_states()
     return every, fewer
 
@@ -64,15 +66,24 @@ def descend(every, fewer, steps=4):
 
 
 @pytest.mark.issue(19)
+@pytest.mark.parametrize("loss", [LogLikelihood, SoftmaxMargin])
 @pytest.mark.parametrize("possible", [True, False])
 @pytest.mark.parametrize("scheme, n_left", [("BILUO", 17), ("BIO", 11)])
-def test_it_is_the_same_function(scheme, n_left, possible):
+def test_it_is_the_same_function(scheme, n_left, possible, loss):
     pipe, examples = make(scheme=scheme, model={"possible_transitions": possible})
-    every, fewer = both(pipe, pipe.training.data(examples[:2]), pipe.training.data(examples[2:]))
+    every, fewer = both(pipe, pipe.training.data(examples[:2]), pipe.training.data(examples[2:]), loss=loss)
     # U-A and U-C are one, B-D and B-E, I-D and I-E, L-D and L-E; I-B, behind B-B alone, is like no other. Nor is any of BIO
     assert (n_states(every), n_states(fewer)) == (len(tags_of(pipe)), n_left)
     descend(every, fewer)
     assert n_states(fewer) == n_left
+
+
+@pytest.mark.issue(14)
+@pytest.mark.parametrize("loss", [MaxMargin, partial(SoftmaxMargin, label_weights={"A": 2.0})])
+def test_losses_that_tell_states_apart_or_sum_nothing_up(loss):
+    pipe, examples = make()
+    every, fewer = both(pipe, pipe.training.data(examples), loss=loss)
+    assert n_states(fewer) == n_states(every) == len(tags_of(pipe))
 
 
 @pytest.mark.issue(19)

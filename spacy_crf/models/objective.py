@@ -10,7 +10,7 @@ from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..inference.threads import default_threads, run_chunks
-from ..losses.clamped import ClampedLoss, LogLikelihood
+from ..losses.clamped import ClampedLoss, LogLikelihood, SoftmaxMargin
 from ..types import Floats
 from .architecture import Shared
 from .cliques import TieCorpus
@@ -26,6 +26,8 @@ from .weights import Weights, checksum
 _GROUP = 8
 # Those whose states have no score but that of their features, and of transitions, first and last
 _MERGED = (ChainRole,)
+# Those that are sums over labellings, in which states cost the same that no annotation tells apart
+_SUMS = (LogLikelihood, SoftmaxMargin)
 
 
 class _Annotation(NamedTuple):
@@ -158,7 +160,7 @@ class CorpusObjective(Weights):
 
     @property
     def _can_merge_states(self) -> bool:
-        plain = type(self._loss) is LogLikelihood and not self._loss.cost and not self._loss.label_weights
+        plain = type(self._loss) in _SUMS and not self._loss.cost and not self._loss.label_weights
         of_clamps = all(block.structure is None and block.soft is None for block in self._annotation)
         [layer, *others] = self._layers
         return (
