@@ -62,7 +62,7 @@ def test_every_recipe_trains(component, recipe, corpus, tmp_path):  # noqa: F811
 @pytest.mark.issue(14)
 @pytest.mark.parametrize("component, recipe", OPTIMIZED)
 def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
-    """Nothing but decoding differs, and both files are complete."""
+    """Nothing but decoding and l1 differ, and both files are complete."""
     path = write(tmp_path / "my.cfg", component, recipe, "--optimize", "accuracy")
     test_configs.test_config_is_complete(path, tmp_path)
     config = load_config(path, interpolate=False)
@@ -75,6 +75,8 @@ def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
         plain["components"][component].update(decode="spans", min_prob=0.5)
         fit = {"@callbacks": "spacy_crf.fit_min_prob.v1", "path": "${paths.dev}"}
         plain["training"]["before_to_disk"] = {**fit, "component": None, "beta": 1.0, "per_label": False}
+        if plain["training"]["optimizer"]["@optimizers"] == "spacy_crf.LBFGS.v1":
+            plain["training"]["optimizer"]["l1"] = 0.05
     assert config == plain
     assert " prediction takes longer.\n" in path.read_text(encoding="utf8").partition("[")[0]
 

@@ -46,7 +46,7 @@ def tune_cli(
     ],
     output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Where to write the best config.")] = None,
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="Needed if there are several.")] = None,
-    l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0",
+    l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0,0.05",
     l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.01,0.03,0.1,0.3,1,3",
     schemes: Annotated[
         Optional[str], typer.Option("--schemes", help="Of crf_ner to try, between commas, such as BIO,BILUO.")
