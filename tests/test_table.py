@@ -118,6 +118,8 @@ def by_kinds(corpus, threads):
         of_pass.add_scores(number, scores[tokens])
         for part in parts:
             of_pass.scatter(number, corpus.d_scores[tokens], d_slots, gradient, part=part)
+            for table in range(of_pass.n_tables):
+                of_pass.scatter_windows(table, number, corpus.d_scores[tokens], part=part)
     for part in parts:
         of_pass.finish(d_slots, part=part)
     return scores, gradient + rows.weights_of(d_slots)

@@ -2,8 +2,9 @@
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -30,6 +31,7 @@ _BLOCK, _SCORES = 1 << 13, 1 << 18
 # Below this are the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
 Seed = Union[int, Sequence[int]]
+Collector = Callable[[int, Any, Part], None]  # of the derivatives with respect to the scores of a batch with a number
 
 
 def block_tokens(features: SparseFeatures) -> int:
@@ -208,15 +210,23 @@ class Pass:
 
     def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
         """Derivatives with respect to what it said of some batches."""
-        batches = [*zip(numbers, derivatives)]
+        batches, collectors = [*zip(numbers, derivatives)], self._collectors()
 
-        def collect(part: Part) -> None:
+        def collect(task: tuple[Collector, Part]) -> None:
+            collector, part = task
             for number, d_scores in batches:
-                self._collect(number, d_scores, part)
+                collector(number, d_scores, part)
 
-        run_chunks(collect, parts_for(self._threads), self._threads)
+        # Who adds a part goes through all tokens: threads are busy elsewhere first
+        parts = parts_for(math.ceil(self._threads / len(collectors)))
+        run_chunks(collect, [*product(collectors, parts)], self._threads)
+
+    def _collectors(self) -> list[Collector]:
+        """What adds up the derivatives of a batch, each of them somewhere else."""
+        return [self._collect]
 
     def _collect(self, number: int, d_scores: Any, part: Part) -> None:
+        """In slots and weights."""
         for kind, features in self._found[number].features.items():
             self._scatter(kind, features, d_scores, part)
 
@@ -312,6 +322,7 @@ class EmissionPass(Pass):
         super().__init__(corpus, weights, threads)
         self._corpus, self._states = corpus, corpus.features.states
         self._chosen, self._given = corpus._chosen, Weighing(weights["states"], self._slots["states"])
+        self._gradient = Weighing(self._gradients["states"], self._d_slots["states"])
         is_read = len(self._chosen) < corpus.n_batches
         self._tokens = TokensPass(corpus.tokens, self._slots["states"], is_read=is_read, threads=threads)
         self._vectors = corpus.vectors
@@ -332,22 +343,25 @@ class EmissionPass(Pass):
             self._add_scores("transitions", self._corpus.pairs[number], scores)
         return self._features.output(scores, starts, None)
 
-    def collect(self, numbers: Iterable[int], derivatives: Iterable[Emissions]) -> None:
-        batches = [(n, self._corpus.pairs[n], d) for n, d in zip(numbers, derivatives)]
-        gradient = Weighing(self._gradients["states"], self._d_slots["states"])
+    def _collectors(self) -> list[Collector]:
+        windows = [partial(self._collect_windows, table) for table in range(self._tokens.n_tables)]
+        return [self._collect, *windows, *([] if self._vectors is None else [self._collect_vectors])]
 
-        def collect(part: Part) -> None:
-            for number, pairs, d in batches:
-                if number in self._chosen:
-                    self._chosen[number].scatter(self._states, d.scores, gradient, part=part)
-                else:
-                    self._tokens.scatter(number, d.scores, gradient.slots, gradient.weights, part=part)
-                if self._vectors is not None:
-                    self._vectors.scatter(number, d.scores, self._d_words, part=part)
-                if pairs is not None:
-                    self._scatter("transitions", pairs, d, part)
+    def _collect(self, number: int, d: Emissions, part: Part) -> None:
+        gradient, pairs = self._gradient, self._corpus.pairs[number]
+        if number in self._chosen:
+            self._chosen[number].scatter(self._states, d.scores, gradient, part=part)
+        else:
+            self._tokens.scatter(number, d.scores, gradient.slots, gradient.weights, part=part)
+        if pairs is not None:
+            self._scatter("transitions", pairs, d, part)
 
-        run_chunks(collect, parts_for(self._threads), self._threads)
+    def _collect_windows(self, table: int, number: int, d: Emissions, part: Part) -> None:
+        if number not in self._chosen:
+            self._tokens.scatter_windows(table, number, d.scores, part=part)
+
+    def _collect_vectors(self, number: int, d: Emissions, part: Part) -> None:
+        self._vectors.scatter(number, d.scores, self._d_words, part=part)
 
     def gradient(self) -> dict[str, Floats]:
         finish = partial(_finish, self._tokens, self._d_slots["states"])
@@ -417,11 +431,19 @@ class SegmentPass(Pass):
             tokens.add_scores(number, scores[place])
         super()._score(number, scores)
 
+    def _collectors(self) -> list[Collector]:
+        places = self._tokens.items()
+        windows = [partial(self._collect_windows, p, table) for p, tokens in places for table in range(tokens.n_tables)]
+        return [self._collect, *windows]
+
     def _collect(self, number: int, d_scores: Any, part: Part) -> None:
         for place, tokens in self._tokens.items():
             into = self._d_slots[place], self._gradients[place]
             tokens.scatter(number, getattr(d_scores, place), *into, part=part)
         super()._collect(number, d_scores, part)
+
+    def _collect_windows(self, place: str, table: int, number: int, d_scores: Any, part: Part) -> None:
+        self._tokens[place].scatter_windows(table, number, getattr(d_scores, place), part=part)
 
     def gradient(self) -> dict[str, Floats]:
         for place, tokens in self._tokens.items():

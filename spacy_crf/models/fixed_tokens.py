@@ -100,13 +100,21 @@ class TokensPass:
         self._table.add_references(rest, self._slots, scores)
         self._table.add_placed(items, self._slots, scores)
 
+    @property
+    def n_tables(self) -> int:
+        """How many tables of windows there are, whose derivatives are kept each for itself."""
+        return len(self._kinds)
+
+    def scatter_windows(self, table: int, number: int, d_scores: Floats, *, part: Part) -> None:
+        """Keeps the derivatives of a batch for one of the tables."""
+        block = self._blocks[number]
+        self._kinds[table].scatter(block.kinds[table], block.starts, d_scores, self._d_scores[table], part=part)
+
     def scatter(self, number: int, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: Part) -> None:
-        """Keeps the derivatives of windows, and adds the gradients of other slots, and of weights of features with values."""
-        starts, kinds, rest, items = self._blocks[number]
-        for rows, of_tokens, d_table in zip(self._kinds, kinds, self._d_scores):
-            rows.scatter(of_tokens, starts, d_scores, d_table, part=part)
-        self._table.scatter_references(rest, d_scores, d_slots, part=part)
-        self._table.scatter_placed(items, d_scores, d_slots, gradient, part=part)
+        """Adds the gradients of slots that no windows read, and of weights of features with values."""
+        block = self._blocks[number]
+        self._table.scatter_references(block.rest, d_scores, d_slots, part=part)
+        self._table.scatter_placed(block.items, d_scores, d_slots, gradient, part=part)
 
     def finish(self, d_slots: Floats, *, part: Part) -> None:
         """After the last batch: adds the gradients of the slots that windows read."""
