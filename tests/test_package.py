@@ -24,6 +24,7 @@ LAYERS = [
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),
+    ("packing",),
     ("features", "optimizers"),
     ("cliques",),
     ("models",),

@@ -1,5 +1,6 @@
 """Saved components: the same after loading, never half of anything, and an error that names the file."""
 
+import io
 import os
 import pickle
 import shutil
@@ -13,7 +14,7 @@ import srsly
 from spacy.tokens import Doc
 from spacy.util import registry
 
-from spacy_crf import sealed
+from spacy_crf import packing, sealed
 from spacy_crf.pipeline import saving
 
 from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
@@ -145,6 +146,27 @@ def test_what_hardly_shrinks_is_stored_in_a_stream_that_zlib_reads(n_hashes, n_z
     assert len(data) < 1.001 * n_hashes + 0.02 * n_zeros + (1 << 15) * (n_hashes > 0 < n_zeros) + 50
     with pytest.raises(ValueError, match="CRF503"):
         sealed.unseal(form, data[:-1], "data")
+
+
+@pytest.mark.issue(18)
+@pytest.mark.parametrize("sizes", [[], [0], [1 << 15], [3, 1 << 16, 5, 1 << 15, 70_000]])
+def test_parts_are_sealed_as_a_whole_is(sizes):
+    form, random = sealed.Format("numbers", b"numbers\n", 1), np.random.default_rng(0)
+    parts, file = [random.bytes(size) for size in sizes], io.BytesIO(b"before")
+    file.seek(6)
+    sealed.seal_into(file, form, iter(parts))
+    assert file.getvalue()[:6] == b"before"
+    assert sealed.unseal(form, file.getvalue()[6:], "data") == b"".join(parts)
+
+
+@pytest.mark.issue(18)
+@pytest.mark.parametrize("n", [0, 1, 20, 100, 70_000])
+def test_parts_are_packed_as_a_whole_is(n):
+    values = {str(number): number for number in range(n)}, ["a"] * n, b"b" * n, "c" * n, np.arange(float(n)), None
+    for value in (*values, values, {"all": [values, {}, (), -1.5, True]}):
+        assert b"".join(packing.packed(value)) == srsly.msgpack_dumps(value)
+    parts = [b"b" * (n + 65536), b"c"]
+    assert b"".join(packing.packed_bytes(parts)) == srsly.msgpack_dumps(b"".join(parts))
 
 
 @pytest.mark.issue(19)

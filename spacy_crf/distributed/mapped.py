@@ -9,6 +9,8 @@ import json
 import mmap
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,10 +47,18 @@ def write(path: Path, value: Any) -> None:
         raise no_room(error, path) from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """RAISES (ValueError): CRF475 if there is no room for it."""
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file that is whole or not there. RAISES (ValueError): CRF475 if there is no room for it."""
+    with room_for(path), sealed.whole(path) as file:
+        yield file
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """RAISES (ValueError): CRF475 if there is no room for what is written inside."""
     try:
-        sealed.write_whole(path, content)
+        yield
     except OSError as error:
         raise no_room(error, path) from error
 

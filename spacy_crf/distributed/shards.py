@@ -36,7 +36,7 @@ from ..models.tied import SEEDS, SharedSteps, Ties, Variables, keys_of
 from ..models.weights import Weights, checksum
 from ..pipeline.prepared_corpus import StepsAbout
 from ..pipeline.training import takes_objective, view_for
-from ..sealed import Format, seal, unseal
+from ..sealed import Format, seal_into, unseal
 from ..types import Floats
 from . import mapped
 from .cut import Pieces
@@ -201,8 +201,9 @@ class ShardedTraining:
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
         """What every step is about, once all shards are prepared."""
         if _FROZEN not in self._manifest.done:
-            (self.shards.path / FROZEN).mkdir(exist_ok=True)
-            pipe.to_disk(self.shards.path / FROZEN)
+            frozen = self.shards.path / FROZEN
+            with mapped.room_for(frozen):
+                pipe.to_disk(frozen)
             self._manifest.enter(_FROZEN, True)
             for path in self._counted:
                 path.unlink(missing_ok=True)
@@ -293,9 +294,10 @@ class ShardedTraining:
         path = self.shards.path / _CHECKPOINT
         return unseal(_SAVED, path.read_bytes(), str(path)) if path.exists() else None
 
-    def save_checkpoint(self, data: bytes) -> None:
+    def save_checkpoint(self, parts: Iterable[bytes]) -> None:
         """RAISES (ValueError): CRF475 if there is no room for it; the one before stays."""
-        mapped.write_whole(self.shards.path / _CHECKPOINT, seal(_SAVED, data))
+        with mapped.whole(self.shards.path / _CHECKPOINT) as file:
+            seal_into(file, _SAVED, parts)
 
 
 class _SumOfFiles:
@@ -432,7 +434,8 @@ class Manifest:
 
     def _write(self) -> None:
         said = json.dumps({"of": self._head, "done": self.done}, indent=1)
-        mapped.write_whole(self._path, said.encode("utf8"))
+        with mapped.whole(self._path) as file:
+            file.write(said.encode("utf8"))
 
     def _read(self, folder: Path) -> None:
         try:

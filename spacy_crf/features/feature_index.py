@@ -433,7 +433,7 @@ def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
 
 def pack_numbers(numbers: NDArray[np.int32]) -> bytes:
     """Small numbers compress best byte by byte: all lowest bytes first, then the next."""
-    return zlib.compress(numbers.astype("<i4").view(np.uint8).reshape(-1, 4).T.tobytes())
+    return zlib.compress(numbers.astype("<i4", copy=False).view(np.uint8).reshape(-1, 4).T.tobytes())
 
 
 def unpack_numbers(packed: bytes) -> NDArray[np.int32]:

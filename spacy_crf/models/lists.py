@@ -15,6 +15,7 @@ from ..features.clusters import Clusters
 from ..features.gazetteers import Gazetteer
 from ..features.stages import Labeller
 from ..features.word_vectors import WordVectors
+from ..packing import packed
 from .role import check_equal
 
 # Those met so far in the model that is being saved or loaded; None where nodes are by themselves
@@ -124,7 +125,7 @@ class ListedFeatures:
 
 
 def _serialize(_, value: ListedFeatures, name: str, model: Model) -> bytes:
-    return srsly.msgpack_dumps(value.to_dict())
+    return b"".join(packed(value.to_dict()))
 
 
 def _deserialize(default: ListedFeatures, value: bytes, name: str, model: Model) -> ListedFeatures:

@@ -5,7 +5,7 @@ again at other weights, so a component hands CRF optimizers an ``Objective`` ins
 """
 
 import copy
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar, Optional, Protocol
@@ -18,6 +18,7 @@ from thinc.types import FloatsXd
 
 from ..errors import Errors
 from ..losses.clamped import ClampedLoss
+from ..packing import packed
 from ..types import ChainCorpus, Floats
 
 
@@ -143,11 +144,9 @@ class CRFOptimizer(Optimizer):
 
     # ------------------------------------------------------------------------------------------------------- resuming
 
-    def checkpoint(self, key: str) -> bytes:
-        """All that is needed to continue the training of one component, see `resume`."""
-        other = copy.copy(self)
-        other._runs = {key: self._runs[key]}
-        return other.to_bytes()
+    def checkpoint(self, key: str) -> Iterator[bytes]:
+        """All that is needed to continue the training of one component, in parts: see `resume`."""
+        return self._packed({key: self._runs[key]})
 
     def resume(self, objective: Weighed, data: bytes, *, key: str) -> int:
         """Goes on where another one left a checkpoint, with the weights of then. RETURNS (int): How many iterations it had made.
@@ -175,9 +174,12 @@ class CRFOptimizer(Optimizer):
 
     def to_bytes(self) -> bytes:
         """All that is needed to continue exactly where the runs stand, in this process or another."""
-        runs = {key: self.run_to_msg(run, key) for key, run in self._runs.items()}
+        return b"".join(self._packed(self._runs))
+
+    def _packed(self, runs: dict[str, Any]) -> Iterator[bytes]:
+        said = {key: self.run_to_msg(run, key) for key, run in runs.items()}
         settings = {name: getattr(self, name) for name in self.identity}
-        return srsly.msgpack_dumps({"optimizer": type(self).__name__, "settings": settings, "runs": runs})
+        return packed({"optimizer": type(self).__name__, "settings": settings, "runs": said})
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
         """Take over the state of an optimizer of the same kind and settings; stop rules and limits may differ."""

@@ -4,13 +4,14 @@ What its annotation means says an object of ``annotation/``, what its structure 
 """
 
 import copyreg
+import io
 import logging
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
 
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
@@ -31,7 +32,7 @@ from ..models.latent_chain import check_hidden
 from ..models.pool import PoolRole
 from ..models.role import gives
 from ..models.sparse import prune
-from ..sealed import write_whole
+from ..sealed import whole
 from . import saving
 from .annotation.annotation import Annotation
 from .decoding import Decoding
@@ -429,6 +430,11 @@ class LearningPipe(TrainablePipe):
 
         RAISES (ValueError): CRF413 if weights are not finite numbers.
         """
+        file = io.BytesIO()
+        self._save(file)
+        return file.getvalue()
+
+    def _save(self, file: BinaryIO) -> None:
         self._validate_serialization_attrs()
         for node, name in parameters(self.model):
             if not node.ops.xp.isfinite(node.get_param(name)).all():
@@ -439,7 +445,7 @@ class LearningPipe(TrainablePipe):
             text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
             announcements.info(text, self.name, n_weights, n_features)
         first = None if self.first_stage is None else self.first_stage.component.to_bytes()
-        return saving.pack(type(self).__name__, self._settings(), model, first)
+        saving.pack_into(file, type(self).__name__, self._settings(), model, first)
 
     def _settings(self) -> dict[str, Any]:
         """What is saved beside the model."""
@@ -455,7 +461,8 @@ class LearningPipe(TrainablePipe):
 
     def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
         """Save to a folder. A model that is there already stays until the new one is complete."""
-        write_whole(Path(path) / saving.FILE_NAME, self.to_bytes())
+        with whole(Path(path) / saving.FILE_NAME) as file:
+            self._save(file)
 
     def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "LearningPipe":
         """Load what `to_disk` wrote. After an error the component is as it was before.

@@ -1,18 +1,21 @@
 """The file a component is saved in: a header with a checksum, then compressed msgpack. Loading never runs code."""
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
 import srsly
 from thinc.api import Model
+from thinc.util import convert_recursive, is_xp_array
 
 from ..errors import Errors
 from ..models.lists import shared_lists
-from ..sealed import Format, seal, unseal
+from ..packing import packed, packed_bytes
+from ..sealed import Format, seal_into, unseal
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
 # Version 4 says only once what several nodes of a model read, and may hold vectors, pools and a first stage
 FORMAT = Format("a model", b"spacy_crf\n", 4, oldest=3)
 FILE_NAME = "model"
-# How msgpack begins bytes (bin 32)
-_BYTES, _BYTES_FOLLOW = struct.Struct(">BI"), 0xC6
 
 
 class Saved(NamedTuple):
@@ -30,18 +31,16 @@ class Saved(NamedTuple):
     first_stage: Optional[bytes] = None  # a component of its own, packed
 
 
-def pack(component: str, settings: dict[str, Any], model: Model, first_stage: Optional[bytes] = None) -> bytes:
+def pack_into(
+    file: BinaryIO, component: str, settings: dict[str, Any], model: Model, first_stage: Optional[bytes] = None
+) -> None:
+    """Writes what `unpack` reads."""
     first = {} if first_stage is None else {"first_stage": first_stage}
-    said = srsly.msgpack_dumps({"component": component, "settings": settings, **first})
     with shared_lists():
-        content = model.to_bytes()
-    return seal(FORMAT, *_with_bytes(said, "model", content))
-
-
-def _with_bytes(said: bytes, name: str, content: bytes) -> tuple[bytes, bytes]:
-    """A packed map of few entries with one more, in two parts: packing a large model again would take thrice its memory."""
-    head = srsly.msgpack_dumps(name) + _BYTES.pack(_BYTES_FOLLOW, len(content))
-    return bytes([said[0] + 1]) + said[1:] + head, content  # the first byte says how many entries there are
+        nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
+    head = {"component": component, "settings": settings, **first, "model": b""}
+    *parts, _ = packed(head)
+    seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
 
 def unpack(data: bytes, source: str, component: str) -> Saved:
