@@ -9,7 +9,7 @@ goes the same way, step by step. Only Σ|w| is another thing, and weighed by `co
 On wnut17 the preset has 554 thousand weights and 158 thousand variables, on mit_restaurant 291 and 139, on cora_refs 134 and 46.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ from .weights import Weights
 # Sums of random numbers say, two times, that weights belong to the same scores: by chance both are equal once in 2**60 or more
 SEEDS = (0, 1)
 _CHUNK = 1 << 19
+_PARTS = 16  # of the keys, that are compared one part after the other
 
 
 class Ties(NamedTuple):
@@ -47,22 +48,19 @@ class Ties(NamedTuple):
 
 def _groups(keys: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The number of the variable of each weight (int64[n]), and whether it is the first of its variable (bool[n])."""
-    table, first = CountingTable(), [np.zeros(0, dtype=np.int64)]
-    for some in _tied(single):
-        first.append(some[table.add(keys[some])])
-    stands, first = single.copy(), np.concatenate(first)
-    stands[first] = True
-    group = np.cumsum(stands)
-    group -= 1  # in place: with the table it is the largest thing there
-    of_row = group[first]
-    for some in _tied(single):
-        group[some] = of_row[table.rows(keys[some])]
-    return group, stands
-
-
-def _tied(single: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
-    """The numbers of the weights that are not single, some at a time: what is made of them takes much memory."""
-    return (begin + np.flatnonzero(~single[begin : begin + _CHUNK]) for begin in range(0, len(single), _CHUNK))
+    first, stands = np.arange(len(keys)), single.copy()  # which is equal to each, and whether that is itself
+    part = keys.astype(np.uint8) % _PARTS
+    part[single] = _PARTS
+    for number in range(_PARTS):  # a table of all keys would be the largest thing there
+        some = np.flatnonzero(part == number)
+        table = CountingTable()
+        new = some[table.add(keys[some])]
+        first[some], stands[new] = new[table.rows(keys[some])], True
+    numbers = np.cumsum(stands, dtype=np.int32)
+    numbers -= 1
+    for begin in range(0, len(first), _CHUNK):
+        first[begin : begin + _CHUNK] = numbers[first[begin : begin + _CHUNK]]
+    return first, stands
 
 
 class SharedSteps:
