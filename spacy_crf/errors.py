@@ -535,8 +535,8 @@ class Errors(metaclass=_Coded):
     )
     CRF781 = "The executor 'ray' needs Ray: pip install 'spacy-crf[ray]' ({reason})."
     CRF782 = (
-        "The Ray cluster at {address} can't be used: {reason}. Look whether it is running, can be reached from here and has free "
-        "cores (ray status); without --address one is started on this machine."
+        "The Ray cluster {where} can't be used: {reason}. Look whether it is running, can be reached from here and has free "
+        "cores (ray status). Where no address is given (for crf train: --ray local) one is started on this machine."
     )
     CRF783 = (
         "Workers of the cluster have {package} {theirs}, but here it is {ours}, which may give other results. Install the same "
@@ -609,6 +609,10 @@ class Errors(metaclass=_Coded):
     CRF738 = (
         "A worker ended, with exit code {code}, before it began: what it said of that stands above. Workers import the script "
         "that starts them, so what a script does has to stand under: if __name__ == '__main__':"
+    )
+    CRF739 = (
+        "Workers of the cluster can't import what they are to do: {reason}. Install spacy_crf, spaCy and what the pipeline needs "
+        "on every machine, in the same versions."
     )
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
     CRF745 = (

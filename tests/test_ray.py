@@ -13,13 +13,15 @@ pytestmark = pytest.mark.issue(18)
 MOST_SECONDS = 480  # on two cores that do other things too; alone it takes a quarter of that
 
 SCRIPT = """
-import faulthandler, json, subprocess, sys, time
+import faulthandler, json, socket, subprocess, sys, time
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 faulthandler.dump_traceback_later(int(sys.argv[4]), exit=True)  # where it hangs; the cluster ends with this process
 import ray
 from spacy_crf.distributed.executors import Ray
-from spacy_crf.distributed import cut, shards
+from spacy_crf.distributed import cut, executors, shards
 from tests import test_shards
 from tests.test_annotate_parts import annotated, maker, records_of
 
@@ -52,6 +54,21 @@ def trained(path, executor):
     losses, weights = test_shards.trained(*test_shards.make(path))
     return losses, weights.tobytes().hex()
 
+def other_version(path):
+    with mock.patch.object(executors, "__version__", "0.0.1"):
+        return list(Ray(1).run(partial(maker, path), [1]))
+
+class Unknown:
+    pass  # what makes those who do tasks, in a module that workers don't have
+
+Unknown.__module__, elsewhere = "nobody_has_this", ModuleType("nobody_has_this")
+elsewhere.Unknown = Unknown
+sys.modules["nobody_has_this"] = elsewhere
+
+def silent(path):
+    with socket.create_server(("127.0.0.1", 0)) as server, mock.patch.object(executors, "_SECONDS_TO_ANSWER", 0.5):
+        return list(Ray(1, "127.0.0.1:%d" % server.getsockname()[1]).run(partial(maker, path), [1]))
+
 def all_in_one_cluster(path):
     # The cluster that an executor without an address starts; those that follow find it
     with Ray(2).staff(partial(maker, path)) as staff:
@@ -61,6 +78,8 @@ def all_in_one_cluster(path):
         outcome("killed always", lambda path: list(Ray(2).run(partial(maker, path, 9), [3])))
         full = OSError(28, "No space", "there")
         outcome("raises", lambda path: list(Ray(2).run(partial(maker, path, error=full), range(8))))
+        outcome("other version", other_version)
+        outcome("unknown", lambda path: list(Ray(1).run(Unknown(), [1])))
         outcome("nothing", lambda path: list(Ray(2).run(partial(maker, path), [])))
         outcome("annotated", lambda path: (annotated(model, source, path / "out", Ray(2)), records_of(path / "out"))[1])
         outcome("annotated by address", by_command)
@@ -68,6 +87,7 @@ def all_in_one_cluster(path):
     return done
 
 outcome("no answer", lambda path: list(Ray(1, "127.0.0.1:9").run(partial(maker, path), [1])))
+outcome("silent", silent)
 outcome("cluster of its own", all_in_one_cluster)
 outcome("trained here", lambda path: trained(path / "out", test_shards.Here(1)))
 (folder / "found.json").write_text(json.dumps(found))
@@ -102,6 +122,9 @@ def test_what_cannot_be_done_is_told(found):
     assert found["raises"] == ["OSError", "[Errno 28] No space: 'there'"]
     assert "CRF780" in found["killed always"][1]
     assert "CRF782" in found["no answer"][1] and "127.0.0.1:9" in found["no answer"][1]
+    assert "CRF782" in found["silent"][1] and "timed out" in found["silent"][1]
+    assert "CRF783" in found["other version"][1] and "0.0.1" in found["other version"][1]
+    assert "CRF739" in found["unknown"][1] and "nobody_has_this" in found["unknown"][1]
 
 
 @pytest.mark.parametrize("name", ["annotated", "annotated by address"])

@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -579,11 +580,11 @@ class FullDisk:
     """left (int): Files until there is no room."""
 
     def __init__(self, left):
-        self._left, self._write = left, mapped.write_whole
+        self._left, self._whole = left, mapped.whole
 
-    def __call__(self, path, content):
+    def __call__(self, path):
         self._left -= 1
-        return self._write(path, content) if self._left else _no_room(path)
+        return self._whole(path) if self._left else _no_room(path)
 
 
 def test_whatever_ends_a_training_the_weights_are_the_same(tmp_path, monkeypatch):
@@ -600,7 +601,7 @@ def test_whatever_ends_a_training_the_weights_are_the_same(tmp_path, monkeypatch
         with monkeypatch.context() as patched:
             by(patched, Ending(1 + places[2] % 3, 10_000 if is_disk else places[0], places[1]))
             if is_disk:
-                patched.setattr(mapped, "write_whole", FullDisk(places[0] // 6))
+                patched.setattr(mapped, "whole", FullDisk(places[0] // 6))
             try:
                 _, weights = trained(*make(tmp_path / str(folder), settings), steps=5)
             except (KeyboardInterrupt, ValueError) as error:
@@ -754,6 +755,40 @@ def test_what_workers_cannot_import(tmp_path, monkeypatch):
         trained(nlp, sgd)
     with pytest.raises(ValueError, match=r"CRF473.*nobody_has_this"):
         _unpickled(b"cnobody_has_this\nthing\n.")
+
+
+FUNCTION = """
+def vowels(doc):
+    return [[str(sum(letter in "aeiou" for letter in token.text))] for token in doc]
+
+"""
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_functions_that_workers_cannot_import(is_installed, tmp_path, monkeypatch):
+    """Those in the file of --code go with the component; not so what another module has, which only we know here."""
+    elsewhere = ModuleType("test_shards_elsewhere")
+    exec(FUNCTION, vars(elsewhere))
+    monkeypatch.setitem(sys.modules, elsewhere.__name__, elsewhere)
+    code = FUNCTION if is_installed else f"from {elsewhere.__name__} import vowels\n"
+    registered = f"import spacy\n{code}spacy.registry.misc('test_shards.vowels.v1', func=lambda: vowels)\n"
+    (tmp_path / "code.py").write_text(registered)
+    config = spacy.util.load_config(ROOT / "configs" / "crf_ner.cfg")
+    functions = {"vowels": {"@misc": "test_shards.vowels.v1"}}
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["fn:vowels[0]"], "functions": functions}
+    config["components"]["crf_ner"]["model"]["emissions"]["features"] = features
+    config.to_disk(tmp_path / "config.cfg")
+    docs = [example.reference for example in ner_examples(spacy.blank("en"))]
+    DocBin(docs=docs).to_disk(tmp_path / "texts.spacy")
+    paths = [f"--paths.{part}={tmp_path / 'texts.spacy'}" for part in ("train", "dev")]
+    options = ["-n", "2", "--workers", "1", "-o", str(tmp_path / "out"), "--code", str(tmp_path / "code.py")]
+    found = CliRunner().invoke(app, ["train", str(tmp_path / "config.cfg"), *options, *paths])
+    if is_installed:
+        assert found.exit_code == 0, found.output
+        return
+    assert found.exit_code == 1 and "CRF473" in found.output and elsewhere.__name__ in found.output
+    folder = tmp_path / "out" / "shards" / "crf_ner"  # what was done stays
+    assert (folder / "corpus").exists() and not [*folder.glob("*.tmp")]
 
 
 def test_settings():

@@ -28,6 +28,7 @@ _MOST_DEATHS = 3  # of workers at the same task
 _BEGUN = "begun"  # what a process says first
 _SECONDS = 120.0  # until a cluster has a worker ready
 _SECONDS_TO_ANSWER = 10.0  # until somebody is there at all; Ray itself would wait without an end
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # as gRPC begins
 
 
 class Staff(Protocol):
@@ -118,26 +119,31 @@ class _ProcessStaff:
         try:
             while left or busy:
                 give()
-                done = []
-                for connection in wait(list(busy)):
-                    said = busy[connection].hear()
-                    if said == _BEGUN:
-                        continue
-                    process = busy.pop(connection)
-                    if said is None:
-                        process.end()
-                        deaths.add(process.task)
-                        left.append(process.task)
-                    else:
-                        self._idle.append(process)
-                        done.append((process.task, said))
-                self._idle.sort(key=lambda process: process.number)
+                done = self._heard(busy, left, deaths)
                 give()
-                for task, answer in done:
-                    yield task, answer.get()
+                while done:  # of what is large, who asks for it has the only one
+                    yield done[0][0], done.pop(0)[1].get()
         finally:
             for process in busy.values():  # nobody would hear their answers
                 process.kill()
+
+    def _heard(self, busy: dict[Connection, "_Process"], left: list[Any], deaths: _Deaths) -> list[tuple[Any, _Answer]]:
+        """What those say who are the next to say something."""
+        done = []
+        for connection in wait(list(busy)):
+            said = busy[connection].hear()
+            if said == _BEGUN:
+                continue
+            process = busy.pop(connection)
+            if said is None:
+                process.end()
+                deaths.add(process.task)
+                left.append(process.task)
+            else:
+                self._idle.append(process)
+                done.append((process.task, said))
+        self._idle.sort(key=lambda process: process.number)
+        return done
 
     def _hire(self, others: Iterable["_Process"]) -> "_Process":
         taken = {process.number for process in (*others, *self._idle)}
@@ -168,12 +174,12 @@ class _Process:
     def give(self, task: Any, told: Any) -> None:
         self.task = task
         with suppress(OSError):  # that it is gone is seen when it shall answer
-            self.connection.send((task, told))
+            _send(self.connection, (task, told))
 
     def hear(self) -> Any:
         """That it has begun, an `_Answer`, or None if it is gone. RAISES (ValueError): CRF738."""
         try:
-            said = self.connection.recv()
+            said = _received(self.connection)
         except (EOFError, OSError):
             said = None
         self._has_begun |= said is not None
@@ -197,15 +203,29 @@ def _serve(connection: Connection, make: Maker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     work = None
     with suppress(EOFError, OSError):
-        connection.send(_BEGUN)
+        _send(connection, _BEGUN)
         while True:
-            task, told = connection.recv()
+            task, told = _received(connection)
             try:
                 work = work or make()
                 answer = _Answer(_done(work, task, told))
             except Exception as error:
                 answer = _Answer(None, _portable(error))
-            connection.send(answer)
+            _send(connection, answer)
+
+
+def _send(connection: Connection, said: Any) -> None:
+    """Its arrays as they are: copies would be the largest thing there."""
+    arrays: list[pickle.PickleBuffer] = []
+    connection.send((pickle.dumps(said, protocol=5, buffer_callback=arrays.append), len(arrays)))
+    for array in arrays:
+        connection.send_bytes(array.raw())
+
+
+def _received(connection: Connection) -> Any:
+    """What `_send` was given; its arrays can only be read."""
+    said, n_arrays = connection.recv()
+    return pickle.loads(said, buffers=[connection.recv_bytes() for _ in range(n_arrays)])
 
 
 def _done(work: Callable, task: Any, told: Any) -> Any:
@@ -250,6 +270,11 @@ class Ray:
         with self.staff(make) as staff:
             yield from staff.run(tasks)
 
+    def unusable(self, reason: Any) -> str:
+        """What to raise then."""
+        where = f"at {self.address}" if self.address else "that is started on this machine"
+        return Errors.CRF782.format(where=where, reason=reason)
+
     @contextmanager
     def _connected(self) -> Iterator[None]:
         if self._ray.is_initialized():
@@ -259,15 +284,21 @@ class Ray:
         local = {} if self.address else {"num_cpus": self.workers, "include_dashboard": False}
         try:
             if self.address and ":" in self.address:
-                host, port = self.address.removeprefix("ray://").rsplit(":", 1)
-                socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER).close()
+                _check_answer(*self.address.removeprefix("ray://").rsplit(":", 1))
             self._ray.init(self.address, log_to_driver=False, logging_level="error", **local)
         except Exception as error:  # whatever Ray raises
-            raise ValueError(Errors.CRF782.format(address=self.address, reason=error)) from error
+            raise ValueError(self.unusable(error)) from error
         try:
             yield
         finally:
             self._ray.shutdown()
+
+
+def _check_answer(host: str, port: str) -> None:
+    """RAISES (OSError): If nobody is there, or says nothing."""
+    with socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER) as connection:
+        connection.sendall(_HELLO)
+        connection.recv(1)
 
 
 class _RayStaff:
@@ -281,7 +312,8 @@ class _RayStaff:
         self._beginning: dict[Any, int] = {}  # what tells that the worker of a place is ready
 
     def run(self, tasks: Iterable[Task], told: Any = None) -> Iterator[tuple[Task, Any]]:
-        """RAISES (ValueError): CRF782 if no worker gets ready. CRF783 if workers have other versions than we."""
+        """RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other versions than we, CRF739 if they
+        can't import what they are to do."""
         ray, deaths, left = self._ray, _Deaths(), list(tasks)[::-1]
         told = None if told is None else ray.put(told)  # once for each machine
         while len(self._actors) < min(self._of.workers, len(left)):
@@ -300,14 +332,15 @@ class _RayStaff:
             waits = [*running, *(self._beginning if left else ())]
             [*ready], _ = ray.wait(waits, timeout=None if running else _SECONDS)
             if not ready:
-                reason = "no worker got ready in time"
-                raise ValueError(Errors.CRF782.format(address=self._of.address, reason=reason))
+                raise ValueError(self._of.unusable("no worker got ready in time"))
             [reference] = ready
             is_task = reference in running
             place, task = running.pop(reference) if is_task else (self._beginning.pop(reference), "its beginning")
             try:
                 answer = ray.get(reference)
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayActorError as error:
+                if error.actor_init_failed:
+                    raise ValueError(Errors.CRF739.format(reason=str(error).splitlines()[-1])) from error
                 deaths.add(task)
                 left += [task] if is_task else []
                 self._replace(place)

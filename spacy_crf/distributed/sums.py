@@ -35,8 +35,6 @@ class Tree:
 
     def add(self, node: Node, terms: Terms) -> None:
         level, place = node
-        if not terms.gradient.flags.writeable:  # as Ray gives arrays, which lie in memory that processes share
-            terms = terms._replace(gradient=terms.gradient.copy())
         while (1 << level) < self._n:
             neighbour = (level, place ^ 1)
             if neighbour[1] << level < self._n:
@@ -44,6 +42,8 @@ class Tree:
                     break
                 terms = self.left.pop(neighbour).plus(terms)
             level, place = level + 1, place >> 1
+        if not terms.gradient.flags.writeable:  # as workers give arrays, which lie in the memory that they came in
+            terms = terms._replace(gradient=terms.gradient.copy())
         self.left[level, place] = terms
 
     @property
