@@ -142,14 +142,15 @@ def test_weights_that_differ_are_not_tied():
     assert np.array_equal(emissions.get_param("states"), weights)
 
 
-def test_bits_are_the_same_for_any_number_of_threads(monkeypatch):
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_bits_are_the_same_for_any_number_of_threads(factory, monkeypatch):
     monkeypatch.setattr("spacy_crf.models.corpus._BLOCK", 7)
     nlp = spacy.blank("en")
-    ner = nlp.add_pipe("crf_ner")
+    ner = nlp.add_pipe(factory)
     examples = ner_examples(nlp, NER_TEXTS * 2)
     nlp.initialize(lambda: examples)
     found = set()
-    for number in ("1", "2", "3"):
+    for number in ("1", "2", "3", "9"):
         monkeypatch.setenv("SPACY_CRF_THREADS", number)
         blocks = ner.training.blocks(examples)
         tied = TiedObjective(ner.model, ner.loss, (ner.training.data(block) for block in blocks))
