@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from spacy.tokens import Doc
 
 from spacy_crf import arrays
-from spacy_crf.inference.beam import Beam
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.orders import key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.state_graph import GraphChain
+from spacy_crf.inference.structure import Beam
 from spacy_crf.types import GOES_ON, ChainScores
 
 from .structures import STRUCTURES, Enumerated, problems, random_graph, random_problem

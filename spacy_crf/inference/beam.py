@@ -1,7 +1,7 @@
 """Beam search: the best labelling among few prefixes, and those that come next."""
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,17 +10,7 @@ from ..kernels import beam as kernels
 from ..kernels import higher_order, pieces
 from ..types import Floats, Path
 from .scaling import Shared
-from .structure import States
-
-
-class Beam(NamedTuple):
-    """What a search keeps of the prefixes that end with a token."""
-
-    states: int  # at most, one prefix for each
-    margin: float = np.inf  # how far their score may be below that of the best one
-
-    def keeps_all(self, n_prefixes: int) -> bool:
-        return self.states >= n_prefixes and self.margin == np.inf
+from .structure import Beam, States
 
 
 class BeamSearch:

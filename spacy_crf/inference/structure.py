@@ -24,7 +24,7 @@ from ..types import Floats, Path, SpanList
 from .threads import run_chunks
 
 if TYPE_CHECKING:
-    from .beam import Beam, BeamSearch
+    from .beam import BeamSearch
 
 States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
@@ -45,6 +45,16 @@ class LikelySpans(NamedTuple):
     def join(cls, parts: "Sequence[LikelySpans]") -> "LikelySpans":
         segments = zip(*(part.segments for part in parts))
         return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
+
+
+class Beam(NamedTuple):
+    """What a search keeps of the prefixes that end with a token."""
+
+    states: int  # at most, one prefix for each
+    margin: float = np.inf  # how far their score may be below that of the best one
+
+    def keeps_all(self, n_prefixes: int) -> bool:
+        return self.states >= n_prefixes and self.margin == np.inf
 
 
 class Places(NamedTuple):
@@ -195,7 +205,7 @@ class Structure(Generic[Scores]):
     work: ClassVar[type[Work]]
 
     wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
-    beam: "Optional[Beam]" = None  # within which best labellings are searched
+    beam: Optional[Beam] = None  # within which best labellings are searched
 
     def __init__(self, *, threads: int = 1):
         self.threads = threads
@@ -206,7 +216,7 @@ class Structure(Generic[Scores]):
         """What answers the same with so many threads."""
         return type(self)(threads=threads)
 
-    def within(self, beam: "Beam") -> "Structure[Scores]":
+    def within(self, beam: Beam) -> "Structure[Scores]":
         """The same structure, whose best labellings (`viterbi`, `n_best`) are those that a beam search finds. Sums stay as they
         are: over all labellings.
 

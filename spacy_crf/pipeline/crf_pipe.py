@@ -17,7 +17,7 @@ from .. import checks
 from ..dollars import is_written
 from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
-from ..inference.beam import Beam
+from ..inference.structure import Beam
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats

@@ -16,9 +16,8 @@ from .. import arrays
 from ..arrays import Joined, Scores, spread
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..inference.beam import Beam
 from ..inference.spans import segments_of
-from ..inference.structure import SpanStates, Structure
+from ..inference.structure import Beam, SpanStates, Structure
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Floats
