@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import srsly
 from srsly.msgpack import Packer
 
 _FEW = 64  # items of a list
@@ -12,19 +11,23 @@ _LARGE = 1 << 15  # bytes
 
 def packed(value: Any) -> Iterator[bytes]:
     """What `srsly.msgpack_dumps` gives."""
+    return _parts(value, Packer(use_bin_type=True))  # one: to make it, all installed packages are asked how they encode
+
+
+def _parts(value: Any, packer: Packer) -> Iterator[bytes]:
     if isinstance(value, dict):
-        yield Packer().pack_map_header(len(value))
+        yield packer.pack_map_header(len(value))
         for key, of_key in value.items():
-            yield srsly.msgpack_dumps(key)
-            yield from packed(of_key)
+            yield packer.pack(key)
+            yield from _parts(of_key, packer)
     elif isinstance(value, (list, tuple)) and len(value) <= _FEW:  # more are small
-        yield Packer().pack_array_header(len(value))
+        yield packer.pack_array_header(len(value))
         for item in value:
-            yield from packed(item)
+            yield from _parts(item, packer)
     elif isinstance(value, bytes) and len(value) >= _LARGE:
         yield from packed_bytes([value])
     else:
-        yield srsly.msgpack_dumps(value)
+        yield packer.pack(value)
 
 
 def packed_bytes(parts: list[bytes]) -> list[bytes]:
