@@ -48,11 +48,16 @@ class Killing(Ray):
         staff = super().staff(make)
         return test_shards.killing(staff, lambda staff: ray.kill(staff._actors[0]))
 
-def trained(path, executor):
+def trained(path, **settings):
     cut._DOCS = 1
-    shards.Shards.staff, shards.default_threads = lambda self: executor, lambda: executor.workers
-    losses, weights = test_shards.trained(*test_shards.make(path))
+    nlp, sgd = test_shards.make(path)
+    nlp.config["initialize"]["components"]["crf_ner"]["shards"].update(settings)
+    losses, weights = test_shards.trained(nlp, sgd)
     return losses, weights.tobytes().hex()
+
+def trained_by(executor, path):
+    shards.Shards.staff, shards.default_threads = lambda self: executor, lambda: executor.workers
+    return trained(path)
 
 def other_version(path):
     with mock.patch.object(executors, "__version__", "0.0.1"):
@@ -83,13 +88,15 @@ def all_in_one_cluster(path):
         outcome("nothing", lambda path: list(Ray(2).run(partial(maker, path), [])))
         outcome("annotated", lambda path: (annotated(model, source, path / "out", Ray(2)), records_of(path / "out"))[1])
         outcome("annotated by address", by_command)
-        outcome("trained", lambda path: trained(path / "out", Killing(2)))
+        whole = {"executor": "ray", "workers": 1, "cores": 2}  # as a machine of a larger cluster
+        outcome("trained by a worker with two cores", lambda path: trained(path / "out", **whole))
+        outcome("trained", lambda path: trained_by(Killing(2), path / "out"))
     return done
 
 outcome("no answer", lambda path: list(Ray(1, "127.0.0.1:9").run(partial(maker, path), [1])))
 outcome("silent", silent)
 outcome("cluster of its own", all_in_one_cluster)
-outcome("trained here", lambda path: trained(path / "out", test_shards.Here(1)))
+outcome("trained here", lambda path: trained_by(test_shards.Here(1), path / "out"))
 (folder / "found.json").write_text(json.dumps(found))
 """
 
@@ -133,5 +140,6 @@ def test_archives_are_annotated(found, name):
     assert len(records) == 40 and all(record["spans"] for record in records)
 
 
-def test_weights_are_bitwise_the_same_as_of_one_process(found):
-    assert found["trained"] == found["trained here"]
+@pytest.mark.parametrize("name", ["trained", "trained by a worker with two cores"])
+def test_weights_are_bitwise_the_same_as_of_one_process(found, name):
+    assert found[name] == found["trained here"]

@@ -797,6 +797,8 @@ def test_settings():
         ({"mixing": "sum"}, "mixing"),
         ({"executor": "dask"}, "executor"),
         ({"address": "auto"}, "address"),
+        ({"executor": "ray", "cores": 0}, "cores"),
+        ({"cores": 2}, "cores"),
     ):
         with pytest.raises(ValueError, match=f"CRF020.*{name}"):
             Shards(**settings)

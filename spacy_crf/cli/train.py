@@ -26,6 +26,7 @@ def train_cli(
     ray: Annotated[
         Optional[str], typer.Option("--ray", help="Address of a Ray cluster; 'local' starts one here.")
     ] = None,
+    cores: Annotated[int, typer.Option("--cores", help="Of each worker of a Ray cluster.")] = 1,
     path: Annotated[Optional[Path], typer.Option("--path", help="Folder of the shards; OUTPUT/shards if none.")] = None,
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
     code: CodeOption = None,
@@ -40,6 +41,8 @@ def train_cli(
         settings: dict[str, Any] = {"n": shards, "workers": workers, "path": str(folder_of_shards)}
         if ray is not None:
             settings.update(executor="ray", address=None if ray == _LOCAL else ray)
+        if cores > 1:
+            settings.update(cores=cores)
         changed = on_shards(read_config(config, read_overrides(ctx.args), interpolate=False), settings, component)
         changed.to_disk(Path(folder) / "config.cfg")
         train(Path(folder) / "config.cfg", output)

@@ -247,17 +247,17 @@ def _portable(error: Exception) -> Exception:
 class Ray:
     """The workers of a cluster; of one on this machine, started for the purpose, if there is no address.
 
-    workers (int): How many, each on a core of its own.
+    workers (int): How many. cores (int): That each of them has for itself.
     address (str): As `ray.init` takes it: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
     RAISES (ImportError): CRF781 if Ray is not installed.
     """
 
-    def __init__(self, workers: int, address: Optional[str] = None):
+    def __init__(self, workers: int, address: Optional[str] = None, cores: int = 1):
         try:
             import ray
         except ImportError as error:
             raise ImportError(Errors.CRF781.format(reason=error)) from None
-        self.workers, self.address, self._ray = workers, address, ray
+        self.workers, self.address, self.cores, self._ray = workers, address, cores, ray
 
     @contextmanager
     def staff(self, make: Maker) -> Iterator[Staff]:
@@ -281,7 +281,7 @@ class Ray:
             yield
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        local = {} if self.address else {"num_cpus": self.workers, "include_dashboard": False}
+        local = {} if self.address else {"num_cpus": self.workers * self.cores, "include_dashboard": False}
         try:
             if self.address and ":" in self.address:
                 _check_answer(*self.address.removeprefix("ray://").rsplit(":", 1))
@@ -306,7 +306,7 @@ class _RayStaff:
 
     def __init__(self, of: Ray, make: Maker):
         self._of, self._ray = of, of._ray
-        hire = self._ray.remote(_Actor).options(num_cpus=1).remote
+        hire = self._ray.remote(_Actor).options(num_cpus=of.cores).remote
         self._hire = lambda: hire(make)
         self._actors: list[Any] = []  # by their place
         self._beginning: dict[Any, int] = {}  # what tells that the worker of a place is ready

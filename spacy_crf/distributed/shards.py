@@ -62,6 +62,7 @@ class Shards:
     executor (str): "processes", those of this machine; or "ray", the workers of a Ray cluster.
     workers (int): How many work on them; as many as there are shards, but no more than cores here, if None.
     address (str): Of the Ray cluster; None for one that is started on this machine.
+    cores (int): Of each worker of a Ray cluster, which are its threads: with those of a whole machine, each sends one sum.
     path (Path): The folder that keeps the shards and the checkpoints. Workers on other machines must find it under this name.
     checkpoint_every (int): Iterations between two checkpoints, at least; they are written at the end of a step.
     mixing (str): How optimizers that learn from one sequence after the other weigh shards whose weights they average: by their
@@ -74,6 +75,7 @@ class Shards:
         executor: str = "processes",
         workers: Optional[int] = None,
         address: Optional[str] = None,
+        cores: int = 1,
         path: Union[str, Path] = "shards",
         checkpoint_every: int = 10,
         mixing: str = "size",
@@ -87,13 +89,15 @@ class Shards:
             address is None or executor == "ray", owner, "address", address, "left out but for executor = 'ray'"
         )
         self.address = None if address is None else checks.text(owner, "address", address)
+        self.cores = checks.count(owner, "cores", cores)
+        checks.expect(cores == 1 or executor == "ray", owner, "cores", cores, "left out but for executor = 'ray'")
         checks.expect(isinstance(path, (str, Path)) and str(path) != "", owner, "path", path, "a folder")
         self.path = Path(path)
         self.checkpoint_every = checks.count(owner, "checkpoint_every", checkpoint_every)
         self.mixing = checks.one_of(owner, "mixing", mixing, MIXING)
 
     def staff(self) -> Executor:
-        return Processes(self.workers) if self.executor == "processes" else Ray(self.workers, self.address)
+        return Processes(self.workers) if self.executor == "processes" else Ray(self.workers, self.address, self.cores)
 
     def begin(
         self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
@@ -141,7 +145,7 @@ class ShardedTraining:
         self.shards, self._pipe, self.kind = shards, pipe, kind
         self._manifest = Manifest(shards.path, _head(shards, pipe, nlp))
         self.pieces = Pieces(shards.path / "corpus")
-        threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else 1
+        threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else shards.cores
         self._job = Job(str(shards.path), shards.n, self._manifest.digest, _pickled(pipe), threads)
         self._open = ExitStack()  # as long as there are workers
         self._staff: Optional[Staff] = None

@@ -12,7 +12,7 @@ from .measure import show
 _TOKEN = 0.6e-6  # summing up the weights of its features, and its share of the gradient
 _PAIR = 0.15e-9  # of tags, for each token: forward and back
 _BYTE = 2.5e-9  # that the main process sends, or receives and adds up
-_CORES = 8  # of a machine, with a worker each
+_CORES = 8  # of a machine
 
 
 class Pass(NamedTuple):
@@ -27,15 +27,15 @@ class Pass(NamedTuple):
         return self.computing + self.reducing
 
 
-def cost(tokens: int, tags: int, variables: int, workers: int, told: int) -> Pass:
-    """workers (int): Cores, each of which returns a gradient. told (int): How often the weights are sent: to each machine by
-    Ray, to each worker by the executor for processes."""
+def cost(tokens: int, tags: int, variables: int, cores: int, workers: int, told: int) -> Pass:
+    """workers (int): Of which each returns a gradient. told (int): How often the weights are sent: to each machine by Ray, to
+    each worker by the executor for processes."""
     moved = 8 * variables * (workers + told)
-    return Pass(moved, tokens * (_TOKEN + _PAIR * tags**2) / workers, moved * _BYTE)
+    return Pass(moved, tokens * (_TOKEN + _PAIR * tags**2) / cores, moved * _BYTE)
 
 
 def _found(tokens: int, tags: int, variables: int, workers: int) -> float:
-    found = cost(tokens, tags, variables, max(1, workers), workers)
+    found = cost(tokens, tags, variables, max(1, workers), workers, workers)
     return found.seconds if workers else found.computing
 
 
@@ -57,10 +57,16 @@ def main(
     show("Here", ("data", "tokens", "tags", "variables", "workers", "s a pass", "by the formula"), checked)
     rows = []
     for machines in (1, 2, 4, 8, 16, 32, 64):
-        found = cost(tokens, tags, variables, machines * _CORES, machines)
-        rows.append((machines, found.bytes / 1e9, found.computing, found.reducing, found.seconds))
-    header = ("machines", "GB a reduction", "s to compute", "s to reduce", "s a pass")
-    show(f"{tokens:,} tokens, {tags} tags, {variables:,} variables", header, rows)
+        cores = machines * _CORES
+        by_core, by_machine = (cost(tokens, tags, variables, cores, workers, machines) for workers in (cores, machines))
+        gigabytes = [found.bytes / 1e9 for found in (by_core, by_machine)]
+        rows.append((machines, by_core.computing, gigabytes[0], by_core.seconds, gigabytes[1], by_machine.seconds))
+    of_core, of_machine = ("GB, a worker a core", "s a pass"), ("GB, a worker a machine", "s a pass")
+    show(
+        f"{tokens:,} tokens, {tags} tags, {variables:,} variables",
+        ("machines", "s to compute", *of_core, *of_machine),
+        rows,
+    )
 
 
 if __name__ == "__main__":
