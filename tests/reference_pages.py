@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 from typer.models import ArgumentInfo, OptionInfo
 
 import spacy_crf
-from spacy_crf.cli import app
+from spacy_crf.cli.group import app, import_commands
 from spacy_crf.errors import Errors, Warnings
 
 if sys.version_info >= (3, 11):
@@ -192,6 +192,7 @@ def _entry(name: str, kinds: str, text: str) -> str:
 
 def commands() -> dict[str, Callable]:
     """The function of each command, which says by its signature what the command takes."""
+    import_commands()
     return {command.name: command.callback for command in sorted(app.registered_commands, key=lambda each: each.name)}
 
 

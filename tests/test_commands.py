@@ -6,6 +6,7 @@ import re
 import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import catalogue
 import pytest
@@ -14,8 +15,8 @@ from spacy.cli._util import app
 from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
-import spacy_crf.cli
-from spacy_crf.cli.main import print_table
+from spacy_crf.cli import group
+from spacy_crf.cli.shared import print_table
 
 from .test_configs import ROOT
 from .test_probabilities import trained, with_rules
@@ -162,7 +163,8 @@ def test_any_pipeline_annotates_that_finds_something(files, tmp_path):
 @pytest.mark.issue(15)
 def test_every_command_takes_code():
     """Whatever loads a pipeline, or a language, may need functions that have to be registered before."""
-    commands = {command.name: command.callback for command in spacy_crf.cli.app.registered_commands}
+    group.import_commands()
+    commands = {command.name: command.callback for command in group.app.registered_commands}
     assert not [name for name, command in commands.items() if "code" not in inspect.signature(command).parameters]
 
 
@@ -171,8 +173,22 @@ def test_first_sentences_fit_into_the_list_of_commands(monkeypatch):
     """Of 80 columns, of which the longest name takes eleven: what is longer ends in dots."""
     monkeypatch.setenv("COLUMNS", "80")
     listed = CliRunner().invoke(app, ["crf", "--help"]).output.partition("Commands:")[2]
-    assert len(spacy_crf.cli.app.registered_commands) == len(listed.strip().splitlines())  # none on two lines
+    assert len(group.app.registered_commands) == len(listed.strip().splitlines())  # none on two lines
     assert "..." not in listed and "…" not in listed
+
+
+@pytest.mark.issue(19)
+def test_every_command_is_found():
+    """Whatever file it is in: the group knows them by a table, and imports one when it is asked for."""
+    files = Path(group.__file__).parent.glob("*.py")
+    declared = re.findall(r'^@app\.command\(\s*"([^"]+)"', "".join(map(Path.read_text, files)), re.MULTILINE)
+    listed = CliRunner().invoke(app, ["crf", "--help"]).output.partition("Commands:")[2]
+    assert sorted(declared) == sorted(line.split()[0] for line in listed.strip().splitlines())
+    for name in declared:
+        shown = CliRunner().invoke(app, ["crf", name, "--help"])
+        assert shown.exit_code == 0 and f"crf {name} [OPTIONS]" in shown.output
+    misspelt = CliRunner().invoke(app, ["crf", "tun"])
+    assert misspelt.exit_code == 2 and "No such command 'tun'" in misspelt.output
 
 
 @pytest.mark.issue(20)

@@ -18,16 +18,16 @@ from ..errors import Errors
 from ..sealed import whole
 from .annotation import Options, Record, certain_pipes, checksum, records, without_annotation
 from .formats.writers import WRITERS
-from .main import (
+from .group import app
+from .raw_texts import STANDARD, Item, read_items
+from .shared import (
     CodeOption,
     ModelArgument,
-    app,
     check_writable,
     choice,
     load_pipeline,
     told_briefly,
 )
-from .raw_texts import STANDARD, Item, read_items
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -9,17 +9,17 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import (
+from .group import app
+from .reading import read_examples
+from .shared import (
     CodeOption,
     ModelArgument,
-    app,
     check_writable,
     load_pipeline,
     our_pipes,
     print_table,
     told_briefly,
 )
-from .reading import read_examples
 
 
 @app.command("calibrate")

@@ -14,8 +14,9 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import CodeOption, app, blank, check_writable, import_code, load_pipeline, told_briefly
+from .group import app
 from .raw_texts import read_raw
+from .shared import CodeOption, blank, check_writable, import_code, load_pipeline, told_briefly
 
 if TYPE_CHECKING:
     from spacy.vectors import Vectors

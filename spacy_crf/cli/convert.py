@@ -13,7 +13,8 @@ from ..pipeline.doc_bin import doc_bin
 from ..sealed import write_whole
 from .formats import FORMATS, Report, Settings, Source, read
 from .formats.tags import SCHEMES
-from .main import CodeOption, app, blank, check_writable, choice, import_code, told_briefly
+from .group import app
+from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
 
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),

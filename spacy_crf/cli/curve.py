@@ -23,9 +23,10 @@ from ..errors import Errors, announcements
 from ..pipeline.doc_bin import doc_bin
 from ..sealed import write_whole
 from .formats import Settings
-from .main import (
+from .group import app
+from .reading import read_docs
+from .shared import (
     CodeOption,
-    app,
     blank,
     check_writable,
     import_code,
@@ -34,7 +35,6 @@ from .main import (
     read_overrides,
     told_briefly,
 )
-from .reading import read_docs
 
 
 class Point(NamedTuple):

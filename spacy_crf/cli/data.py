@@ -12,8 +12,9 @@ from wasabi import msg
 from ..errors import Errors
 from .corpus import Corpus, Overlap, describe, overlap, to_json
 from .formats import FORMATS, Report, Settings
-from .main import CodeOption, app, blank, import_code, print_table, told_briefly
+from .group import app
 from .reading import read_docs
+from .shared import CodeOption, blank, import_code, print_table, told_briefly
 
 _FEW = 50  # spans of a label that are hardly enough to learn and to measure it
 _SHOWN = 3  # examples in a line

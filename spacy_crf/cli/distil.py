@@ -13,8 +13,9 @@ from .. import checks
 from ..errors import Errors
 from ..sealed import write_whole
 from ..types import SOFT_LABELS
-from .main import CodeOption, app, check_writable, load_pipeline, told_briefly
+from .group import app
 from .raw_texts import RawText, read_raw
+from .shared import CodeOption, check_writable, load_pipeline, told_briefly
 
 OWNER = "spacy crf distil"
 _SOFTENER = "spacy_crf_softener"  # the component that is put behind the teacher

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
+from .group import app
 from .reading import read_examples
+from .shared import CodeOption, ModelArgument, load_pipeline, our_pipes, print_table, told_briefly
 
 _AROUND = 30  # characters beside a mistake
 _SPACE = re.compile(r"\s")

@@ -12,17 +12,17 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import (
+from .group import app
+from .reading import read_examples
+from .shared import (
     CodeOption,
     ModelArgument,
-    app,
     check_writable,
     doc_before,
     load_pipeline,
     our_pipes,
     told_briefly,
 )
-from .reading import read_examples
 
 if TYPE_CHECKING:
     from ..explain.explanation import Explanation

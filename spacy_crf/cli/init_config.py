@@ -12,7 +12,8 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import CodeOption, app, blank, check_writable, choice, import_code, told_briefly
+from .group import app
+from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
 
 FOLDER = Path(__file__).parents[1] / "configs"
 _MODEL = "components.crf_ner.model"

@@ -8,7 +8,8 @@ import typer
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, load_pipeline, our_pipes, print_table, told_briefly
+from .group import app
+from .shared import CodeOption, ModelArgument, load_pipeline, our_pipes, print_table, told_briefly
 
 _WIDEST = 24  # tags of a matrix that is printed
 

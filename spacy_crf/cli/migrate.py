@@ -11,10 +11,10 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import (
+from .group import app
+from .shared import (
     CodeOption,
     ModelArgument,
-    app,
     check_writable,
     import_code,
     load_pipeline,

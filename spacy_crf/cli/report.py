@@ -10,8 +10,9 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, our_pipes, told_briefly
+from .group import app
 from .reading import read_examples
+from .shared import CodeOption, ModelArgument, check_writable, load_pipeline, our_pipes, told_briefly
 
 
 @app.command("report")

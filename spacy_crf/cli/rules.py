@@ -7,7 +7,8 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import CodeOption, ModelArgument, app, doc_before, load_pipeline, our_pipes, print_table, told_briefly
+from .group import app
+from .shared import CodeOption, ModelArgument, doc_before, load_pipeline, our_pipes, print_table, told_briefly
 
 _UNDER_A_BEAM = (
     'decode = "beam": automata run over the labelling that a beam of {n} states finds under the masks. Where that breaks a '

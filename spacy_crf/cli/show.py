@@ -10,8 +10,9 @@ from wasabi import msg, table
 
 from ..errors import Errors
 from ..sealed import write_whole
-from .main import CodeOption, ModelArgument, app, check_writable, load_pipeline, told_briefly
+from .group import app
 from .raw_texts import STANDARD, read_items
+from .shared import CodeOption, ModelArgument, check_writable, load_pipeline, told_briefly
 
 
 @app.command("show")

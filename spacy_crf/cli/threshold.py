@@ -11,10 +11,12 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
-from .main import (
+from .group import app
+from .raw_texts import read_raw
+from .reading import read_examples
+from .shared import (
     CodeOption,
     ModelArgument,
-    app,
     check_writable,
     load_pipeline,
     our_pipes,
@@ -22,8 +24,6 @@ from .main import (
     save_pipeline,
     told_briefly,
 )
-from .raw_texts import read_raw
-from .reading import read_examples
 
 if TYPE_CHECKING:
     from ..pipeline.thresholds import Point

@@ -9,7 +9,8 @@ import typer
 from spacy.util import Config
 
 from ..errors import Errors
-from .main import CodeOption, app, import_code, read_config, read_overrides, told_briefly
+from .group import app
+from .shared import CodeOption, import_code, read_config, read_overrides, told_briefly
 
 _FACTORIES = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
 _CLOCK = {"@batchers": "spacy_crf.clock.v1"}

@@ -16,7 +16,8 @@ from wasabi import msg
 from ..errors import Errors
 from ..schemes import SCHEMES
 from ..sealed import write_whole
-from .main import CodeOption, app, check_writable, import_code, print_table, read_config, read_overrides, told_briefly
+from .group import app
+from .shared import CodeOption, check_writable, import_code, print_table, read_config, read_overrides, told_briefly
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}

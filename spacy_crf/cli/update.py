@@ -9,10 +9,11 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from .main import (
+from .group import app
+from .reading import read_examples
+from .shared import (
     CodeOption,
     ModelArgument,
-    app,
     check_writable,
     load_pipeline,
     our_pipes,
@@ -20,7 +21,6 @@ from .main import (
     save_pipeline,
     told_briefly,
 )
-from .reading import read_examples
 
 Scores = dict[str, Optional[float]]
 

@@ -13,8 +13,9 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors
 from .clusters import Progress, progress_bars, tokenizer
-from .main import CodeOption, app, blank, check_writable, choice, import_code, save_pipeline, told_briefly
+from .group import app
 from .raw_texts import read_raw
+from .shared import CodeOption, blank, check_writable, choice, import_code, save_pipeline, told_briefly
 
 OWNER = "spacy crf vectors"
 METHODS = ("cbow", "skipgram")

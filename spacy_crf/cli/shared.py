@@ -1,7 +1,4 @@
-"""The group of commands that spaCy's command line finds by the entry point in ``spacy_cli``.
-
-Every ``python -m spacy …`` imports it with all commands: what a command needs beyond spaCy, it imports when it runs.
-"""
+"""What commands share."""
 
 import errno
 import os
@@ -17,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import spacy
 import typer
 from click import UsageError
-from spacy.cli._util import app as spacy_app
 from spacy.cli._util import parse_config_overrides
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -29,10 +25,6 @@ from ..errors import Errors
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
 
-app = typer.Typer(name="crf", help="Commands of spacy-crf: conditional random fields for spaCy.", no_args_is_help=True)
-spacy_app.add_typer(app)
-
-# What commands share
 ModelArgument = Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")]
 CodeOption = Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")]
 
