@@ -187,6 +187,7 @@ def test_every_command_is_found():
     for name in declared:
         shown = CliRunner().invoke(app, ["crf", name, "--help"])
         assert shown.exit_code == 0 and f"crf {name} [OPTIONS]" in shown.output
+    assert CliRunner().invoke(group.app, ["tune", "--help"]).exit_code == 0  # without spaCy's
     misspelt = CliRunner().invoke(app, ["crf", "tun"])
     assert misspelt.exit_code == 2 and "No such command 'tun'" in misspelt.output
 

@@ -61,11 +61,12 @@ class _LazyGroup(TyperGroup):
             self.commands = get_group(app).commands
 
 
-app = typer.Typer(
-    name="crf",
-    cls=_LazyGroup,
-    help="Commands of spacy-crf: conditional random fields for spaCy.",
-    no_args_is_help=True,
-    rich_markup_mode=None,  # as spaCy's
-)
+app = typer.Typer(name="crf", cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None)  # of no markup, as spaCy's
+
+
+@app.callback()  # with one, typer takes it for a group whatever has been imported of it
+def crf_cli() -> None:
+    """Commands of spacy-crf: conditional random fields for spaCy."""
+
+
 spacy_app.add_typer(app)
