@@ -228,13 +228,14 @@ def test_what_is_in_use_when_the_process_ends_is_not_taken_apart(monkeypatch):
     class Cycle:
         pass
 
-    registered, garbage = [], Cycle()
+    registered = []
     monkeypatch.setattr(atexit, "register", registered.append)
     left_at_exit.cache_clear()
     for _ in range(2):
         next(iter(clock()(ner_examples(spacy.blank("en")))))
     left_at_exit.cache_clear()  # what is registered here ends with the test
     [leave] = registered
+    garbage = Cycle()
     garbage.itself, known = garbage, weakref.ref(garbage)
     del garbage
     leave()

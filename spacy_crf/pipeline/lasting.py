@@ -12,6 +12,7 @@ from functools import cache
 
 # So often are young objects searched before all are: never
 _NEVER = 1 << 30
+_YOUNG = 1  # the generation of what has outlived a search at most
 
 
 @contextmanager
@@ -40,12 +41,12 @@ def not_searched() -> Iterator[None]:
 
 @cache
 def left_at_exit() -> None:
-    """When the process ends, garbage is collected as ever, and what is in use then is left to the system, which takes back all
-    memory at once: Python would take cycles apart object by object, a seventh of the time of a small training. Whatever is no
-    part of a cycle, such as a file, Python still closes."""
+    """When the process ends, garbage of today is collected, and all else is left to the system, which takes back all memory at
+    once: Python would search it, and take cycles apart object by object, a seventh of the time of a small training. Whatever is
+    no part of a cycle, such as a file, Python still closes."""
     atexit.register(_leave)
 
 
 def _leave() -> None:
-    gc.collect()
+    gc.collect(_YOUNG)
     gc.freeze()
