@@ -191,6 +191,8 @@ nlp("Rome")
     loaded = {name for name in everything if name.startswith("spacy_crf.")}
     of_default = {"spacy_crf.optimizers", "spacy_crf.optimizers.minibatch", "spacy_crf.optimizers.objective"}
     assert not {name.split(".")[1] for name in loaded - of_default} & {"optimizers", "explain", "distributed", "cli"}
+    other_structures = ("trees", "graph", "junction_tree", "gibbs", "orders", "higher_order")
+    assert not loaded & {f"spacy_crf.{part}.{name}" for part in ("inference", "kernels") for name in other_structures}
 
 
 @pytest.mark.issue(13)

@@ -10,8 +10,6 @@ from ..errors import announcements
 from ..schemes import MANY_SPANS, choose_scheme, get_scheme
 from .annotation.entities import Entities
 from .crf_pipe import CRFPipe
-from .higher_order import HigherOrderDecoding
-from .ties import TiedDecoding
 
 
 class CRFEntityRecognizer(CRFPipe):
@@ -21,7 +19,6 @@ class CRFEntityRecognizer(CRFPipe):
     scheme (str): How they are spelt as tags, "auto" to choose by the training data; the others see `make_crf_ner`.
     """
 
-    other_decodings = (HigherOrderDecoding, TiedDecoding)
     meaning = ("scheme",)
 
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):

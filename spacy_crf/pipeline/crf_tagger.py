@@ -9,9 +9,7 @@ from .. import checks
 from ..errors import Errors
 from .annotation.tags import BUILT_IN, TokenTags
 from .crf_pipe import CRFPipe
-from .higher_order import HigherOrderDecoding
 from .scorers import score_tags
-from .ties import TiedDecoding
 
 
 class CRFTagger(CRFPipe):
@@ -20,7 +18,6 @@ class CRFTagger(CRFPipe):
     attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`; the others see `make_crf_tagger`.
     """
 
-    other_decodings = (HigherOrderDecoding, TiedDecoding)
     meaning = ("attribute",)
 
     def __init__(

@@ -1,7 +1,7 @@
 """One label for each text, written to ``doc.cats``."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -22,7 +22,6 @@ from ..features.vector_sources import VectorSource
 from ..inference.hidden_chain import HiddenScores
 from ..inference.texts import TextScores
 from ..losses.clamped import ClampedLoss
-from ..models.role import gives
 from ..types import Floats
 from .annotation.cats import Cats
 from .arguments import check_doc
@@ -97,8 +96,10 @@ class CRFTextClassifier(LearningPipe):
     explain (bool): Whether each Doc is told which part of it speaks for its label, as ``doc._.crf_hidden``.
     """
 
-    decoding_class = TextDecoding
-    other_decodings = (HiddenDecoding,)
+    decodings: Mapping[str, str] = {
+        "TextScores": "crf_textcat:TextDecoding",
+        "HiddenScores": "crf_textcat:HiddenDecoding",
+    }
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class CRFTextClassifier(LearningPipe):
 
     def _check_model(self, model: Any) -> None:
         must = "an architecture of texts, such as spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"
-        checks.expect(gives(model) in self._decodings, self.owner, "model", getattr(model, "name", model), must)
+        checks.expect(self._decodes(model), self.owner, "model", getattr(model, "name", model), must)
 
     def check_settings(self) -> None:
         """RAISES (ValueError): CRF469 if there are fewer than two labels."""

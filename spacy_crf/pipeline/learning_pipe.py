@@ -7,8 +7,9 @@ import copyreg
 import io
 import logging
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
@@ -60,9 +61,12 @@ class LearningPipe(TrainablePipe):
     settings: Others that are saved.
     """
 
-    # What the structure of its model adds, and what those add that it may have instead
-    decoding_class: type[Decoding] = Decoding
-    other_decodings: tuple[type[Decoding], ...] = ()
+    # Where the class is that decodes what its model gives, by the name of these scores: imported if the model gives such
+    decodings: Mapping[str, str] = {
+        "ChainScores": "decoding:Decoding",
+        "HigherOrderScores": "higher_order:HigherOrderDecoding",
+        "TiedScores": "ties:TiedDecoding",
+    }
     # Settings that say what weights mean: those of a saved component are to be those of the config
     meaning: tuple[str, ...] = ()
     first_stage: "Optional[FirstStage]" = None  # what labels a Doc first, for templates that read stage:NAME
@@ -112,14 +116,12 @@ class LearningPipe(TrainablePipe):
 
     def _check_model(self, model: Any) -> None:
         """RAISES (ValueError): CRF020 for a model of another structure."""
-        takes, found = self.decoding_class.takes, getattr(model, "name", model)
-        must = f"an architecture that gives {takes.__name__}"
-        checks.expect(gives(model) in self._decodings, self.owner, "model", found, must)
+        takes, found = next(iter(self.decodings)), getattr(model, "name", model)
+        checks.expect(self._decodes(model), self.owner, "model", found, f"an architecture that gives {takes}")
 
-    @property
-    def _decodings(self) -> dict[type, type[Decoding]]:
-        """By what a model gives."""
-        return {each.takes: each for each in (self.decoding_class, *self.other_decodings)}
+    def _decodes(self, model: Any) -> bool:
+        scores = gives(model)
+        return scores is not None and scores.__name__ in self.decodings
 
     @property
     def owner(self) -> str:
@@ -184,7 +186,9 @@ class LearningPipe(TrainablePipe):
             from .latent import latent_decoding  # most models do without
 
             return latent_decoding(self.model, self.annotation)
-        return self._decodings[gives(self.model)](self.model, self.annotation)
+        module, _, name = self.decodings[gives(self.model).__name__].partition(":")
+        decoding = getattr(import_module(f".{module}", __package__), name)
+        return decoding(self.model, self.annotation)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Settings that are left to the training data, whose labels are known."""

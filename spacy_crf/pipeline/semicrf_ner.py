@@ -1,5 +1,6 @@
 """Named entities as segments: the semi-Markov component."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import Errors
@@ -8,7 +9,6 @@ from ..models.role import gives
 from ..schemes import SEGMENTS
 from .annotation.entities import Entities
 from .crf_pipe import CRFPipe
-from .semi_markov import SegmentDecoding
 
 
 class SemiCRFEntityRecognizer(CRFPipe):
@@ -16,7 +16,7 @@ class SemiCRFEntityRecognizer(CRFPipe):
     decoded around them. Entities end where a sentence is known to end. For the settings see `make_semicrf_ner`.
     """
 
-    decoding_class = SegmentDecoding
+    decodings: Mapping[str, str] = {"SegmentScores": "semi_markov:SegmentDecoding"}
 
     def __init__(self, vocab, model, name="semicrf_ner", **settings):
         super().__init__(vocab, model, name, annotation=Entities(SEGMENTS), **settings)
