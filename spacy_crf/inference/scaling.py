@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import linear_chain as kernels
+from ..kernels import lockstep
 from ..kernels.tiles import WHOLE
 from ..types import ChainScores, Floats
 from .structure import Chunk, Work
@@ -366,12 +368,19 @@ def _scale(
     )
 
 
+def _recursions(work: ChainWork) -> ModuleType:
+    """`forward` and `expectations`, of one sequence after the other or of several at a time. It says nothing of the sequences: so
+    a batch and its parts are added up in the same order."""
+    _, height, width = work.exponentials.block.shape
+    return lockstep if height * width >= lockstep.LARGE and not work.per_position else kernels
+
+
 def forward(work: ChainWork) -> Pass:
     exponentials = work.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
     found = Pass(scaled, alpha, np.empty(work.n_sequences))
-    kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
+    _recursions(work).forward(scaled, exponentials.layout, found.alpha, found.log_z)
     return found
 
 
@@ -382,7 +391,7 @@ def backward(work: ChainWork, before: Pass, weights: Floats, d_emissions: Floats
     RETURNS (float64[2, S]): The derivatives of firsts and lasts.
     """
     d_ends, layout = np.zeros((2, work.n_states)), work.exponentials.layout
-    kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
+    _recursions(work).expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
     return d_ends
 
 
@@ -397,11 +406,11 @@ def expect(work: ChainWork, weights: Floats, d_emissions: Floats) -> Expected:
 
     d_emissions (float64[n, S]): Receives the derivatives of emissions.
     """
-    exponentials = work.exponentials
+    exponentials, recursions = work.exponentials, _recursions(work)
     layout, log_z, ends = exponentials.layout, np.empty(work.n_sequences), np.zeros((2, work.n_states))
     d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
-        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, d_emissions[tokens], *ends)
+        recursions.expectations(scaled, layout, weights[sequences], alpha, of_part, d_emissions[tokens], *ends)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
@@ -414,11 +423,12 @@ def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]
 
     RETURNS (float64[N, S], float64[B]): These, and log partitions, NaN where log space has to be asked.
     """
-    layout, log_z, ends = work.exponentials.layout, np.empty(work.n_sequences), np.zeros((2, work.n_states))
+    layout, recursions = work.exponentials.layout, _recursions(work)
+    log_z, ends = np.empty(work.n_sequences), np.zeros((2, work.n_states))
     found, room, weights = np.empty((len(rows), work.n_states)), np.empty((0, work.n_states)), np.ones(work.n_sequences)
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
         room = room if len(room) >= len(alpha) else np.empty((len(alpha), work.n_states))
-        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
+        recursions.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
         here = slice(*np.searchsorted(rows, (tokens.start, tokens.stop)))
         found[here] = room[rows[here] - tokens.start]
     return np.maximum(found, 0.0, out=found), log_z
@@ -427,6 +437,7 @@ def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]
 def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, Pass]]:
     """Part by part, so that what one pass leaves for the other stays in the cache: each has the memory of the one before it."""
     exponentials, scores, starts = work.exponentials, work.emissions, work.starts
+    recursions = _recursions(work)
     layout, width = exponentials.layout, len(exponentials.first)
     parts = work.chunks(max(_LEAST, _CACHED // width))
     room = aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
@@ -434,5 +445,5 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, P
         scaled, alpha = room[:, : tokens.stop - tokens.start]
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
         potentials, of_part = _scale(exponentials, scores[tokens], starts_here, scaled), log_z[sequences]
-        kernels.forward(potentials, layout, alpha, of_part)
+        recursions.forward(potentials, layout, alpha, of_part)
         yield Chunk(sequences, tokens), Pass(potentials, alpha, of_part)

@@ -145,7 +145,7 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
 
 
 @helper(fastmath=LINEAR, forceinline=True)
-def _normalise(rows, t, factors):
+def normalise(rows, t, factors):
     """Multiply a row by another one, and divide it by its sum.
 
     RETURNS (float64): The sum; 0 if nothing is left, -1 if what is left is too small to be trusted.
@@ -192,7 +192,7 @@ def forward(potentials, layout, alpha, log_z):
                     alpha[t, j] = first[j]
             else:
                 _multiply(block, t * step, alpha, t - 1, offset, alpha, t, _ZERO, runs, _NO, arcs)
-            divisor = _normalise(alpha, t, emissions)
+            divisor = normalise(alpha, t, emissions)
             if divisor <= 0.0:
                 total = np.nan if divisor < 0.0 else -np.inf
                 break

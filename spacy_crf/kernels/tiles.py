@@ -27,81 +27,90 @@ VECTOR = ir.VectorType(ir.DoubleType(), WHOLE)
 _FUSED = ("contract",)
 
 
-def _add_up(height, width, n, left, a, a_step, right, b, b_step, sums, s, s_step):
-    """sums[s + i · s_step + j] += sum_k left[a + k · a_step + i] · right[b + k · b_step + j], of arrays taken as flat.
+def _add_up(width, n, left, a, a_step, right, b, b_step, sums, s):
+    """sums[s[i] + j] += sum_k left[a[i] + k · a_step] · right[b + k · b_step + j], of arrays taken as flat, for each i.
 
-    height (int): What i is below, a literal. width (int): What j is below, a multiple of WHOLE. n (int): What k is below.
+    width (int): What j is below, a multiple of WHOLE. n (int): What k is below. a, s (tuple[int, ...]): For each row of a tile.
     """
-    i, j, k = np.arange(height), np.arange(width), np.arange(n)[:, np.newaxis]
-    left, right, sums = left.reshape(-1), right.reshape(-1), sums.reshape(-1)
-    sums[s + i[:, np.newaxis] * s_step + j] += left[a + k * a_step + i].T @ right[b + k * b_step + j]
+    j, k = np.arange(width), np.arange(n)
+    left, sums, rows = left.reshape(-1), sums.reshape(-1), right.reshape(-1)[b + k[:, np.newaxis] * b_step + j]
+    for begin, to in zip(a, s):
+        sums[to + j] += left[begin + k * a_step] @ rows
 
 
-def _typed_add_up(typing, height, width, n, left, a, a_step, right, b, b_step, sums, s, s_step):
+def _typed_add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
     """The same for numba."""
-    rows = range(height.literal_value)
+    height = len(a)
 
     def generate(context, builder, signature, arguments):
-        pointers = [context.make_array(signature.args[m])(context, builder, arguments[m]).data for m in (3, 6, 9)]
-        arrays = [*zip(pointers, arguments[4::3], arguments[5::3])]
+        width, n, _, a, a_step, _, b, b_step, _, s = arguments
+        left, right, sums = (
+            context.make_array(signature.args[m])(context, builder, arguments[m]).data for m in (2, 5, 8)
+        )
+        factors = [(left, builder.extract_value(a, i), a_step) for i in range(height)]
+        targets = [builder.extract_value(s, i) for i in range(height)]
         registers = _MOST if "+avx512f" in context.codegen().magic_tuple()[2] else _FEW
-        most = min(registers // len(rows), _OF_ROW)
-        rest = builder.urem(arguments[1], INT(most * WHOLE))
-        whole = builder.sub(arguments[1], rest)
+        most = max(1, min(registers // height, _OF_ROW))
+
+        def add_tile(column, n_vectors):
+            rows = right, builder.add(b, column), b_step
+            places = [
+                [_vector_at(builder, sums, builder.add(to, column), v) for v in range(n_vectors)] for to in targets
+            ]
+            _generate(builder, n, factors, rows, places)
+
+        rest = builder.urem(width, INT(most * WHOLE))
+        whole = builder.sub(width, rest)
         with cgutils.for_range_slice(builder, INT(0), whole, INT(most * WHOLE), INT) as (column, _):
-            _generate(builder, rows, range(most), arguments[2], *_moved(builder, arrays, column))
+            add_tile(column, most)
         for n_vectors in range(1, most):
             with builder.if_then(builder.icmp_signed("==", rest, INT(n_vectors * WHOLE))):
-                _generate(builder, rows, range(n_vectors), arguments[2], *_moved(builder, arrays, whole))
+                add_tile(whole, n_vectors)
         return context.get_dummy_value()
 
-    places = [types.int64, types.int64]
-    return types.void(height, types.int64, types.int64, left, *places, right, *places, sums, *places), generate
+    whole, places = types.int64, types.UniTuple(types.int64, height)
+    return types.void(whole, whole, left, places, whole, right, whole, whole, sums, places), generate
 
 
-def _moved(builder, arrays, column):
-    """To a column of sums."""
-    left, *others = arrays
-    return left, *((pointer, builder.add(begin, column), step) for pointer, begin, step in others)
+def _generate(builder, n, factors, rows, places):
+    """A tile: the loop over k.
 
-
-def _generate(builder, rows, vectors, n, left, right, sums):
-    """A tile: the loop over k. An array is a pointer, where to begin, and the step from row to row."""
+    factors, rows: Arrays, as a pointer, where to begin, and the step from k to k + 1; one of factors for each row of the tile.
+    places: Pointers to the sums, row by row.
+    """
     before = builder.block
     head, body, behind = [builder.append_basic_block(name) for name in ("next", "products", "sums")]
-    tile = [(i, v) for i in rows for v in vectors]
-    places = {(i, v): _vector_at(builder, sums, INT(i), v) for i, v in tile}
-    old = {place: builder.load(pointer, align=8) for place, pointer in places.items()}
+    old = [[builder.load(place, align=8) for place in row] for row in places]
     builder.branch(head)
 
     builder.position_at_end(head)
     k = builder.phi(INT)
     k.add_incoming(INT(0), before)
-    totals = {place: builder.phi(VECTOR) for place in tile}
+    totals = [[builder.phi(VECTOR) for _ in row] for row in places]
     builder.cbranch(builder.icmp_signed("<", k, n), body, behind)
 
     builder.position_at_end(body)
-    row = [builder.load(_vector_at(builder, right, k, v), align=8) for v in vectors]
-    factors = [_everywhere(builder, builder.load(_pointer(builder, left, k, i))) for i in rows]
-    for i, v in tile:
-        product = builder.fmul(factors[i], row[v], flags=_FUSED)
-        totals[i, v].add_incoming(old[i, v], before)
-        totals[i, v].add_incoming(builder.fadd(totals[i, v], product, flags=_FUSED), body)
+    pointer, begin, step = rows
+    at = builder.add(begin, builder.mul(k, step))
+    vectors = [builder.load(_vector_at(builder, pointer, at, v), align=8) for v in range(len(places[0]))]
+    for (pointer, begin, step), of_row, old_of_row in zip(factors, totals, old):
+        at = builder.add(begin, builder.mul(k, step))
+        factor = _everywhere(builder, builder.load(builder.gep(pointer, [at])))
+        for vector, total, first in zip(vectors, of_row, old_of_row):
+            product = builder.fmul(factor, vector, flags=_FUSED)
+            total.add_incoming(first, before)
+            total.add_incoming(builder.fadd(total, product, flags=_FUSED), body)
     k.add_incoming(builder.add(k, INT(1)), body)
     builder.branch(head)
 
     builder.position_at_end(behind)
-    for place, pointer in places.items():
-        builder.store(totals[place], pointer, align=8)
+    for row, of_row in zip(places, totals):
+        for place, total in zip(row, of_row):
+            builder.store(total, place, align=8)
 
 
-def _pointer(builder, array, row, column):
-    pointer, begin, step = array
-    return builder.gep(pointer, [builder.add(builder.add(begin, builder.mul(row, step)), INT(column))])
-
-
-def _vector_at(builder, array, row, v):
-    return builder.bitcast(_pointer(builder, array, row, v * WHOLE), VECTOR.as_pointer())
+def _vector_at(builder, pointer, begin, v):
+    return builder.bitcast(builder.gep(pointer, [builder.add(begin, INT(v * WHOLE))]), VECTOR.as_pointer())
 
 
 def _everywhere(builder, number):
@@ -111,10 +120,7 @@ def _everywhere(builder, number):
     return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, of_first)
 
 
-if numba.config.DISABLE_JIT:
-    add_up = _add_up
-else:
-    add_up = intrinsic(prefer_literal=True)(_typed_add_up)
+add_up = _add_up if numba.config.DISABLE_JIT else intrinsic(_typed_add_up)
 
 
 @helper(forceinline=True)
@@ -124,8 +130,19 @@ def add_product(rows, s, first, matrices, k, target, t, to):
     rows (float64[n, P]), matrices (float64[m, R, C]), target (float64[n, P]): C is a multiple of WHOLE.
     """
     height, width = matrices.shape[1:]
-    row, matrix, sums = s * rows.shape[1] + first, k * height * width, t * target.shape[1] + to
-    add_up(1, width, height, rows, row, 1, matrices, matrix, width, target, sums, 0)
+    row, sums = s * rows.shape[1] + first, t * target.shape[1] + to
+    add_up(width, height, rows, (row,), 1, matrices, k * height * width, width, target, (sums,))
+
+
+@helper(forceinline=True)
+def add_four_products(rows, s, first, matrix, target, t, to):
+    """`add_product` with the first matrix of four rows and targets (int64[4]): it is read once for all of them, which takes
+    half of the time where the cache next to a core doesn't hold it."""
+    height, width = matrix.shape[1:]
+    step, far = rows.shape[1], target.shape[1]
+    left = (s[0] * step + first, s[1] * step + first, s[2] * step + first, s[3] * step + first)
+    sums = (t[0] * far + to, t[1] * far + to, t[2] * far + to, t[3] * far + to)
+    add_up(width, height, rows, left, 1, matrix, 0, width, target, sums)
 
 
 @helper(forceinline=True)
@@ -137,4 +154,6 @@ def add_products_of_neighbours(left, first, right, matrix):
     tokens, wide = left.shape
     height, width = matrix.shape[1:]
     for i in range(0, height if tokens > 1 else 0, LANES):  # of no tokens there may be no matrix
-        add_up(LANES, width, tokens - 1, left, first + i, wide, right, wide, wide, matrix, i * width, width)
+        columns, rows = (first + i, first + i + 1, first + i + 2, first + i + 3), i * width
+        sums = (rows, rows + width, rows + 2 * width, rows + 3 * width)
+        add_up(width, tokens - 1, left, columns, wide, right, wide, wide, matrix, sums)

@@ -117,7 +117,7 @@ def _along(tables, side, n, source, s, target, t):
     for j in range(size):
         sums[j] = 0.0
     table = (side * tables.shape[1] + n) * size * size
-    add_up(1, size, size, source, s * size, 1, tables, table, size, target, t * size, 0)
+    add_up(size, size, source, (s * size,), 1, tables, table, size, target, (t * size,))
     for j in range(size):
         total += sums[j]
     factor = 1.0 / total if total > 0.0 else 0.0
@@ -146,7 +146,9 @@ def _count(pairs, n, counts):
     size, first = counts.shape[2], n * lefts.shape[1] * counts.shape[2]
     for i in range(0, size, LANES):
         row = (n * size + i) * size
-        add_up(LANES, size, waiting[n], lefts, first + i, size, rights, first, size, counts, row, size)
+        columns = (first + i, first + i + 1, first + i + 2, first + i + 3)
+        sums = (row, row + size, row + 2 * size, row + 3 * size)
+        add_up(size, waiting[n], lefts, columns, size, rights, first, size, counts, sums)
     waiting[n] = 0
 
 
