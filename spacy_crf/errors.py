@@ -439,6 +439,10 @@ class Errors(metaclass=_Coded):
         "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the saved "
         "component itself; without start_from training begins anew."
     )
+    CRF479 = (
+        "Component '{name}' labels Docs, not {value}. Make one with nlp.make_doc(text), or give texts to the pipeline: "
+        "nlp(text), nlp.pipe(texts)."
+    )
     CRF491 = (
         "The results can't go to {target}, a folder of what is annotated, {source}: the next time they would be texts too. Give "
         "a folder beside it."
@@ -939,6 +943,7 @@ class Warnings(metaclass=_Coded):
         "step is about all of it. Or take an optimizer that learns from batch after batch, such as "
         "spacy_crf.AveragedPerceptron.v1."
     )
+    CRFW405 = "{name}: {count} {problem}. First: {places}. Correct the annotation where this is not what it is to mean."
     CRFW412 = (
         "{name}: no token of the examples is annotated, so nothing was counted: it has {n} labels, and no features until update "
         "brings annotated texts."

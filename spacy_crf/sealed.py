@@ -99,7 +99,7 @@ def unseal(form: Format, data: bytes, source: str) -> bytes:
     RAISES (ValueError): CRF501 to CRF503, CRF508.
     """
     start = len(form.magic) + HEADER.size
-    if not data.startswith(form.magic) or len(data) < start:
+    if not isinstance(data, (bytes, bytearray)) or not data.startswith(form.magic) or len(data) < start:
         raise ValueError(Errors.CRF501.format(source=source, what=form.what))
     version, check, length = HEADER.unpack(data[len(form.magic) : start])
     if version not in form.read:

@@ -62,6 +62,38 @@ def test_bytes_and_disk(trained, tmp_path):
     assert sorted(os.listdir(tmp_path / "model" / "crf_ner")) == ["model"]
 
 
+@pytest.mark.issue(19)
+def test_the_model_may_be_excluded(trained, tmp_path):
+    """There is nothing else, as of spaCy's components: what is excluded is neither written nor read."""
+    nlp, _ = trained
+    pipe, others = nlp.get_pipe("crf_ner"), blank().get_pipe("crf_ner")
+    pipe.to_disk(tmp_path / "none", exclude=["model"])
+    assert not (tmp_path / "none").exists() and pipe.to_bytes(exclude=["vocab", "model"]) == b""
+    pipe.to_disk(tmp_path / "all", exclude=["vocab"])
+    labels = others.labels
+    others.from_disk(tmp_path / "all", exclude=["model"]).from_bytes(pipe.to_bytes(), exclude=["model"])
+    assert others.labels == labels != pipe.labels
+    assert others.from_disk(tmp_path / "all").labels == pipe.labels
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("data", ["text", None, 1, ["a"]])
+def test_what_is_no_bytes_is_no_model(trained, data):
+    with pytest.raises(ValueError, match="CRF501"):
+        blank().get_pipe("crf_ner").from_bytes(data)
+
+
+@pytest.mark.issue(19)
+@pytest.mark.parametrize("docs", [["abc"], [None], "abc", None, 1])
+def test_what_is_no_doc_is_not_labelled(trained, docs):
+    pipe = trained[0].get_pipe("crf_ner")
+    with pytest.raises(ValueError, match="CRF479"):
+        list(pipe.pipe(docs))
+    for method in (pipe.score, lambda examples: pipe.get_loss(examples, None)):
+        with pytest.raises(TypeError):
+            method(docs)
+
+
 def test_training_goes_on_after_loading(trained, tmp_path):
     nlp, examples = trained
     again = blank().from_bytes(nlp.to_bytes())

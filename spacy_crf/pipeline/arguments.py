@@ -1,12 +1,28 @@
-"""What users pass to the methods that give probabilities: checked once, before anything is computed."""
+"""What users pass to methods: checked once, before anything is computed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
 from spacy.tokens import Doc, Span
 
 from ..errors import Errors, shown
+from ..features.doc_batch import DocBatch
+
+
+def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
+    """What is to be labelled. RAISES (ValueError): CRF479 if something in it is no Doc."""
+    if not isinstance(docs, Iterable):
+        raise ValueError(Errors.CRF479.format(name=name, value=shown(docs)))
+    for doc in docs:
+        if not isinstance(doc, Doc):
+            raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
+        yield doc
+
+
+def doc_batch(name: str, docs: Iterable[Doc]) -> DocBatch:
+    """The same at once."""
+    return docs if isinstance(docs, DocBatch) else DocBatch(only_docs(name, docs))
 
 
 def check_doc(name: str, doc: Any) -> None:

@@ -22,7 +22,7 @@ from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .annotation.annotation import Annotation
-from .arguments import check_doc, labelling
+from .arguments import check_doc, doc_batch, labelling
 from .learning_pipe import LearningPipe
 from .least import MinProb, check_min_prob, least_of_labels
 from .listening import require_vectors
@@ -147,8 +147,8 @@ class CRFPipe(LearningPipe):
         RAISES (ValueError): If the component has no labels, or was not initialized.
         """
         self._require_initialized()
+        docs = doc_batch(self.name, docs)
         if self.has_encoder:
-            docs = list(docs)
             require_vectors(self, docs)
         return predict(self, docs)
 

@@ -24,7 +24,7 @@ from ..inference.texts import TextScores
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .annotation.cats import Cats
-from .arguments import check_doc
+from .arguments import check_doc, doc_batch
 from .decoding import Decoding
 from .gold_report import GoldReport
 from .learning_pipe import LearningPipe
@@ -157,7 +157,7 @@ class CRFTextClassifier(LearningPipe):
             looks at these.
         """
         self._require_initialized()
-        docs = DocBatch.of(docs)
+        docs = doc_batch(self.name, docs)
         self.decoding.require_sentences(docs)
         probabilities = self.decoding.structure.marginals(self.model.predict(docs))
         return Prediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)

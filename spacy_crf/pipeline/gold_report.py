@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from spacy.tokens import Span
 
+from ..errors import Warnings
 from ..models.role import AnnotatedDocs
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -28,7 +29,8 @@ class GoldReport:
 
     def log(self, name: str) -> None:
         for problem, count in self._counts.items():
-            logger.warning("%s: %d %s. First: %s", name, count, problem, "; ".join(self._places[problem]))
+            places = "; ".join(self._places[problem])
+            logger.warning(Warnings.CRFW405.format(name=name, count=count, problem=problem, places=places))
 
 
 def place_of(span: Span) -> str:

@@ -36,6 +36,7 @@ from ..models.sparse import prune
 from ..sealed import whole
 from . import saving
 from .annotation.annotation import Annotation
+from .arguments import only_docs
 from .decoding import Decoding
 from .gradient_step import forget_gradients, parameters
 from .initialization import Lists, initialize
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .stages import FirstStage
 
 logger = logging.getLogger("spacy.spacy_crf")
+_WHOLE = "model"  # what a component is saved as
 
 
 class LearningPipe(TrainablePipe):
@@ -286,7 +288,7 @@ class LearningPipe(TrainablePipe):
         YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()
-        for docs in batches(stream, batch_size):
+        for docs in batches(only_docs(self.name, stream), batch_size):
             try:
                 self.set_annotations(docs, self.predict(docs))
                 yield from docs
@@ -371,7 +373,9 @@ class LearningPipe(TrainablePipe):
         scores (ChainScores): What the model says of its predicted Docs.
         RETURNS (tuple[float, ChainScores])
         """
-        return self.training.loss_of(list(examples), scores)
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.get_loss")
+        return self.training.loss_of(examples, scores)
 
     def finish_update(self, sgd: Optimizer) -> None:
         """Take a step.
@@ -410,6 +414,7 @@ class LearningPipe(TrainablePipe):
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
         """What the scorer says."""
         examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.score")
         self.training.hear_of_scoring(examples)
         return super().score(examples, **kwargs)
 
@@ -430,12 +435,13 @@ class LearningPipe(TrainablePipe):
         self._connect_stages()
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
-        """RETURNS (bytes): Labels, settings and model.
+        """RETURNS (bytes): Labels, settings and model, which are one whole; nothing where "model" is excluded.
 
         RAISES (ValueError): CRF413 if weights are not finite numbers.
         """
         file = io.BytesIO()
-        self._save(file)
+        if _WHOLE not in exclude:
+            self._save(file)
         return file.getvalue()
 
     def _save(self, file: BinaryIO) -> None:
@@ -456,23 +462,28 @@ class LearningPipe(TrainablePipe):
         return self.cfg
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "LearningPipe":
-        """Load what `to_bytes` gave. After an error the component is as it was before.
+        """Load what `to_bytes` gave, unless "model" is excluded. After an error the component is as it was before.
 
         RAISES (ValueError): With what is wrong about the data.
         """
-        self._load(bytes_data, "the bytes given to from_bytes")
+        if _WHOLE not in exclude:
+            self._load(bytes_data, "the bytes given to from_bytes")
         return self
 
     def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
-        """Save to a folder. A model that is there already stays until the new one is complete."""
+        """Save to a folder, unless "model" is excluded. A model that is there already stays until the new one is complete."""
+        if _WHOLE in exclude:
+            return
         with whole(Path(path) / saving.FILE_NAME) as file:
             self._save(file)
 
     def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "LearningPipe":
-        """Load what `to_disk` wrote. After an error the component is as it was before.
+        """Load what `to_disk` wrote, unless "model" is excluded. After an error the component is as it was before.
 
         RAISES (ValueError): With the file and what is wrong about it.
         """
+        if _WHOLE in exclude:
+            return self
         file, data = saving.read(Path(path))
         self._load(data, str(file))
         return self
