@@ -1,7 +1,9 @@
 """Features against a plain Python reading of the templates."""
 
+import itertools
 import math
 import pickle
+import re
 import threading
 import zlib
 
@@ -11,6 +13,7 @@ import pytest
 import spacy
 from hypothesis import strategies as st
 from spacy.matcher import PhraseMatcher
+from spacy.strings import hash_string
 from spacy.tokens import Doc, Token
 from spacy.util import filter_spans, registry
 
@@ -19,6 +22,7 @@ from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBui
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
 from spacy_crf.features.items import ItemList, KnownHashes, named_numbers
+from spacy_crf.features.lexemes import LexemeTable
 from spacy_crf.features.presets import (
     features,
     ner_features,
@@ -864,6 +868,19 @@ def test_lexeme_attributes_are_those_of_the_word(nlp):
         expected |= {"prefix2": text[:2]} if len(text) > 1 else {}
         expected |= {"suffix3": text[-3:]} if len(text) > 2 else {}
         assert sorted(found) == sorted(f"{name}[0]={value}" for name, value in expected.items())
+
+
+@pytest.mark.parametrize("names", [None, {}])
+def test_folded_words_and_short_shapes_are_hashed_once_for_all(nlp, names):
+    """Most are known without a hash of their own: not those with digits of any script, nor words that are symbols of spaCy."""
+    words = ["B-52s", "1999", "٣x", "Ünder", "cc", "NOUN", "Aaa", "x²", "A", "McDonald-9", "b-52S"]
+    doc = Doc(nlp.vocab, words=words)
+    table = LexemeTable(["folded", "short_shape"], 1, False, names)
+    found = table.columns[table.numbers(doc.to_array("ORTH"), [doc])]
+    folded = [re.sub(r"\d", "0", token.lower_) for token in doc]
+    shapes = ["".join(kind for kind, _ in itertools.groupby(token.shape_)) for token in doc]
+    assert found.tolist() == [list(map(hash_string, pair)) for pair in zip(folded, shapes)]
+    assert names is None or names.items() >= {hash_string(text): text for text in folded + shapes}.items()
 
 
 @registry.misc("test_features.lengths")

@@ -27,12 +27,12 @@ WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n i
 FORMAT = Format("a file of clusters", b"spacy_crf clusters\n", 1)
 MOST_CLUSTERS = 1 << 16
 
-_DIGIT = re.compile(r"\d")
+DIGIT = re.compile(r"\d")
 
 
 def with_zeros(text: str) -> str:
     """The text with all its digits written 0."""
-    return _DIGIT.sub("0", text)
+    return DIGIT.sub("0", text)
 
 
 class WordClusters(NamedTuple):
@@ -100,7 +100,7 @@ class Clusters:
         if self.digits:
             orths, lowers = orths.copy(), lowers.copy()
             for n, text in enumerate(texts):
-                if _DIGIT.search(text):
+                if DIGIT.search(text):
                     text = with_zeros(text)
                     orths[n], lowers[n] = get_string_id(text), get_string_id(text.lower())
         found = self._find(orths)

@@ -5,18 +5,18 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDS
-from spacy.lexeme import Lexeme
 from spacy.strings import get_string_id, hash_string
+from spacy.symbols import NAMES
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
-from .clusters import WIDTHS, Clusters, with_zeros
+from .clusters import DIGIT, WIDTHS, Clusters, with_zeros
 from .feature_index import HashTable
 from .word_vectors import WordVectors
 
@@ -62,22 +62,24 @@ def _short_shape(shape: str) -> str:
     return "".join(kind for kind, _ in groupby(shape))
 
 
-# From a word and its lexeme to a string or a number
-_COMPUTED: dict[str, Callable[[str, Lexeme], Any]] = {
-    "length": lambda text, lexeme: len(text),
-    "capitals": lambda text, lexeme: sum(map(str.isupper, text)),
-    "has_hyphen": lambda text, lexeme: int("-" in text),
-    "has_digit": lambda text, lexeme: int(any(map(str.isdigit, text))),
-    "folded": lambda text, lexeme: with_zeros(lexeme.lower_),
-    "short_shape": lambda text, lexeme: _short_shape(lexeme.shape_),
+# From a word to a number
+_COMPUTED: dict[str, Callable[[str], int]] = {
+    "length": len,
+    "capitals": lambda text: sum(map(str.isupper, text)),
+    "has_hyphen": lambda text: int("-" in text),
+    "has_digit": lambda text: int(any(map(str.isdigit, text))),
 }
+
+# Strings that are made of another one
+_DERIVED = ["folded", "short_shape"]
 
 # Those that are 1 or 0, by the name of what is 1 or else absent, so that templates say nothing of words that are otherwise
 _IF = {f"if:{name}": name for name in (*_FLAGS, "has_hyphen", "has_digit")}
 
 _vocab = attrgetter("vocab")
+_READ = attrgetter("flags", *_FIELDS)
 
-LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *WIDTHS, *_IF]
+LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *_DERIVED, *WIDTHS, *_IF]
 
 # Whether positions outside a sequence have values; or the texts that they have "before" and "behind" it, the nearest first
 Padding = Union[bool, dict[str, list[str]]]
@@ -132,6 +134,7 @@ class LexemeTable:
         self._affixes = [(places[name], length) for name, length in _AFFIXES.items() if name in places]
         self._ngrams = [(places[columns_of(name)[0]], n) for name, n in NGRAMS.items() if columns_of(name)[0] in places]
         self._computed = [(column, _COMPUTED[name]) for name, column in named if name in _COMPUTED]
+        self._derived = [(places[name], name) for name in _DERIVED if name in places]
         self._clusters = clusters
         self._clustered = [(places[name], clusters.values[name]) for name in WIDTHS if name in places]
 
@@ -178,26 +181,30 @@ class LexemeTable:
         lexemes = list(map(vocab.__getitem__, orths))
         texts = [lexeme.orth_ for lexeme in lexemes]
         rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # as is the bias
-        read = attrgetter("flags", "orth", *(name for _, name in self._fields))
-        values = np.array(list(map(read, lexemes)), dtype=np.uint64)
-        for place, (column, _) in enumerate(self._fields, start=2):
-            rows[:, column] = values[:, place]
+        flags, *fields = np.array(list(map(_READ, lexemes)), dtype=np.uint64).T
+        values = dict(zip(_FIELDS, fields))
+        for column, name in self._fields:
+            rows[:, column] = values[name]
             if self.names is not None:
-                found = values[:, place].tolist()
+                found = values[name].tolist()
                 self.names.update(zip(found, map(vocab.strings.__getitem__, found)))
         for column, bit in self._flags:
-            rows[:, column] = values[:, 0] >> bit & np.uint64(1)
+            rows[:, column] = flags >> bit & np.uint64(1)
         for column, compute in self._computed:
-            rows[:, column] = list(map(self._hash, map(compute, texts, lexemes)))
+            rows[:, column] = list(map(compute, texts))
         for column in self._only_if:
             rows[rows[:, column] == 0, column] = ABSENT
         if self._clustered:
-            lowers = np.array([lexeme.lower for lexeme in lexemes], dtype=np.uint64)
-            numbers = self._clusters.of(texts, values[:, 1], lowers)
+            numbers = self._clusters.of(texts, values["orth"], values["lower"])
             for column, of_cluster in self._clustered:
                 rows[:, column] = of_cluster[numbers]  # of unknown words, -1, the last
+        words = [lexeme.lower_ for lexeme in lexemes] if self._derived or self._ngrams else []
+        for column, name in self._derived:
+            if name == "folded":
+                rows[:, column] = self._folded(words, values["lower"])
+            else:
+                rows[:, column] = self._short_shapes(values["shape"], vocab)
         for first, size in self._ngrams:
-            words = [lexeme.lower_ for lexeme in lexemes]
             hashes, begins = hash_ngrams(*_points(words), size, _MOST_NGRAMS)
             rows[:, first : first + _MOST_NGRAMS] = hashes
             if self.names is not None:
@@ -214,12 +221,28 @@ class LexemeTable:
         self._append(rows, vectors)
         self._index.insert(np.array(orths, dtype=np.uint64))
 
-    def _hash(self, value: Any) -> int:
-        if not isinstance(value, str):
-            return value
-        hashed = hash_string(value)
+    def _folded(self, words: list[str], hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Hashes of the words with their digits written 0, given their own: few have digits."""
+        ends = np.cumsum(list(map(len, words)), dtype=np.int64)
+        digits = [match.start() for match in DIGIT.finditer("".join(words))]
+        changes = hashes < len(NAMES)  # symbols of spaCy are no hashes
+        changes[np.searchsorted(ends, digits, side="right")] = True
+        if self.names is not None:  # where each is needed
+            changes[:] = True
+        folded = hashes.copy()
+        folded[changes] = [self._hash(with_zeros(words[n])) for n in np.flatnonzero(changes).tolist()]
+        return folded
+
+    def _short_shapes(self, shapes: NDArray[np.uint64], vocab: Vocab) -> NDArray[np.uint64]:
+        """Hashes of the short shapes of words, given those of their shapes: many words have the same."""
+        distinct, which = np.unique(shapes, return_inverse=True)
+        hashes = [self._hash(_short_shape(vocab.strings[shape])) for shape in distinct.tolist()]
+        return np.array(hashes, dtype=np.uint64)[which]
+
+    def _hash(self, text: str) -> int:
+        hashed = hash_string(text)
         if self.names is not None:
-            self.names[hashed] = value
+            self.names[hashed] = text
         return hashed
 
     def _append(self, rows: NDArray[np.uint64], vectors: Optional[NDArray[np.float32]]) -> None:

@@ -284,7 +284,7 @@ class LearningPipe(TrainablePipe):
         """Process a stream of Docs in batches.
 
         stream (Iterable[Doc]): The Docs.
-        batch_size (int): Most Docs in a batch; more than 512 together are no faster, and of long ones fewer.
+        batch_size (int): Most Docs in a batch; more than 256 together are no faster, and of long ones fewer.
         YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()
@@ -294,6 +294,7 @@ class LearningPipe(TrainablePipe):
                 yield from docs
             except Exception as error:
                 handle_error(self.name, self, docs, error)
+            del docs  # before others are made
 
     # -------------------------------------------------------------------------------------------------- training
 
