@@ -31,7 +31,7 @@ def pytest_xdist_auto_num_workers(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     if config.getoption("--hunt"):
-        _hunt(config.option)
+        _hunt(config.option, getattr(config, "workerinput", {}).get("hunt_seed"))
     if config.getoption("--no-jit"):
         os.environ["NUMBA_DISABLE_JIT"] = "1"  # in time: no conftest imports numba
         # Hashes wrap around, and what is infinite is looked for, as it should be; numpy tells of it, compiled code doesn't.
@@ -41,10 +41,16 @@ def pytest_configure(config):
             )
 
 
-def _hunt(option):
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """xdist's processes hunt for the same."""
+    node.workerinput["hunt_seed"] = node.config.option.hunt_seed
+
+
+def _hunt(option, told):
     """Before tests are imported, of which those that say how many examples they want say it by `tests.util.draws`."""
     if option.hunt_seed is None:
-        option.hunt_seed = secrets.randbelow(10**6)  # xdist tells the other processes
+        option.hunt_seed = secrets.randbelow(10**6) if told is None else told
     option.hypothesis_seed = option.hypothesis_seed or option.hunt_seed
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     many = {"max_examples": 100 * option.hunt, "derandomize": False, "suppress_health_check": slow}
