@@ -187,7 +187,7 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
     scores.lengths[1:, 0] = -np.inf
     decoded = decode(rules, scores, np.array([0, 11]), Facts())
-    assert len(decoded.solved[0]) >= 2 or seed > 2  # in hunts one label alone may be wanted twice
+    assert len(decoded.solved.get(0, [])) >= 2 or seed > 2  # in hunts fewer may be wanted twice
     joined = join_sequences(scores)
     [best] = SemiMarkov().n_best(joined.scores, 4000)
     paths = (path[joined.tokens] for _, path in best)

@@ -158,17 +158,21 @@ class Program:
     def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Those nodes that may be part of the best labelling: rows with such nodes, one behind the other, are left out where
         no automaton reads the best labelling without automata, or may gain by reading the nodes. There the best labelling
-        is that one."""
+        is that one. A long segment leads from one node to the other past the rows in between, and past what is read there."""
         nodes = nodes & ~self._on_best
-        filled, matters = nodes.any(axis=1), np.zeros(len(nodes), dtype=bool)
+        matters = np.zeros(len(nodes), dtype=bool)
         for reader, reads in zip(self._readers, self._read):
             if reader.may_gain:
                 matters |= nodes[:, reads].any(axis=1)
         for rows in self._rows:
             matters[rows] = True
             matters[np.maximum(rows, 1) - 1] = True  # what is read there may depend on the node before
-        run = np.cumsum(~filled)
-        nodes[np.bincount(run, matters & filled)[run] == 0] = False
+        passed = self._lattice.longest_step - ROWS  # rows, by the longest segment
+        [filled] = np.nonzero(nodes.any(axis=1))
+        before = np.append(0, np.cumsum(matters))
+        has_say = before[np.minimum(filled + passed + 1, len(matters))] > before[np.maximum(filled - passed, 0)]
+        run = np.cumsum(np.diff(filled, prepend=filled[:1]) > passed + 1)
+        nodes[filled[np.bincount(run, has_say)[run] == 0]] = False
         return nodes
 
     def _worth_more(self, part: "_Part", clock: Clock) -> NDArray[np.bool_]:
