@@ -168,7 +168,9 @@ def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
         clamp.may_begin[clamp.must_begin] = True
     expected = segmentations(scores, together_broken(rules, lengths), clamp)
     decoded = decode(rules, scores, DOC, Facts(), clamp=clamp)
-    assert not decoded.relaxed and expected
+    assert bool(decoded.relaxed) == (not expected)
+    if not expected:  # as in some hunts
+        return
     assert decoded.tags.tolist() == as_path(expected[0][1], 5)
     if way == "automata":
         assert_the_same_distribution(rules, scores, Facts(), expected, clamp)
