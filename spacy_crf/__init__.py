@@ -18,7 +18,7 @@ __all__ = [
     "__version__",
     "render",
 ]
-__version__ = "0.12.0"
+__version__ = "0.12.1"
 
 # Loaded when they are asked for: every ``spacy.blank()`` imports this package
 _MODULES = {

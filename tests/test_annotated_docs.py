@@ -13,6 +13,7 @@ import spacy
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
+from spacy_crf.constraints import rule_set
 from spacy_crf.schemes import BEGIN, INSIDE, OUTSIDE
 
 from . import reference
@@ -220,7 +221,8 @@ class Expected:
         scores = [self._score(spans, states) for spans, states in zip(self.candidates, self.states)]
         log_z = reference.log_sum(scores)
         self.probabilities = np.exp(np.array(scores) - log_z)
-        self.best = self.candidates[int(np.argmax(scores))]
+        # Several where a text says the same twice
+        self.best = [self.candidates[n] for n in np.flatnonzero(self.probabilities > self.probabilities.max() - 1e-9)]
         self.marginals = np.zeros((self.n, len(pipe.tags())))
         for states, probability in zip(self.states, self.probabilities):
             tokens = np.flatnonzero(states >= 0)
@@ -303,7 +305,7 @@ def check_doc(doc, pipe, case, expected):
         of_found = [value for value, spans in zip(values, candidates) if spans == set(found)]
         assert max(of_found) == pytest.approx(max(values))
     else:
-        assert set(found) == {s for s in expected.best if not unknown & tokens_of(s)}
+        assert set(found) in [{s for s in spans if not unknown & tokens_of(s)} for spans in expected.best]
     for span, probability in found.items():
         assert probability == pytest.approx(expected.of_span(span), abs=1e-6)
 
@@ -317,8 +319,8 @@ def check_methods(doc, pipe, case, expected, keep):
     for span in {span for spans in expected.candidates for span in spans} | set(likely):
         assert likely.get(span, 0.0) == pytest.approx(expected.of_span(span), abs=1e-6)
     [(probability, best), *_] = pipe.n_best(doc, 3, keep_annotation=keep)
-    assert tuple(map(key, best)) == expected.best
-    assert probability == pytest.approx(expected.of_labelling(expected.best), abs=1e-6)
+    assert tuple(map(key, best)) in expected.best
+    assert probability == pytest.approx(expected.probabilities.max(), abs=1e-6)
     assert pipe.log_probability(doc, best, keep_annotation=keep) == pytest.approx(math.log(probability), abs=1e-6)
     for spans in pipe.sample(doc, 3, seed=0, keep_annotation=keep):
         assert expected.of_labelling(tuple(map(key, spans))) > 0.0
@@ -339,11 +341,12 @@ WAYS = {
 @pytest.mark.issue(12)
 @pytest.mark.parametrize("rules", [(), (0, 3), (1, 2), (2, 1, 0)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_answer_is_that_of_the_labellings_that_are_left(kind, rules, caplog):
+@pytest.mark.parametrize("seed", range(1))
+def test_every_answer_is_that_of_the_labellings_that_are_left(seed, kind, rules, caplog):
     caplog.set_level(logging.WARNING, logger="spacy.spacy_crf")
     nlp, pipe = make(kind, rules)
-    rng = np.random.default_rng(sum(map(ord, kind)) + len(rules))
-    cases = [Case(rng, kind) for _ in range(14)]
+    rng = np.random.default_rng((seed, sum(map(ord, kind)), len(rules)))
+    cases = [Case(rng, kind) for _ in range(7)]
     every = [Expected(pipe, case, rules) for case in cases]
     for settings in WAYS.values():
         pipe.cfg.update(settings)
@@ -388,3 +391,21 @@ def test_threads_and_processes_say_the_same(kind):
 
 def approximately(found):
     return {span: pytest.approx(probability) for span, probability in found.items()}
+
+
+ASKED = {
+    "__call__": lambda pipe, doc: pipe(doc),
+    "pipe": lambda pipe, doc: list(pipe.pipe([doc])),
+    "n_best": lambda pipe, doc: pipe.n_best(doc, 3),
+    "marginals": lambda pipe, doc: pipe.marginals(doc),
+    "sample": lambda pipe, doc: pipe.sample(doc, 3, seed=0),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_text_may_be_empty(kind, ask, monkeypatch):
+    """Of a process, under rules that it can't keep: kernels were to be warmed up with a token that there was not (by --hunt)."""
+    monkeypatch.setattr(rule_set, "_warm", set())
+    nlp, pipe = make(kind, (1, 2))
+    ask(pipe, Doc(nlp.vocab))

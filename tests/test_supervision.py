@@ -222,18 +222,19 @@ def what_is_left(scheme, n, starts, ents=(), outside=(), maybe=(), wrong=()):
 
 @pytest.mark.issue(12)
 @pytest.mark.parametrize("name", ["BILUO", "BIO", "IO", "IOB1"])
-def test_what_is_left_of_random_annotation(name):
+@pytest.mark.parametrize("seed", range(1))
+def test_what_is_left_of_random_annotation(seed, name):
     nlp, pipe = make(name, alternatives_spans_key="maybe", incorrect_spans_key="wrong")
     for label in "AB":
         pipe.add_label(label)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def draw(many, labels):
         begins, ends = rng.integers(0, 4, many), rng.integers(1, 3, many)
         return [(int(b), int(min(b + k, 4)), str(x)) for b, k, x in zip(begins, ends, rng.choice(labels, many))]
 
     n_partial = 0
-    for _ in range(120):
+    for _ in range(60):
         starts = [0, 4] if rng.random() < 0.7 else [0, 2, 4]
         ents = [span for span in draw(rng.integers(0, 2), ["A", "B"]) if not span[0] < starts[1] < span[1]]
         covered = {t for begin, end, _ in ents for t in range(begin, end)}
@@ -272,8 +273,9 @@ def test_what_is_left_of_random_annotation(name):
             spans: reading_tags(pipe.annotation.scheme, spans, 4, starts)
             for spans in what_is_left(pipe.annotation.scheme, 4, starts)
         }
-        assert {spans for spans, tags in spelt.items() if narrow[np.arange(4), tags].all()} <= set(every)
-    assert n_partial > 60
+        some = {spans for spans, tags in spelt.items() if narrow[np.arange(4), tags].all()}
+        assert some <= set(every) and (some or not left)
+    assert n_partial > 20
 
 
 @pytest.mark.issue(12)

@@ -89,9 +89,10 @@ def decode(rules: RuleSet, documents: Documents, doc_starts: NDArray[np.int64], 
     if kept is not None:
         broken[list(kept.instead)] = True
     decoded = Decoded(tags, {}, [], {})
-    if broken.any():
+    [to_solve] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # of no tokens nothing else can be said
+    if len(to_solve):
         rules.warm_up(scores)
-    for d in np.flatnonzero(broken & (np.diff(doc_starts) > 0)).tolist():
+    for d in to_solve.tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
         search = Search(rules, documents.at(tokens), Clock(rules.constraints.time_limit))
         if kept is None or d not in kept.instead:

@@ -16,11 +16,12 @@ from .. import arrays
 from ..arrays import Joined, Scores, spread
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
+from ..inference.linear_chain import LinearChain
 from ..inference.spans import segments_of
 from ..inference.structure import Beam, SpanStates, Structure
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
-from ..types import ChainScores, Floats
+from ..types import ChainScores, Clamp, Floats
 from . import supervision
 from .annotation.annotation import Annotation, Gold
 from .gold_report import GoldReport
@@ -181,6 +182,36 @@ class Decoding:
         for token, to_label, goes_on in steps.tolist():
             transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
         return scores._replace(transitions=transitions)
+
+    def leave_out(self, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
+        """Takes states from a clamp, in place, until no labelling takes one of some steps (see `Scheme.spell`), and with them
+        labellings that the annotation allows: for those who can't look at steps. No labelling is left only where there was none.
+        """
+        allowed, label, continues = clamp.copy(), self.label_of_states, self.spans.continues
+        for token, to_label, goes_on in steps.tolist():
+            of_label = label == to_label
+            # What goes on has its label in front; what begins has another one there
+            before, here = (of_label, of_label & continues[of_label].any(axis=0)) if goes_on else (~of_label, of_label)
+            ways = [(token - 1, before), (token, here)]
+            for at, states in ways if goes_on else ways[::-1]:
+                if (clamp[at] & ~states).any():
+                    clamp[at] &= ~states
+                    break
+        of_step = np.searchsorted(starts, steps[:, 0], side="right") - 1
+        for b in np.unique(of_step).tolist():
+            tokens = slice(int(starts[b]), int(starts[b + 1]))
+            free = self._scores_of_none(tokens.stop - tokens.start)
+            without = self.without_steps(free, steps[of_step == b] - [tokens.start, 0, 0])
+            left, possible = (LinearChain().log_partition(scores, clamp=clamp[tokens]) for scores in (without, free))
+            if left[0] > -np.inf and np.isclose(left[0], possible[0], rtol=0.0, atol=1e-9):
+                continue
+            # What was taken for one step was wanted for another
+            path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
+            clamp[tokens] = (path[:, np.newaxis] == np.arange(self.n_states)) & (best[0] > -np.inf)
+
+    def _scores_of_none(self, n_tokens: int) -> ChainScores:
+        """All labellings that there are score 0."""
+        return ChainScores(np.zeros((n_tokens, self.n_states)), *(np.where(may, 0.0, -np.inf) for may in self.mask()))
 
     def refused(self, span: Span) -> Optional[str]:
         """Why a span in doc.spans["crf_forced"] can't be one of the component's, None if it can."""

@@ -15,7 +15,7 @@ from spacy.training import Example
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
-from ..types import Clamp, Floats
+from ..types import Floats
 from .annotation.annotation import Annotation, Gold, same_words
 from .gold_report import GoldReport, place_of
 
@@ -119,22 +119,6 @@ def forbid_incorrect(
             report.add_span(span, key, "are all that is left of their tokens, and stay")
     columns = zip(*sorted(found)) if found else np.zeros((3, 0))
     return Segments(*(np.array(column, dtype=np.int64) for column in columns))
-
-
-def narrow(clamp: Clamp, steps: NDArray[np.int64], label_of: NDArray[np.int64]) -> None:
-    """Takes tags from a clamp, in place, such that no labelling takes one of some steps (see `Scheme.spell`): and with them
-    labellings that the annotation allows, for those who can't look at steps.
-
-    label_of (int64[S]): Label of each tag, -1 for none.
-    """
-    for token, label, goes_on in steps.tolist():
-        of_label = label_of == label
-        # A step that goes on is not taken if the first tag is another one, or the second; one that begins, the other way round.
-        ways = [(token - 1, of_label), (token, of_label)] if goes_on else [(token, of_label), (token - 1, ~of_label)]
-        for at, tags in ways:
-            if (clamp[at] & ~tags).any():
-                clamp[at] &= ~tags
-                break
 
 
 def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> Optional[Floats]:

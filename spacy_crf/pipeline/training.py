@@ -200,7 +200,7 @@ class Training:
         if self._pipe.has_encoder and self._pipe.is_linear:
             require_rest(self._pipe, docs)
         starts = self._pipe.decoding.starts(docs)
-        known = self._usable(self.supervise(examples, starts, GoldReport()), kind)
+        known = self._usable(self.supervise(examples, starts, GoldReport()), starts, kind)
         weights = supervision.sequence_weights(examples, starts, self._pipe.decoding.bounds(docs))
         structure = self._structure(docs, known, starts) if kind == "objective" else None
         return AnnotatedDocs(
@@ -230,7 +230,7 @@ class Training:
             pipe.tell_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(pipe.loss).__name__)
         return known
 
-    def _usable(self, known: Supervision, kind: str) -> Supervision:
+    def _usable(self, known: Supervision, starts: NDArray[np.int64], kind: str) -> Supervision:
         """The same, less what the loss or the optimizer can't look at: this is said once."""
         pipe = self._pipe
         loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
@@ -244,7 +244,7 @@ class Training:
             pipe.tell_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
         if len(known.steps):
             pipe.tell_once(Warnings.CRFW421, n=len(known.steps), who=who)
-            supervision.narrow(known.clamp, known.steps, pipe.decoding.label_of_states)
+            pipe.decoding.leave_out(known.steps, known.clamp, starts)
         return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
     def _structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
