@@ -5,8 +5,9 @@ A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf
 is said by ``AXES``, for all that is done with scores whatever the structure (see ``arrays.py``).
 """
 
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 TemplateRows = NDArray[np.int32]  # [M, T] feature row of each template at each token, -1 where it has none
 Clamp = NDArray[np.bool_]  # [T, S] states still allowed at each token
+Seed = Union[int, Sequence[int]]  # of numpy's random numbers; [seed, 0] is the same as the seed alone
 SOFT_LABELS = "crf_soft"  # key of doc.spans with what a teacher says, see `losses.soft`
 GOES_ON = -2  # what stands in a path of segments at tokens where no segment begins
 

@@ -81,10 +81,11 @@ def test_messages_of_hundreds_of_strong_ties_are_exact(spread):
 
 
 @pytest.mark.issue(17)
-def test_junction_trees_are_exact():
+@pytest.mark.parametrize("seed", range(1))
+def test_junction_trees_are_exact(seed):
     """On any graph: sums, derivatives, the best labellings, samples, and chains with the same neighbours."""
     structure, random = TiedChains(JunctionTree()), 0
-    for number, (scores, clamp) in enumerate(problems(200, seed=8)):
+    for number, (scores, clamp) in enumerate(problems(200, seed=(8, seed))):
         known = EnumeratedGraph(scores, clamp)
         log_z, expected = structure.expectations(scores, clamp=clamp)
         assert structure.log_partition(scores, clamp=clamp).sum() == pytest.approx(known.log_z, abs=1e-9)
@@ -104,9 +105,9 @@ def test_junction_trees_are_exact():
             chains = structure.as_chains(scores, clamp=clamp)
             of_chains = LinearChain().marginals(chains, clamp=clamp)
             np.testing.assert_allclose(of_chains, known.marginals, atol=1e-9)
-        if number % 50 == 7:
+        if number % 10 == 7:
             random += _check_samples(structure, scores, clamp, known)
-    assert random >= 2
+    assert random >= 8
 
 
 def _check_samples(structure, scores, clamp, known):
@@ -121,15 +122,29 @@ def _check_samples(structure, scores, clamp, known):
     return True
 
 
+@pytest.mark.issue(17)
+@pytest.mark.parametrize(
+    "inference", [JunctionTree(), Gibbs(), MeanField()], ids=lambda inference: type(inference).__name__
+)
+def test_what_ties_leave_alone_is_drawn_by_itself(inference):
+    """Both were drawn by the same random numbers."""
+    rng, n = np.random.default_rng(0), 4000
+    scores = random_graph([1, 1, 1, 1], 2, [(0, 1)], rng)
+    drawn = TiedChains(inference).sample(scores, n, seed=0)
+    of_two = np.corrcoef(drawn.T)[:2, 2:]
+    assert abs(of_two).max() < 4.5 / np.sqrt(n)
+
+
 def _distinct(drawn):
     states, counts = np.unique(drawn, axis=0, return_counts=True)
     return states.tolist(), counts.tolist()
 
 
 @pytest.mark.issue(17)
-def test_bounds_lie_around_the_log_partition():
+@pytest.mark.parametrize("seed", range(1))
+def test_bounds_lie_around_the_log_partition(seed):
     structure, apart = TiedChains(PRECISE), []
-    for scores, clamp in problems(40, seed=10):
+    for scores, clamp in problems(40, seed=(10, seed)):
         known = EnumeratedGraph(scores, clamp)
         lower, upper = structure.bounds(scores, clamp=clamp)
         if not known.ways:
@@ -526,10 +541,11 @@ def _lacking(neighbours, v):
 
 
 @pytest.mark.issue(17)
-def test_trees_take_two_passes():
+@pytest.mark.parametrize("seed", range(1))
+def test_trees_take_two_passes(seed):
     """Without any of the tables that eliminating would need."""
     structure = TiedChains(JunctionTree(max_table=1))
-    for scores, clamp in trees(40, seed=12):
+    for scores, clamp in trees(40, seed=(12, seed)):
         known = EnumeratedGraph(scores, clamp)
         if not known.ways:
             continue
@@ -624,9 +640,10 @@ def test_the_best_subgraph_is_what_tables_have_room_for(caplog):
 
 
 @pytest.mark.issue(17)
-def test_labellings_are_scored_as_they_are():
+@pytest.mark.parametrize("seed", range(1))
+def test_labellings_are_scored_as_they_are(seed):
     structure = TiedChains(PRECISE)
-    for scores, _ in problems(20, seed=1):
+    for scores, _ in problems(20, seed=(1, seed)):
         known = EnumeratedGraph(scores)
         for score, states, used in known.ways[:3]:
             path = np.array(states, dtype=np.int32)
@@ -668,10 +685,11 @@ def test_derivatives_are_those_of_the_approximation(inference):
 
 
 @pytest.mark.issue(17)
-def test_the_likelihood_of_sentences_given_the_others():
+@pytest.mark.parametrize("seed", range(1))
+def test_the_likelihood_of_sentences_given_the_others(seed):
     """Against enumeration of each sentence, the labels at the other ends of its ties fixed; and its derivative by differences."""
     structure, loss, step = TiedChains(BeliefPropagation()), SentenceLikelihood(), 1e-5
-    for number, (scores, _) in enumerate(problems(8, seed=11)):
+    for number, (scores, _) in enumerate(problems(8, seed=(11, seed))):
         rng = np.random.default_rng(number)
         scores = scores._replace(transitions=np.where(scores.transitions > -np.inf, scores.transitions, -1.0))
         gold = rng.integers(0, scores.emissions.shape[1], size=len(scores.emissions))

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import arrays, checks
 from ..kernels import gibbs as kernels
-from ..types import ChainScores, Floats
+from ..types import ChainScores, Floats, Seed
 from .belief_propagation import BeliefPropagation
 from .blocks import best_improved, neighbours, potentials
 from .linear_chain import LinearChain
@@ -146,13 +146,13 @@ class Gibbs(Inference):
             states[tokens] = self._anneal(part, states[tokens])
         return states
 
-    def draw(self, problem: Problem, n: int, seed: int) -> States:
+    def draw(self, problem: Problem, n: int, seed: Seed) -> States:
         states = np.tile(LinearChain().viterbi(problem.chains).states, (n, 1))
         for c, (part, tokens) in enumerate(components(problem)):
             if not n or (states[0, tokens] < 0).any():
                 states[:, tokens] = -1
                 continue
-            walk, random = Walk.of(part, states[0, tokens]), np.random.default_rng([seed, c])
+            walk, random = Walk.of(part, states[0, tokens]), np.random.default_rng([*np.atleast_1d(seed), 1 + c])
             self._go(walk, self.burn_in, random)
             for number in range(n):
                 states[number, tokens] = self._go(walk, self.thinning, random)[-1]
@@ -200,7 +200,7 @@ class Gibbs(Inference):
         if (begin < 0).any():
             return None
         random, walks = np.random.default_rng(self.seed), []
-        begins = [begin, *LinearChain().sample(part.chains, _WALKS - 1, seed=self.seed)]
+        begins = [begin, *LinearChain().sample(part.chains, _WALKS - 1, seed=[self.seed, 3])]
         for number, states in enumerate(begins):
             walk, times = Walk.of(part, states), (self.samples + number) // _WALKS
             self._go(walk, self.burn_in, random)

@@ -226,7 +226,8 @@ class TiedChains(Structure[TiedScores]):
         halves, states = work.halves, np.empty((n, work.n_tokens), dtype=np.int32)
         states[:, halves.free_tokens] = self.chain.sample(halves.free, n, seed=seed, clamp=halves.free_clamp)
         if halves.tied is not None:
-            states[:, halves.tied_tokens] = self.inference.draw(halves.tied, n, seed)
+            # By other random numbers: what ties leave alone does not depend on what they tie
+            states[:, halves.tied_tokens] = self.inference.draw(halves.tied, n, [seed, 1])
         return states
 
     def walk_on(self, work: TiedWork, states: States, times: int, random: np.random.Generator) -> States:

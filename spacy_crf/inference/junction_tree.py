@@ -23,7 +23,7 @@ from .. import arrays, checks
 from ..errors import Errors, Warnings, announcements
 from ..kernels import elimination
 from ..kernels import junction_tree as kernels
-from ..types import ChainScores, Floats
+from ..types import ChainScores, Floats, Seed
 from .belief_propagation import BeliefPropagation
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference
 from .structure import States
@@ -130,7 +130,7 @@ class JunctionTree(Inference):
         free = np.zeros(size)
         return ChainScores(possible, steps, free, free, chains.starts)
 
-    def draw(self, problem: Problem, n: int, seed: int) -> States:
+    def draw(self, problem: Problem, n: int, seed: Seed) -> States:
         states = np.full((n, len(problem.chains.emissions)), -1, dtype=np.int32)
         random = np.random.default_rng(seed)
         for _, part, tokens in self._components(problem, np.ones(len(problem.firsts), dtype=bool)):

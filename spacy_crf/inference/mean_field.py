@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays, checks
-from ..types import ChainScores, Floats
+from ..types import ChainScores, Floats, Seed
 from .linear_chain import LinearChain
 from .method import MAXIMUM, SAMPLE, Expected, Inference
 from .structure import States
@@ -61,7 +61,7 @@ class MeanField(Inference):
     def as_chains(self, problem: Problem) -> ChainScores:
         return problem.chains._replace(emissions=problem.chains.emissions + self._settle(problem))
 
-    def draw(self, problem: Problem, n: int, seed: int) -> States:
+    def draw(self, problem: Problem, n: int, seed: Seed) -> States:
         return LinearChain().sample(self.as_chains(problem), n, seed=seed)
 
     def _settle(self, problem: Problem) -> Floats:

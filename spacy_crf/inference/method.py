@@ -4,7 +4,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..types import ChainScores, Floats
+from ..types import ChainScores, Floats, Seed
 from .structure import States
 from .ties import Problem
 
@@ -58,7 +58,7 @@ class Inference:
         """Chains each of which is distributed as the method thinks that it is, whatever the others are."""
         raise NotImplementedError
 
-    def draw(self, problem: Problem, n: int, seed: int) -> States:
+    def draw(self, problem: Problem, n: int, seed: Seed) -> States:
         """n labellings (int32[n, T])."""
         raise NotImplementedError
 

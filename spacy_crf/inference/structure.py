@@ -20,7 +20,7 @@ from ..errors import Errors
 from ..kernels import checks
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import Floats, Path, SpanList
+from ..types import Floats, Path, Seed, SpanList
 from .threads import run_chunks
 
 if TYPE_CHECKING:
@@ -524,7 +524,7 @@ class Structure(Generic[Scores]):
         found = 0 if all_are_kept else self.search(work).rank(states, scores)
         return found or self.rank(work, states, scores)
 
-    def sample(self, scores: Asked, n: int, *, seed: int, clamp: Any = None) -> States:
+    def sample(self, scores: Asked, n: int, *, seed: Seed, clamp: Any = None) -> States:
         """n labellings drawn from their distribution (int32[n, T]): one seed, one answer, whatever the number of threads."""
         work = self.prepare(scores, clamp)
         uniforms = np.random.default_rng(seed).random((n, work.n_tokens, *self.uniforms))

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 from typing import Any, Optional, Union
@@ -14,7 +14,7 @@ from thinc.api import Model
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Places
 from ..inference.threads import run_chunks
-from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
+from ..types import Floats, Seed, SegmentClamp, SpanList, TokenFeatures
 from .chosen import ChosenScores, Weighing
 from .cliques import CliqueRole, TieCorpus
 from .emissions import EmissionFeatures, Emissions
@@ -30,7 +30,6 @@ from .word_vectors import CorpusVectors
 _BLOCK, _SCORES = 1 << 13, 1 << 18
 # Below this are the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
-Seed = Union[int, Sequence[int]]
 Collector = Callable[[int, Any, Part], None]  # of the derivatives with respect to the scores of a batch with a number
 
 

@@ -11,10 +11,10 @@ from thinc.api import Model
 from ..features.doc_batch import DocBatch
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss, LogLikelihood, SoftmaxMargin
-from ..types import Floats
+from ..types import Floats, Seed
 from .architecture import Shared
 from .cliques import TieCorpus
-from .corpus import Corpus, EmissionCorpus, PackedClamp, Seed, corpus_of
+from .corpus import Corpus, EmissionCorpus, PackedClamp, corpus_of
 from .emissions import EmissionFeatures
 from .frozen import DenseCorpus
 from .linear_chain import ChainRole
