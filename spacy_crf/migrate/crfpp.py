@@ -88,6 +88,7 @@ def read_crfpp(data: bytes, source: str) -> ForeignModel:
 
 def _read_text(data: bytes, source: str) -> ForeignModel:
     octets = Octets(data, source, _KIND)
+    octets.check_last_line()
     parts = [[]]
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line.strip(b"\r"):

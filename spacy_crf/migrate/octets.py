@@ -33,6 +33,11 @@ class Octets:
             self.refuse(f"{what}, byte {at}", f"{size} bytes are needed, and the file has {len(self._data)}")
         return self._data[at : at + size]
 
+    def check_last_line(self) -> None:
+        """RAISES (ValueError): CRF854 for a text that ends within a line: half of a number is a number too."""
+        if not self._data.endswith(b"\n"):
+            self.refuse("the last line", "it does not end: the file is cut off")
+
     def fields(self, form: str, at: int, what: str) -> tuple[Any, ...]:
         """Numbers as `struct` reads them."""
         return struct.unpack(form, self.part(at, struct.calcsize(form), what))

@@ -266,6 +266,7 @@ def read_wapiti(data: bytes, source: str) -> ForeignModel:
     RAISES (ValueError): CRF854 for what is no such model, or damaged, with the place; CRF856 for a pattern.
     """
     octets = Octets(data, source, _KIND)
+    octets.check_last_line()
     lines = _Lines(octets)
     kind, n_weights = lines.header(_HEADERS[0], "#mdl#")
     if kind not in (None, _CHAIN):
