@@ -408,6 +408,7 @@ def test_learns_saves_and_goes_on(factory, tmp_path):
         ({"hidden": 2.5}, "hidden = 2.5"),
         ({"spread": -0.1}, "spread = -0.1"),
         ({"spread": 0.0}, "spread = 0.0"),
+        ({"spread": 1e50}, "spread = 1e\\+50.*1000"),
         ({"seed": -1}, "seed = -1"),
         ({"restarts": 0}, "restarts = 0"),
     ],

@@ -615,6 +615,7 @@ def _paths(corpus):
         ({"tok2vec": ENCODER, "hidden_width": 8, "joint": {"mode": "frozen"}}, "joint.mode = 'frozen'.*hidden_width"),
         ({"tok2vec": ENCODER, "joint": {"rate": 1.0}}, "joint: setting = 'rate'.*'chain_rate'"),
         ({"tok2vec": ENCODER, "joint": {"chain_rate": 0.0}}, "joint.chain_rate = 0.0"),
+        ({"tok2vec": ENCODER, "joint": {"sparse_rate": 1e50}}, "joint.sparse_rate = 1e\\+50.*10000"),
     ],
 )
 def test_settings_that_are_not_possible(settings, says):

@@ -145,7 +145,7 @@ def HiddenChain(
     unit = checks.one_of(owner, "unit", unit, (TOKEN, SENT))
     check_text_emissions(owner, emissions, unit)
     begins = {
-        "spread": checks.positive(owner, "spread", spread),
+        "spread": checks.number(owner, "spread", spread, least=checks.LEAST, most=1000.0),
         "seed": checks.count(owner, "seed", seed, least=0),
         "restarts": checks.count(owner, "restarts", restarts),
     }

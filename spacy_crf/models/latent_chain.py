@@ -92,7 +92,7 @@ def LatentChain(
         {"emissions": emissions},
         possible_transitions=checks.flag(owner, "possible_transitions", possible_transitions),
         hidden=hidden,
-        spread=checks.positive(owner, "spread", spread),
+        spread=checks.number(owner, "spread", spread, least=checks.LEAST, most=1000.0),
         seed=checks.count(owner, "seed", seed, least=0),
         restarts=restarts,
         tag_of=None,

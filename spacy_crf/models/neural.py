@@ -212,7 +212,7 @@ class Joint(NamedTuple):
 
     mode (str): "adam", all of them from the beginning, by gradients; "frozen", all but the encoder, which stays as it is; or
         "pool", features and encoder each as though alone, and what either is worth by texts that teach them nothing.
-    chain_rate (float): How much faster than the encoder what all tokens share learns, such as transitions.
+    chain_rate (float): How much faster than the encoder what all tokens share learns, such as transitions: from 0.0001 to 10,000.
     sparse_rate (float): How much faster the weights of sparse features do.
     held_out (float): The share of such texts.
     """
@@ -233,7 +233,8 @@ class Joint(NamedTuple):
             checks.one_of(owner, "joint: setting", key, cls._fields)
         joint = cls(**given)
         checks.one_of(owner, "joint.mode", joint.mode, _MODES)
-        rates = [checks.positive(owner, f"joint.{name}", rate) for name, rate in zip(cls._fields[1:3], joint[1:3])]
+        named = zip(cls._fields[1:3], joint[1:3])
+        rates = [checks.number(owner, f"joint.{name}", rate, least=1e-4, most=1e4) for name, rate in named]
         held_out = checks.number(owner, "joint.held_out", joint.held_out, least=0.01, most=0.5)
         return cls(joint.mode, *(rates if joint.learns else (1.0, 1.0)), held_out)
 
