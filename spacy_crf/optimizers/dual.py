@@ -30,7 +30,7 @@ class DualOptimizer(OnlineOptimizer):
     """Base of both. They need the whole corpus in every batch and complete annotation, and keep
     T·S + B·(S + 2)·S numbers, for segments 3·T·S + N·S + B·(S + 2 + K)·S; `ExponentiatedGradient` twice that.
 
-    l2 is above 0.
+    l2 is at least 1e-20.
     """
 
     wants_whole_corpus: ClassVar = True
@@ -39,7 +39,7 @@ class DualOptimizer(OnlineOptimizer):
     losses: ClassVar = (MaxMargin,)
     identity: ClassVar = ("seed", "l2")
 
-    l2: float = setting(1.0, checks.positive)
+    l2: float = setting(1.0, checks.number, least=1e-20)
     gap_tolerance: float = setting(1e-3, checks.number)
 
     def __post_init__(self) -> None:
@@ -163,7 +163,7 @@ class ExponentiatedGradient(DualOptimizer):
 
     identity: ClassVar = ("seed", "l2", "rate")
 
-    rate: float = setting(1.0, checks.positive)
+    rate: float = setting(1.0, checks.number, least=checks.LEAST, most=1e6)
 
     def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
         # Nearly all of the mass is on the annotation

@@ -38,15 +38,19 @@ def catch_up(first, size, weights, settings, seen, regularized, squares):
         if squares[slot] == 0.0 or weights[slot] == 0.0:
             continue
         eta = rate / (epsilon + math.sqrt(squares[slot]))
-        shrink = 1.0 / (1.0 + 2.0 * eta * l2)
+        excess = 2.0 * eta * l2
         # By squaring: a general power took two thirds of a pass
-        power, square, n = 1.0, shrink, np.int64(steps)
+        power, square, n = 1.0, 1.0 / (1.0 + excess), np.int64(steps)
         while n > 0:
             if n & 1:
                 power *= square
             square *= square
             n >>= 1
-        charged = steps if l2 == 0.0 else shrink * (1.0 - power) / (1.0 - shrink)
+        # The sum of all powers up to there; as a series where 1 - power would have few digits, or none
+        if steps * excess < 1e-4:
+            charged = steps * (1.0 - 0.5 * (steps + 1.0) * excess * (1.0 - (steps + 2.0) / 3.0 * excess))
+        else:
+            charged = (1.0 - power) / excess
         left = abs(weights[slot]) * power - eta * l1 * charged
         weights[slot] = np.sign(weights[slot]) * max(0.0, left)
 
