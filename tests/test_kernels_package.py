@@ -190,6 +190,49 @@ def test_an_edited_helper_is_compiled_into_its_callers(tmp_path):
     assert run() == (second, "0 0")
 
 
+SORTING = """
+import os
+import sys
+import numpy as np
+from numba.core.bytecode import FunctionIdentity
+from spacy_crf.kernels import kernel
+
+@kernel
+def sort(x):
+    return np.sort(x)
+
+@kernel
+def order(x):
+    return np.argsort(x)
+
+if __name__ == "__main__":
+    import sorting
+    x = np.random.default_rng(0).permutation(40)
+    if sys.argv[1] == "compile":
+        # Counted from 1, the inner functions of both would have the same number
+        for kernel, first in ((sorting.sort, 0), (sorting.order, 3)):
+            if os.fork() == 0:
+                for _ in range(first):
+                    next(FunctionIdentity._unique_ids)
+                kernel(x)
+                os._exit(0)
+            os.wait()
+    print(*(np.array_equal(f(x.copy()), g(x)) for f, g in ((sorting.sort, np.sort), (sorting.order, np.argsort))))
+    print(*(sum(each.stats.cache_hits.values()) for each in (sorting.sort, sorting.order)))
+"""
+
+
+@compiled
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked")
+def test_kernels_that_several_processes_compiled_keep_apart(tmp_path):
+    """numba gave functions of different processes the same names: one kernel called those of another."""
+    (tmp_path / "sorting.py").write_text(SORTING)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(kernels.__file__).parents[2])}
+    command = [sys.executable, "sorting.py", "compile"]
+    found = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    assert found.stdout.split("\n")[:2] == ["True True", "1 1"]
+
+
 def test_what_a_kernel_is_made_of_is_found_however_it_is_imported(tmp_path):
     sources = {
         "one.py": "from . import (\n    two,\n    name,\n)\nfrom .folder.three import name\n",

@@ -18,6 +18,9 @@ from pathlib import Path
 import numba
 
 from .announcing import announcer
+from .symbols import number_at_random
+
+number_at_random()
 
 _RELATIVE_IMPORT = re.compile(r"^[ ]*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 _NAME = re.compile(r"\w+")
