@@ -31,7 +31,7 @@ def write(path, component, recipe, *args):
     return path
 
 
-def test_the_folder_is_in_the_package():
+def test_a_clone_has_the_folder_beside_the_package():
     assert FOLDER.samefile(Path(__file__).parents[1] / "configs")
 
 

@@ -3,9 +3,12 @@
 import ast
 import inspect
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +19,8 @@ import spacy
 
 import spacy_crf
 from spacy_crf.pipeline.factories import make_crf_ner, make_crf_tagger, make_crf_textcat, make_semicrf_ner
+
+from .reference_pages import tomllib
 
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
@@ -242,3 +247,58 @@ def test_components_say_what_they_are(factory):
 def test_version_and_changelog_agree():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf8"), re.MULTILINE)[1]
     assert newest == spacy_crf.__version__ == metadata.version("spacy-crf")
+
+
+# ------------------------------------------------------------------------------------------------------ what is built
+
+BUILT_OF = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "configs", "spacy_crf")
+
+
+@pytest.mark.issue(33)
+def test_nothing_is_a_link_and_the_package_has_every_config():
+    """Where a system has no symbolic links, git writes each as a small file with the name of what it points to."""
+    folders = [ROOT / name for name in (".ci", "assets", "configs", "docs", "spacy_crf", "tests")]
+    assert not [path for folder in folders for path in (*ROOT.glob("*.*"), *folder.rglob("*")) if path.is_symlink()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["spacy_crf.configs"]
+    files = [path.name for path in (ROOT / "configs").iterdir()]
+    assert files and not [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+@pytest.mark.issue(33)
+@pytest.mark.slow
+def test_a_clone_without_links_builds_all_that_is_in_it(tmp_path):
+    """What an sdist of the clone installs, by a wheel, has every file of the package and every config."""
+    pytest.importorskip("setuptools", "77")
+    pytest.importorskip("pip")
+    clone, packed, installed = (tmp_path / name for name in ("clone", "packed", "installed"))
+    clone.mkdir()
+    for path in (ROOT / name for name in BUILT_OF):
+        if path.is_dir():
+            shutil.copytree(path, clone / path.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, clone)
+    for link in [path for path in clone.rglob("*") if path.is_symlink()]:
+        target = os.readlink(link)
+        link.unlink()
+        link.write_text(target)
+
+    def run(*arguments, of=tmp_path):
+        environment = {**os.environ, "PYTHONPATH": str(of)}
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, cwd=of, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("-c", f"from setuptools import build_meta; build_meta.build_sdist({str(packed)!r})", of=clone)
+    (archive,) = packed.iterdir()
+    offline = ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    run("-m", "pip", "install", "--quiet", *offline, "--target", installed, archive)
+
+    def files(folder):
+        every = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        return {path.relative_to(folder).as_posix() for path in every}
+
+    assert files(installed / "spacy_crf") == files(PACKAGE) | {f"configs/{name}" for name in files(ROOT / "configs")}
+    for folder in (clone, installed):
+        assert "[components.crf_ner.model]" in run("-m", "spacy", "crf", "init-config", "-c", "crf_ner", of=folder)

@@ -15,7 +15,9 @@ from ..sealed import write_whole
 from .group import app
 from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
 
-FOLDER = Path(__file__).parents[1] / "configs"
+_PACKAGE = Path(__file__).parents[1]
+# In the package where it was built, beside it in a clone
+FOLDER = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
 _MODEL = "components.crf_ner.model"
 
 
