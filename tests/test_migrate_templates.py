@@ -228,6 +228,71 @@ def test_expressions(expression, text, found):
     assert Expression(expression).find(text.encode()) == found
 
 
+def as_wapiti_tries(items, octets, at, length):
+    """Whether items match at a position: Wapiti's pat_matchit (src/pattern.c), one way after the other."""
+    if not items:
+        return True
+    (known, repeats), *others = items
+    is_there = at < len(octets) and re.fullmatch(known, octets[at : at + 1], re.DOTALL) is not None
+    if known == b"$":
+        return at == len(octets)
+    if repeats == "*":
+        so_far = length[0]
+        if as_wapiti_tries(others, octets, at, length):
+            return True
+        length[0] = so_far + 1
+        return is_there and as_wapiti_tries(items, octets, at + 1, length)
+    if repeats == "?":
+        if is_there:
+            length[0] += 1
+            if as_wapiti_tries(others, octets, at + 1, length):
+                return True
+            length[0] -= 1
+        return as_wapiti_tries(others, octets, at, length)
+    length[0] += 1
+    return is_there and as_wapiti_tries(others, octets, at + 1, length)
+
+
+@pytest.mark.issue(33)
+def test_expressions_give_what_wapiti_finds_by_trying_one_way_after_the_other():
+    rng, classes = random.Random(0), {"a": b"a", "b": b"b", ".": b".", "\\d": b"[0-9]", "\\U": b"[^A-Z]", "\\*": b"[*]"}
+    for _ in range(1500):
+        texts = [(rng.choice([*classes]), rng.choice(["", "", "*", "?"])) for _ in range(rng.randint(0, 6))]
+        is_anchored, ends = rng.random() < 0.3, rng.random() < 0.3
+        expression = "^" * is_anchored + "".join(map("".join, texts)) + "$" * ends
+        items = [(classes[text], repeats) for text, repeats in texts] + [(b"$", "")] * ends
+        octets = "".join(rng.choices("aab1A*", k=rng.randint(0, 7))).encode()
+        expected = None
+        for begin in range(1 if is_anchored else len(octets) + 1):
+            length = [0]
+            if expected is None and as_wapiti_tries(items, octets, begin, length):
+                expected = begin, length[0]
+        assert Expression(expression).find(octets) == expected, (expression, octets)
+
+
+class Counted(frozenset):
+    """The bytes of an item, which counts how often a match asks for one."""
+
+    asked = 0
+
+    def __contains__(self, byte):
+        Counted.asked += 1
+        return super().__contains__(byte)
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize(
+    "text", [".?" * 16 + "z$", "^" + ".?" * 100, ".*" * 99 + "z", "a?" * 50 + "a" * 50, "a*" * 40 + "b"]
+)
+def test_expressions_take_time_in_proportion_to_items_and_bytes(text):
+    """One of 16 optional bytes once took a second for a word of 40."""
+    expression, octets = Expression(text), b"a" * 60
+    expression._items = [(Counted(known), kind) for known, kind in expression._items]
+    Counted.asked = 0
+    expression.find(octets)
+    assert 0 < Counted.asked <= 2 * len(expression._items) * (len(octets) + 1)
+
+
 def test_bytes_that_are_no_text_stay_apart():
     for octets in (b"abc", "é新".encode(), b"\xc3", b"a\xff\xfe", bytes(range(256))):
         assert as_octets(as_text(octets)) == octets
@@ -251,6 +316,7 @@ WRONG = [
     (compile_pattern, "u%t[0,0]", "have an expression"),
     (compile_pattern, 'u%x[0,0,"a"]', "have an expression"),
     (compile_pattern, "x%x[0,0]", "begin with u, b"),
+    (compile_pattern, 'u%t[0,0,"' + "a?" * 101 + '"]', "more than 100 items"),
 ]
 
 

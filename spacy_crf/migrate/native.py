@@ -164,13 +164,19 @@ def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]
 
 def _cuts(text: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """literals (Sequence[str]): One behind each value."""
-    literal, *others = literals
-    if not others:
-        if text.endswith(literal):
-            yield (text[: len(text) - len(literal)],)
-        return
-    at = text.find(literal)
-    while at >= 0:
-        for values in _cuts(text[at + len(literal) :], others):
-            yield (text[:at], *values)
-        at = text.find(literal, at + 1)
+    latest = [len(text) - len(literals[-1]) if text.endswith(literals[-1]) else -1]
+    for literal in literals[
+        -2::-1
+    ]:  # the last place of each that leaves room for those behind it: no way is begun in vain
+        latest.append(text.rfind(literal, 0, latest[-1]) if latest[-1] >= 0 else -1)
+    latest.reverse()
+    begun: list[tuple[int, tuple[str, ...]]] = [(0, ())] if latest[0] >= 0 else []  # where values end, and the values
+    while begun:
+        begin, values = begun.pop()
+        n = len(values)
+        if n == len(literals) - 1:
+            yield (*values, text[begin : latest[n]])
+            continue
+        size = len(literals[n])
+        places = [at for at in range(begin, latest[n] + 1) if text.startswith(literals[n], at)]
+        begun += [(at + size, (*values, text[begin:at])) for at in reversed(places)]

@@ -46,13 +46,15 @@ _CLASSES = {
 _CLASSES["w"] = _CLASSES["a"] | _CLASSES["d"]
 _EVERY = frozenset(range(1, 256))
 _ONCE, _ANY, _MAYBE, _END = range(4)
+_MOST_ITEMS = 100
 
 
 class Expression:
     """A regular expression as Wapiti has them: over bytes, with the letters of ASCII.
 
     ``.``, a byte, or ``\\`` and a class (a capital one for what is not in it); with ``*`` any number, as few as possible, with
-    ``?`` one or none; ``^`` and ``$`` at the ends.
+    ``?`` one or none; ``^`` and ``$`` at the ends. It has at most 100 items, and a match takes time in proportion to their
+    number and to that of bytes.
     RAISES (ValueError): What is wrong about it.
     """
 
@@ -74,43 +76,60 @@ class Expression:
                 raise ValueError("it ends with a backslash")
             after = octets[at + width : at + width + 1]
             kind = {b"*": _ANY, b"?": _MAYBE}.get(after, _ONCE)
+            if len(self._items) == _MOST_ITEMS:
+                raise ValueError(f"it has more than {_MOST_ITEMS} items")
             self._items.append((_bytes_of(what), kind))
             at += width + (kind != _ONCE)
 
     def find(self, octets: bytes) -> tuple[int, int] | None:
         """Where the first match begins, and how long it is said to be: at times longer than it is, as in Wapiti, where what a
         failed try has counted is not taken back."""
+        failed: dict[tuple[int, int], int] = {}
         for begin in range(1 if self._is_anchored else len(octets) + 1):
             length = [0]
-            if self._match(0, octets, begin, length):
+            if self._match(0, octets, begin, length, failed):
                 return begin, length[0]
         return None
 
-    def _match(self, n: int, octets: bytes, at: int, length: list[int]) -> bool:
+    def _match(self, n: int, octets: bytes, at: int, length: list[int], failed: dict[tuple[int, int], int]) -> bool:
+        """Whether the items from number n on match at a position.
+
+        length (list[int]): The one number is what was counted so far.
+        failed (dict[tuple[int, int], int]): By item and position, what tries have counted that failed. None is made twice, or
+            the time would double with each item.
+        """
         if n == len(self._items):
             return True
         known, kind = self._items[n]
+        is_there = at < len(octets) and octets[at] in known
         if kind == _END:
             return at == len(octets)
-        if kind == _ANY:
-            while True:
-                so_far = length[0]
-                if self._match(n + 1, octets, at, length):
-                    return True
+        if kind == _ONCE:
+            length[0] += 1
+            return is_there and self._match(n + 1, octets, at + 1, length, failed)
+        tried = []
+        while (n, at) not in failed:
+            so_far = length[0]
+            tried.append((at, so_far))
+            if kind == _MAYBE and is_there:
                 length[0] = so_far + 1
-                if at >= len(octets) or octets[at] not in known:
-                    return False
-                at += 1
-        is_there = at < len(octets) and octets[at] in known
-        if kind == _MAYBE:
-            if is_there:
-                length[0] += 1
-                if self._match(n + 1, octets, at + 1, length):
+                if self._match(n + 1, octets, at + 1, length, failed):
                     return True
                 length[0] -= 1
-            return self._match(n + 1, octets, at, length)
-        length[0] += 1
-        return is_there and self._match(n + 1, octets, at + 1, length)
+            if self._match(n + 1, octets, at, length, failed):
+                return True
+            if kind == _MAYBE:
+                break
+            length[0] = so_far + 1
+            if not is_there:
+                break
+            at += 1
+            is_there = at < len(octets) and octets[at] in known
+        else:
+            length[0] += failed[n, at]
+        for position, before in tried:
+            failed[n, position] = length[0] - before
+        return False
 
 
 def _bytes_of(what: bytes) -> frozenset[int]:
