@@ -880,6 +880,10 @@ class Warnings(metaclass=_Coded):
         "Component '{name}': of {asked} groups of tied sentences so far, {n} did not settle: the answers of "
         "{inference} are those after its last iteration. {remedy}"
     )
+    CRFW042 = (
+        "{n} of {sentences} sentences whose own tokens are tied need tables of more than {most} numbers: {what} is approximate "
+        "there (said once). Tie fewer tokens of a sentence."
+    )
     CRFW369 = (
         "{owner}: '{text}...' has {n} different words to compare with each other, more than max_words = {most}: none of them are "
         "tied. Raise max_words, or leave more of them out by only or shortest."

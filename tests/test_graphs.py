@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from spacy_crf import arrays
-from spacy_crf.inference import belief_propagation
+from spacy_crf.inference import belief_propagation, blocks
 from spacy_crf.inference.belief_propagation import BeliefPropagation
 from spacy_crf.inference.gibbs import Gibbs
 from spacy_crf.inference.graph import TiedChains
@@ -18,6 +18,7 @@ from spacy_crf.inference.ties import TiedScores, Ties
 from spacy_crf.kernels import elimination
 from spacy_crf.kernels import junction_tree as junction_tree_kernels
 from spacy_crf.kernels import trees as tree_kernels
+from spacy_crf.losses import sentences
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.sampled import SampledLikelihood
@@ -254,7 +255,7 @@ def test_walks_that_grow_cold_find_the_best_labelling(annealing):
         found, known = (asked.viterbi(scores, clamp=clamp).scores.sum() for asked in (structure, exact))
         assert found <= known + 1e-9
         best.append(known == -np.inf or found >= known - 1e-9)
-    assert np.mean(best) == 1.0 if annealing else 0.5 < np.mean(best) < 1.0
+    assert np.mean(best) == 1.0 if annealing else np.mean(best) > 0.5
 
 
 @pytest.mark.issue(17)
@@ -698,8 +699,7 @@ def test_the_likelihood_of_sentences_given_the_others(seed):
         expected = 0.0
         for begin, end in zip(scores.starts, scores.starts[1:]):
             expected += _given_the_others(scores, clamp, int(begin), int(end))
-        if not _has_ties_inside(scores):
-            assert losses.sum() == pytest.approx(expected)
+        assert losses.sum() == pytest.approx(expected)
         clamp[rng.random(len(clamp)) < 0.2] = True
         losses, derivative, _ = loss(structure, scores, clamp)
         for name in ("emissions", "tables"):
@@ -715,10 +715,120 @@ def test_the_likelihood_of_sentences_given_the_others(seed):
 
 def _given_the_others(scores, clamp, begin, end):
     """Negative log probability of one sentence."""
+    return _with_others(scores, clamp, begin, end).log_z - EnumeratedGraph(scores, clamp).log_z
+
+
+def _with_others(scores, clamp, begin, end):
+    """The labellings of one sentence, the others as a clamp says."""
     others = clamp.copy()
     others[begin:end] = True
-    open_, known = EnumeratedGraph(scores, others), EnumeratedGraph(scores, clamp)
-    return open_.log_z - known.log_z
+    return EnumeratedGraph(scores, others)
+
+
+# Ties that join tokens of one sentence, by what methods and losses promise of them
+
+INSIDE = {
+    "BeliefPropagation": BeliefPropagation(),
+    "max_product": BeliefPropagation(max_product=True),
+    "reweighted": REWEIGHTED,
+    "MeanField": MeanField(),
+    "Gibbs": Gibbs(),
+    "annealing": Gibbs(annealing=0),
+    "JunctionTree": JunctionTree(),
+}
+
+
+def _tied_inside(n, *, labels=3, spread=2.0):
+    """Sentences with ties inside them and between them."""
+    rng = np.random.default_rng(27)
+    for number in range(n):
+        lengths = ([4], [3, 2], [5], [2, 4])[number % 4]
+        pairs = [(0, 2 - (lengths[0] < 3)), *random_ties(lengths, rng, n_ties=3)]
+        yield random_graph(lengths, 3, pairs, rng, labels=labels, spread=spread, per_position=number % 3 == 0)
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("inference", ["max_product", "annealing", "Gibbs", "JunctionTree"])
+def test_no_other_labelling_of_a_sentence_is_better(inference):
+    """With ties inside it 5 of 40 could be bettered."""
+    structure = TiedChains(INSIDE[inference])
+    for scores in _tied_inside(8):
+        path = structure.viterbi(scores)
+        found, of_path = path.scores.sum(), path.states[:, np.newaxis] == np.arange(3)
+        for begin, end in zip(scores.starts, scores.starts[1:]):
+            assert found == pytest.approx(_with_others(scores, of_path, begin, end).ways[0][0])
+        if inference == "JunctionTree" or len(scores.starts) == 2:
+            assert found == pytest.approx(EnumeratedGraph(scores).ways[0][0])
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("inference", INSIDE)
+def test_log_partitions_with_ties_inside_sentences(inference):
+    structure = TiedChains(INSIDE[inference])
+    for scores in _tied_inside(8, spread=1.0):
+        apart = structure.log_partition(scores).sum() - EnumeratedGraph(scores).log_z
+        if inference == "JunctionTree":
+            assert apart == pytest.approx(0.0, abs=1e-9)
+        elif inference == "Gibbs":
+            assert abs(apart) < 0.5
+        elif inference in ("reweighted", "MeanField"):
+            assert apart * (1 if inference == "reweighted" else -1) > -1e-6
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("loss", [SentenceLikelihood(), BesagPseudoLikelihood(), Piecewise(), LogLikelihood()])
+def test_losses_of_ties_inside_sentences(loss):
+    """The likelihood of a sentence given the others was off by up to 4 nats, as each end was told the label of the other."""
+    structure = TiedChains(JunctionTree())
+    for number, scores in enumerate(_tied_inside(4)):
+        rng = np.random.default_rng(number)
+        clamp = rng.integers(0, 3, size=len(scores.emissions))[:, np.newaxis] == np.arange(3)
+        parts = [(0, len(clamp))]
+        if isinstance(loss, SentenceLikelihood):
+            parts = list(zip(scores.starts, scores.starts[1:]))
+        elif isinstance(loss, BesagPseudoLikelihood):
+            parts = [(t, t + 1) for t in range(len(clamp))]
+        known = sum(_given_the_others(scores, clamp, begin, end) for begin, end in parts)
+        found = loss(structure, scores, clamp)[0].sum()
+        assert found >= known - 1e-9 if isinstance(loss, Piecewise) else found == pytest.approx(known)
+        clamp[rng.random(len(clamp)) < 0.3] = True
+        _check_derivative(loss, structure, scores, clamp, rng, rng.random(len(scores.starts) - 1))
+
+
+@pytest.mark.issue(33)
+def test_the_reweighted_bound_is_convex_with_ties_inside_sentences():
+    """It lay above the chord, as a maximum was taken off a maximum."""
+    structure = TiedChains(REWEIGHTED)
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        lengths, pairs = ([4], [(0, 3)]) if number % 8 else ([4, 2], [(0, 3), (1, 4), (2, 5)])
+        scores = random_graph(lengths, 2, pairs, rng, features=2)
+        scores.ties.symmetric[:] = False
+        ends = rng.normal(scale=3.0, size=(2, *scores.tables.shape))
+        one, other, middle = (
+            structure.log_partition(scores._replace(tables=share * ends[0] + (1.0 - share) * ends[1])).sum()
+            for share in (1.0, 0.0, 0.5)
+        )
+        assert middle <= (one + other) / 2.0 + 1e-6
+
+
+@pytest.mark.issue(33)
+def test_sentences_too_wide_for_a_junction_tree_are_told_of(monkeypatch, caplog):
+    """Nothing is exact there, and the best labelling that was found and the loss are approximate."""
+    narrow = JunctionTree(max_table=26)
+    for module in (blocks, sentences):
+        monkeypatch.setattr(module, "SENTENCES", narrow)
+    monkeypatch.setattr(blocks, "_told_wide", set())
+    scores, wide = (random_graph([4, 2], 3, pairs, np.random.default_rng(29), labels=3) for pairs in ([], [(0, 2)]))
+    wide = wide._replace(emissions=scores.emissions)
+    clamp, loss = np.ones((6, 1), dtype=bool) & (np.arange(3) == 1), SentenceLikelihood()
+    for _ in range(2):
+        structure = TiedChains(BeliefPropagation(max_product=True))
+        assert structure.viterbi(wide).scores[0] >= structure.path_score(wide, clamp.argmax(axis=1))[0]
+        found, known = loss(structure, wide, clamp)[0].sum(), _given_the_others(wide, clamp, 0, 4)
+        assert found != pytest.approx(known)
+    assert caplog.text.count("CRFW042") == 2
+    assert "a best labelling" in caplog.text and "SentenceLikelihood" in caplog.text and "1 of 1 sent" in caplog.text
 
 
 @pytest.mark.issue(17)

@@ -1,12 +1,20 @@
 """Labellings of tied sequences, sequence by sequence: as kernels see them, and what makes one better."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import Warnings, announcements
 from ..kernels import gibbs as kernels
-from ..types import ChainScores
+from ..types import ChainScores, Floats
+from .elimination import Elimination
 from .structure import States
 from .ties import Problem
+
+SENTENCES = Elimination()  # of single sequences, with the ties inside them
+_MORE = 1e-9  # by which a labelling has to be better than another one
+_told_wide: set[str] = set()
 
 
 def potentials(chains: ChainScores) -> kernels.Chains:
@@ -28,16 +36,94 @@ def neighbours(problem: Problem) -> tuple[kernels.Neighbours, NDArray[np.int64]]
 
 
 def best_improved(problem: Problem, found: list[States]) -> States:
-    """The best labelling of those that some (int32[T]) become when one sequence after the other is improved, given the labels of
-    the others, until there is nothing to improve.
+    """The best labelling of those that some (int32[T]) become when one sequence after the other is given its best labelling, the
+    labels of the others as they are, until there is nothing to improve (iterated conditional modes, Besag 1986).
 
     RETURNS (int32[T]): -1 in components of which the first one lacks tokens.
     """
     chains, (ties, _) = potentials(problem.chains), neighbours(problem)
     lost = problem.lost(found[0])
-    some, of_lost = np.flatnonzero(~lost[problem.component]), lost[problem.of_tokens]
+    is_alone, blocks = _blocks(problem, ties, lost[problem.component])
+    some, of_lost = np.flatnonzero(is_alone), lost[problem.of_tokens]
     better = np.where(of_lost, 0, np.stack(found)).astype(np.int32)
     for states in better:
-        kernels.ascend(chains, ties, some, len(states), states)
+        last = [np.full((0, 0), np.nan)] * len(blocks)  # what each was told when it had its best labelling
+        changed = True
+        while changed:
+            kernels.ascend(chains, ties, some, len(states), states)
+            changed = False
+            for n, block in enumerate(blocks):
+                told = block.told(ties, states)
+                if not np.array_equal(told, last[n]):
+                    last[n] = told
+                    changed |= block.improve(told, states)
     best = problem.score(better).argmax(axis=0)[problem.of_tokens]
     return np.where(of_lost, -1, better[best, np.arange(better.shape[1])]).astype(np.int32)
+
+
+class _Block(NamedTuple):
+    """A sequence with ties inside it."""
+
+    part: Problem  # with these ties alone
+    tokens: slice
+    tied: NDArray[np.int64]  # [N] its tokens that are tied to others, from its first one on
+    ties: NDArray[np.int64]  # [N] places of these ties in `Neighbours`
+
+    def told(self, neighbours: kernels.Neighbours, states: States) -> Floats:
+        """What the labels of other sequences add to its emissions: float64[t, S]."""
+        _, ends, kinds, tables, label_of = neighbours
+        told = np.zeros(self.part.chains.emissions.shape)
+        np.add.at(told, self.tied, tables[kinds[self.ties], label_of[states[ends[self.ties]]]][:, label_of])
+        return told
+
+    def improve(self, told: Floats, states: States) -> bool:
+        """Gives it its best labelling. RETURNS (bool): Whether that is better than what it had."""
+        chains = self.part.chains
+        part = self.part._replace(chains=chains._replace(emissions=chains.emissions + told))
+        best = SENTENCES.best(part)
+        [[now], [better]] = part.score(np.stack([states[self.tokens], best]))
+        if better <= now + _MORE:
+            return False
+        states[self.tokens] = best
+        return True
+
+
+def _blocks(
+    problem: Problem, neighbours: kernels.Neighbours, lost: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], list[_Block]]:
+    """The sequences that have a labelling (but for bool[B]), by whether ties join their own tokens.
+
+    RETURNS (bool[B], list[_Block]): Those that chains are enough for, or which are too wide for a junction tree; and the others.
+    """
+    inside, starts, blocks = problem.inside, problem.chains.starts, []
+    is_joined = np.zeros(len(lost), dtype=bool)
+    if inside.any():
+        apart = problem.by_sequence(inside)
+        is_joined[np.unique(apart.of_ties)] = True
+        is_joined &= ~lost
+        is_joined[is_joined] = fitting(apart, np.flatnonzero(is_joined), "a best labelling")
+    for b in np.flatnonzero(is_joined).tolist():
+        part, tokens = apart.only(b)[0], slice(int(starts[b]), int(starts[b + 1]))
+        ties = np.arange(neighbours.bounds[tokens.start], neighbours.bounds[tokens.stop])
+        ends = neighbours.ends[ties]
+        ties = ties[(ends < tokens.start) | (ends >= tokens.stop)]
+        blocks.append(
+            _Block(part, tokens, np.searchsorted(neighbours.bounds, ties, side="right") - 1 - tokens.start, ties)
+        )
+    return ~lost & ~is_joined, blocks
+
+
+def fitting(problem: Problem, sequences: NDArray[np.int64], what: str) -> NDArray[np.bool_]:
+    """Which of some sequences (int64[N]), each of which is a component, are not too wide for a junction tree: bool[N]. Once it is
+    said that one is too wide.
+
+    what (str): Is approximate in those that are too wide.
+    """
+    fits = SENTENCES.fits(problem, sequences)
+    if not fits.all() and what not in _told_wide:
+        _told_wide.add(what)
+        message = Warnings.CRFW042.format(
+            n=int((~fits).sum()), sentences=len(fits), most=SENTENCES.max_table, what=what
+        )
+        announcements.warning(message)
+    return fits

@@ -2,7 +2,11 @@
 
 The scores are a mean of those of forests, each with all chains and some of the ties, and the log partition is convex: so it is at
 most the mean of theirs. How often a tie is in such a forest is its share. One that joins two tokens of a sentence is in none, as
-the sentence joins them already; it is replaced by scores of its two ends that are together nowhere below its own.
+the sentence joins them already; it is replaced by scores of its two ends that are together nowhere below its own:
+
+    table[i, j] <= (max_k table[i, k] + max_k table[k, j]) / 2
+
+Maxima of scores are convex in them, and the log partition rises with emissions: so it is convex in all scores still.
 """
 
 from typing import NamedTuple
@@ -29,7 +33,7 @@ class Bounded(NamedTuple):
     def of(cls, problem: Problem) -> "Bounded":
         starts = problem.chains.starts
         ends = np.searchsorted(starts, [problem.source, problem.target], side="right") - 1
-        within = ends[0] == ends[1]
+        within = problem.inside
         inside = Inside.of(problem, within)
         emissions = problem.chains.emissions.copy()
         for tokens, scores in ((inside.source, inside.of_source), (inside.target, inside.of_target)):
@@ -56,32 +60,31 @@ class Inside(NamedTuple):
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     kind: NDArray[np.int64]
-    of_source: Floats  # [K, L] the largest of each row
-    of_target: Floats  # [K, L] of each column, the largest that is left
+    of_source: Floats  # [K, L] half of the largest of each row
+    of_target: Floats  # [K, L] and of each column
     best_target: NDArray[np.int64]  # [K, L] where these are
     best_source: NDArray[np.int64]  # [K, L]
 
     @classmethod
     def of(cls, problem: Problem, within: NDArray[np.bool_]) -> "Inside":
-        of_source, left = problem.tables.max(axis=2), problem.tables - problem.tables.max(axis=2, keepdims=True)
+        tables = problem.tables
         return cls(
             problem.source[within],
             problem.target[within],
             problem.kind[within],
-            of_source,
-            left.max(axis=1),
-            problem.tables.argmax(axis=2),
-            left.argmax(axis=1),
+            tables.max(axis=2) / 2.0,
+            tables.max(axis=1) / 2.0,
+            tables.argmax(axis=2),
+            tables.argmax(axis=1),
         )
 
     def add(self, found: Expected, label_of: NDArray[np.int64]) -> None:
         labels = (label_of[:, np.newaxis] == np.arange(self.of_source.shape[1])).astype(np.float64)
+        every, marginals = np.arange(labels.shape[1]), found.chains.emissions
         for u, v, kind in zip(self.source.tolist(), self.target.tolist(), self.kind.tolist()):
-            table, every = found.tables[kind], np.arange(labels.shape[1])
-            of_target, rows = found.chains.emissions[v] @ labels, self.best_source[kind]
-            np.add.at(table, (every, self.best_target[kind]), found.chains.emissions[u] @ labels)
-            np.add.at(table, (rows, every), of_target)
-            np.add.at(table, (rows, self.best_target[kind][rows]), -of_target)
+            table = found.tables[kind]
+            table[every, self.best_target[kind]] += marginals[u] @ labels / 2.0
+            table[self.best_source[kind], every] += marginals[v] @ labels / 2.0
 
 
 def _shares(problem: Problem, ends: NDArray[np.int64], n_sequences: int) -> Floats:

@@ -32,8 +32,11 @@ class Ties(NamedTuple):
         place = np.full(n_tokens, -1, dtype=np.int32)
         place[kept] = np.arange(len(kept))
         source, target = place[self.source], place[self.target]
-        both = (source >= 0) & (target >= 0)
-        return self._replace(source=source[both], target=target[both], kind=self.kind[both])
+        return self._replace(source=source, target=target).some((source >= 0) & (target >= 0))
+
+    def some(self, which: NDArray[np.bool_]) -> "Ties":
+        """Some of them (bool[E])."""
+        return self._replace(source=self.source[which], target=self.target[which], kind=self.kind[which])
 
     def sums(self, tables: Floats) -> Floats:
         """The table of each kind (float64[K, L, L]), from those of the features (float64[F, L, L])."""
@@ -114,6 +117,26 @@ class Problem(NamedTuple):
     def of_ties(self) -> NDArray[np.int64]:
         """Component of each tie: int64[E]."""
         return np.repeat(np.arange(len(self.firsts)), np.diff(self.bounds))
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which ties join two tokens of one sequence: bool[E]."""
+        return are_inside(self.chains.starts, self.source, self.target)
+
+    def by_sequence(self, inside: NDArray[np.bool_]) -> "Problem":
+        """The sequences without the ties between them, each a component; with those inside them (bool[E])."""
+        sequences = np.arange(len(self.component))
+        of_ties = np.searchsorted(self.chains.starts, self.source[inside], side="right") - 1
+        order = np.argsort(of_ties, kind="stable")
+        some = np.flatnonzero(inside)[order]
+        return self._replace(
+            component=sequences,
+            firsts=sequences,
+            source=self.source[some],
+            target=self.target[some],
+            kind=self.kind[some],
+            bounds=np.searchsorted(of_ties[order], np.append(sequences, len(sequences))),
+        )
 
     def by_label(self, of_states: Floats) -> Floats:
         """Sums of numbers of states (float64[N, S]): float64[N, L]."""
@@ -299,6 +322,12 @@ def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
         label_of=np.asarray(scores.label_of),
     )
     return Halves(scores.chains, clamp, is_tied, problem, tokens)
+
+
+def are_inside(starts: NDArray[np.int64], source: NDArray, target: NDArray) -> NDArray[np.bool_]:
+    """Which ties (int[E], int[E]) join two tokens of one sequence: bool[E]."""
+    ends = np.searchsorted(starts, [source, target], side="right")
+    return ends[0] == ends[1]
 
 
 def _are_sorted(*keys: NDArray[np.int64]) -> bool:

@@ -1,23 +1,27 @@
-"""The log-likelihood of each sentence given the others: what trains ties without a sum over a graph."""
+"""The log-likelihood of each sentence given the others: what trains ties without a sum over the graph of a Doc."""
 
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..inference.blocks import SENTENCES, fitting
+from ..inference.graph import TiedChains
 from ..inference.structure import Structure
-from ..inference.ties import TiedScores
+from ..inference.ties import TiedScores, are_inside, cut
 from ..types import Floats
 from .clamped import LogLikelihood
 from .tied import Told
 
 
 class SentenceLikelihood(LogLikelihood):
-    """Negative log probability of each sentence given the annotation of the others (Besag 1975, with sentences as blocks): exact,
-    and as fast as a chain, for what the ties of a token say to it is known. Where the annotation leaves a label open, they say
-    nothing. Without ties it is `LogLikelihood`.
+    """Negative log probability of each sentence given the annotation of the others (Besag 1975, with sentences as blocks). It is
+    exact: what ties to other sentences say to a token is known, and a junction tree sums over sentences that have ties inside
+    them. Where the annotation leaves a label open, ties say nothing to other sentences. Without ties it is `LogLikelihood`.
 
         - sum over sentences of log p(sentence | labels at the other ends of its ties)
+
+    In sentences too wide for a junction tree, which is said once, each end of a tie is told the annotation of the other one.
 
     label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; none by default.
     """
@@ -28,6 +32,24 @@ class SentenceLikelihood(LogLikelihood):
         if not isinstance(scores, TiedScores):
             return super().__call__(structure, scores, clamp, weights=weights)
         structure.prepare(scores)  # for its checks
-        told = Told.of(scores, clamp)
-        losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
-        return losses, told.derivative(d_chains), impossible
+        ties, inside = scores.ties, _summed_over(scores)
+        told = Told.of(scores._replace(ties=ties.some(~inside)), clamp)
+        if not inside.any():
+            losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
+            return losses, told.derivative(d_chains), impossible
+        joined = scores._replace(emissions=told.chains.emissions, ties=ties.some(inside))
+        losses, d_joined, impossible = super().__call__(TiedChains(SENTENCES), joined, clamp, weights=weights)
+        derivative = told.derivative(d_joined.chains)
+        return losses, derivative._replace(tables=derivative.tables + d_joined.tables, ties=ties), impossible
+
+
+def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
+    """The ties inside sentences that are not too wide: bool[E]."""
+    ties, starts = scores.ties, np.asarray(scores.starts)
+    inside = are_inside(starts, ties.source, ties.target)
+    if inside.any():
+        halves = cut(scores._replace(ties=ties.some(inside)), None)
+        fits = fitting(halves.tied, np.arange(len(halves.tied.firsts)), "SentenceLikelihood")
+        wide = halves.tied_sequences[~fits]
+        inside &= ~np.isin(np.searchsorted(starts, ties.source, side="right") - 1, wide)
+    return inside
