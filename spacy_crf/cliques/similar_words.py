@@ -28,6 +28,7 @@ class SimilarWords(GroupTemplate):
     max_words (int): Different words of a Doc that are compared with each other. A Doc that has more has no ties, which is said
         once.
     edges (str): Of two words, "next" ties each place of one to the next place of the other; "hub" the first places; "all" all.
+        The first token of a pair is the one that stands first in the Doc.
     max_edges (int): See `GroupTemplate`.
     features (List[str]), symmetric (bool): See `CliqueTemplate`.
     """
@@ -63,7 +64,10 @@ class SimilarWords(GroupTemplate):
             places = begin + np.flatnonzero(usable[begin:end])
             if len(places) > 1:
                 found.append(self._of_doc(docs, d, places))
-        return TokenPairs(*(np.concatenate(ends) for ends in zip(*found))) if found else TokenPairs.none()
+        if not found:
+            return TokenPairs.none()
+        # Pairs of words are in no order that a Doc knows
+        return TokenPairs(*np.sort([np.concatenate(ends) for ends in zip(*found)], axis=0))
 
     def _of_doc(self, docs: DocBatch, d: int, places: NDArray[np.int64]) -> TokenPairs:
         hashes, number = np.unique(docs.words[places], return_inverse=True)
