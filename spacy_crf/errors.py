@@ -985,6 +985,10 @@ class Warnings(metaclass=_Coded):
         "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
         "in place of that with the most right tokens (time_limit in the constraints)."
     )
+    CRFW607 = (
+        "{name}: '{doc}...' has ties, and a junction tree does not hold all of its rules too: its tables would have more than "
+        "max_table = {most} numbers, or no automaton holds a rule. Answers are those of chains that know what the ties say."
+    )
     CRFW885 = (
         "{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find nothing. Put the "
         "component that sets it before this one and name it in [training.annotating_components], or leave these templates out."

@@ -22,6 +22,7 @@ from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.kernels.hashing import ABSENT
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
+from spacy_crf.pipeline.rule_effects import effects
 
 WORDS = ["Zorbel", "Quint", "Marla", "Tovin", "Pexa", "Lund"]
 EMISSIONS = {
@@ -207,6 +208,153 @@ def test_rules_hold_beside_ties(unseen):
     docs = [nlp.get_pipe("crf_ner")(example.predicted.copy()) for example in unseen]
     counts = [sum(ent.label_ == "PER" for ent in doc.ents) for doc in docs]
     assert max(counts) == 1
+
+
+# Rules beside ties, against the list of all labellings that a junction tree gives without rules
+
+TIED_WORDS, TIED_STARTS = ["a", "b", "a", "c", "a"], [1, 0, 1, 0, 0]
+_FORBIDDEN = float("inf")
+TIED_RULES = {  # what each takes off a labelling of these words
+    "cannot bind": ([{"rule": "at_most", "label": "X", "n": 50}], lambda tags: 0.0),
+    "forbid_pair": (
+        [{"rule": "forbid_pair", "labels": ["X", "Y"]}],
+        lambda tags: _FORBIDDEN if _follows(tags, "X", "Y") else 0.0,
+    ),
+    "soft mask": (
+        [{"rule": "forbid_pair", "labels": ["X", "Y"], "weight": 1.0}],
+        lambda tags: 1.0 * _follows(tags, "X", "Y"),
+    ),
+    "never_on": (
+        [{"rule": "never_on", "label": "Z", "phrases": ["a"]}],
+        lambda tags: _FORBIDDEN if "Z" in (tags[0], tags[2], tags[4]) else 0.0,
+    ),
+    "at_most": ([{"rule": "at_most", "label": "X", "n": 1}], lambda tags: _FORBIDDEN if tags.count("X") > 1 else 0.0),
+    "per sentence": (
+        [{"rule": "at_most", "label": "Z", "n": 1, "per": "sentence"}],
+        lambda tags: _FORBIDDEN if max(tags[:2].count("Z"), tags[2:].count("Z")) > 1 else 0.0,
+    ),
+    "together": (
+        [
+            {"rule": "at_most", "label": "X", "n": 1},
+            {"rule": "forbid_pair", "labels": ["Y", "Z"]},
+            {"rule": "at_least", "label": "Z", "n": 2},
+        ],
+        lambda tags: _FORBIDDEN if tags.count("X") > 1 or _follows(tags, "Y", "Z") or tags.count("Z") < 2 else 0.0,
+    ),
+    "soft": (
+        [{"rule": "at_most", "label": "X", "n": 1, "weight": 1.5}],
+        lambda tags: 1.5 * max(0, tags.count("X") - 1),
+    ),
+    "one yields": (
+        [{"rule": "at_least", "label": "Z", "n": 9}, {"rule": "exactly", "label": "X", "n": 1}],
+        lambda tags: _FORBIDDEN if tags.count("X") != 1 else 0.0,
+    ),
+}
+
+
+def _follows(tags, first, second):
+    return sum(tags[i] == first and tags[i + 1] == second for i in (0, 2, 3))
+
+
+def tied_tagger(rules=None, inference=TREE, **settings):
+    """A tagger with random weights whose equal words are all tied, also those of one sentence."""
+    nlp = spacy.blank("en")
+    cliques = {"words": {"@misc": "spacy_crf.RepeatedWords.v1", "only": None, "edges": "all"}}
+    config = {"model": graph(cliques, inference=inference, training_inference=TREE), **settings}
+    if rules is not None:
+        config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules}
+    pipe, data = nlp.add_pipe("crf_tagger", config=config), []
+    for words, tags in (("a b a b", "X Y Z X"), ("c c a b", "Z Y X Y")):
+        doc = make_doc(nlp.vocab, [words])
+        data.append(Example(doc.copy(), doc))
+        for token, tag in zip(doc, tags.split()):
+            token.tag_ = tag
+    nlp.initialize(lambda: data)
+    rng = np.random.default_rng(0)
+    for node in pipe.model.walk():
+        for name in node.param_names:
+            if node.has_param(name):
+                node.set_param(name, rng.normal(size=node.get_param(name).shape).astype("f"))
+    pipe.model.get_ref("emissions").attrs["features"].forget_scores()
+    return pipe, Doc(nlp.vocab, words=TIED_WORDS, sent_starts=TIED_STARTS)
+
+
+@pytest.fixture(scope="module")
+def all_labellings():
+    """Probabilities and tags, best first, and the tags that are best for the chains."""
+    pipe, doc = tied_tagger()
+    found = pipe.n_best(doc, 3**5)
+    assert len(found) == 3**5
+    return np.array([p for p, _ in found]), [[span.label_ for span in spans] for _, spans in found]
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("name", TIED_RULES)
+def test_junction_trees_are_exact_under_rules(name, all_labellings, caplog):
+    """All were asked of chains with the exact pairs of neighbours, also a rule that no labelling breaks."""
+    rules, cost = TIED_RULES[name]
+    probabilities, tags = all_labellings
+    known = probabilities * np.exp([-cost(labelling) for labelling in tags])
+    known /= known.sum()
+    pipe, doc = tied_tagger(rules)
+    assert [token.tag_ for token in pipe(doc.copy())] == tags[known.argmax()]
+    expected = [[sum(known[[t[i] == label for t in tags]]) for label in pipe.labels] for i in range(len(doc))]
+    np.testing.assert_allclose(pipe.marginals(doc)[0], expected, atol=1e-9)
+    found = pipe.n_best(doc, 5)
+    np.testing.assert_allclose([p for p, _ in found], np.sort(known)[::-1][:5])
+    for p, spans in found[:2]:
+        assert pipe.log_probability(doc, spans) == pytest.approx(np.log(p))
+    drawn = [[span.label_ for span in spans] for spans in pipe.sample(doc, 20, 0)]
+    assert all(known[tags.index(labelling)] > 0.0 for labelling in drawn)
+    for span, p in pipe.span_probabilities(doc, 0.01):
+        assert p == pytest.approx(expected[span.start][pipe.labels.index(span.label_)])
+    assert "CRFW607" not in caplog.text
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize(
+    "inference",
+    [
+        {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
+        {"@misc": "spacy_crf.Gibbs.v1"},
+        {"@misc": "spacy_crf.MeanField.v1"},
+    ],
+)
+def test_rules_that_cannot_bind_leave_labellings_as_they_are(inference):
+    found = [
+        [token.tag_ for token in pipe(doc)]
+        for pipe, doc in (tied_tagger(rules, inference) for rules in (None, TIED_RULES["cannot bind"][0]))
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.issue(33)
+def test_rules_that_no_clique_holds_are_told_of_once_for_a_doc(all_labellings, caplog):
+    """The automaton of one needs larger tables, and a rule about texts has none: chains answer."""
+    tags = all_labellings[1]
+    at_most = [{"rule": "at_most", "label": tags[0][0], "n": 1}]
+    pipe, doc = tied_tagger(at_most, {**TREE, "max_table": 30}, confidence=True)
+    found = pipe(doc.copy())
+    assert sum(token.tag_ == tags[0][0] for token in found) <= 1
+    assert caplog.text.count("CRFW607") == 1 and "'a b a c a...'" in caplog.text
+    untied = Doc(doc.vocab, words=["a", "b", "c"])
+    assert sum(token.tag_ == tags[0][0] for token in pipe(untied)) <= 1
+    assert caplog.text.count("CRFW607") == 1
+    pipe, doc = tied_tagger([{"rule": "same_text_same_label"}])
+    found = [token.tag_ for token in pipe(doc.copy())]
+    assert found[0] == found[2] == found[4]
+
+
+@pytest.mark.issue(33)
+def test_rules_say_what_they_change_beside_ties(all_labellings):
+    """The best labelling without rules was that of chains without ties."""
+    probabilities, tags = all_labellings
+    rules, cost = TIED_RULES["at_most"]
+    pipe, doc = tied_tagger(rules)
+    before, changes = effects(pipe, doc)
+    assert [span.label_ for span in before] == tags[0]
+    kept = [p for p, labelling in zip(probabilities, tags) if cost(labelling) == 0.0]
+    assert sum(change.price for change in changes) == pytest.approx(np.log(probabilities[0] / kept[0]))
 
 
 @pytest.mark.issue(17)

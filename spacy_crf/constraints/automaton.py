@@ -92,6 +92,19 @@ class Automaton(NamedTuple):
     def accepts_nothing(self) -> bool:
         return not (self.last > -np.inf).any()
 
+    def may_bind(self, length: int) -> bool:
+        """Whether it takes something off any sequence of so many events."""
+        free, reached = (self.next >= 0) & (self.scores == 0.0), np.arange(self.n_states) == 0
+        for _ in range(length):
+            if not free[reached].all():
+                return True
+            following = reached.copy()
+            following[self.next[reached]] = True
+            if (following == reached).all():
+                break
+            reached = following
+        return bool((self.last[reached] != 0.0).any())
+
     def score(self, events: NDArray[np.int32]) -> float:
         """Score of a sequence of events; -inf if it is forbidden."""
         state, total = 0, 0.0

@@ -7,7 +7,7 @@ Where a rule is broken by little a best-first search finds the labelling at once
 (`program`). The time limit bounds all of it: when the time is up, the best labelling found so far is the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
+from ..inference.structure import Structure
 from .clock import Clock
 from .facts import Facts
 from .program import Program
@@ -40,6 +41,7 @@ class Decoded(NamedTuple):
     relaxed: dict[int, list[Rule]]  # the rules that a document does not keep, by its number
     unfinished: list[int]  # documents for which the time was up
     solved: dict[int, list[str]]  # how documents were decoded that broke a rule at first: names of the rules added
+    approximate: list[int]  # documents with ties that are decoded as chains
 
 
 class Kept(NamedTuple):
@@ -63,18 +65,29 @@ class Documents(NamedTuple):
         return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
 
 
-def decode(rules: RuleSet, documents: Documents, doc_starts: NDArray[np.int64], kept: Optional[Kept] = None) -> Decoded:
+def decode(
+    rules: RuleSet,
+    documents: Documents,
+    doc_starts: NDArray[np.int64],
+    kept: Optional[Kept] = None,
+    *,
+    structure: Optional[Structure] = None,
+    make_search: "Optional[Callable[[RuleSet, Documents, Clock], Any]]" = None,
+) -> Decoded:
     """Best labellings of D documents.
 
     documents (Documents): Each begins a sequence.
     doc_starts (int64[D + 1]): Where they start.
     kept (Kept): The rules that hold; by default all that can be kept, in their order.
+    structure (Structure): Finds the best labellings under the rules without a memory; that of the rules by default.
+    make_search (Callable): Makes what looks for the best labelling of a document that breaks a rule, a `Search` by default.
     RETURNS (Decoded)
     """
+    structure, make_search = structure or rules.structure, make_search or Search
     scores, clamp, facts, words = documents
     rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
     places = None if kept is None else kept.places
-    tags, best = rules.structure.viterbi(rules.decodable(scores, facts, places), clamp=clamp)
+    tags, best = structure.viterbi(rules.decodable(scores, facts, places), clamp=clamp)
     broken = np.zeros(len(doc_starts) - 1, dtype=bool)
     without = scores.starts[:-1][best == -np.inf]
     broken[np.searchsorted(doc_starts, without, side="right") - 1] = True
@@ -88,13 +101,13 @@ def decode(rules: RuleSet, documents: Documents, doc_starts: NDArray[np.int64], 
         broken[np.searchsorted(doc_starts, of_scope[texts], side="right") - 1] = True
     if kept is not None:
         broken[list(kept.instead)] = True
-    decoded = Decoded(tags, {}, [], {})
+    decoded = Decoded(tags, {}, [], {}, [])
     [to_solve] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # of no tokens nothing else can be said
     if len(to_solve):
-        rules.warm_up(scores)
+        rules.warm_up(getattr(scores, "chains", scores))
     for d in to_solve.tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        search = Search(rules, documents.at(tokens), Clock(rules.constraints.time_limit))
+        search = make_search(rules, documents.at(tokens), Clock(rules.constraints.time_limit))
         if kept is None or d not in kept.instead:
             search.begin_with(tags[tokens].copy(), rules.places if places is None else places)
         answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
@@ -104,6 +117,8 @@ def decode(rules: RuleSet, documents: Documents, doc_starts: NDArray[np.int64], 
             decoded.relaxed[d] = answer.relaxed
         if not answer.finished:
             decoded.unfinished.append(d)
+        if answer.approximate:
+            decoded.approximate.append(d)
         decoded.solved[d] = answer.added
     return decoded
 
@@ -113,6 +128,7 @@ class Answer(NamedTuple):
     relaxed: list[Rule]
     finished: bool
     added: list[str]
+    approximate: bool = False
 
 
 class _Known(NamedTuple):

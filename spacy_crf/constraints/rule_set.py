@@ -278,6 +278,24 @@ class RuleSet:
                 others.append(rule)
         return _Masks(None if words is None else words.matched, transitions, first, prices, others)
 
+    def binding(self, kept: Iterable[int], length: int) -> frozenset[int]:
+        """The automata of some rules, given by their places, that may break a labelling of so many tokens and breaks."""
+        return frozenset(n for n in self.automata_of(kept) if self.automata[n].automaton.may_bind(length))
+
+    def lifts(self, n: int) -> bool:
+        """Whether an automaton says something of an event whatever was before."""
+        return bool(self._parts[n][0].any())
+
+    def keeps_texts(self, states, starts, words, kept: Iterable[int]) -> bool:
+        """Whether a labelling (int32[T]) of one document keeps the rules about texts among some, given by their places."""
+        rules = [rule for rule in self.global_ if rule.place in kept]
+        for rule in rules:
+            of_scope = starts if rule.per == "sentence" else np.array([0, len(states)])
+            scope = np.repeat(np.arange(len(of_scope) - 1), np.diff(of_scope))
+            if differing_texts(self.segments(states, starts), words, scope):
+                return False
+        return True
+
     def graph_size(self, automata: frozenset[int]) -> float:
         """About how many arcs the graph of some automata has at most, inf if they may be too large together."""
         states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])

@@ -324,6 +324,15 @@ class Decoding:
         """The distribution of the scores of a Doc without rules, where it is none of chains; None if it is."""
         return None
 
+    def is_tied(self, scores: Any) -> bool:
+        """Whether rules are asked of more than chains, see `under_rules`."""
+        return False
+
+    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> "Optional[Distribution]":
+        """The distribution over the labellings of a document that keep some rules, given by their places, where it is none of
+        chains; None if no automaton holds them there."""
+        return None
+
     def excludes(self, loss: Any) -> bool:
         """Whether a loss can leave out single spans of what the annotation leaves open."""
         return isinstance(loss, ClampedLoss)

@@ -1,5 +1,6 @@
 """Decoding under rules, and the distribution over the labellings of a Doc."""
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -76,18 +77,24 @@ class _Batch:
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"):
         self._pipe, self._docs, self._clamp = pipe, docs, clamp
-        self._scores = pipe.decoding.as_chains(scores, clamp)
+        self._given = scores
         self._bounds = docs.bounds
         self._decoding: Decoding = pipe.decoding
         self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
         self._facts = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
+        self._approximate: set[int] = set()  # Docs of which that has been said
+
+    @cached_property
+    def _scores(self) -> Any:
+        """Of chains, if there is more."""
+        return self._pipe.decoding.as_chains(self._given, self._clamp)
 
     def most_probable(self) -> Optional[NDArray[np.int32]]:
         """Tags that keep the rules; None without rules, which `most_right` does not need."""
         if self._rules is None:
             return None
-        found = self._decode(self._scores, None)
+        found = self._decode(self._given, None)
         self._relaxed = found.relaxed
         for d, rules in found.relaxed.items():
             message = Warnings.CRFW605 if d in found.unfinished else Warnings.CRFW601
@@ -95,6 +102,8 @@ class _Batch:
         for d in found.unfinished:
             if d not in found.relaxed:
                 self._warn(Warnings.CRFW602, d)
+        for d in found.approximate:
+            self._tell_approximate(d)
         return found.tags
 
     def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
@@ -161,10 +170,10 @@ class _Batch:
     def proven(self) -> bool:
         """Of a single Doc: the most probable labelling under the rules without a memory is that under all of them if it keeps
         them; and if it does not, the search goes on from there."""
-        found = self._decode(self._scores, None)
+        found = self._decode(self._given, None)
         scores = self._rules.decodable(self._scores, self._facts)
         is_proven = self._rules.structure.proven(scores, clamp=self._clamp).all() and self._decoding.structure.exact
-        return bool(is_proven and not found.unfinished)
+        return bool(is_proven and not found.unfinished and not found.approximate)
 
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are given by their first token: float64[N]."""
@@ -193,6 +202,10 @@ class _Batch:
     def distribution(self, d: int) -> Distribution:
         """That of one Doc."""
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
+        if self._rules is not None:
+            found = self._with_ties(d, tokens)
+            if found is not None:
+                return found
         scores, clamp = cut_document(self._scores, self._clamp, tokens)
         graph = None
         if self._rules is not None:
@@ -202,6 +215,28 @@ class _Batch:
             automata = self._rules.fitting.intersection(self._rules.automata_of(kept))
             graph = self._rules.graph(automata) if automata else None
         return self._decoding.distribution(scores, clamp, graph)
+
+    def _with_ties(self, d: int, tokens: slice) -> Optional[Distribution]:
+        """That of one Doc where ties join its tokens, None if rules are asked of chains."""
+        from ..constraints.decoding import Documents
+
+        if not self._decoding.is_tied(self._given):
+            return None
+        scores, clamp = cut_document(self._given, self._clamp, tokens)
+        if not self._decoding.is_tied(scores):
+            return None
+        self._tell_ignored()
+        document = Documents(scores, clamp, self._facts.at(tokens), None)
+        found = self._decoding.under_rules(self._rules, document, self._kept(d))
+        if found is None:
+            self._tell_approximate(d)
+        return found
+
+    def _tell_approximate(self, d: int) -> None:
+        """Once."""
+        if d not in self._approximate:
+            self._approximate.add(d)
+            self._warn(Warnings.CRFW607, d, most=self._pipe.decoding.structure.inference.max_table)
 
     def _worth(self) -> dict[str, Floats]:
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
@@ -213,7 +248,9 @@ class _Batch:
     @property
     def _is_tied(self) -> bool:
         """Whether rules tie sequences together, or are not the same for all Docs."""
-        return self._rules is not None and bool(self._rules.fitting or self._relaxed)
+        if self._rules is None:
+            return False
+        return bool(self._rules.fitting or self._relaxed) or self._decoding.is_tied(self._given)
 
     def _untied(self) -> Distribution:
         scores = self._scores

@@ -1,8 +1,10 @@
 """What ties between tokens add to a component: labellings, probabilities, and what goes together."""
 
-from typing import Any, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays import Joined
 from ..errors import Errors, Warnings, announcements
@@ -23,6 +25,9 @@ from ..schemes import Segments
 from ..types import ChainScores, Floats
 from .decoding import Decoding, Distribution, States
 
+if TYPE_CHECKING:
+    from ..constraints.decoding import Decoded, Documents
+
 METHODS: tuple[type[Inference], ...] = (BeliefPropagation, Gibbs, JunctionTree, MeanField)
 _NOTHING = "nothing"
 _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a graph
@@ -35,7 +40,9 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a 
 
 class TiedDecoding(Decoding):
     """Of chains with ties. Labellings and marginals are those of the graph, and so are the n best and samples where the inference
-    answers them. Rules and the probabilities of spans are those of chains each of which knows what the ties say to it."""
+    answers them. Probabilities of spans are those of chains each of which knows what the ties say to it. Rules without a memory
+    hold in the graph; a junction tree is exact under the others too where its tables have room for their automata; all else is of
+    these chains."""
 
     takes = TiedScores
     structure: TiedChains
@@ -90,6 +97,25 @@ class TiedDecoding(Decoding):
         self._tell_unsettled()
         return tags
 
+    @property
+    def _junction_tree(self) -> Optional[JunctionTree]:
+        """The inference, if it answers under rules too."""
+        return self.inference if isinstance(self.inference, JunctionTree) else None
+
+    def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
+        scores = documents.scores
+        if isinstance(scores, ChainScores) or self.inference.decodes_chains or not len(scores.ties.source):
+            return super().decode(
+                rules, documents._replace(scores=self.as_chains(scores, documents.clamp)), doc_starts, kept
+            )
+        from ..constraints.decoding import decode
+        from .tied_rules import TiedSearch
+
+        search = partial(TiedSearch, self._junction_tree, self.as_chains)
+        decoded = decode(rules, documents, doc_starts, kept, structure=self.structure, make_search=search)
+        self._tell_unsettled()
+        return decoded
+
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
         chains = self.as_chains(scores, clamp)
         if self.inference.decodes_chains:
@@ -109,6 +135,23 @@ class TiedDecoding(Decoding):
             return None
         joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
         return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
+
+    def is_tied(self, scores: Any) -> bool:
+        return self._junction_tree is not None and not isinstance(scores, ChainScores) and len(scores.ties.source) > 0
+
+    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
+        from ..inference.ruled_ties import joined
+        from .tied_rules import under
+
+        scores = rules.apply(document.scores, document.facts, kept)
+        of_doc = joined(scores, document.clamp)
+        automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
+        if not automata:
+            return self.of_doc(scores, document.clamp)
+        structure = under(self.inference, rules, automata, of_doc)
+        if structure is None:
+            return None
+        return RuledDistribution(self, structure, of_doc, len(scores.first), np.asarray(scores.starts))
 
     def excludes(self, loss: Any) -> bool:
         """What is excluded would want states of its own, which ties don't know."""
@@ -164,6 +207,12 @@ class TiedDistribution(Distribution):
             inference, name = self.structure.inference, self.decoding.annotation.name
             fitting = ", ".join(that_answer(question)) or "nothing"
             raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
+
+
+class RuledDistribution(TiedDistribution):
+    """The same under the automata of rules, whose states probabilities of spans know."""
+
+    span_probabilities, likely_spans = Distribution.span_probabilities, Distribution.likely_spans
 
 
 def that_answer(question: Optional[str]) -> list[str]:
