@@ -2,12 +2,16 @@
 
 import gc
 import multiprocessing
+import os
+import platform
 import resource
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -40,6 +44,43 @@ def side_by_side(
             task()
             times.append(clock() - start)
     return [statistics.median(times) for times in seconds]
+
+
+# Arithmetic on vectors that stay in the caches of the core, and words that don't: what other programs do
+_BUSY = """
+import numpy
+numbers, words = numpy.random.default_rng(0).random((2, 1 << 13)), {}
+while True:
+    numpy.exp(numbers, out=numbers)
+    numbers %= 1.0
+    for n in range(2000):
+        words[f"{n * 7919 % 400_000}"] = n
+"""
+
+
+@contextmanager
+def busy_siblings() -> Iterator[None]:
+    """Keep every core but one busy with other work, as on a host that several people share.
+
+    Two of the cores that a virtual machine shows are often two threads of one real core, which share its units and its caches.
+    """
+    busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range((os.cpu_count() or 1) - 1)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def machine() -> str:
+    """The processor and how many cores there are, so that figures of different hosts are not taken for one series."""
+    info, name = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
+    if info.is_file():
+        told = dict(map(str.strip, line.split(":", 1)) for line in info.read_text().splitlines() if ":" in line)
+        numbers = [f"{key} {told[key]}" for key in ("cpu family", "model") if key in told]
+        name = ", ".join([told.get("model name", name), *numbers])
+    return f"{name}; {os.cpu_count()} cores"
 
 
 class Training(NamedTuple):
@@ -119,8 +160,10 @@ def size_mb(path: Path) -> float:
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Optional[object]]], *, note: str = "") -> None:
-    """Print a table: the first column names the row, the others are right-aligned; small floats get more digits."""
-    table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
+    """Print a table: the first column names the row, the others are right-aligned; small floats get more digits. The machine
+    stands below it."""
+    caption = f"{note} {machine()}.".strip()
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for position, name in enumerate(header):
         table.add_column(name, justify="left" if position == 0 else "right")
     for row in rows:

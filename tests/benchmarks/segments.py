@@ -7,7 +7,6 @@ prediction, and the memory of long Docs and long lists. Expect more than an hour
 """
 
 import json
-import os
 import random
 import statistics
 import tempfile
@@ -71,7 +70,7 @@ def main(
         )
     if "speed" in tables:
         rows = [*pass_rows(), *pipe_rows(), *memory_rows()]
-        show("Speed and memory", ["", "measured", "", "limit", ""], rows, note=f"On {os.cpu_count()} cores.")
+        show("Speed and memory", ["", "measured", "", "limit", ""], rows)
 
 
 # ------------------------------------------------------------------------------------------------------------- accuracy

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,7 @@ from spacy.vocab import Vocab
 from . import ours as crf
 from . import rivals, tagged_corpus
 from .data import ROOT, Sentence, iob2_tags, make_doc, make_examples, read_sentences, read_texts, save_docbin
-from .measure import in_own_process, memory_mb, show, side_by_side, size_mb
+from .measure import busy_siblings, in_own_process, memory_mb, show, side_by_side, size_mb
 from .training import save_part, watch
 
 
@@ -363,16 +364,18 @@ NAMES = ", ".join([*BENCHMARKS, *TABLES])
 def main(
     only: str = typer.Option("", help=f"Comma-separated, of: {NAMES}. By default all but {', '.join(SLOW)}."),
     repeats: int = typer.Option(5, help="Turns that each task takes; medians are compared."),
+    beside: bool = typer.Option(False, help="Keep all other cores busy meanwhile, as on a host that is shared."),
 ) -> None:
     """Speed and memory against the others, with the ratios that must be reached and those aimed at."""
     names = [name for name in only.split(",") if name] or [name for name in BENCHMARKS if name not in SLOW]
     for name in names:
         if name not in BENCHMARKS and name not in TABLES:
             raise typer.BadParameter(f"There is no benchmark {name!r}, only {NAMES}.")
-    lines = [line for name in names if name in BENCHMARKS for line in BENCHMARKS[name](repeats)]
+    with busy_siblings() if beside else nullcontext():
+        lines = [line for name in names if name in BENCHMARKS for line in BENCHMARKS[name](repeats)]
     if lines:
         header = ("benchmark, compared with", "spacy_crf", "other", "", "ratio, or s more", "must", "aim", "reached")
-        note = f"Medians of {repeats} turns, on {os.cpu_count()} cores."
+        note = f"Medians of {repeats} turns{', beside busy cores' if beside else ''}."
         show("Speed", header, [line.cells() for line in lines], note=note)
     for name in names:
         if name in TABLES:

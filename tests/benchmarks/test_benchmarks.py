@@ -1,5 +1,8 @@
 """What the benchmarks rest on: the way from files to Docs and back, and that both sides read the same features."""
 
+import os
+import subprocess
+
 import pytest
 from spacy.vocab import Vocab
 
@@ -99,3 +102,23 @@ def test_verdicts_know_which_way_is_better():
     assert Line.of_ratio("time", 1.0, 10.0, "s", must=0.3, aim=0.15).cells()[-1] == "aim"
     assert Line.of_ratio("time", 2.0, 10.0, "s", must=0.3, aim=0.15).cells()[-1] == "must"
     assert Line.of_ratio("rate", 5.0, 10.0, "tokens/s", must=0.7, aim=0.9).cells()[-1] == "MISSED"
+
+
+def test_tables_name_the_machine(capsys):
+    measure.show("Speed", ("benchmark", "s"), [("a pass", 0.5)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{os.cpu_count()} cores" in printed and measure.machine().split(",")[0].split(";")[0] in printed
+
+
+def test_siblings_are_busy_only_meanwhile(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    started, popen = [], subprocess.Popen
+
+    def start(*args, **options):
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with measure.busy_siblings():
+        assert [process.poll() for process in started] == [None, None]
+    assert all(process.poll() is not None for process in started)
