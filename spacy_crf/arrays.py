@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import Errors
-from .types import ChainScores, Floats, GraphScores, SegmentScores, SpanList, StateGraph
+from .types import ChainScores, Floats, SegmentScores, SpanList, StateGraph
 
-Scores = TypeVar("Scores", ChainScores, GraphScores, SegmentScores)
+Scores = TypeVar("Scores", ChainScores, SegmentScores)
 Tokens = Union[slice, NDArray[np.int64]]  # some tokens, in their order
 OF_SEQUENCES = ("token", "span")
 
@@ -31,6 +31,11 @@ def axes(scores: Scores, name: str) -> tuple[str, ...]:
 def named(scores: Scores) -> dict[str, Any]:
     """The arrays, without what says where sequences and spans are."""
     return {name: getattr(scores, name) for name in type(scores).AXES}
+
+
+def is_shared(scores: Scores, name: str) -> bool:
+    """Whether an array is about all sequences, and not about their tokens or spans."""
+    return axes(scores, name)[0] not in OF_SEQUENCES
 
 
 def per_position(scores: Scores) -> bool:
@@ -274,7 +279,7 @@ def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _is_cut(scores: Scores, name: str) -> bool:
-    return axes(scores, name)[0] in OF_SEQUENCES
+    return not is_shared(scores, name)
 
 
 def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
@@ -373,37 +378,66 @@ def split(joined: Joined, expected: Scores, scores: Scores) -> Scores:
 # ----------------------------------------------------------------------------------------------------- states for tags
 
 
-def expand(scores: Scores, graph: StateGraph) -> Scores:
-    """The same scores with the states of a graph, each with those of its tag; arcs and states add what the graph says."""
+def expand(scores: Scores, graph: StateGraph, names: Sequence[str]) -> dict[str, Floats]:
+    """Some arrays of scores with the states of a graph, each with those of its tag; arcs and states add what the graph says."""
     tag_of = graph.tag_of
-    found: dict[str, Any] = {}
-    for name, array in named(scores).items():
+    found: dict[str, Floats] = {}
+    for name in names:
+        array = getattr(scores, name)
         if axes(scores, name)[-1] == "next state":
             found[name] = np.full((*array.shape[:-2], len(tag_of), len(tag_of)), -np.inf)
             of_tags = array[..., tag_of[graph.source], tag_of[graph.target]]
             found[name][..., graph.source, graph.target] = of_tags + graph.scores
         elif axes(scores, name)[-1] == "state":
             found[name] = np.ascontiguousarray(array[..., tag_of])
-    found["first"] += graph.first
-    found["last"] += graph.last
-    return scores._replace(**found)
+        else:
+            found[name] = array
+        if name in ("first", "last"):
+            found[name] += getattr(graph, name)
+    return found
 
 
-def contract(expected: Scores, tag_of: NDArray[np.int32], n_tags: int) -> Scores:
+def contract(expected: Scores, graph: StateGraph, n_tags: int) -> Scores:
     """Derivatives with respect to expanded scores as those with respect to the scores of the tags."""
     found = {}
     for name, array in named(expected).items():
-        if not axes(expected, name)[-1].endswith("state"):
-            continue
-        found[name] = by_tag(array, tag_of, n_tags)
-        if axes(expected, name)[-1] == "next state":
-            found[name] = by_tag(found[name].swapaxes(-1, -2), tag_of, n_tags).swapaxes(-1, -2)
+        last = axes(expected, name)[-1]
+        if last == "next state":
+            pairs = graph.tag_of[graph.source].astype(np.int64) * n_tags + graph.tag_of[graph.target]
+            of_arcs = array[..., graph.source, graph.target]
+            found[name] = by_tag(of_arcs, pairs, n_tags**2).reshape(*array.shape[:-2], n_tags, n_tags)
+        elif last == "state":
+            found[name] = by_tag(array, graph.tag_of, n_tags)
     return expected._replace(**found)
 
 
-def by_tag(columns: Floats, tag_of: NDArray[np.int32], n_tags: int) -> Floats:
-    """Sums of the columns that belong to each tag: float64[..., n_tags] from float64[..., S]; other columns are left out."""
+def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:
+    """Sums of the columns that belong to each tag: float64[..., n_tags] from float64[..., S]; 0 for tags without a state."""
+    if columns.ndim == 1:
+        return np.bincount(tag_of, columns, minlength=n_tags)
+    order = np.argsort(tag_of, kind="stable")
+    tags, first = np.unique(tag_of[order], return_index=True)
     summed = np.zeros((*columns.shape[:-1], n_tags))
-    for tag in range(n_tags):
-        summed[..., tag] = columns[..., tag_of == tag].sum(axis=-1)
+    summed[..., tags] = np.add.reduceat(columns[..., order], first, axis=-1)
     return summed
+
+
+def expand_clamp(clamp: Any, tag_of: NDArray[np.int32]) -> Any:
+    """A clamp of tags as one of states: each state is allowed where its tag is."""
+    states = np.ascontiguousarray(states_of(clamp)[:, tag_of])
+    return clamp._replace(states=states) if isinstance(clamp, tuple) else states
+
+
+def tags_of(path: NDArray[np.int32], tag_of: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Paths of states as paths of tags; negative entries (no path, or a segment that goes on) stay."""
+    tags, is_state = path.astype(np.int32), path >= 0
+    tags[is_state] = tag_of[path[is_state]]
+    return tags
+
+
+def part_of_graph(graph: StateGraph, kept: NDArray[np.bool_]) -> StateGraph:
+    """The graph of some of its states (bool[S])."""
+    number = np.cumsum(kept) - 1
+    arcs = kept[graph.source] & kept[graph.target]
+    source, target = (number[ends[arcs]].astype(np.int32) for ends in (graph.source, graph.target))
+    return StateGraph(source, target, graph.scores[arcs], graph.first[kept], graph.last[kept], graph.tag_of[kept])

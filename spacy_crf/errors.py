@@ -488,8 +488,9 @@ class Errors(metaclass=_Coded):
         "them, or give one a weight."
     )
     CRF614 = (
-        "Rule '{name}' makes the automaton of all rules larger than max_states = {max_states} states, and {what} has no "
-        "other way to keep it. Raise max_states in the constraints, or leave the rule out."
+        "Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} has no other way to keep it. "
+        "Leave the rule out, count to a smaller number, or raise `max_states` in the constraints (with many tags, states "
+        "times tags are at most 4,096)."
     )
     CRF620 = (
         "Component '{name}': constraints = {value!r} is not possible. Rules stand in a block of their own, "

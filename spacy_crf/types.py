@@ -68,29 +68,6 @@ class StateGraph(NamedTuple):
     tag_of: NDArray[np.int32]  # [S]
 
 
-class GraphScores(NamedTuple):
-    """`ChainScores` of tags with the scores of a graph: what its structure is asked about. (It also takes those of the tags
-    alone, and the graph's are those that stand in it.)"""
-
-    emissions: Floats  # [T, tags]
-    transitions: Floats  # [tags, tags] or [T, tags, tags]
-    first: Floats  # [tags]
-    last: Floats  # [tags]
-    arcs: Floats  # [A]
-    graph_first: Floats  # [S]
-    graph_last: Floats  # [S]
-    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
-
-    AXES = MappingProxyType(
-        {
-            **ChainScores.AXES,
-            "arcs": ("arc",),
-            "graph_first": ("graph state",),
-            "graph_last": ("graph state",),
-        }
-    )
-
-
 class SpanList(NamedTuple):
     """Some of the spans of a batch, by their first token and then by their length; each is listed once.
 

@@ -12,17 +12,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from spacy_crf import arrays
-from spacy_crf.inference.higher_order import GraphHigherOrder, HigherOrder
+from spacy_crf.inference.higher_order import HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.orders import HigherOrderScores, Orders, key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
-from spacy_crf.inference.state_graph import GraphChain, GraphSegments
 from spacy_crf.inference.structure import Structure
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import (
     GOES_ON,
     ChainScores,
-    GraphScores,
     SegmentClamp,
     SegmentScores,
     SpanList,
@@ -134,7 +132,7 @@ def third_order(*args):
 
 def higher_order_in_graph(lengths, size, fill, rng, per_position=False):
     graph = random_graph(size, rng, copies=2, several=True)
-    return Problem(GraphHigherOrder(graph), higher_order(lengths, size, fill, rng, per_position).scores, None)
+    return Problem(HigherOrder().over(graph), higher_order(lengths, size, fill, rng, per_position).scores, None)
 
 
 def segments(lengths, size, fill, rng, per_position=False, *, longest=3):
@@ -182,11 +180,9 @@ def random_graph(size, rng, *, copies, several):
 
 def graph_chain(lengths, size, fill, rng, per_position=False, *, several=False):
     graph = random_graph(size, rng, copies=2, several=several)
-    scores = chain(lengths, size, fill, rng, per_position).scores
-    n_states = len(graph.tag_of)
-    first = np.where(graph.first > -np.inf, fill((n_states,)), -np.inf)
-    of_graph = fill((len(graph.source),)), first, fill((n_states,))
-    return Problem(GraphChain(graph), GraphScores(*scores[:4], *of_graph, scores.starts), None)
+    first = np.where(graph.first > -np.inf, fill(graph.first.shape), -np.inf)
+    graph = graph._replace(scores=fill(graph.scores.shape), first=first, last=fill(graph.last.shape))
+    return Problem(LinearChain().over(graph), chain(lengths, size, fill, rng, per_position).scores, None)
 
 
 def latent_chain(*args):
@@ -196,7 +192,7 @@ def latent_chain(*args):
 def graph_segments(lengths, size, fill, rng, per_position=False):
     graph = random_graph(size, rng, copies=2, several=True)
     scores = segments(lengths, size, fill, rng, per_position, longest=2).scores
-    return Problem(GraphSegments(graph), scores, None)
+    return Problem(SemiMarkov().over(graph), scores, None)
 
 
 # ---------------------------------------------------------------------------------------------------------- enumeration
@@ -236,12 +232,12 @@ def segment_ways(structure, scores, begin, end):
 
 
 def graph_ways(structure, scores, begin, end):
-    """Every path of the graph, for each labelling of tags; scores of a graph that are no field count too."""
-    graph, own = structure.graph, isinstance(scores, GraphScores)
+    """Every path of the graph, for each labelling of tags; what the graph itself scores counts too."""
+    graph = structure.graph
     arc_of = {ends: a for a, ends in enumerate(zip(graph.source.tolist(), graph.target.tolist()))}
     found = []
-    of_tags = chain_ways if own else higher_order_ways if isinstance(scores, HigherOrderScores) else segment_ways
-    for way in of_tags(structure, scores, begin, end):
+    of_tags = {ChainScores: chain_ways, HigherOrderScores: higher_order_ways, SegmentScores: segment_ways}
+    for way in of_tags[type(scores)](structure, scores, begin, end):
         entered = [state for state in way.states if state != GOES_ON]
         if not entered:
             found.append(way)
@@ -250,14 +246,9 @@ def graph_ways(structure, scores, begin, end):
             arcs = [arc_of.get(pair) for pair in itertools.pairwise(path)]
             if None in arcs:
                 continue
-            if own:
-                uses = [("graph_first", (path[0],)), *(("arcs", (a,)) for a in arcs), ("graph_last", (path[-1],))]
-                score = sum(float(getattr(scores, name)[index]) for name, index in uses)
-            else:
-                uses = []
-                score = graph.first[path[0]] + graph.scores[arcs].sum() + graph.last[path[-1]]
+            score = graph.first[path[0]] + graph.scores[arcs].sum() + graph.last[path[-1]]
             if score > -math.inf:
-                found.append(Labelling(way.score + float(score), way.states, way.uses + uses))
+                found.append(Labelling(way.score + float(score), way.states, way.uses))
     return sorted(found, key=lambda way: -way.score)
 
 

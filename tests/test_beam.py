@@ -13,7 +13,6 @@ from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.orders import key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
-from spacy_crf.inference.state_graph import GraphChain
 from spacy_crf.inference.structure import Beam
 from spacy_crf.types import GOES_ON, ChainScores
 
@@ -244,8 +243,8 @@ def test_empty_and_very_long_sequences(structure):
 
 def test_structures_without_a_beam_refuse_one():
     graph = random_graph(2, np.random.default_rng(0), copies=2, several=False)
-    with pytest.raises(ValueError, match=r"CRF340: .* GraphChain"):
-        GraphChain(graph).within(Beam(4))
+    with pytest.raises(ValueError, match=r"CRF340: .* LinearChain"):
+        LinearChain().over(graph).within(Beam(4))
 
 
 def test_a_margin_keeps_equals():

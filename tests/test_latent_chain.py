@@ -13,7 +13,6 @@ from spacy.training import Example
 from spacy_crf.cli import tune
 from spacy_crf.inference import labellings
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.state_graph import GraphChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.losses.local import Piecewise, PseudoLikelihood
 from spacy_crf.models.latent_chain import LatentChain
@@ -151,7 +150,7 @@ def test_best_labellings_in_a_graph():
     last = np.where(np.arange(8) % 2 == 1, 0.0, -np.inf)  # tag 1 occurs
     graph = StateGraph(source.copy(), target.copy(), np.zeros(len(source)), first, last, state_of)
     every = [(score, tags) for score, tags in labelling_sums(scores, tag_of) if 1 in tags]
-    [found] = labellings.n_best(GraphChain(graph), scores, tag_of, 5)
+    [found] = labellings.n_best(LinearChain().over(graph), scores, tag_of, 5)
     check_labellings(found, every, tag_of, 5)
 
 

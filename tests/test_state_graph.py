@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spacy_crf.arrays import join_sequences
+from spacy_crf.arrays import join_sequences, tags_of
 from spacy_crf.constraints.automaton import (
     BREAK,
     Automaton,
@@ -16,7 +16,7 @@ from spacy_crf.constraints.automaton import (
     product,
 )
 from spacy_crf.constraints.state_graph import rule_graph
-from spacy_crf.inference.state_graph import GraphChain, tags_of
+from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.schemes import SCHEMES, Segments
 
 from . import reference
@@ -59,7 +59,7 @@ def test_graphs_match_enumeration(name, spread, per_position):
         scores, spans = scheme_scores(scheme, n_labels, [4], seed=seed, spread=spread, per_position=per_position)
         size = scores.emissions.shape[1]
         automaton = random_automaton(tags.n_events, seed=seed)
-        structure = GraphChain(rule_graph(tags, automaton, all_pairs(size)))
+        structure = LinearChain().over(rule_graph(tags, automaton, all_pairs(size)))
         clamp = np.random.default_rng(seed).random((4, size)) < 0.85 if seed % 2 else None
         joined, joined_clamp, _ = join_sequences(scores, clamp)
         paths = accepted(scores, tags, automaton, clamp)

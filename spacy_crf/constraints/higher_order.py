@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..inference.higher_order import GraphHigherOrder, HigherOrder
+from ..inference.higher_order import HigherOrder
 from ..inference.structure import Structure
 from ..schemes import TransitionMask
 from .automaton import SpanTags
@@ -20,7 +20,7 @@ class HigherOrderRules(RuleSet):
     RAISES (ValueError): CRF034 for rules that need a program.
     """
 
-    structure, inference = HigherOrder(), GraphHigherOrder
+    structure = HigherOrder()
     has_programs = False
 
     def __init__(

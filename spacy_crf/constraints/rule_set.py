@@ -13,7 +13,6 @@ from ..errors import Errors
 from ..inference.lattice import Lattice
 from ..inference.linear_chain import LinearChain
 from ..inference.semi_markov import SemiMarkov
-from ..inference.state_graph import GraphChain, GraphSegments
 from ..inference.structure import Structure
 from ..kernels.automata import run_automata
 from ..kernels.best_first import Automata, best_first
@@ -30,6 +29,7 @@ from .settings import Constraints
 from .state_graph import rule_graph
 
 _SHORT = 256  # tokens of documents for which rules are compiled at first; for longer ones again, if they count further
+MOST_GRAPH_STATES = 4_096  # states of automata times tags: a matrix of so many takes 134 MB
 _MOST_PREFIXES = 4_000  # after which best-first search gives up
 _MOST_KEPT = 1_000  # sets of rules for which something is kept
 _warm: set[type] = set()  # for which kernels are ready
@@ -61,7 +61,6 @@ class RuleSet:
     """
 
     structure: Structure = LinearChain()
-    inference: ClassVar[type[Structure]] = GraphChain  # in a graph of states
     text_reader: ClassVar[type[TextReader]] = TextReader  # what sees to it that spans of one text have one label
     of_segments: ClassVar[bool] = False
     has_programs: ClassVar[bool] = True  # for what is too large for a graph of states
@@ -300,15 +299,20 @@ class RuleSet:
         """About how many arcs the graph of some automata has at most, inf if they may be too large together."""
         states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])
         arcs = self.allowed.sum() * states ** (2 if self.of_segments else 1)
-        return float(arcs) if states <= self.constraints.max_states else np.inf
+        return float(arcs) if states <= self.most_states else np.inf
+
+    @property
+    def most_states(self) -> int:
+        """States of the largest automaton of several rules: `max_states`, or fewer where there are many tags."""
+        return min(self.constraints.max_states, MOST_GRAPH_STATES // len(self.allowed))
 
     def graph(self, automata: frozenset[int]) -> Any:
-        """Inference under some of the automata, None if their product has more than max_states states."""
+        """Inference under some of the automata, None if their product has more than `most_states`."""
         return self._graphs.find(automata, lambda: self._make_graph(automata))
 
     def _make_graph(self, automata: frozenset[int]) -> Any:
         together = self._product(sorted(automata))
-        return None if together is None else self.inference(rule_graph(self.tags, together, self.allowed))
+        return None if together is None else self.structure.over(rule_graph(self.tags, together, self.allowed))
 
     def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
         """Best labelling of a joined document under automata, if that can be found among few prefixes.
@@ -383,16 +387,16 @@ class RuleSet:
         return together
 
     def _with(self, together: Automaton, n: int) -> Optional[Automaton]:
-        """An automaton with one more, None if that has more than max_states states."""
+        """An automaton with one more, None if that has more than `most_states`."""
         # The product may be much larger before it is minimised.
-        limit = self.constraints.max_states
+        limit = self.most_states
         larger = product(together, self.automata[n].automaton, max_states=8 * limit)
         larger = None if larger is None else minimised(larger)
         return None if larger is None or larger.n_states > limit else larger
 
     @cached_property
     def fitting(self) -> frozenset[int]:
-        """As many automata as fit into max_states together, in the order of the rules: those that probabilities know."""
+        """As many automata as fit into `most_states` together, in the order of the rules: those that probabilities know."""
         fitting, together = [], make_automaton(1, self.tags.n_events, [])
         for n in range(len(self.automata)):
             larger = self._with(together, n)
@@ -449,7 +453,7 @@ class SegmentRules(RuleSet):
     structure (Structure): As of `RuleSet`.
     """
 
-    structure, inference, text_reader = SemiMarkov(), GraphSegments, SegmentTextReader
+    structure, text_reader = SemiMarkov(), SegmentTextReader
     of_segments = True
 
     @property

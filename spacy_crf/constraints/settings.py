@@ -159,7 +159,8 @@ def constraints(
     rules (List[Dict]): The rules, the most important first: where no labelling keeps them all, the later ones yield.
     path (str): A JSONL file with more rules.
     in_training (bool): Whether they hold in training too.
-    max_states (int): States of the largest automaton that is made of several rules; beyond, a program takes over.
+    max_states (int): States of the largest automaton that is made of several rules, and no more than 4,096 by the number of tags;
+        beyond, a program takes over.
     time_limit (float): Seconds that one document may take beyond what it takes without the rules.
     """
     max_states = checks.count("constraints", "max_states", max_states)

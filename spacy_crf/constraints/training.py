@@ -67,8 +67,8 @@ class RuledStructure:
         threads: int = 1,
     ):
         if rules.left_out:
-            limit, what = rules.constraints.max_states, "training under rules"
-            raise ValueError(Errors.CRF614.format(name=rules.left_out[0][0].name, max_states=limit, what=what))
+            name, what = rules.left_out[0][0].name, "training under rules"
+            raise ValueError(Errors.CRF614.format(name=name, limit=rules.most_states, what=what))
         # What answers the same without the rules
         self.without_rules: Any = type(rules.structure)(threads=threads)
         self.threads = threads
@@ -162,7 +162,7 @@ class RuledStructure:
         graph = self._rules.graph(group.automata)
         if group.copies is not None:
             tag_of = np.append(group.copies.tag_of, len(self._rules.tags.label_of))
-            graph = self._rules.inference(copied(graph.graph, tag_of))
+            graph = graph.over(copied(graph.graph, tag_of))
         else:
             annotated = arrays.join_sequences(scores, annotated, group.doc_starts).clamp
         values = np.zeros(len(group.sequences))

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..kernels import higher_order as kernels
 from ..schemes import Segments
-from ..types import ChainScores, Clamp, Floats, Path, StateGraph
+from ..types import ChainScores, Clamp, Floats, Path
 from .linear_chain import LinearChain
 from .order_lattice import Kept, Lattice, Sums, make_lattice, with_scores
 from .orders import HigherOrderScores, Orders, indexed
 from .spans import segments_of
-from .state_graph import tags_of
-from .structure import Asked, BestPath, Chunk, LikelySpans, SpanStates, States, Structure, Work, collect
+from .structure import Asked, BestPath, Chunk, Expansion, LikelySpans, SpanStates, States, Structure, Work, collect
 
 if TYPE_CHECKING:
     from .beam import BeamSearch
@@ -37,7 +36,6 @@ class HigherOrderWork(Work[HigherOrderScores]):
     are those of the annotation.
     """
 
-    tag_of: Optional[NDArray[np.int32]] = None  # [S] of the states of a graph, None where these are tags; of the whole
     annotated: Any = None  # what annotation allows, where lattices go by it; of the whole
     place: int = 0  # first token of the chunk among those of the whole
     depths: Optional[NDArray[np.int64]] = None  # [B] the order of each sequence, once that was asked; of the whole
@@ -45,14 +43,10 @@ class HigherOrderWork(Work[HigherOrderScores]):
     def around(self, clamp: Clamp, kept: Optional[Kept]) -> "HigherOrderWork":
         """kept (Kept): Lattices to go on with, and where those go that are not there."""
         work = type(self)(self.scores, None, self.given)
-        work.tag_of = self.whole.tag_of
-        work.annotated = self._in_states(arrays.check_clamp(clamp, self.n_tokens, self.n_tags))
+        work.expansion = self.whole.expansion
+        work.annotated = self.in_states(clamp)
         work.lattices, work.kept = {}, kept
         return work
-
-    def clamped(self, clamp: Any) -> "HigherOrderWork":
-        clamp = self._in_states(arrays.check_clamp(clamp, self.n_tokens, self.n_tags))
-        return type(self)(self.scores, clamp, self.given, self.whole)
 
     def most_tokens(self, tokens: int) -> int:
         """Lattices of what is likely are so small that those of more tokens may be in memory."""
@@ -63,10 +57,6 @@ class HigherOrderWork(Work[HigherOrderScores]):
         if part is not self:
             part.place = chunk.tokens.start
         return part
-
-    def _in_states(self, clamp: Clamp) -> Clamp:
-        tag_of = self.whole.tag_of
-        return clamp if tag_of is None else np.ascontiguousarray(clamp[:, tag_of])
 
     @cached_property
     def emissions(self) -> Floats:
@@ -113,7 +103,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
     @property
     def representatives(self) -> Union[slice, NDArray[np.int64]]:
         """One state of each tag."""
-        tag_of = self.whole.tag_of
+        tag_of = self.tag_of
         return slice(None) if tag_of is None else np.unique(tag_of, return_index=True)[1]
 
     @property
@@ -181,6 +171,10 @@ class HigherOrder(Structure[HigherOrderScores]):
         arrays.check_shape("grams", scores.grams, (len(orders.keys),), "one number for each n-gram that has a weight")
         scores = scores if orders.slots is not None else scores._replace(orders=indexed(orders))
         return super().conform(scores)
+
+    def expand(self, scores: HigherOrderScores, expansion: Expansion) -> HigherOrderScores:
+        digits = scores.orders.digits(len(scores.first))[expansion.graph.tag_of]
+        return super().expand(scores, expansion)._replace(orders=scores.orders._replace(digit_of=digits))
 
     def around(self, work: HigherOrderWork, clamp: Clamp) -> HigherOrderWork:
         return work if work.scores.orders.keep is None else work.around(clamp, self.kept)
@@ -289,7 +283,7 @@ class HigherOrder(Structure[HigherOrderScores]):
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
         """What the kernels of spans begin their arguments with."""
         level, chances = work.sums.level, work.sums.chances()
-        continues, label_of, tag_of = spans.continues, spans.label_of, work.whole.tag_of
+        continues, label_of, tag_of = spans.continues, spans.label_of, work.tag_of
         if tag_of is not None:
             label_of, continues = label_of[tag_of], np.ascontiguousarray(continues[np.ix_(tag_of, tag_of)])
         enters, leaves = np.zeros((2, len(level.symbol)))
@@ -318,39 +312,3 @@ def _flat(out: HigherOrderScores) -> tuple[Floats, ...]:
 def _sums_of_tokens(work: HigherOrderWork, terms: Floats) -> Floats:
     """By sequence: float64[B]."""
     return np.bincount(work.sequence_of, terms, minlength=work.n_sequences).astype(np.float64)
-
-
-class GraphHigherOrder(HigherOrder):
-    """Answers the questions of `Structure` for the `HigherOrderScores` of tags, of the labellings that a graph allows.
-
-    graph (StateGraph): Which state may follow which.
-    """
-
-    ambiguous = True
-    answers = Structure.answers
-    score_path, add_path = Structure.score_path, Structure.add_path
-
-    def __init__(self, graph: StateGraph):
-        super().__init__()
-        self.graph = graph
-
-    def prepare(self, scores: Any, clamp: Any = None) -> HigherOrderWork:
-        if isinstance(scores, Work):
-            return super().prepare(scores, clamp)
-        checked = self.conform(scores)
-        digits = checked.orders.digits(len(checked.first))
-        orders = checked.orders._replace(digit_of=digits[self.graph.tag_of])
-        work = self.work(arrays.expand(checked, self.graph)._replace(orders=orders), given=scores)
-        work.tag_of = self.graph.tag_of
-        return work if clamp is None else work.clamped(clamp)
-
-    def narrow(self, work: HigherOrderWork, expected: HigherOrderScores) -> HigherOrderScores:
-        return super().narrow(work, arrays.contract(expected, self.graph.tag_of, work.n_tags))
-
-    def labels(self, work: HigherOrderWork, path: States) -> States:
-        return tags_of(path, self.graph.tag_of)
-
-    def count(self, work: HigherOrderWork, path: States, weights: Floats, out: HigherOrderScores) -> None:
-        used = arrays.zeros(work.scores)
-        HigherOrder.add_path(self, work, path, weights, used)
-        arrays.add(out, self.narrow(work, used), slice(0, work.n_tokens))

@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import cut, cut_clamp
 from ..kernels import labellings as kernels
-from ..kernels.state_graph import Graph
 from ..types import ChainScores
 from .scaling import ChainWork
-from .state_graph import GraphChain
 from .structure import States, Structure
 
 _MOST = 4  # prefixes to look at for each token
@@ -28,49 +27,53 @@ def n_best(
     """The n best labellings of each sequence, fewer where there are fewer. Where it takes too long to prove which they are, those
     that are known, and the labellings of the best paths.
 
-    structure (Structure): A chain, or one in a graph.
-    scores (ChainScores): Of its states.
+    structure (Structure): A chain, which may be one over the states of a graph.
+    scores (ChainScores): Of the model's states.
     tag_of (int64[S]): Their tags, which are in order.
     """
     work = structure.prepare(scores, clamp)
-    graph = structure.arcs_of(work) if isinstance(structure, GraphChain) else _whole(work)
-    states, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
+    of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
+    tags, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
     counts, proven = np.empty(work.n_sequences, dtype=np.int64), np.empty(work.n_sequences, dtype=np.bool_)
-    kernels.best_labellings(work.potentials, graph, tag_of.astype(np.int64), _MOST, states, totals, counts, proven)
+    kernels.best_labellings(
+        work.potentials, _arcs(work), of_states.astype(np.int64), _MOST, tags, totals, counts, proven
+    )
     answers = []
     for b, (count, is_proven) in enumerate(zip(counts.tolist(), proven.tolist())):
         tokens = slice(int(work.starts[b]), int(work.starts[b + 1]))
-        found = list(zip(totals[b, :count].tolist(), states[:count, tokens]))
+        states = np.searchsorted(tag_of, tags[:count, tokens]).astype(np.int32)
+        found = list(zip(totals[b, :count].tolist(), states))
         if not is_proven:
-            found += _of_best_paths(structure, work.cut(work.chunk(b, b + 1)), tag_of, n, found)
+            sequence = cut(scores, tokens, np.array([0, tokens.stop - tokens.start]))
+            found += _of_best_paths(structure, sequence, cut_clamp(clamp, tokens), tag_of, n, found)
         answers.append(Labellings(found[:n], is_proven))
     return answers
 
 
-def _whole(work: ChainWork) -> Graph:
-    """The arcs of all transitions that are possible anywhere."""
-    size = work.n_states
+def _arcs(work: ChainWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The transitions that are possible anywhere: where those of each state begin (int64[S + 1]), and their targets."""
     source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
-    states, nothing = np.arange(size + 1), np.zeros(size)
-    by_target = np.argsort(target, kind="stable")
-    source_starts = np.searchsorted(source, states).astype(np.int64)
-    target_starts = np.searchsorted(target[by_target], states).astype(np.int64)
-    arcs = source.astype(np.int32), target.astype(np.int32), np.zeros(len(source))
-    return Graph(source_starts, *arcs, nothing, nothing, states[:-1].astype(np.int32), target_starts, by_target)
+    return np.searchsorted(source, np.arange(work.n_states + 1)), target
 
 
 def _of_best_paths(
-    structure: Structure[Any], work: ChainWork, tag_of: NDArray[np.int64], n: int, known: list[tuple[float, States]]
+    structure: Structure[Any],
+    sequence: ChainScores,
+    clamp: Any,
+    tag_of: NDArray[np.int64],
+    n: int,
+    known: list[tuple[float, States]],
 ) -> list[tuple[float, States]]:
     """The labellings of the best paths of one sequence, but for those that are known."""
     first = np.searchsorted(tag_of, tag_of)
     seen, found = {states.tobytes() for _, states in known}, []
-    [paths] = structure.n_best(work, n)
+    work = structure.prepare(sequence)
+    [paths] = structure.n_best(work if clamp is None else work.clamped(clamp), n)
     for _, path in paths:
         states = first[path].astype(np.int32)
         if states.tobytes() not in seen:
             seen.add(states.tobytes())
             allowed = tag_of == tag_of[states][:, np.newaxis]
-            allowed &= True if work.clamp is None else work.clamp
+            allowed &= True if clamp is None else clamp
             found.append((float(structure.log_partition(work.clamped(allowed))[0]), states))
     return sorted(found, key=lambda item: -item[0])

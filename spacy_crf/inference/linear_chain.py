@@ -42,8 +42,7 @@ class LinearChain(Structure[ChainScores]):
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
         d_block *= exponentials.block
         d_arcs *= exponentials.arcs
-        d_transitions = out.transitions.reshape(work.transitions.shape)
-        d_transitions[:] = layout.restore(d_block, d_arcs)
+        layout.restore(d_block, d_arcs, out.transitions.reshape(work.transitions.shape))
         for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
             if b not in kept.logs:  # the pass backward gave up first
                 kept.logs[b] = _log_forward(work, b, kept.log_z)
@@ -52,7 +51,7 @@ class LinearChain(Structure[ChainScores]):
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
         if work.per_position:
             return super().expect(work, weights, out)
-        log_z, (out.first[:], out.last[:]), [out.transitions[:]] = scaling.expect(work, weights, out.emissions)
+        log_z = scaling.expect(work, weights, out)
         for b in np.flatnonzero(np.isnan(log_z)).tolist():
             _log_backward(work, b, _log_forward(work, b, log_z), log_z, weights, out)
         return log_z
@@ -75,7 +74,13 @@ class LinearChain(Structure[ChainScores]):
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         from . import pieces
 
-        return pieces.draw(work, np.stack((uniforms, uniforms), axis=-1))  # there is nothing to draw of lengths
+        uniforms = np.stack((uniforms, uniforms), axis=-1)  # there is nothing to draw of lengths
+        linear = scaling.forward(work)
+        if np.isnan(linear.log_z).any():
+            return pieces.draw(work, uniforms)
+        with np.errstate(divide="ignore"):
+            prefixes = np.log(linear.alpha[:, work.exponentials.layout.number])  # less a number for each token
+        return pieces.draw(work, uniforms, (prefixes, prefixes))
 
     def only(self, work: ChainWork, states: States) -> Clamp:
         return states[:, np.newaxis] == np.arange(work.n_tags)
@@ -134,10 +139,10 @@ class LinearChain(Structure[ChainScores]):
     # What spells a span is said by a `SpanStates`.
 
     def weigh_spans(self, work: ChainWork, spelt: SpanStates, segments: Segments) -> Floats:
-        return spans.weigh(work, spelt, segments)
+        return spans.weigh(work, _spelt(work, spelt), segments)
 
     def list_spans(self, work: ChainWork, spelt: SpanStates, min_prob: float) -> LikelySpans:
-        return spans.list_likely(work, spelt, min_prob)
+        return spans.list_likely(work, _spelt(work, spelt), min_prob)
 
     def best_path(self, scores: Asked, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
         """`viterbi`, among the states that are likely enough, with the probabilities of the spans of its paths."""
@@ -147,6 +152,12 @@ class LinearChain(Structure[ChainScores]):
             states[chunk.tokens], likely = spans.best(work.cut(chunk), spelt, self.best)
             found.append(likely.moved(chunk.tokens.start))
         return BestPath(states, LikelySpans.join(found))
+
+
+def _spelt(work: ChainWork, spelt: SpanStates) -> SpanStates:
+    """By the states of the work."""
+    expansion = work.whole.expansion
+    return spelt if expansion is None else expansion.spans(spelt)
 
 
 def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:

@@ -1,7 +1,7 @@
 """What structures of tokens and of segments do alike: sums in logarithms, where the linear domain refuses, and labellings that
 are not the best ones. Their work says what its scores are of pieces (``folded``), and where derivatives go (``rows``)."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -51,11 +51,15 @@ def backward(done: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None
 
 def rank(work: Any, states: States, scores: Floats) -> int:
     """The best paths of a single sequence, as many as there is room for."""
-    return kernels.n_best(work.folded, len(scores), states, scores)
+    return kernels.n_best(work.folded, work.predecessors, len(scores), states, scores)
 
 
-def draw(work: Any, uniforms: Floats) -> States:
-    """Paths by random numbers (float64[N, T, 2])."""
+def draw(work: Any, uniforms: Floats, known: Optional[tuple[Floats, Floats]] = None) -> States:
+    """Paths by random numbers (float64[N, T, 2]).
+
+    known (float64[n, S], float64[n, S]): The `prefixes`, each row less any number.
+    """
     drawn = np.empty(uniforms.shape[:2], dtype=np.int32)
-    kernels.sample(work.folded, *prefixes(work, np.empty(work.n_sequences)), uniforms, drawn)
+    entered, left = known or prefixes(work, np.empty(work.n_sequences))
+    kernels.sample(work.folded, work.predecessors, entered, left, uniforms, drawn)
     return drawn

@@ -5,10 +5,9 @@ remember. A tie sees the tags alone. States that no labelling reaches at a token
 """
 
 from functools import cached_property
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import arrays
 from ..arrays import Joined
@@ -17,20 +16,12 @@ from ..types import ChainScores, Clamp, Floats, StateGraph
 from .elimination import Elimination
 from .graph import TiedChains, TiedWork
 from .linear_chain import LinearChain
-from .state_graph import tags_of
-from .structure import Asked, LikelySpans, SpanStates, States
+from .structure import Asked, Expansion, LikelySpans, SpanStates, States
 from .ties import Halves, TiedScores, cut
 
 
 class RuledWork(TiedWork):
-    """Scores of the states of a graph; clamps are given in tags."""
-
-    tag_of: NDArray[np.int32]  # [G], of the whole
-
-    def clamped(self, clamp: Clamp) -> "RuledWork":
-        clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
-        clamp = np.ascontiguousarray(clamp[:, self.whole.tag_of])
-        return type(self)(self.scores, clamp, self.given, self.whole)
+    """Without what no labelling reaches."""
 
     @cached_property
     def halves(self) -> Halves:
@@ -50,40 +41,33 @@ class RuledTies(TiedChains):
         super().__init__(inference, threads=threads)
         self.graph = graph
 
-    def prepare(self, scores: Any, clamp: Optional[Clamp] = None) -> RuledWork:
-        if isinstance(scores, RuledWork):
-            return super().prepare(scores, clamp)
-        checked = self.conform(scores)
-        label_of = np.asarray(checked.label_of)[self.graph.tag_of]
-        work = RuledWork(arrays.expand(checked, self.graph)._replace(label_of=label_of), given=scores)
-        work.tag_of = self.graph.tag_of
-        return work if clamp is None else work.clamped(clamp)
+    def expand(self, scores: TiedScores, expansion: Expansion) -> TiedScores:
+        label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
+        return super().expand(scores, expansion)._replace(label_of=label_of)
 
     def fits(self, scores: Asked, clamp: Optional[Clamp]) -> bool:
         """Whether no table is too large."""
         halves = self.prepare(scores, clamp).halves
         return bool(self.inference.fits(halves.tied, np.arange(len(halves.tied.firsts))).all())
 
-    def labels(self, work: RuledWork, path: States) -> States:
-        return tags_of(path, self.graph.tag_of)
-
     def expectations(
         self, scores: Asked, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, TiedScores]:
         work = self.prepare(scores, clamp)
         log_z, expected = super().expectations(work, weights=weights)
-        return log_z, arrays.contract(expected, self.graph.tag_of, work.n_tags)
+        return log_z, arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
 
     def marginals(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
-        return np.minimum(arrays.by_tag(super().marginals(work), self.graph.tag_of, work.n_tags), 1.0)
+        return np.minimum(arrays.by_tag(super().marginals(work), work.tag_of, work.n_tags), 1.0)
 
     def n_best_of_all(self, scores: Asked, n: int, *, clamp: Optional[Clamp] = None) -> list[tuple[float, States]]:
-        found = super().n_best_of_all(scores, n, clamp=clamp)
-        return [(score, tags_of(states, self.graph.tag_of)) for score, states in found]
+        work = self.prepare(scores, clamp)
+        return [(score, self.labels(work, states)) for score, states in super().n_best_of_all(work, n)]
 
     def sample(self, scores: Asked, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
-        return tags_of(super().sample(scores, n, seed=seed, clamp=clamp), self.graph.tag_of)
+        work = self.prepare(scores, clamp)
+        return self.labels(work, super().sample(work, n, seed=seed))
 
     # Of a chain of the graph's states with the exact pairs of neighbours
 
@@ -101,9 +85,8 @@ class RuledTies(TiedChains):
 
     def _as_chain(self, scores: Asked, spans: SpanStates, clamp: Optional[Clamp]) -> tuple[ChainScores, SpanStates]:
         """And how its states spell spans."""
-        tag_of, problem = self.graph.tag_of, self.prepare(scores, clamp).problem
-        continues = np.ascontiguousarray(spans.continues[np.ix_(tag_of, tag_of)])
-        return self.inference.as_chains(problem), SpanStates(continues, np.searchsorted(tag_of, spans.label_starts))
+        work = self.prepare(scores, clamp)
+        return self.inference.as_chains(work.problem), work.whole.expansion.spans(spans)
 
 
 def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..kernels import linear_chain as kernels
 from ..kernels import lockstep
 from ..kernels.tiles import WHOLE
-from ..types import ChainScores, Floats
+from ..types import ChainScores, Floats, StateGraph
 from .structure import Chunk, Work
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # is faster than the whole matrix from about this share of its entries on.
 ARC_COST = 8
 WORTH_IT = 2 / 3
+# The same of arcs that mostly come in long runs, as those of graphs do.
+ARC_COST_IN_RUNS = 4
 # Scores of a part of a chunk, half a megabyte: caches hold them, and calling kernels takes no time beside them.
 _CACHED, _LEAST = 1 << 16, 128
 
@@ -85,6 +87,8 @@ class ChainWork(Work[ChainScores]):
             return Steps(_whole(self.n_states), self.transitions, scores.first, scores.last)
         if self.whole is not self:
             return self.whole.steps
+        if self.expansion is not None:
+            return self.expansion.keep(Steps, lambda: Steps.of_graph(self.expansion.graph, self.transitions, scores))
         return _shared.of(self.transitions, scores.first, scores.last)
 
     @property
@@ -125,19 +129,19 @@ class Layout(kernels.Layout):
         """Whether the states come in their own order."""
         return bool((self.order == np.arange(len(self.order))).all())
 
-    def restore(self, block: Floats, arcs: Floats) -> Floats:
-        """The matrices [1 or n, S, S], with 0 where transitions are forbidden.
+    def restore(self, block: Floats, arcs: Floats, out: Floats) -> Floats:
+        """Sets matrices (float64[1 or n, S, S]), but where transitions are forbidden: there they have to be 0.
 
-        block (float64[1 or n, R, C+]), arcs (float64[A]): What they have there.
+        block (float64[1 or n, R, C+]), arcs (float64[A]): What is to be there.
         """
         size = len(self.order)
         if self.is_whole:
-            return np.ascontiguousarray(block[:, :size, :size])
+            out[:] = block[:, :size, :size]
+            return out
         rows, columns = self.states_of_block
-        matrices = np.zeros((1, size, size))
-        matrices[0, rows[:, np.newaxis], columns] = block[0, : len(rows), : len(columns)]
-        matrices[0, self.order[self.source], self.order[self.target]] = arcs
-        return matrices
+        out[0, rows[:, np.newaxis], columns] = block[0, : len(rows), : len(columns)]
+        out[0, self.order[self.source], self.order[self.target]] = arcs
+        return out
 
 
 def _find_layout(transitions: Floats) -> Layout:
@@ -200,6 +204,14 @@ def _find_block(size: int, mask: bytes) -> Layout:
     return Layout(order, np.argsort(order), offset, source, target, shape)
 
 
+def _layout_of_arcs(graph: StateGraph) -> Layout:
+    """Without a block. Arcs that shift as many states follow one another: tags of rules' automata mostly stay in a state of
+    these, so they are long runs."""
+    states = np.arange(len(graph.tag_of))
+    places = np.lexsort((graph.source, graph.target - graph.source))
+    return Layout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
+
+
 def _padded(size: int) -> int:
     return -(-size // kernels.LANES) * kernels.LANES
 
@@ -238,7 +250,8 @@ class Exponentials:
     @cached_property
     def matrices(self) -> Floats:
         """The transitions in the order of the states: [1 or n, S, S]."""
-        return self.layout.restore(self.block, self.arcs)
+        size = len(self.layout.order)
+        return self.layout.restore(self.block, self.arcs, np.zeros((len(self.block), size, size)))
 
 
 class Shared:
@@ -274,6 +287,13 @@ class Steps:
     @classmethod
     def shared(cls, transitions: Floats, first: Floats, last: Floats) -> "Steps":
         return cls(_find_layout(transitions), transitions, first, last)
+
+    @classmethod
+    def of_graph(cls, graph: StateGraph, transitions: Floats, scores: ChainScores) -> "Steps":
+        size = transitions.shape[1]
+        sparse = size > WHOLE and ARC_COST_IN_RUNS * len(graph.source) < size**2
+        layout = _layout_of_arcs(graph) if sparse else _find_layout(transitions)
+        return cls(layout, transitions, scores.first, scores.last)
 
     @cached_property
     def exponentials(self) -> Exponentials:
@@ -395,26 +415,22 @@ def backward(work: ChainWork, before: Pass, weights: Floats, d_emissions: Floats
     return d_ends
 
 
-class Expected(NamedTuple):
-    log_z: Floats  # [B] NaN where log space has to be asked
-    ends: Floats  # [2, S] derivatives of firsts and lasts
-    transitions: Floats  # [1, S, S] and of transitions
-
-
-def expect(work: ChainWork, weights: Floats, d_emissions: Floats) -> Expected:
+def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     """Both passes. All tokens have the same transitions.
 
-    d_emissions (float64[n, S]): Receives the derivatives of emissions.
+    out (ChainScores): 0, receives the derivatives.
+    RETURNS (float64[B]): Log partitions, NaN where log space has to be asked.
     """
     exponentials, recursions = work.exponentials, _recursions(work)
-    layout, log_z, ends = exponentials.layout, np.empty(work.n_sequences), np.zeros((2, work.n_states))
+    layout, log_z, ends = exponentials.layout, np.empty(work.n_sequences), (out.first, out.last)
     d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
-        recursions.expectations(scaled, layout, weights[sequences], alpha, of_part, d_emissions[tokens], *ends)
+        recursions.expectations(scaled, layout, weights[sequences], alpha, of_part, out.emissions[tokens], *ends)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
-    return Expected(log_z, ends, layout.restore(d_block, d_arcs))
+    layout.restore(d_block, d_arcs, out.transitions[np.newaxis])
+    return log_z
 
 
 def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:

@@ -219,8 +219,13 @@ class SemiMarkov(Structure[SegmentScores]):
         return expected.spans, expected.transitions
 
     def weigh_spans(self, work: SegmentWork, spans: SpanStates, segments: Segments) -> Floats:
-        state = spans.offset + segments.label
-        return self.weigh_segments(work, StateSegments(segments.start, segments.end, state))
+        tag, tag_of = spans.offset + segments.label, work.tag_of
+        if tag_of is None:
+            return self.weigh_segments(work, StateSegments(segments.start, segments.end, tag))
+        # Each span is a question for every state of its label.
+        asked, state = np.nonzero(tag[:, np.newaxis] == tag_of)
+        found = self.weigh_segments(work, StateSegments(segments.start[asked], segments.end[asked], state))
+        return np.minimum(np.bincount(asked, found, minlength=len(tag)), 1.0)
 
     def weigh_segments(self, work: SegmentWork, segments: StateSegments) -> Floats:
         """Probabilities of given segments of a chunk, each a question of its own: float64[N], 0 where it is not possible."""
@@ -233,9 +238,19 @@ class SemiMarkov(Structure[SegmentScores]):
         return np.clip(probabilities, 0.0, 1.0)
 
     def list_spans(self, work: SegmentWork, spans: SpanStates, min_prob: float) -> LikelySpans:
-        (begin, end, state), probabilities = self.list_segments(work, min_prob)
-        real = state >= spans.offset
-        return LikelySpans(Segments(begin[real], end[real], state[real] - spans.offset), probabilities[real])
+        tag_of = work.tag_of
+        # A probable span has a state of at least its share of the probability; then all its states are added up.
+        most_states = 1 if tag_of is None else int(np.bincount(tag_of).max(initial=1))
+        (begin, end, state), probabilities = self.list_segments(work, min_prob / most_states)
+        label = (state if tag_of is None else tag_of[state]) - spans.offset
+        real = label >= 0
+        segments = Segments(begin[real], end[real], label[real])
+        if tag_of is None:
+            return LikelySpans(segments, probabilities[real])
+        segments = Segments(*np.unique(np.column_stack(segments), axis=0).T)
+        probabilities = self.weigh_spans(work, spans, segments)
+        kept = probabilities >= min_prob * (1 - 1e-6)
+        return LikelySpans(Segments(*(column[kept] for column in segments)), probabilities[kept])
 
     def list_segments(self, work: SegmentWork, min_prob: float) -> tuple[StateSegments, Floats]:
         """All segments of a chunk of at least some probability: that exactly these tokens are a segment of this state."""

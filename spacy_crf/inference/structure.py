@@ -9,6 +9,7 @@ and how the parts come together.
 import itertools
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..errors import Errors
 from ..kernels import checks
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import Floats, Path, Seed, SpanList
+from ..types import Floats, Path, Seed, SpanList, StateGraph
 from .threads import run_chunks
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
+
+# Scores of tags of which a graph remembers what it made of them: batch after batch has the same transitions
+_EXPANSIONS = 4
+# In place of a graph without states, since kernels want one: it begins no sequence
+_NO_STATES = StateGraph(*np.zeros((2, 0), np.int32), np.zeros(0), *np.full((2, 1), -np.inf), np.zeros(1, np.int32))
 
 
 class LikelySpans(NamedTuple):
@@ -87,6 +93,30 @@ class Chunk(NamedTuple):
     tokens: slice
 
 
+class Expansion:
+    """What is the same for all sequences in a graph of states whose tags have the same scores.
+
+    graph (StateGraph): The graph.
+    arrays (dict[str, Floats]): The scores that sequences share, of the graph's states.
+    """
+
+    def __init__(self, graph: StateGraph, arrays: dict[str, Floats]):
+        self.graph, self.arrays = graph, arrays
+        self._made: dict[Any, Any] = {}
+
+    def keep(self, what: Any, make: Callable[[], Any]) -> Any:
+        """What a structure once made of them."""
+        if what not in self._made:
+            self._made[what] = make()
+        return self._made[what]
+
+    def spans(self, of_tags: SpanStates) -> SpanStates:
+        """How the graph's states spell spans."""
+        # With what is kept, or another array might have the same place in memory
+        kept, spelt = self.keep(id(of_tags.continues), lambda: (of_tags, of_tags.over(self.graph.tag_of)))
+        return spelt if kept.continues is of_tags.continues else of_tags.over(self.graph.tag_of)
+
+
 class Work(Generic[Scores]):
     """Scores that were checked, with a clamp. A chunk of it is work again; what is derived from it is kept as long as it lives.
 
@@ -95,6 +125,8 @@ class Work(Generic[Scores]):
     given: The scores that were asked about, as they were given.
     whole (Work): Of which it is a chunk: keeps what all chunks share.
     """
+
+    expansion: Optional[Expansion] = None  # where states are those of a graph; of the whole
 
     def __init__(self, scores: Scores, clamp: Any = None, given: Any = None, whole: "Optional[Work[Scores]]" = None):
         self.scores = scores
@@ -114,8 +146,14 @@ class Work(Generic[Scores]):
         return self if self._whole is None else self._whole
 
     @property
+    def tag_of(self) -> Optional[NDArray[np.int32]]:
+        """[S] the tag of each state, None where states are tags."""
+        expansion = self.whole.expansion
+        return None if expansion is None else expansion.graph.tag_of
+
+    @property
     def n_tags(self) -> int:
-        """Of the scores that were given: states, as those know them who ask."""
+        """States of the scores that were given: tags, where those of the work are the states of a graph."""
         return np.shape(self.given[0])[1]
 
     @property
@@ -124,9 +162,13 @@ class Work(Generic[Scores]):
         return self.n_states
 
     def clamped(self: OfWork, clamp: Any) -> OfWork:
-        """The same scores with another clamp."""
+        """The same scores with another clamp, of tags."""
+        return type(self)(self.scores, self.in_states(clamp), self.given, self.whole)
+
+    def in_states(self, clamp: Any) -> Any:
+        """A clamp of tags, checked, as one of states."""
         clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
-        return type(self)(self.scores, clamp, self.given, self.whole)
+        return clamp if self.tag_of is None else arrays.expand_clamp(clamp, self.tag_of)
 
     def most_tokens(self, tokens: int) -> int:
         """How many tokens are one chunk, where the structure says so many."""
@@ -159,6 +201,20 @@ class Work(Generic[Scores]):
     def _part(self: OfWork, tokens: arrays.Tokens, starts: NDArray[np.int64]) -> OfWork:
         scores, clamp = arrays.cut(self.scores, tokens, starts), arrays.cut_clamp(self.clamp, tokens)
         return type(self)(scores, clamp, self.given, self.whole)
+
+    @cached_property
+    def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The states from which a transition may lead to each state, in rising order: those of state j are the second array
+        (int64[A]) from number starts[j] to starts[j + 1] of the first (int64[S + 1])."""
+        if self.whole is not self:
+            return self.whole.predecessors
+        if self.expansion is not None:
+            return self.expansion.keep("predecessors", self._find_predecessors)
+        return self._find_predecessors()
+
+    def _find_predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        target, source = np.nonzero((self.transitions > -np.inf).any(axis=0).T)
+        return np.searchsorted(target, np.arange(self.n_states + 1)), source
 
     def ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last token of each sequence that has any."""
@@ -195,9 +251,9 @@ class Structure(Generic[Scores]):
 
     exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
     # Whether there may be several paths for a labelling: it scores their sum, but it is single paths that are best, or drawn.
-    ambiguous: ClassVar[bool] = False
+    ambiguous: bool = False
     # The optional questions that it answers
-    answers: ClassVar[frozenset[str]] = frozenset(["n_best", "sample", "span_probabilities", "likely_spans"])
+    answers: frozenset[str] = frozenset(["n_best", "sample", "span_probabilities", "likely_spans"])
     # Sequences are done in chunks of about this many tokens: enough for a kernel to take longer than its call, and fixed, so that
     # sums over chunks are the same bits with any number of threads.
     chunk_tokens: ClassVar[int]
@@ -206,6 +262,8 @@ class Structure(Generic[Scores]):
 
     wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
     beam: Optional[Beam] = None  # within which best labellings are searched
+    graph: Optional[StateGraph] = None  # whose paths the labellings are
+    _expansions: tuple[tuple[tuple[bytes, ...], Expansion], ...] = ()  # the latest, with what they were made of
 
     def __init__(self, *, threads: int = 1):
         self.threads = threads
@@ -227,6 +285,18 @@ class Structure(Generic[Scores]):
         within = copy(self)
         within.beam = beam
         return within
+
+    def over(self, graph: StateGraph) -> "Structure[Scores]":
+        """The same structure over the states of a graph, for rules and for copies of tags: its labellings are the paths of the
+        graph. Questions are asked, and answered, in tags: each state has the scores of its tag, and what is found out about
+        states is added up by tag. The score of a labelling is the log-sum over its paths, at most one where the graph is that of
+        deterministic automata; `viterbi`, `n_best` and `sample` find paths.
+        """
+        over = copy(self)
+        over.graph = graph if len(graph.tag_of) else _NO_STATES
+        over.beam, over.ambiguous, over.answers = None, True, self.answers - {"beam"}
+        over._expansions = ()
+        return over
 
     @property
     def without_rules(self) -> "Structure[Scores]":
@@ -269,11 +339,16 @@ class Structure(Generic[Scores]):
 
     def labels(self, work: Work[Scores], path: States) -> States:
         """The labelling that a path is."""
-        return path
+        return path if work.tag_of is None else arrays.tags_of(path, work.tag_of)
 
     def count(self, work: Work[Scores], path: States, weights: Floats, out: Scores) -> None:
         """Adds to `out` which scores a path uses, times the weights."""
-        self.add_path(work, path, weights, out)
+        if work.tag_of is None:
+            self.add_path(work, path, weights, out)
+            return
+        used = arrays.zeros(work.scores)
+        self.add_path(work, path, weights, used)
+        arrays.add(out, self.narrow(work, used), slice(0, work.n_tokens))
 
     def weigh_spans(self, work: Work[Scores], spans: SpanStates, segments: Segments) -> Floats:
         """Probabilities of spans of a chunk, see `span_probabilities`."""
@@ -362,8 +437,40 @@ class Structure(Generic[Scores]):
         """
         if isinstance(scores, Work):
             return scores if clamp is None else scores.clamped(clamp)
-        work = self.work(self.conform(scores), given=scores)
+        conforming = self.conform(scores)
+        if self.graph is None:
+            work = self.work(conforming, given=scores)
+        else:
+            expansion = self.expansion(conforming)
+            work = self.work(self.expand(conforming, expansion), given=scores)
+            work.expansion = expansion
         return work if clamp is None else work.clamped(clamp)
+
+    def expansion(self, scores: Scores) -> Expansion:
+        """What all sequences share of these scores of tags, once they are those of the graph's states.
+
+        States whose tag is impossible everywhere are left out: forbidden at each token, they would keep sums from the linear
+        domain. Where that is all of them they stay, for kernels want a state.
+        """
+        possible = (scores[0] > -np.inf).any(axis=0)
+        shared = {name: array for name, array in arrays.named(scores).items() if arrays.is_shared(scores, name)}
+        asked = (possible.tobytes(), *(array.tobytes() for array in shared.values()))
+        for known, expansion in self._expansions:
+            if known == asked:
+                return expansion
+        kept = possible[self.graph.tag_of]
+        graph = arrays.part_of_graph(self.graph, kept) if kept.any() and not kept.all() else self.graph
+        expansion = Expansion(graph, arrays.expand(scores, graph, list(shared)))
+        self._expansions = (
+            (asked, expansion),
+            *self._expansions[: _EXPANSIONS - 1],
+        )  # threads may be reading the old ones
+        return expansion
+
+    def expand(self, scores: Scores, expansion: Expansion) -> Scores:
+        """Scores of tags as those of the graph's states."""
+        others = [name for name in arrays.named(scores) if name not in expansion.arrays]
+        return scores._replace(**expansion.arrays, **arrays.expand(scores, expansion.graph, others))
 
     def conform(self, scores: Scores) -> Scores:
         """The scores in the form that the kernels take."""
@@ -375,6 +482,8 @@ class Structure(Generic[Scores]):
 
     def narrow(self, work: Work[Scores], expected: Scores) -> Scores:
         """Derivatives with respect to the scores of work as those with respect to the scores that were given."""
+        if work.tag_of is not None:
+            expected = arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
         return work.given._replace(**{name: getattr(expected, name) for name in type(work.given).AXES})
 
     def log_partition(self, scores: Asked, *, clamp: Any = None) -> Floats:
@@ -480,7 +589,8 @@ class Structure(Generic[Scores]):
         states (int32[T]): The labellings; -1 stands for none.
         """
         work = self.prepare(scores)
-        return self.score_path(work, work.check_states(states))
+        states = work.check_states(states)
+        return self.score_path(work, states) if work.tag_of is None else Structure.score_path(self, work, states)
 
     def path_expectations(
         self,
@@ -493,7 +603,11 @@ class Structure(Generic[Scores]):
         """Which scores the given labellings use, times the weights, added to `out` if it is given."""
         work = self.prepare(scores)
         used = arrays.zeros(work.given) if out is None else out
-        self.add_path(work, work.check_states(states), work.check_weights(weights), used)
+        states, weights = work.check_states(states), work.check_weights(weights)
+        if work.tag_of is None:
+            self.add_path(work, states, weights, used)
+        else:  # of which the path is not known
+            Structure.add_path(self, work, states, weights, used)
         return used
 
     def log_probability(self, scores: Asked, states: States) -> Floats:

@@ -11,7 +11,8 @@ of its prefixes, and those that are taken from the queue complete come in their 
 exact, and nothing is looked at in vain. Finding the best labelling is NP-hard otherwise (Lyngso & Pedersen 2002), so there is a
 limit.
 
-Shapes as in ``state_graph.py``: n tokens, G states of the model, S states of the graph, each of some state of the model.
+Shapes: n tokens, S states, those of one tag side by side. Transitions are [1, S, S] or [n, S, S]. Arcs are the transitions that
+are possible anywhere, by their source: the arcs of state i are ``source_starts[i]:source_starts[i + 1]``.
 """
 
 import numpy as np
@@ -20,13 +21,13 @@ from . import helper, kernel
 
 
 @helper
-def _bounds(scores, graph, tag_of, begin, rest):
+def _bounds(scores, arcs, tag_of, begin, rest):
     """rest (float64[n, S]): Receives what is best behind each state of one sequence, which starts at a token."""
     emissions, transitions, _, last, _ = scores
-    source_starts, _, target, arcs, _, graph_last, state_of, _, _ = graph
+    source_starts, target = arcs
     tokens, states = rest.shape
     for i in range(states):
-        rest[tokens - 1, i] = last[state_of[i]] + graph_last[i]
+        rest[tokens - 1, i] = last[i]
     for t in range(tokens - 2, -1, -1):
         k = begin + t + 1 if transitions.shape[0] > 1 else 0
         for i in range(states):
@@ -34,12 +35,11 @@ def _bounds(scores, graph, tag_of, begin, rest):
             total, tag = 0.0, -1
             for a in range(source_starts[i], source_starts[i + 1]):
                 j = target[a]
-                m = state_of[j]
-                if tag_of[m] != tag:
+                if tag_of[j] != tag:
                     if total > 0.0:
                         best = max(best, largest + np.log(total))
-                    largest, total, tag = -np.inf, 0.0, tag_of[m]
-                value = transitions[k, state_of[i], m] + arcs[a] + emissions[begin + t + 1, m] + rest[t + 1, j]
+                    largest, total, tag = -np.inf, 0.0, tag_of[j]
+                value = transitions[k, i, j] + emissions[begin + t + 1, j] + rest[t + 1, j]
                 if value > largest:
                     total = total * np.exp(largest - value) + 1.0
                     largest = value
@@ -83,14 +83,14 @@ def _pop(heap, bounds, n):
 
 
 @helper
-def _search(scores, graph, tag_of, begin, end, most, labellings, totals):
+def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
     """The best labellings of one sequence that has tokens, see `best_labellings`. RETURNS (int, bool): How many were found, and
     whether there are no others as good."""
     emissions, transitions, first, _, _ = scores
-    source_starts, _, target, arcs, graph_first, _, state_of, _, _ = graph
-    tokens, states = end - begin, state_of.shape[0]
+    source_starts, target = arcs
+    tokens, states = end - begin, tag_of.shape[0]
     rest = np.empty((tokens, states))
-    _bounds(scores, graph, tag_of, begin, rest)
+    _bounds(scores, arcs, tag_of, begin, rest)
     # Prefixes: their bound, last state (the first one of its tag), last token, parent, and where their sums begin in `sums`
     bounds, sums, heap = np.empty(1024), np.empty(1024), np.empty(1024, dtype=np.int64)
     state, place, parent = heap.copy(), heap.copy(), heap.copy()
@@ -103,18 +103,18 @@ def _search(scores, graph, tag_of, begin, end, most, labellings, totals):
         alpha[:], largest[:] = 0.0, -np.inf
         if current < 0:
             for j in range(states):
-                largest[j], alpha[j] = first[state_of[j]] + graph_first[j], 1.0
+                largest[j], alpha[j] = first[j], 1.0
         else:
             k = begin + t + 1 if transitions.shape[0] > 1 else 0
-            i0, tag = state[current], tag_of[state_of[state[current]]]
+            i0, tag = state[current], tag_of[state[current]]
             for done in range(2):
                 i = i0
-                while i < states and tag_of[state_of[i]] == tag:
+                while i < states and tag_of[i] == tag:
                     before = sums[start[current] + i - i0]
                     if before > -np.inf:
                         for a in range(source_starts[i], source_starts[i + 1]):
                             j = target[a]
-                            value = before + transitions[k, state_of[i], state_of[j]] + arcs[a]
+                            value = before + transitions[k, i, j]
                             if done == 0:
                                 largest[j] = max(largest[j], value)
                             elif value > -np.inf:
@@ -122,12 +122,12 @@ def _search(scores, graph, tag_of, begin, end, most, labellings, totals):
                     i += 1
         for j in range(states):
             is_possible = largest[j] > -np.inf and alpha[j] > 0.0
-            alpha[j] = np.log(alpha[j]) + largest[j] + emissions[begin + t + 1, state_of[j]] if is_possible else -np.inf
+            alpha[j] = np.log(alpha[j]) + largest[j] + emissions[begin + t + 1, j] if is_possible else -np.inf
         # The prefixes that are longer by one tag
         j = 0
         while j < states:
-            j0, tag, top, total = j, tag_of[state_of[j]], -np.inf, 0.0
-            while j < states and tag_of[state_of[j]] == tag:
+            j0, tag, top, total = j, tag_of[j], -np.inf, 0.0
+            while j < states and tag_of[j] == tag:
                 top = max(top, alpha[j] + rest[t + 1, j])
                 j += 1
             if top == -np.inf:
@@ -160,7 +160,7 @@ def _search(scores, graph, tag_of, begin, end, most, labellings, totals):
                 break
             totals[found], node = bounds[current], current
             while node >= 0:
-                labellings[found, begin + place[node]] = state_of[state[node]]
+                labellings[found, begin + place[node]] = tag_of[state[node]]
                 node = parent[node]
             found += 1
         n_taken += 1
@@ -169,13 +169,13 @@ def _search(scores, graph, tag_of, begin, end, most, labellings, totals):
 
 
 @kernel
-def best_labellings(scores, graph, tag_of, most, labellings, totals, found, proven):
+def best_labellings(scores, arcs, tag_of, most, labellings, totals, found, proven):
     """The best labellings of each sequence, best first.
 
-    scores (linear_chain.Scores): Of the model's states. graph (state_graph.Graph)
-    tag_of (int64[G]): The tag of each state of the model; those of one tag are neighbours.
+    scores (linear_chain.Scores), arcs (int64[S + 1], int64[A]): Where the arcs of each source begin, and their targets.
+    tag_of (int64[S]): The tag of each state.
     most (int): Prefixes to look at for each token of a labelling, beside 10,000.
-    labellings (int32[N, n]), totals (float64[B, N]): Receive the labellings, as a state of each tag, and their scores.
+    labellings (int32[N, n]), totals (float64[B, N]): Receive the labellings, as tags, and their scores.
     found (int64[B]): Receives how many there are, N at most. proven (bool[B]): Whether there are no others as good.
     """
     starts = scores.starts
@@ -185,4 +185,4 @@ def best_labellings(scores, graph, tag_of, most, labellings, totals, found, prov
             totals[b, 0], found[b], proven[b] = 0.0, 1, True
             continue
         limit = 10_000 + most * (end - begin) * totals.shape[1]
-        found[b], proven[b] = _search(scores, graph, tag_of, begin, end, limit, labellings, totals[b])
+        found[b], proven[b] = _search(scores, arcs, tag_of, begin, end, limit, labellings, totals[b])

@@ -284,10 +284,11 @@ def log_expectations(folded, weights, entered, left, leaving, suffixes, log_z, o
 
 
 @kernel
-def n_best(folded, n, states, totals):
+def n_best(folded, predecessors, n, states, totals):
     """The n best labellings of one sequence of at least one token, best first. Among equals: the lower state of the last piece,
     the shorter last piece, then the same of the one before, and so on to the front.
 
+    predecessors (int64[S + 1], int64[A]): See `Work.predecessors`.
     states (int32[n, T]), totals (float64[n]): Receive the paths.
     RETURNS (int): How many paths there are, at most n.
     """
@@ -301,17 +302,22 @@ def n_best(folded, n, states, totals):
     enter_rank = np.empty((tokens, size, n), np.int32)
     rows, extra = np.empty(max(size, longest), dtype=np.int64), np.empty(max(size, longest))
     scores = np.empty(n)
+    before, sources = predecessors
+    every = np.arange(size)
     for t in range(tokens + 1):
         # Row `tokens` is a single state after the last token, reached through `last`.
         for j in range(size if t < tokens else 1):
             if t == 0:
                 entered[0, j, 0] = first[j] + opening[0, j]
                 continue
-            for i in range(size):
-                rows[i] = (t - 1) * size + i
-                extra[i] = transitions[t * step, i, j] if t < tokens else last[i]
-            found = merge(left.reshape(-1, n), rows, extra[:size], scores, from_state[t, j], from_rank[t, j])
+            possible = sources[before[j] : before[j + 1]] if t < tokens else every
+            for m in range(len(possible)):
+                rows[m] = (t - 1) * size + possible[m]
+                extra[m] = transitions[t * step, possible[m], j] if t < tokens else last[possible[m]]
+            choices = extra[: len(possible)]
+            found = merge(left.reshape(-1, n), rows, choices, scores, from_state[t, j], from_rank[t, j])
             for rank in range(found):
+                from_state[t, j, rank] = possible[from_state[t, j, rank]]
                 if t < tokens:
                     entered[t, j, rank] = scores[rank] + opening[t, j]
                 else:
@@ -320,6 +326,11 @@ def n_best(folded, n, states, totals):
             break
         n_lengths = min(longest, t + 1)
         for j in range(size):
+            if longest == 1 and reach[t, j] <= t and span_of[t, 0] < 0:  # there is nothing to merge
+                for rank in range(n):
+                    longer[t, j, rank], enter_rank[t, j, rank] = 0, rank
+                    left[t, j, rank] = entered[t, j, rank] + lengths[0, j] + closing[t, j]
+                continue
             for k in range(n_lengths):
                 rows[k] = (t - k) * size + j
                 extra[k] = lengths[k, j] if t - k >= reach[t, j] else -np.inf
@@ -343,9 +354,10 @@ def n_best(folded, n, states, totals):
 
 
 @kernel
-def sample(folded, entered, left, uniforms, states):
+def sample(folded, predecessors, entered, left, uniforms, states):
     """Draw labellings from the posterior: forward filtering has been done, this is backward sampling.
 
+    predecessors (int64[S + 1], int64[A]): See `Work.predecessors`.
     entered, left (float64[n, S]): From `log_forward`.
     uniforms (float64[N, n, 2]): Random numbers in [0, 1): at the last token of a piece for its state and its length.
     states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
@@ -355,18 +367,22 @@ def sample(folded, entered, left, uniforms, states):
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty((longest, size))
     column = np.empty(max(size, longest))
+    before, sources = predecessors
+    every = np.arange(size)
     for n in range(uniforms.shape[0]):
         for b in range(starts.shape[0] - 1):
             begin, t = starts[b], starts[b + 1] - 1
             state = -1
             while t >= begin:
-                for i in range(size):
-                    arc = last[i] if state == -1 else transitions[(t + 1) * step, i, state]
-                    column[i] = left[t, i] + arc
-                state = draw(column[:size], uniforms[n, t, 0])
-                if state == -1:  # only possible at the last token: no path at all
+                possible = every if state == -1 else sources[before[state] : before[state + 1]]
+                for m in range(len(possible)):
+                    arc = last[possible[m]] if state == -1 else transitions[(t + 1) * step, possible[m], state]
+                    column[m] = left[t, possible[m]] + arc
+                drawn = draw(column[: len(possible)], uniforms[n, t, 0])
+                if drawn == -1:  # only possible at the last token: no path at all
                     states[n, begin : t + 1] = -1
                     break
+                state = possible[drawn]
                 n_lengths = gather(folded, t, begin, entered, terms)
                 for k in range(n_lengths):
                     column[k] = terms[k, state]

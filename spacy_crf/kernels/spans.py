@@ -51,6 +51,12 @@ class SpanStates(NamedTuple):
         """Each label has as many states, behind those of no label."""
         return cls(continues, offset + width * np.arange(n_labels + 1))
 
+    def over(self, tag_of: Optional[NDArray[np.int32]]) -> "SpanStates":
+        """How the states of a graph spell them, whose tags (int32[S]) are in order; None for these states themselves."""
+        if tag_of is None:
+            return self
+        return SpanStates(self.continues[np.ix_(tag_of, tag_of)], np.searchsorted(tag_of, self.label_starts))
+
     @property
     def offset(self) -> int:
         """How many states have no label, which come first."""

@@ -279,8 +279,10 @@ class _Batch:
     def _tell_ignored(self) -> None:
         """Which rules probabilities don't know, once."""
         names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in self._rules.left_out]
-        limit = self._rules.constraints.max_states
-        too_large = f"with them the automaton of all rules has more than max_states = {limit} states"
+        limit = self._rules.most_states
+        too_large = (
+            f"with them the automaton of all rules has more than {limit} states (max_states, or fewer for many tags)"
+        )
         of_texts = [rule.name for rule in self._rules.global_]
         for ignored, reason in ((names, too_large), (of_texts, "no automaton holds them")):
             rules = ", ".join(ignored)
