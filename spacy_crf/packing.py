@@ -1,9 +1,12 @@
 """What is saved as msgpack, in parts: of a large model or checkpoint there are no more copies than of one array at a time."""
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from srsly.msgpack import Packer
+from srsly.msgpack import Packer, unpackb
+
+from .sealed import current_room
 
 _FEW = 64  # items of a list
 _LARGE = 1 << 15  # bytes
@@ -33,3 +36,35 @@ def _parts(value: Any, packer: Packer) -> Iterator[bytes]:
 def packed_bytes(parts: list[bytes]) -> list[bytes]:
     """What `srsly.msgpack_dumps` gives of bytes that have some parts, if there are many."""
     return [b"\xc6" + sum(map(len, parts)).to_bytes(4, "big"), *parts]
+
+
+def unpacked(data: bytes) -> Any:
+    """What `srsly.msgpack_loads` gives, as long as there is room for its lists, tables and texts: a byte may stand for one.
+
+    RAISES (ValueError): CRF509 if there is no more room; whatever msgpack raises.
+    """
+    was_on = gc.isenabled()
+    gc.disable()  # or lists are gone through again and again as their number grows
+    try:
+        return unpackb(data, raw=False, **_hooks())
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _hooks() -> dict[str, Callable]:
+    """What counts as lists and tables are made: half of what CPython takes for them and short texts, since gazetteers of many
+    short words are seventy times as large as their file."""
+    room = current_room()
+    if room is None:
+        return {}
+
+    def of_list(items: list) -> list:
+        room.take(15 + 28 * len(items))
+        return items
+
+    def of_table(table: dict) -> dict:
+        room.take(100 + 50 * len(table))
+        return table
+
+    return {"list_hook": of_list, "object_hook": of_table}

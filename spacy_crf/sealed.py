@@ -8,6 +8,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Optional
 
@@ -17,6 +18,10 @@ HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its length
 # The first bytes of a zlib stream that was compressed fast; pieces of which the beginning tells whether the rest shrinks
 _ZLIB_BEGIN = b"\x78\x01"
 _PIECE, _SAMPLE, _WORTH = 1 << 15, 1 << 11, 0.98
+# How often the bytes of a file what is unpacked may have; what is written shrinks to half of that at most, by blocks of nothing
+_MOST_TIMES, _EMPTY_BLOCK = 50, b"\0\0\0\xff\xff"
+_ALWAYS_ROOM = 1 << 24  # bytes, also for the smallest file
+_FED = 1 << 10  # bytes that are decompressed at once
 
 
 class Format(NamedTuple):
@@ -63,7 +68,9 @@ def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
     for piece in _pieces(parts):
         check = zlib.adler32(piece, check)
         compress = _deflate(1 if _shrinks(piece[:_SAMPLE]) else 0)
-        yield compress.compress(piece) + compress.flush(zlib.Z_FULL_FLUSH)
+        block = compress.compress(piece) + compress.flush(zlib.Z_FULL_FLUSH)
+        missing = 2 * len(piece) // _MOST_TIMES - len(block)
+        yield block + max(0, missing // len(_EMPTY_BLOCK)) * _EMPTY_BLOCK
     yield _deflate(0).flush() + check.to_bytes(4, "big")
 
 
@@ -92,7 +99,7 @@ def _deflate(level: int) -> Any:
     return zlib.compressobj(level, wbits=-zlib.MAX_WBITS, strategy=zlib.Z_RLE)
 
 
-def unseal(form: Format, data: bytes, source: str) -> bytes:
+def unseal(form: Format, data: bytes, source: str) -> bytearray:
     """Checks the whole of the data before any of it is used.
 
     source (str): Where the data comes from, for the messages.
@@ -109,9 +116,58 @@ def unseal(form: Format, data: bytes, source: str) -> bytes:
     if len(payload) != length or zlib.crc32(payload) != check:
         raise ValueError(Errors.CRF503.format(source=source, got=len(payload), expected=length))
     try:
-        return zlib.decompress(payload)
-    except zlib.error as error:
+        with unpacking(data):
+            return inflated(payload)
+    except (ValueError, zlib.error) as error:
         raise ValueError(Errors.CRF508.format(source=source, reason=error)) from error
+
+
+class Room:
+    """How many bytes what is unpacked of a file may still take, so that a small file can't fill the memory."""
+
+    def __init__(self, size: int):
+        self._most = self._left = max(_MOST_TIMES * size, _ALWAYS_ROOM)
+
+    def take(self, n_bytes: int) -> None:
+        """RAISES (ValueError): CRF509 if there are not so many."""
+        self._left -= n_bytes
+        if self._left < 0:
+            expected = f"at most {_MOST_TIMES} times the file's size, {self._most:,} bytes,"
+            raise ValueError(Errors.CRF509.format(what="what is packed", found="larger than that", expected=expected))
+
+
+_room: ContextVar[Optional[Room]] = ContextVar("room", default=None)
+
+
+@contextmanager
+def unpacking(data: bytes) -> Iterator[None]:
+    """What is unpacked inside comes from this data, and shares its room; or that of the file in which the data is."""
+    token = _room.set(_room.get() or Room(len(data) if isinstance(data, (bytes, bytearray)) else 0))
+    try:
+        yield
+    finally:
+        _room.reset(token)
+
+
+def current_room() -> Optional[Room]:
+    """That of the file which is being unpacked; None where nothing bounds it."""
+    return _room.get()
+
+
+def inflated(data: bytes) -> bytearray:
+    """What `zlib.decompress` gives, as long as there is room for it.
+
+    RAISES (ValueError): CRF509 otherwise. RAISES (zlib.error): If the data is damaged.
+    """
+    content, inflate, view, room = bytearray(), zlib.decompressobj(), memoryview(data), current_room()
+    for begin in range(0, len(view), _FED):
+        piece = inflate.decompress(view[begin : begin + _FED])
+        if room is not None:
+            room.take(len(piece))
+        content += piece
+    if not inflate.eof:
+        raise zlib.error("the stream is cut off")
+    return content
 
 
 @contextmanager

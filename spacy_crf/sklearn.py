@@ -28,9 +28,10 @@ from .models.sparse import prune
 from .models.tied import TiedObjective
 from .optimizers.batch import Progress
 from .optimizers.lbfgs import LBFGS
+from .packing import unpacked
 from .pipeline.saving import load_model, reason_of
 from .schemes import TransitionMask
-from .sealed import Format, seal, unseal, write_whole
+from .sealed import Format, seal, unpacking, unseal, write_whole
 from .types import ChainScores
 
 try:
@@ -261,13 +262,16 @@ class CRF(BaseEstimator):
         return seal(_FORMAT, srsly.msgpack_dumps(content))
 
     def _unpack(self, data: bytes, source: str) -> None:
-        content = unseal(_FORMAT, data, source)
+        with unpacking(data):
+            self._take_saved(unseal(_FORMAT, data, source), source)
+
+    def _take_saved(self, content: bytes, source: str) -> None:
         try:
-            saved = srsly.msgpack_loads(content)
+            saved = unpacked(content)
             self.set_params(**saved["params"])
             classes = [checks.text("classes", str(n), label) for n, label in enumerate(saved["classes"])]
             model = self._new_model(_ItemsOfDocs(), len(classes))
-            load_model(model, srsly.msgpack_loads(saved["model"]), len(classes))
+            load_model(model, unpacked(saved["model"]), len(classes))
             learned = {"classes_": classes, "objective_": saved["objective"], "n_iter_": saved["n_iter"]}
         except Exception as error:  # anything may be in a file
             raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error

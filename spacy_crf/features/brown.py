@@ -17,7 +17,8 @@ from spacy.tokens import Doc
 
 from ..errors import Errors
 from ..kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
-from ..sealed import Format, seal, unseal
+from ..packing import unpacked
+from ..sealed import Format, seal, unpacking, unseal
 from .clusters import WordClusters, with_zeros
 from .feature_index import CountingTable
 
@@ -155,7 +156,8 @@ class Brown:
 
         RAISES (ValueError): CRF501 to CRF503 for a damaged file.
         """
-        content = srsly.msgpack_loads(unseal(CHECKPOINT, data, source))
+        with unpacking(data):
+            content = unpacked(unseal(CHECKPOINT, data, source))
         if content["what"] != what:
             return None
         arrays = {name: _unpacked(*packed) for name, packed in content["arrays"].items()}

@@ -20,7 +20,8 @@ from spacy.strings import get_string_id, hash_string
 
 from ..errors import Errors, shown
 from ..kernels.hashing import ABSENT
-from ..sealed import Format, seal, unseal, write_whole
+from ..packing import unpacked
+from ..sealed import Format, seal, unpacking, unseal, write_whole
 
 # The attributes, and how many bits of the path they are; all for None
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}
@@ -196,12 +197,17 @@ def read_file(path: Path) -> WordClusters:
     except (OSError, ValueError) as error:  # or no path can be like this
         raise ValueError(Errors.CRF942.format(path=path, reason=error)) from error
     if data.startswith(FORMAT.magic):
-        content = unseal(FORMAT, data, str(path))
-        try:
-            return _unpacked(srsly.msgpack_loads(content))
-        except Exception as error:  # whatever msgpack raises, and what is not there
-            raise ValueError(Errors.CRF508.format(source=path, reason=error)) from error
+        with unpacking(data):
+            return _read_sealed(path, data)
     return _read_paths(path, data)
+
+
+def _read_sealed(path: Path, data: bytes) -> WordClusters:
+    content = unseal(FORMAT, data, str(path))
+    try:
+        return _unpacked(unpacked(content))
+    except Exception as error:  # whatever msgpack raises, and what is not there
+        raise ValueError(Errors.CRF508.format(source=path, reason=str(error).rstrip("."))) from error
 
 
 def _read_paths(path: Path, data: bytes) -> WordClusters:

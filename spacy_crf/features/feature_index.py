@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..kernels.hashing import count, find_known, insert, look_up, make_sieve
+from ..sealed import current_room, inflated
 
 _SMALLEST = 1024
 
@@ -182,7 +183,7 @@ class Names(NamedTuple):
             unpack_numbers(packed["template_of"]),
             np.append(0, np.cumsum(widths, dtype=np.int64)),
             unpack_numbers(packed["parts"]),
-            json.loads(zlib.decompress(packed["strings"]).decode("utf8")),
+            _read_strings(packed["strings"]),
         )
         if (
             (len(names.template_of), len(names.parts)) != (len(widths), names.part_starts[-1])
@@ -427,6 +428,13 @@ def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex | Vecto
     return HashedIndex(data["hashed_rows"]) if "hashed_rows" in data else FeatureIndex.from_dict(data)
 
 
+def _read_strings(packed: bytes) -> list[str]:
+    text, room = inflated(packed), current_room()
+    if room is not None:
+        room.take(8 * len(text))  # a short one takes more than its letters
+    return json.loads(text.decode("utf8"))
+
+
 def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
     return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < size)
 
@@ -437,5 +445,5 @@ def pack_numbers(numbers: NDArray[np.int32]) -> bytes:
 
 
 def unpack_numbers(packed: bytes) -> NDArray[np.int32]:
-    octets = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(4, -1)
+    octets = np.frombuffer(inflated(packed), dtype=np.uint8).reshape(4, -1)
     return np.ascontiguousarray(octets.T).view("<i4").ravel().astype(np.int32)

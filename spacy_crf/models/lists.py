@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Optional
 
-import srsly
 from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
 
@@ -15,7 +14,7 @@ from ..features.clusters import Clusters
 from ..features.gazetteers import Gazetteer
 from ..features.stages import Labeller
 from ..features.word_vectors import WordVectors
-from ..packing import packed
+from ..packing import packed, unpacked
 from .role import check_equal
 
 # Those met so far in the model that is being saved or loaded; None where nodes are by themselves
@@ -129,7 +128,7 @@ def _serialize(_, value: ListedFeatures, name: str, model: Model) -> bytes:
 
 
 def _deserialize(default: ListedFeatures, value: bytes, name: str, model: Model) -> ListedFeatures:
-    return default.from_dict(srsly.msgpack_loads(value))
+    return default.from_dict(unpacked(value))
 
 
 serialize_attr.register(ListedFeatures, _serialize)

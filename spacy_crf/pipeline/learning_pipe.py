@@ -33,7 +33,7 @@ from ..models.latent_chain import check_hidden
 from ..models.pool import PoolRole
 from ..models.role import gives
 from ..models.sparse import prune
-from ..sealed import whole
+from ..sealed import unpacking, whole
 from . import saving
 from .annotation.annotation import Annotation
 from .arguments import only_docs
@@ -490,7 +490,12 @@ class LearningPipe(TrainablePipe):
         return self
 
     def _load(self, data: bytes, source: str) -> None:
-        saved = saving.unpack(data, source, type(self).__name__)
+        with unpacking(data):
+            self._take_saved(saving.unpack(data, source, type(self).__name__), source)
+        self.training.begin()
+        self.training.go_on()
+
+    def _take_saved(self, saved: saving.Saved, source: str) -> None:
         try:
             with saving.unchanged_by_errors(self):
                 self._take_settings(saved.settings)
@@ -501,8 +506,6 @@ class LearningPipe(TrainablePipe):
         except Exception as error:  # it may be anything, for anything may be in a file
             reason = saving.reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
-        self.training.begin()
-        self.training.go_on()
 
     def _load_first_stage(self, saved: Optional[bytes]) -> None:
         """RAISES (ValueError): CRF510 if there is one on one side only."""

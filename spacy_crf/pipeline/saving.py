@@ -8,13 +8,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
 
-import srsly
 from thinc.api import Model
 from thinc.util import convert_recursive, is_xp_array
 
 from ..errors import Errors
-from ..models.lists import shared_lists
-from ..packing import packed, packed_bytes
+from ..models.lists import ListedFeatures, shared_lists
+from ..packing import packed, packed_bytes, unpacked
 from ..sealed import Format, seal_into, unseal
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ def unpack(data: bytes, source: str, component: str) -> Saved:
     """
     content = unseal(FORMAT, data, source)
     try:
-        content = srsly.msgpack_loads(content)
-        model, found = srsly.msgpack_loads(content["model"]), content["component"]
+        content = unpacked(content)
+        model, found = unpacked(content["model"]), content["component"]
         saved = Saved(dict(content["settings"]), model, content.get("first_stage"))
     except Exception as error:  # whatever msgpack raises
         raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
@@ -62,7 +61,8 @@ def unpack(data: bytes, source: str, component: str) -> Saved:
 
 
 def reason_of(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    """Without a full stop, as messages go on behind it."""
+    return (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}").rstrip(".")
 
 
 def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
@@ -83,6 +83,9 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
         if "role" in node.attrs:
             _choose_attrs(node, attrs)
             node.attrs["role"].expect(node, n_states_of[node.id])
+        for attr, value in attrs.items():
+            if not isinstance(node.attrs.get(attr), ListedFeatures):
+                unpacked(value)  # if there is room: thinc unpacks it without asking
     with shared_lists():
         model.from_dict(saved)
     for node in nodes:
@@ -102,7 +105,7 @@ def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
     """Takes out of the saved attributes what was not learned."""
     ours_of = node.attrs["role"]
     for setting in ours_of.meaning:
-        saved, ours = srsly.msgpack_loads(attrs[setting]), node.attrs[setting]
+        saved, ours = unpacked(attrs[setting]), node.attrs[setting]
         if saved != ours:
             raise ValueError(Errors.CRF510.format(setting=setting, saved=saved, ours=ours))
     for name in set(attrs) - set(ours_of.learned):
