@@ -1,16 +1,20 @@
 """Files that are whole or none: behind a header with a checksum, written beside the old one before they take its place."""
 
+import errno
 import io
 import os
+import re
 import shutil
 import struct
+import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Optional
+from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
 from .errors import Errors
 
@@ -22,6 +26,8 @@ _PIECE, _SAMPLE, _WORTH = 1 << 15, 1 << 11, 0.98
 _MOST_TIMES, _EMPTY_BLOCK = 50, b"\0\0\0\xff\xff"
 _ALWAYS_ROOM = 1 << 24  # bytes, also for the smallest file
 _FED = 1 << 10  # bytes that are decompressed at once
+_UNFINISHED = re.compile(r"\.(.+)-[0-9a-f]{32}")
+_BEGAN = time.time()
 
 
 class Format(NamedTuple):
@@ -173,15 +179,16 @@ def inflated(data: bytes) -> bytearray:
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of the old one when all is in it, so that there is always a whole one. What is no
-    file, such as a pipe or a device, gets it as it comes."""
+    file, such as a pipe or a device, gets it as it comes.
+
+    RAISES (OSError): With the name of the file, whatever can't be written.
+    """
     path = Path(os.path.realpath(path))  # a link stays one
     if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+        with named_in_errors(path), path.open("wb") as file:
             yield file
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    try:
+    with named_in_errors(path), beside(path) as unfinished:
         with unfinished.open("xb") as file:
             yield file
             file.flush()
@@ -189,8 +196,61 @@ def whole(path: Path) -> Iterator[BinaryIO]:
         if path.exists():
             shutil.copymode(path, unfinished)
         unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """Where to write what is to take the place of a file or a folder. Nothing is left there in the end, nor what was left by
+    earlier processes that were killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    for left in _left_behind(path.parent).pop(path.name, []):
+        _remove(left)
+    try:
+        yield unfinished
+    finally:
+        _remove(unfinished)
+
+
+@lru_cache(maxsize=256)
+def _left_behind(folder: Path) -> dict[str, list[Path]]:
+    """What was being written in a folder before this process began, by what it was to become: who wrote it is most probably dead,
+    while whoever writes later may be alive."""
+    found: dict[str, list[Path]] = {}
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _UNFINISHED.fullmatch(entry.name)
+            if match and entry.stat(follow_symlinks=False).st_mtime < _BEGAN:
+                found.setdefault(match[1], []).append(folder / entry.name)
+    return found
+
+
+def is_unfinished(path: Path) -> bool:
+    """By its name."""
+    return _UNFINISHED.fullmatch(path.name) is not None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no room on the disk."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def named_in_errors(path: Union[str, Path]) -> Iterator[None]:
+    """The system does not say which file it is that it can't write to: a full disk is told of an open file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename = error.filename or str(path)
         raise
 
 

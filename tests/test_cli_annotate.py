@@ -1,6 +1,8 @@
 """``python -m spacy crf annotate``: what it writes is read back, and what was stopped goes on."""
 
+import errno
 import json
+import os
 import re
 
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from spacy.tokens import DocBin, Span
 from typer.testing import CliRunner
 
+from spacy_crf import sealed
 from spacy_crf.cli import app
-from spacy_crf.cli.annotate import Options, annotate
+from spacy_crf.cli.annotate import Journal, Options, annotate
 from spacy_crf.cli.formats import Settings
 from spacy_crf.cli.formats.writers import WRITERS
 from spacy_crf.cli.formats.writers import Annotated as Found
@@ -237,3 +240,28 @@ def test_tags_are_written_as_columns_or_docs(tmp_path):
     annotate(nlp, items, tmp_path / "out.conll", Options("conll", False, 0.0))
     [doc] = read_docs(tmp_path / "out.conll", BLANK, Settings(tag_column="2"))
     assert [token.tag_ for token in doc] == [token.tag_ for token in nlp("the dog barks")]
+
+
+@pytest.mark.issue(33)
+def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, monkeypatch):
+    """It was told without one, by the journal as by the output; what a killed process left beside that is removed."""
+    texts, output = tmp_path / "texts.txt", tmp_path / "out.jsonl"
+    texts.write_text("Ann ran.\n" * 3, encoding="utf8")
+    left = tmp_path / f".out.jsonl-{'0' * 32}"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_take", full)  # as its file does
+        code, said = run(folder / "model", texts, output)
+        assert code == 1 and f"CRF706: {output}.part can't" in said and "No space left" in said
+    with monkeypatch.context() as patched:
+        patched.setattr(sealed.os, "fsync", full)
+        code, said = run(folder / "model", texts, output)
+        assert code == 1 and "CRF706" in said and "can't be read or written: No space left on device (make room" in said
+    assert run(folder / "model", texts, output)[0] == 0
+    assert len(output.read_text(encoding="utf8").splitlines()) == 3
+    assert not left.exists()

@@ -16,6 +16,7 @@ from spacy.tokens import Doc
 from spacy.util import registry
 
 from spacy_crf import packing, sealed
+from spacy_crf.cli.shared import save_pipeline
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.pipeline import saving
 
@@ -575,3 +576,47 @@ def test_dollars_are_not_doubled_by_the_config(tmp_path):
     (folder / "config.cfg").write_text(config.replace('"TEXT": "Euro"', '"TEXT": "$"'))
     phrases = [rule.get("phrases") for rule in spacy.load(folder).get_pipe("semicrf_ner").constraints.tables]
     assert phrases == [["Euro"], None, ["Yen"], ["US$"]]
+
+
+LEFT = "0123456789abcdef" * 2
+
+
+@pytest.mark.issue(33)
+def test_what_a_killed_process_left_is_removed_at_the_next_save(trained, tmp_path):
+    """49 of 120 kills once left a `.model-*` that nobody removed; who is alive, and has begun later, is left alone."""
+    nlp, _ = trained
+    folder = tmp_path / "model" / "crf_ner"
+    folder.mkdir(parents=True)
+    names = [f".model-{LEFT}", f".model-{LEFT[::-1]}", f".other-{LEFT}", ".model-mine"]
+    for name in names:
+        (folder / name).write_bytes(b"half")
+    for name in (names[0], *names[2:]):
+        os.utime(folder / name, (0, 0))
+    nlp.to_disk(tmp_path / "model")
+    assert {path.name for path in folder.iterdir()} == {"model", *names[1:]}
+    assert spacy.load(tmp_path / "model").pipe_names == ["crf_ner"]
+    (tmp_path / f".whole-{LEFT}").mkdir()
+    (tmp_path / f".whole-{LEFT}" / "config.cfg").write_text("half")
+    os.utime(tmp_path / f".whole-{LEFT}", (0, 0))
+    save_pipeline(nlp, tmp_path / "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "whole"}
+
+
+@pytest.mark.issue(33)
+def test_a_component_that_is_not_of_its_config_is_told(trained, tmp_path):
+    """spaCy writes the config, then the components: whoever is stopped there leaves the old ones, or none."""
+    trained[0].to_disk(tmp_path / "old")
+    make({"scheme": "BIO"})[0].to_disk(tmp_path / "new")
+    for n in range(3):
+        left = tmp_path / str(n)
+        shutil.copytree(tmp_path / "old", left)
+        shutil.copy(tmp_path / "new" / "config.cfg", left)
+        (left / "crf_ner" / f".model-{LEFT}").write_bytes((tmp_path / "new" / "crf_ner" / "model").read_bytes()[:999])
+        if n == 2:
+            shutil.copy(tmp_path / "new" / "crf_ner" / "model", left / "crf_ner")
+            assert spacy.load(left).get_pipe("crf_ner").cfg["scheme"] == "BIO"
+            continue
+        if n == 1:
+            (left / "crf_ner" / "model").unlink()
+        with pytest.raises(ValueError, match=["CRF505.*crf_ner.*BILUO.*BIO", "CRF506.*model"][n]):
+            spacy.load(left)

@@ -15,7 +15,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from ..sealed import whole
+from ..sealed import named_in_errors, whole, write_whole
 from .annotation import Options, Record, certain_pipes, checksum, records, without_annotation
 from .formats.writers import WRITERS
 from .group import app
@@ -125,9 +125,10 @@ def _annotate_file(
         nlp = load_pipeline(model, code)
         name = f"{model} {source} {component}"
         if is_standard:
-            annotate_to(sys.stdout.buffer, nlp, items, options, component=component)
+            with named_in_errors("the standard output"):
+                annotate_to(sys.stdout.buffer, nlp, items, options, component=component)
         elif target.exists() and not target.is_file():  # a pipe or a device
-            with target.open("wb") as file:
+            with named_in_errors(target), target.open("wb") as file:
                 annotate_to(file, nlp, items, options, component=component)
         else:
             found = annotate(nlp, items, target, options, component=component, name=name)
@@ -247,7 +248,7 @@ class Journal:
         self._places: list[tuple[float, int]] = []  # uncertainty, and where the record begins
         self._checksums: list[int] = []
         if not path.exists() or not self._has_records():
-            path.write_text(json.dumps(name) + "\n", encoding="utf8")
+            write_whole(path, json.dumps(name).encode("ascii") + b"\n")
         self._read()
 
     def remaining(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -260,7 +261,7 @@ class Journal:
                 raise ValueError(Errors.CRF875.format(path=self.path, reason=f"its text {n + 1} is another"))
 
     def extend(self, records: Iterable[Record]) -> None:
-        with self.path.open("ab") as file:
+        with named_in_errors(self.path), self.path.open("ab") as file:
             for record in records:
                 self._take(record, file.tell())
                 file.write(json.dumps(record).encode("ascii") + b"\n")

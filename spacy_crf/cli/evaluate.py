@@ -34,10 +34,11 @@ def _with_entities(render_parses: Callable[..., None]) -> Callable[..., None]:
 
 def _render_ours(docs: list[Doc], output_path: Path, model_name: str, *, is_all: bool) -> None:
     from ..explain.marks import render
+    from ..sealed import write_whole
 
     found = any(doc.ents for doc in docs)
     if found or (is_all and any(doc.has_annotation("TAG") for doc in docs)):
         docs[0].user_data["title"] = model_name
-        (output_path / _MADE).write_text(render(docs, page=True, jupyter=False) or "", encoding="utf8")
+        write_whole(output_path / _MADE, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
     elif is_all:
         msg.warn("Nothing was drawn: the pipeline found no entities and no tags in these texts")

@@ -8,7 +8,6 @@ from enum import Enum
 from importlib.util import spec_from_file_location
 from itertools import takewhile
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import spacy
@@ -21,6 +20,7 @@ from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
 from ..errors import Errors
+from ..sealed import beside, is_full, named_in_errors
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
@@ -43,7 +43,8 @@ def told_briefly() -> Iterator[None]:
         raise
     except OSError as error:
         path, reason = error.filename or "What was given", error.strerror or error
-        msg.fail(Errors.CRF706.format(path=path, reason=reason), exits=1)
+        advice = " (make room, and give the same command again)" if is_full(error) else ""
+        msg.fail(Errors.CRF706.format(path=path, reason=f"{reason}{advice}"), exits=1)
     except UnicodeError as error:
         msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
@@ -119,10 +120,10 @@ def check_writable(path: Path, *inputs: Optional[Path]) -> None:
 
 def save_pipeline(nlp: Language, output: Path) -> None:
     """Saves a pipeline that is whole before any of its files takes the place of an old one."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
+    output = output.absolute()  # which has a name
+    with named_in_errors(output), beside(output) as folder:
         nlp.to_disk(folder)
-        for made in sorted(Path(folder).rglob("*")):  # folders before what is in them
+        for made in sorted(folder.rglob("*")):  # folders before what is in them
             target = output / made.relative_to(folder)
             if made.is_dir():
                 target.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,6 @@ Behind a header with a checksum stand lists, texts, numbers and the places of th
 Reading never runs code.
 """
 
-import errno
 import json
 import mmap
 import os
@@ -98,8 +97,7 @@ class File:
 
 def no_room(error: OSError, path: Path) -> Exception:
     """What to raise in its place: CRF475 for a disk that is full."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return ValueError(Errors.CRF475.format(path=path, reason=error.strerror)) if full else error
+    return ValueError(Errors.CRF475.format(path=path, reason=error.strerror)) if sealed.is_full(error) else error
 
 
 def _said(value: Any, arrays: list[NDArray]) -> Any:

@@ -13,6 +13,7 @@ from spacy.tokens import Doc
 from spacy.util import registry
 
 from ..errors import Errors
+from ..sealed import write_whole
 from .columns import Columns
 
 FILE_NAME = "functions.py"
@@ -83,5 +84,5 @@ def write_registration(folder: Path, path: str, columns: Sequence[str]) -> Path:
     module, _, function = path.partition(":")
     text = _FILE.format(module=module, function=function, name=f"{module}.{function}", columns=list(columns))
     target = folder / FILE_NAME
-    target.write_text(text, encoding="utf8")
+    write_whole(target, text.encode("utf8"))
     return target
