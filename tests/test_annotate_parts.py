@@ -195,6 +195,14 @@ def test_how_large_parts_are(tmp_path):
         assert (planned.part_bytes, len(planned.parts)) == (part, n)
 
 
+@pytest.mark.issue(33)
+def test_a_command_that_failed_leaves_nothing_that_stops_the_next_one(model, source, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(ValueError, match="CRF784"):
+        annotated(model, str(tmp_path / "empty.txt"), tmp_path / "out")
+    assert annotated(model, source, tmp_path / "out").texts
+
+
 def test_work_goes_on_with_the_same_only(model, source, tmp_path):
     target = tmp_path / "out"
     annotated(model, source, target)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy.tokens import DocBin, Span, SpanGroup
+from spacy.training import Corpus
 from spacy.util import registry
 from typer.testing import CliRunner
 
@@ -667,6 +668,23 @@ def test_shards_of_something_else(tmp_path, monkeypatch):
     manifest.write_text("{")
     with pytest.raises(ValueError, match=r"CRF472.*shards\.json"):
         trained(*make(tmp_path / "shards"))
+
+
+@pytest.mark.issue(33)
+def test_a_command_that_failed_leaves_nothing_that_stops_the_next_one(tmp_path, monkeypatch):
+    """A mistyped path of the training texts once made the right command end in CRF472, and so did a kill while the first file of
+    the folder was written."""
+    by(monkeypatch, Here(1))
+    (tmp_path / f".shards.json-{'0' * 32}").write_bytes(b"{")
+    for read in (Corpus(tmp_path / "mistyped.spacy"), lambda nlp: iter([*ner_examples(nlp)[:1], None])):
+        with pytest.raises((OSError, ValueError, TypeError)):
+            trained(*make(tmp_path, n=2, read=read), steps=1)
+    begun = shards.Manifest(tmp_path, {"files": {}})
+    begun.enter("cut", {"texts": 1, "tokens": 1, "check": 1})
+    del begun
+    trained(*make(tmp_path), steps=1)
+    with pytest.raises(ValueError, match=r"CRF472.*other n"):
+        trained(*make(tmp_path, n=2))
 
 
 def test_one_process_at_a_time(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 from ..errors import Errors
+from ..sealed import is_unfinished
 from .mapped import no_room
 
 NAME = "lock"
@@ -64,7 +65,8 @@ def locked(folder: Path) -> Lock:
 
 
 def files_beside_lock(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.name != NAME]
+    """But for what somebody has left who was killed while it was written."""
+    return [path for path in folder.iterdir() if path.name != NAME and not is_unfinished(path)]
 
 
 def _lock(file: Any) -> None:

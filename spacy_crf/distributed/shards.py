@@ -166,7 +166,10 @@ class ShardedTraining:
     def cut(self, examples: Iterable[Example]) -> Callable[[], Iterator[Example]]:
         """Writes the texts. RETURNS (Callable): Reads them again."""
         if "cut" not in self._manifest.done or not self._manifest.tells_files:
-            found = self.pieces.write(examples, self._manifest.done.get("cut"))
+            before = self._manifest.done.get("cut")
+            found = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
+            for path in self._counted if found != before else ():
+                path.unlink(missing_ok=True)  # those of other texts, by a command that failed
             self._manifest.enter("cut", found)
             announcements.info("%s: %d texts with %d tokens", self._pipe.name, found["texts"], found["tokens"])
         return lambda: self.pieces.read(self._pipe.vocab, range(len(self.pieces)))
@@ -447,10 +450,14 @@ class Manifest:
             before, self.done = known["of"], dict(known["done"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(Errors.CRF472.format(path=folder, reason=f"{_MANIFEST}: {error}")) from error
-        for key in self._head:
-            if before.get(key) != self._head[key]:
-                reason = f"its shards were made with other {key}: {_difference(before.get(key), self._head[key])}"
-                raise ValueError(Errors.CRF472.format(path=folder, reason=reason))
+        differing = [key for key in self._head if before.get(key) != self._head[key]]
+        if differing and _FROZEN not in self.done:  # a command that failed, or was stopped, before there were shards
+            announcements.info("%s: shards of something else were begun, and are begun anew", folder)
+            self.done = {}
+            return
+        for key in differing:
+            reason = f"its shards were made with other {key}: {_difference(before.get(key), self._head[key])}"
+            raise ValueError(Errors.CRF472.format(path=folder, reason=reason))
 
 
 def _difference(before: Any, now: Any) -> str:

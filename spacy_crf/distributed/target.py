@@ -141,7 +141,7 @@ class Manifest:
             self.done = {entry.pop("part"): entry for entry in whole}
         except (ValueError, KeyError, AttributeError) as error:
             raise ValueError(Errors.CRF786.format(folder=self._target.folder, reason=f"{MANIFEST}: {error}")) from error
-        for key in self._head:
+        for key in self._head if self.done else ():  # where nothing is done, nothing is lost
             if head.get(key) != self._head[key]:
                 reason = f"what is there was made with other {key}: {head.get(key)}, now {self._head[key]}"
                 raise ValueError(Errors.CRF786.format(folder=self._target.folder, reason=reason))
