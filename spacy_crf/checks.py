@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, Optional
 
-from .errors import Errors, shown
+from .errors import Errors, known_names, shown
 
 # Beyond, squares and products overflow
 LEAST, MOST = 1e-100, 1e100
@@ -47,8 +47,8 @@ def text(owner: str, name: str, value: Any) -> str:
 
 
 def one_of(owner: str, name: str, value: Any, allowed: tuple) -> Any:
-    known = ", ".join(map(repr, allowed))
-    expect(any(type(value) is type(each) and value == each for each in allowed), owner, name, value, f"one of {known}")
+    if not any(type(value) is type(each) and value == each for each in allowed):
+        expect(False, owner, name, value, f"one of {known_names(map(repr, allowed), repr(value))}")
     return value
 
 

@@ -4,6 +4,7 @@ that every user shall read."""
 
 import logging
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 # `spacy train` leaves spaCy's logger at WARNING, yet every user shall read how many features there are, how far training is and
@@ -27,6 +28,28 @@ def shown(value: Any) -> str:
         return reprlib.repr(value)
     except ValueError:  # an integer of thousands of digits
         return f"<{type(value).__name__}>"
+
+
+def known_names(names: Iterable[Any], *asked: Any) -> str:
+    """Names that there are, as messages list them, and behind them those that were probably meant.
+
+    asked: Names that there are not.
+    """
+    from rapidfuzz.distance import OSA
+    from rapidfuzz.process import extractOne
+
+    names = list(map(str, names))
+    nearest = [
+        extractOne(str(name), names, scorer=OSA.normalized_similarity, processor=str.lower, score_cutoff=0.6)
+        for name in asked
+    ]
+    meant = " or ".join(dict.fromkeys(repr(found[0]) for found in nearest if found is not None))
+    return (", ".join(names) or "none") + (f" (did you mean {meant}?)" if meant else "")
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things: 1 label, 2,000 labels."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 class Errors(metaclass=_Coded):
@@ -583,6 +606,10 @@ class Errors(metaclass=_Coded):
     CRF711 = "The pipeline has no component{named} with rules. Components there: {components}."
     CRF712 = "Component '{name}': no examples were read. {reason}."
     CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them one by one."
+    CRF716 = (
+        "{source} is a folder, and its files are converted one by one, but {target} is a file. Give a folder for them, or one of "
+        "the files."
+    )
     CRF714 = (
         "{place}: {keys} hold annotation, and it can't be told which counts. Remove one of them, or leave it out with "
         "--ignore {last}."
@@ -621,8 +648,8 @@ class Errors(metaclass=_Coded):
     )
     CRF734 = "The texts of [{corpus}] can't be read: {reason}"
     CRF745 = (
-        "Say what the config is for: --component NAME, with --recipe NAME and --optimize NAME or without, or else --file NAME "
-        "for one of those that come with the package, as it is."
+        "What is given ({given}) does not say which config it is to be. Give --component NAME, with --recipe NAME and --optimize "
+        "NAME or without; or --file NAME alone, for one of those that come with the package, as it is."
     )
     CRF746 = "Components {components} give probabilities, and --svg draws those of one. Say which: --component NAME."
     CRF750 = "{path} is there already: --force replaces it."
@@ -646,6 +673,7 @@ class Errors(metaclass=_Coded):
         "{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so its last column may hold other tags than "
         "those of entities. If they are entities say --scheme bare; if they are tags, --tag-column names their column."
     )
+    CRF879 = "{error} These are options of `spacy crf convert`: make a .spacy file with it, and give that."
     CRF868 = "--{option} {value}: there is no such column. Columns: {known}."
     CRF869 = (
         "{place}: a table needs a header with the columns of words and of tags, and this names {names}. Say which they are with "

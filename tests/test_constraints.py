@@ -388,7 +388,7 @@ def test_sizes_of_automata_are_told():
 REFUSED = [
     ("at most one", "CRF601"),
     ({"label": "A"}, "CRF601"),
-    ({"rule": "atmost", "label": "A", "n": 1}, "CRF602.*'atmost'.*Known rules: forbid_pair"),
+    ({"rule": "atmost", "label": "A", "n": 1}, "CRF602.*'atmost'.*Known rules: forbid_pair.*did you mean 'at_most'"),
     ({"rule": "at_most", "label": "A", "m": 1}, "CRF603.*unknown: m.*label, n, per"),
     ({"rule": "at_most", "label": "A"}, "CRF603.*missing: n"),
     ({"rule": "at_most", "label": "A", "n": -1}, "CRF604.*n = -1.*whole number"),

@@ -1,12 +1,16 @@
 """``python -m spacy crf convert``: what it reads, what it refuses, and that nothing is lost without a word."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 import spacy
 from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
+from spacy_crf import sealed
 from spacy_crf.cli import app
 from spacy_crf.cli.formats import Report, Settings
 from spacy_crf.cli.reading import read_docs
@@ -416,3 +420,31 @@ def test_a_folder_without_data(tmp_path):
     code, output = run(tmp_path, tmp_path / "out")
     assert code == 1
     assert "CRF700" in output
+
+
+@pytest.mark.issue(33)
+def test_a_full_disk_is_told_with_the_file(columns, tmp_path, monkeypatch):
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sealed.os, "fsync", full)
+    for target in [tmp_path / "out.spacy", *filter(Path.exists, [Path("/dev/full")])]:
+        code, output = run(columns("Ann B-PER\nran O\n"), target)
+        assert code == 1 and f"CRF706: {target} can't" in output and "No space left on device (make room" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens.conll"]
+
+
+@pytest.mark.issue(33)
+def test_a_folder_is_not_converted_to_a_file(columns, tmp_path):
+    columns("Ann B-PER\n")
+    (tmp_path / "out.spacy").write_bytes(b"mine")
+    code, output = run(tmp_path, tmp_path / "out.spacy")
+    assert code == 1 and "CRF716" in output and "Give a folder" in output
+    assert (tmp_path / "out.spacy").read_bytes() == b"mine"
+
+
+@pytest.mark.issue(33)
+def test_other_commands_say_whose_options_are_named(columns):
+    result = CliRunner().invoke(app, ["data", str(columns("Ann X\n"))])
+    output = " ".join(result.output.split())
+    assert result.exit_code == 1 and "say --scheme bare" in output and "options of `spacy crf convert`" in output

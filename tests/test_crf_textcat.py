@@ -346,6 +346,7 @@ def test_fewer_than_two_labels(texts):
         ({"exclusive_classes": False}, "CRF467.*textcat_multilabel"),
         ({"threshold": 2.0}, "CRF020.*threshold"),
         ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF468.*PseudoLikelihood"),
+        ({"loss": 0.5}, r"CRF020.*loss = 0\.5"),
         ({"model": {**MODELS["hidden"], "hidden": 0}}, "CRF020.*hidden = 0"),
         ({"model": {**MODELS["hidden"], "unit": "text"}}, "CRF020.*unit"),
         ({"model": {**MODELS["counts"], "alpha": 0.0}}, "CRF020.*alpha"),

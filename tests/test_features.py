@@ -532,7 +532,7 @@ def test_settings_of_gazetteers_are_checked(nlp, given):
 @pytest.mark.parametrize(
     "templates, message",
     [
-        (["lowre[0]"], r"CRF103: Unknown attribute 'lowre' in the feature template 'lowre\[0\]'.*lower"),
+        (["lowre[0]"], r"CRF103: Unknown attribute 'lowre' in the feature template 'lowre\[0\]'.*did you mean 'lower'"),
         (["ext:nope_not_set[0]"], r"CRF104.*'ext:nope_not_set\[0\]'.*Token\.set_extension\('nope_not_set'"),
         (["fn:nope[0]"], r"CRF105.*'fn:nope\[0\]'"),
         ([], "CRF107"),

@@ -115,6 +115,8 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) 
 def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     if not source.is_dir():
         return [(source, target / f"{source.stem}.spacy" if target.is_dir() else target)]
+    if target.is_file():
+        raise ValueError(Errors.CRF716.format(source=source, target=target))
     files = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
     if not files:
         raise ValueError(Errors.CRF700.format(path=source, known=", ".join(SUFFIXES)))

@@ -10,7 +10,7 @@ from spacy.tokens import Doc, DocBin, Span, SpanGroup
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..sealed import write_whole
 from ..types import SOFT_LABELS
 from .group import app
@@ -147,7 +147,9 @@ def _checked(labels: Iterable[str], teacher: Teacher) -> list[str]:
         known = teacher.nlp.get_pipe(teacher.component).labels
         unknown = [label for label in labels if label not in known]
         if unknown:
-            raise ValueError(Errors.CRF832.format(unknown=", ".join(map(repr, unknown)), known=", ".join(known)))
+            raise ValueError(
+                Errors.CRF832.format(unknown=", ".join(map(repr, unknown)), known=known_names(known, *unknown))
+            )
     return labels
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple, Optional
 import typer
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..sealed import write_whole
 from .group import app
 from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
@@ -115,8 +115,10 @@ def init_config_cli(
     with told_briefly():
         import_code(code)
         blank(lang)
-        if (component is None) == (file is None) or (file is not None and (recipe is not None or optimize is not None)):
-            raise ValueError(Errors.CRF745)
+        options = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
+        given = [option for option, value in options.items() if value is not None]
+        if given != ["--file"] and (component is None or file is not None):
+            raise ValueError(Errors.CRF745.format(given=" and ".join(given) or "nothing"))
         name = "config.cfg" if output == "-" else output
         if file is not None:
             text = copy_config(file.value, lang=lang, name=name)
@@ -145,7 +147,9 @@ def make_config(
     """
     chosen = RECIPES[component].get(recipe)
     if chosen is None:
-        raise ValueError(Errors.CRF751.format(component=component, recipe=recipe, known=", ".join(RECIPES[component])))
+        raise ValueError(
+            Errors.CRF751.format(component=component, recipe=recipe, known=known_names(RECIPES[component], recipe))
+        )
     sections = _read(component)
     if chosen.like is not None:
         _change(sections, component, _read("crf_ner"), _read(chosen.like))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 import typer
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import Errors, counted
 from .group import app
 from .shared import CodeOption, ModelArgument, load_pipeline, our_pipes, print_table, told_briefly
 
@@ -40,7 +40,7 @@ def inspect_cli(
 
 def _show(found: dict[str, Any], label: Optional[str]) -> None:
     msg.divider(f"{found['component']} ({found['class']}, {found['model']})")
-    print(f"{len(found['labels'])} labels: {', '.join(found['labels'])}")
+    print(f"{counted(len(found['labels']), 'label')}: {', '.join(found['labels'])}")
     print(f"{found['weights']:,} weights that have names")
     for name, said in (
         ("gazetteer", found["gazetteers"]),

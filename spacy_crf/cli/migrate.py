@@ -9,7 +9,7 @@ from spacy.util import registry
 from thinc.api import Config
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import Errors, counted
 from ..sealed import write_whole
 from .group import app
 from .shared import (
@@ -71,7 +71,9 @@ def import_cli(
         model = read_model(data, str(file), program)
         native = None if replay or program not in _SYNTAX else find_native(model, names)
         nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute, native=native)
-        msg.good(f"{len(model.labels)} labels, {len(model.states.names):,} features, {model.n_weights:,} weights")
+        msg.good(
+            f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
+        )
         if native is not None:
             _tell_replayed(native)
         comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
@@ -260,4 +262,4 @@ def export_cli(
 
         weights = weights_of(load_pipeline(model, code), component)
         write_crfsuite(weights, output)
-        msg.good(f"{output}: {len(weights.labels)} labels, {weights.n_weights:,} weights")
+        msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")

@@ -1,5 +1,6 @@
 """Annotated texts for commands: any file that `convert` reads, and what `spacy train` reads."""
 
+import re
 import zlib
 from pathlib import Path
 from typing import Optional
@@ -10,6 +11,8 @@ from spacy.training import Corpus, Example
 
 from ..errors import Errors
 from .formats import Report, Settings, Source, read
+
+_OPTION = re.compile(r"--[a-z]")
 
 
 def read_docs(
@@ -24,7 +27,12 @@ def read_docs(
     RAISES (ValueError): With file and line, if one can't be read; if there are no texts, or no annotation.
     """
     settings = settings or Settings()
-    return list(read(Source(path, settings.encoding), nlp, settings, report or Report()))
+    try:
+        return list(read(Source(path, settings.encoding), nlp, settings, report or Report()))
+    except ValueError as error:
+        if _OPTION.search(str(error)) is None:
+            raise
+        raise ValueError(Errors.CRF879.format(error=error)) from None
 
 
 def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Example]:

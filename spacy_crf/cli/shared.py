@@ -19,7 +19,7 @@ from spacy.tokens import Doc
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..sealed import beside, is_full, named_in_errors
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ def our_pipes(
     ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, kind) and component in (None, name)]
     found = [pipe for pipe in ours if is_wanted(pipe)]
     if not found and none is not None:
-        named, components = f" named '{component}'" if component else "", ", ".join(nlp.pipe_names) or "none"
+        named = f" named '{component}'" if component else ""
+        components = known_names(nlp.pipe_names, *([component] if component else []))
         raise ValueError(none.format(named=named, components=components))
     return found
 

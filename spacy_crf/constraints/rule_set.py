@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Joined, cut, ends, join_sequences, named
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..inference.lattice import Lattice
 from ..inference.linear_chain import LinearChain
 from ..inference.semi_markov import SemiMarkov
@@ -75,7 +75,7 @@ class RuleSet:
         for rule in self.rules:
             for label in rule.names():
                 if label not in tags.labels:
-                    known = ", ".join(tags.labels)
+                    known = known_names(tags.labels, label)
                     raise ValueError(Errors.CRF609.format(name=rule.name, label=label, known=known))
         self.local = [rule for rule in self.rules if rule.local or (self.of_segments and rule.bounds_length)]
         self.global_ = [rule for rule in self.rules if rule.global_]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, known_names
 from .arguments import Refused
 from .rule import Rule, Table
 from .rules import RULES
@@ -29,7 +29,9 @@ def read_rule(table: Table, place: int = 0) -> Rule:
         raise ValueError(Errors.CRF621.format(place=place + 1, rule=table, reason=reason))
     kind = RULES.get(table["rule"])
     if kind is None:
-        raise ValueError(Errors.CRF602.format(place=place + 1, rule=table["rule"], known=", ".join(RULES)))
+        raise ValueError(
+            Errors.CRF602.format(place=place + 1, rule=table["rule"], known=known_names(RULES, table["rule"]))
+        )
     name = table.get("name", f"{place + 1}: {table['rule']}")
     if not isinstance(name, str) or not name:
         raise ValueError(Errors.CRF604.format(name=place + 1, argument="name", value=name, wanted="text"))
@@ -38,7 +40,7 @@ def read_rule(table: Table, place: int = 0) -> Rule:
     missing = [argument for argument in kind.required if table.get(argument) is None]
     if unknown or missing:
         problem = f"unknown: {', '.join(map(str, unknown))}" if unknown else f"missing: {', '.join(missing)}"
-        known = ", ".join([*readers, "name", "weight"])
+        known = known_names([*readers, "name", "weight"], *unknown)
         raise ValueError(Errors.CRF603.format(name=name, problem=problem, known=known))
     weight = table.get("weight")
     if weight is not None and (

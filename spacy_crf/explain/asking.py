@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import numpy as np
 from spacy.tokens import Doc, Span
 
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..features.doc_batch import DocBatch
 from ..pipeline.arguments import labelling
 from ..schemes import NO_SEGMENTS, Segments
@@ -106,7 +106,7 @@ class _Asking:
     def _number(self, label: str) -> int:
         labels = self._pipe.labels
         if label not in labels:
-            raise ValueError(Errors.CRF836.format(name=self._pipe.name, label=label, known=", ".join(labels)))
+            raise ValueError(Errors.CRF836.format(name=self._pipe.name, label=label, known=known_names(labels, label)))
         return labels.index(label)
 
     def rival(self, place: Place, span: SpanOf, against: Against) -> tuple[list[Any], Place, str]:

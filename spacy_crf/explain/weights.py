@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..inference.orders import tags_of_keys
 from ..models.sparse import SparseRole
 from .reading import Feature, members_of, templates_of
@@ -165,7 +165,9 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
     if label in pipe.labels:
         return pipe.decoding.labels_of_names() == pipe.labels.index(label)
     if label not in (*names, *tags):
-        raise ValueError(Errors.CRF846.format(name=pipe.name, label=label, known=", ".join([*pipe.labels, "O"])))
+        raise ValueError(
+            Errors.CRF846.format(name=pipe.name, label=label, known=known_names([*pipe.labels, "O"], label))
+        )
     return np.array([label in both for both in zip(names, tags)])
 
 

@@ -12,6 +12,7 @@ from spacy.attrs import IDS
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
+from ..errors import known_names
 from ..kernels.hashing import place
 from .doc_batch import DocBatch
 from .document import DOCUMENT_ATTRIBUTES, READS, read_document
@@ -34,9 +35,10 @@ def plain_attributes() -> set[str]:
     return {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, *STAGE_ATTRIBUTES}
 
 
-def known_attributes() -> str:
+def known_attributes(asked: str) -> str:
     """For error messages: everything a template may name."""
-    return ", ".join([*sorted({*plain_attributes(), VECTOR}), "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"])
+    names = [*sorted({*plain_attributes(), VECTOR}), "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"]
+    return known_names(names, asked)
 
 
 class TokenColumns(NamedTuple):

@@ -13,7 +13,7 @@ from spacy.tokens.underscore import Underscore
 from spacy.vocab import Vocab
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
@@ -167,7 +167,7 @@ class FeatureSet:
                 if attribute == VECTOR and vectors is None:
                     raise ValueError(Errors.CRF800.format(template=template))
                 if attribute.startswith("in:") and attribute[3:] not in gazetteers:
-                    known = ", ".join(gazetteers) or "none"
+                    known = known_names(gazetteers, attribute[3:])
                     raise ValueError(Errors.CRF106.format(template=template, name=attribute[3:], known=known))
         sources = {a: self.functions[a[3:]] for a in attributes if a.startswith("fn:")}
         sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
@@ -196,13 +196,15 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
     if attribute == VECTOR:
         raise ValueError(Errors.CRF801.format(template=template))
     if kind == "ext" and name not in Underscore.token_extensions:
-        known = ", ".join(sorted(Underscore.token_extensions)) or "none"
+        known = known_names(sorted(Underscore.token_extensions), name)
         raise ValueError(Errors.CRF104.format(template=template, name=name, known=known))
     if kind == "fn" and name not in functions:
-        known = ", ".join(sorted(functions)) or "none"
+        known = known_names(sorted(functions), name)
         raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
     if kind in ("", "if", "doc", "stage") and attribute not in plain_attributes():
-        raise ValueError(Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes()))
+        raise ValueError(
+            Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes(attribute))
+        )
 
 
 def _checked_padding(given: Any) -> Padding:

@@ -23,7 +23,7 @@ from spacy.tokens import Span
 from spacy.vocab import Vocab
 
 from .. import checks
-from ..errors import Errors, shown
+from ..errors import Errors, known_names, shown
 from .clusters import Clusters
 from .columns import ColumnReader
 from .extractor import FeatureSet, check_attribute
@@ -98,9 +98,9 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
     for piece in text.split("|"):
         match = _PART.fullmatch(piece.strip())
         if match is None or match["kind"] not in KINDS or (match["name"] is not None) != (match["kind"] in _NAMED):
-            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
+            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts(piece)))
         if match["low"] is not None and match["kind"] not in ("first", "last"):
-            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts()))
+            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts(piece)))
         offsets = offsets_of(match, text)
         choices.append([SegmentPart(match["kind"], match["name"] or "", offset) for offset in offsets])
     templates = [SegmentTemplate(parts) for parts in combined(choices, text)]
@@ -111,9 +111,9 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
     return templates
 
 
-def _known_parts() -> str:
+def _known_parts(asked: str) -> str:
     names = {"first": ":NAME[OFFSET]", "last": ":NAME[OFFSET]"} | dict.fromkeys(_NAMED - {"first", "last"}, ":NAME")
-    return ", ".join(f"seg.{kind}{names.get(kind, '')}" for kind in KINDS)
+    return known_names([f"seg.{kind}{names.get(kind, '')}" for kind in KINDS], asked)
 
 
 OWNER = "spacy_crf.segment_features.v1"
@@ -156,7 +156,7 @@ class SegmentFeatureSet:
                     raise ValueError(Errors.CRF121.format(template=template))
                 known = {"matches": self.patterns, "fn": self.functions}.get(kind)
                 if known is not None and name not in known:
-                    names = ", ".join(known) or "none"
+                    names = known_names(known, name)
                     raise ValueError(Errors.CRF122.format(template=template, name=name, kind=kind, known=names))
         self.begins = self._placed(OPENING)
         self.ends = self._placed(CLOSING)
@@ -246,7 +246,7 @@ class SegmentFeatureSet:
         for template in self.templates:
             for kind, name, _ in template.parts:
                 if kind in PHRASES and name not in gazetteers:
-                    known = ", ".join(gazetteers) or "none"
+                    known = known_names(gazetteers, name)
                     raise ValueError(Errors.CRF106.format(template=template, name=name, known=known))
         return self._attributes.reader(gazetteers, clusters)
 

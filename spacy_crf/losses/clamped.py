@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .. import arrays, checks
 from ..arrays import Scores
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..inference.structure import Structure
 from ..types import Clamp, Floats
 
@@ -66,7 +66,9 @@ class LabelledLoss:
         unknown = [label for label, of_label in found.items() if not len(of_label)]
         if unknown:
             message = Errors.CRF311.format(
-                loss=type(self).__name__, labels=", ".join(unknown), known=", ".join(dict.fromkeys(self.states))
+                loss=type(self).__name__,
+                labels=", ".join(unknown),
+                known=known_names(dict.fromkeys(self.states), *unknown),
             )
             raise ValueError(message)
         return found

@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from spacy.tokens import Doc
 
-from ..errors import Errors
+from ..errors import Errors, known_names
 
 ATTRIBUTES = (
     "orth",
@@ -35,7 +35,7 @@ class Columns:
     def __init__(self, names: Sequence[str]):
         for name in names:
             if name not in ATTRIBUTES and not name.startswith("ext:"):
-                raise ValueError(Errors.CRF860.format(column=name, known=", ".join([*ATTRIBUTES, "ext:NAME"])))
+                raise ValueError(Errors.CRF860.format(column=name, known=known_names([*ATTRIBUTES, "ext:NAME"], name)))
         self.names = list(names)
         self._getters = [_getter(name) for name in names]
 

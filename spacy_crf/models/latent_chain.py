@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from thinc.api import Model, registry
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..types import ChainScores
 from .architecture import build
 from .emissions import Emissions, check_emissions
@@ -144,5 +144,5 @@ def check_hidden(model: Model, labels: Sequence[str], name: str) -> None:
     hidden = model.attrs.get("hidden")
     unknown = [label for label in hidden if label not in labels] if isinstance(hidden, dict) else []
     if unknown:
-        known = ", ".join(dict.fromkeys(labels))
+        known = known_names(dict.fromkeys(labels), *unknown)
         raise ValueError(Errors.CRF345.format(name=name, labels=", ".join(unknown), known=known))

@@ -13,7 +13,7 @@ from thinc.types import Floats2d
 
 from .. import checks
 from ..arrays import per_position
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import list_spans
 from ..types import SegmentClamp, SegmentScores
@@ -209,7 +209,7 @@ def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, li
     given = setting if isinstance(setting, dict) else {}
     for label in given:
         if label not in labels:
-            raise ValueError(Errors.CRF126.format(label=label, known=", ".join(labels)))
+            raise ValueError(Errors.CRF126.format(label=label, known=known_names(labels, label)))
     measured = {
         label: int(np.ceil(np.quantile(found, quantile, method="inverted_cdf")))
         for label, found in lengths.items()

@@ -13,7 +13,7 @@ from spacy.training import Example
 from thinc.api import Optimizer
 
 from .. import checks
-from ..errors import Errors, Warnings
+from ..errors import Errors, Warnings, known_names
 from ..features.cluster_sources import ClusterSource
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
@@ -21,7 +21,7 @@ from ..features.units import SENT
 from ..features.vector_sources import VectorSource
 from ..inference.hidden_chain import HiddenScores
 from ..inference.texts import TextScores
-from ..losses.clamped import ClampedLoss
+from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..types import Floats
 from .annotation.cats import Cats
 from .arguments import check_doc, doc_batch
@@ -117,7 +117,7 @@ class CRFTextClassifier(LearningPipe):
         threshold = checks.number(self.owner, "threshold", threshold, most=1.0)
         if not checks.flag(self.owner, "exclusive_classes", exclusive_classes):
             raise ValueError(Errors.CRF467.format(name=name))
-        if not isinstance(loss, ClampedLoss):
+        if isinstance(loss, LabelledLoss) and not isinstance(loss, ClampedLoss):
             raise ValueError(Errors.CRF468.format(name=name, loss=type(loss).__name__))
         if checks.flag(self.owner, "explain", explain):
             _register_extension()
@@ -135,7 +135,9 @@ class CRFTextClassifier(LearningPipe):
             raise ValueError(Errors.CRF469.format(name=self.name, labels=", ".join(self.labels) or "none"))
         positive = self.cfg["positive_label"]
         if positive is not None and (positive not in self.labels or len(self.labels) > 2):
-            raise ValueError(Errors.CRF471.format(name=self.name, value=positive, labels=", ".join(self.labels)))
+            raise ValueError(
+                Errors.CRF471.format(name=self.name, value=positive, labels=known_names(self.labels, positive))
+            )
 
     def assigns(self) -> list[str]:
         return [*super().assigns(), *(["doc._.crf_hidden"] if self.cfg["explain"] else [])]
@@ -206,7 +208,7 @@ class CRFTextClassifier(LearningPipe):
         docs, node = DocBatch([doc]), self.model.attrs["role"]
         [row] = self.predict(docs).probabilities
         if label is not None and label not in self.labels:
-            raise ValueError(Errors.CRF846.format(name=self.name, label=label, known=", ".join(self.labels)))
+            raise ValueError(Errors.CRF846.format(name=self.name, label=label, known=known_names(self.labels, label)))
         reasons = node.reasons(self.model, docs)
         chosen = row.argmax() if label is None else self.labels.index(label)
         spans = [doc[begin:end] for begin, end in itertools.pairwise(reasons.units.tokens.tolist())]

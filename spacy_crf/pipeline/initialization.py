@@ -12,7 +12,7 @@ from spacy.util import check_lexeme_norms
 from thinc.api import Optimizer
 
 from .. import checks
-from ..errors import Errors, Warnings, announcements
+from ..errors import Errors, Warnings, announcements, counted
 from ..features.cluster_sources import ClusterSource, read_clusters
 from ..features.clusters import Clusters
 from ..features.gazetteers import GazetteerFile, read_gazetteers
@@ -284,8 +284,8 @@ def _tell_counted(pipe: "CRFPipe") -> None:
     """How much there is to learn."""
     if pipe.sparse_features is not None:
         known = pipe.sparse_features.states
-        text = "%s: %d labels, %d features of tokens with %d weights"
-        announcements.info(text, pipe.name, len(pipe.labels), len(known.index), known.n_weights)
+        counts = {"label": len(pipe.labels), "feature": len(known.index), "weight": known.n_weights}
+        announcements.info("%s: %s, %s of tokens with %s", pipe.name, *(counted(n, what) for what, n in counts.items()))
     if has_hidden(pipe.model):
         text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
         announcements.info(text, pipe.name, pipe.model.attrs["seed"])

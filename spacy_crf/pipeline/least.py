@@ -6,7 +6,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, known_names
 from ..types import Floats
 
 OTHERS = "*"  # the labels that are not named
@@ -31,6 +31,8 @@ def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optiona
         return np.full(len(labels), value) if value > 0.0 else None
     unknown = [label for label in value if label != OTHERS and label not in labels]
     if unknown:
-        raise ValueError(Errors.CRF424.format(name=name, labels=", ".join(unknown), known=", ".join(labels)))
+        raise ValueError(
+            Errors.CRF424.format(name=name, labels=", ".join(unknown), known=known_names(labels, *unknown))
+        )
     least = np.array([value.get(label, value.get(OTHERS, 0.0)) for label in labels])
     return least if least.any() else None

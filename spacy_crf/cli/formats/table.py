@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...errors import Errors
+from ...errors import Errors, known_names
 from .settings import Report, Settings
 from .source import Source
 from .tags import Row, tagged_docs
@@ -65,7 +65,9 @@ def _header(line: str, settings: Settings) -> Header:
             return names.index(asked)
         if asked.isdecimal() and 0 < int(asked) <= len(names):
             return int(asked) - 1
-        raise ValueError(Errors.CRF868.format(option=option.replace("_", "-"), value=asked, known=", ".join(names)))
+        raise ValueError(
+            Errors.CRF868.format(option=option.replace("_", "-"), value=asked, known=known_names(names, asked))
+        )
 
     tag, word = column(_POS, "tag_column"), column(_WORD, "word_column")
     label = column(_LABEL, "label_column")
