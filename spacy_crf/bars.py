@@ -13,12 +13,13 @@ class Bar:
 
     what (str): Stands in front.
     unit (str): What is counted.
-    total (Optional[int]): How many there are, None where nobody knows.
+    total (Optional[int]): How many there are, None where nobody knows; other numbers may follow one.
+    at_once (bool): Whether it is shown from the beginning.
     """
 
-    def __init__(self, what: str, unit: str, total: Optional[int] = None):
-        self._what, self._unit, self._total = what, unit, total
-        self._begun = time.monotonic()
+    def __init__(self, what: str, unit: str, total: Optional[int] = None, *, at_once: bool = False):
+        self._what, self._unit, self.total = what, unit, total
+        self._shown_at = time.monotonic() + (0.0 if at_once else _SHORT)
         self._is_open = sys.stderr is not None and sys.stderr.isatty()
         self._progress: Any = None
 
@@ -34,10 +35,16 @@ class Bar:
 
     def show(self, done: int, note: str = "") -> None:
         """So many of them are done."""
-        if self._progress is None and self._is_open and time.monotonic() - self._begun >= _SHORT:
+        if self._progress is None and self._is_open and time.monotonic() >= self._shown_at:
             self._start()
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=done, note=note)
+            self._progress.start()  # after a pause
+            self._progress.update(self._progress.task_ids[0], completed=done, total=self.total, note=note)
+
+    def pause(self) -> None:
+        """Away with it until it is shown again."""
+        if self._progress is not None:
+            self._progress.stop()
 
     def close(self) -> None:
         """Before other lines are written."""
@@ -51,12 +58,12 @@ class Bar:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         what, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
-        done = "{task.completed:,}" if self._total is None else "{task.completed:,} of {task.total:,}"
+        done = "{task.completed:,}" if self.total is None else "{task.completed:,} of {task.total:,}"
         done = TextColumn(f"{done} {self._unit}")
-        if self._total is None:
+        if self.total is None:
             columns = SpinnerColumn(), what, done, note, TimeElapsedColumn()
         else:
             columns = what, BarColumn(), done, note, TimeRemainingColumn()
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._progress.add_task(self._what, total=self._total, note="")
+        self._progress.add_task(self._what, total=self.total, note="")
         self._progress.start()

@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numba
+import numpy as np
 import pytest
 
 from spacy_crf import kernels
+from spacy_crf.kernels import announcing, hashing
 from spacy_crf.kernels.announcing import Announcer
 from spacy_crf.kernels.garbage import Waiting
 
@@ -48,6 +51,7 @@ def compile_(caplog):
             announcer.on_end(event)
         return [record.getMessage() for record in caplog.records]
 
+    tell.announcer = announcer
     return tell
 
 
@@ -72,15 +76,48 @@ def test_compiling_is_announced_once_and_long_kernels_each(compile_):
         assert "'long'" in long and "20 seconds" in long
 
 
-def test_a_spinner_turns_in_a_terminal(compile_, monkeypatch):
+@pytest.mark.issue(33)
+def test_a_terminal_shows_how_many_kernels_are_left(compile_, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    compile_.announcer.expect(Counter({"nowhere.viterbi": 2, "nowhere.forward": 1}))
+    compile_.announcer.expect(Counter({"nowhere.forward": 1}))  # of another component
     compile_("viterbi", "helper")
     shown = terminal.getvalue()
-    assert "compiling viterbi" in shown and "helper" not in shown
+    assert "0 of 3 kernels" in shown and "viterbi" in shown and "helper" not in shown
     assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")  # the cursor is back
+    for name in ("other", "another"):
+        compile_(name)
+    assert terminal.getvalue().count("\x1b[?25h") == 3  # what the program writes meanwhile is not written over
+    assert compile_.announcer.compiled == 3 and "2 of 5 kernels" in terminal.getvalue()
+
+
+@pytest.mark.issue(33)
+def test_kernels_that_are_kept_are_not_left(tmp_path, monkeypatch):
+    module = ModuleType(f"{kernels.__name__}.some")
+    module.sum = SimpleNamespace(signatures=[], stats=SimpleNamespace(cache_path=str(tmp_path)))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    version = f"py{sys.version_info.major}{sys.version_info.minor}"
+    for name in (
+        f"some.sum-7.{version}.1.nbc",
+        f"some.sum-7.{version}.nbi",
+        f"some.sums-7.{version}.1.nbc",
+        "some.sum-7.py37.1.nbc",
+    ):
+        (tmp_path / name).touch()
+    assert [announcing._n_compiled(name) for name in ("some.sum", "some.product", "other.sum")] == [1, 0, 0]
+    module.sum.signatures = ["float32", "float64"]  # of this process, where nothing can be kept
+    assert announcing._n_compiled("some.sum") == 2
+
+
+@compiled
+@pytest.mark.issue(33)
+def test_numba_names_what_it_keeps_as_it_is_looked_for():
+    hashing.hash_rows(np.arange(3, dtype=np.uint64)[np.newaxis])
+    assert list(announcing._kept("hashing", "hash_rows", Path(hashing.hash_rows.stats.cache_path)))
 
 
 @pytest.mark.issue(19)

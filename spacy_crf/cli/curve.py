@@ -2,10 +2,8 @@
 
 import io
 import json
-import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +17,7 @@ from spacy.training.loop import DIR_MODEL_BEST, train
 from spacy.util import Config
 from wasabi import msg
 
-from ..errors import Errors, announcements
+from ..errors import Errors
 from ..pipeline.doc_bin import doc_bin
 from ..sealed import write_whole
 from .formats import Settings
@@ -31,6 +29,7 @@ from .shared import (
     check_writable,
     import_code,
     print_table,
+    quietly,
     read_config,
     read_overrides,
     told_briefly,
@@ -107,7 +106,7 @@ def curve(
 
 
 def _train(config: Config, name: str, docs: list[Doc], share: float) -> Point:
-    with TemporaryDirectory() as folder, _quietly():
+    with TemporaryDirectory() as folder, quietly():
         texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
         output.mkdir()
         doc_bin(docs).to_disk(texts)
@@ -121,17 +120,6 @@ def _train(config: Config, name: str, docs: list[Doc], share: float) -> Point:
     scores = {key: float(performance.get(key) or 0.0) for key in weights}
     score = sum(weights[key] * value for key, value in scores.items())
     return Point(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """What training announces, once for each part, is of no use here."""
-    level = announcements.level
-    announcements.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        announcements.setLevel(level)
 
 
 # ---------------------------------------------------------------------------------------------------------- config

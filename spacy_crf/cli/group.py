@@ -18,6 +18,7 @@ _FILES = {
     "annotate": "annotate",
     "calibrate": "calibrate",
     "clusters": "clusters",
+    "compile": "compile",
     "convert": "convert",
     "curve": "curve",
     "data": "data",

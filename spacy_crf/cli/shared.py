@@ -1,6 +1,7 @@
 """What commands share."""
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from spacy.tokens import Doc
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
-from ..errors import Errors, known_names
+from ..errors import Errors, announcements, known_names
 from ..sealed import beside, is_full, named_in_errors
 
 if TYPE_CHECKING:
@@ -49,6 +50,17 @@ def told_briefly() -> Iterator[None]:
         msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
         msg.fail(str(error), exits=1)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without what training announces, where a command trains many times or for its own ends."""
+    level = announcements.level
+    announcements.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        announcements.setLevel(level)
 
 
 def load_pipeline(model: str, code: Optional[Path] = None) -> Language:

@@ -4,10 +4,14 @@ numba tells of each function that it compiles, and of none that it finds in its 
 """
 
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Optional
 
 from numba.core import event
 
+from ..bars import Bar
 from ..errors import announcements
 from .blas import postpone_search
 from .garbage import collect_later
@@ -15,19 +19,25 @@ from .garbage import collect_later
 _PACKAGE = __name__.rpartition(".")[0]
 _ONCE = (
     "spacy_crf: compiling numba kernels that nothing has asked for before: a first prediction takes about 5 seconds longer, a "
-    "first training about 10, another first question up to 10. They are kept in %s"
+    "first training 10 to 30, another first question up to 10. They are kept in %s. Ahead of time: `python -m spacy crf compile`"
 )
 _LONG = "spacy_crf: compiling '%s' for these features and this loss, once: up to %d seconds"
 
 
 class Announcer(event.Listener):
-    """Announces the first kernel that a process compiles, and each one that takes long; in a terminal a spinner turns."""
+    """Announces the first kernel that a process compiles, and each one that takes long; a terminal shows how many are left."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, int] = {}  # that kernels take which take long, by their names
+        self.compiled = 0  # kernels, by this process
+        self._expected: Counter[str] = Counter()
         self._told = False
         self._depth = 0  # a kernel is compiled with the helpers that it calls
-        self._spinner: Optional[Any] = None
+        self._bar: Optional[Bar] = None
+
+    def expect(self, kernels: Counter[str]) -> None:
+        """Kernels ("module.name") that are going to be called, and for how many types of numbers each."""
+        self._expected |= kernels
 
     def on_start(self, event: event.Event) -> None:
         kernel = event.data["dispatcher"]
@@ -43,18 +53,39 @@ class Announcer(event.Listener):
         if name in self.seconds:
             announcements.info(_LONG, name, self.seconds[name])
         if sys.stderr is not None and sys.stderr.isatty():
-            from rich.console import Console  # most processes compile nothing
-
-            self._spinner = Console(stderr=True).status(f"compiling {name}")
-            self._spinner.start()
+            self._show(name)
 
     def on_end(self, event: event.Event) -> None:
         if not _is_ours(event.data["dispatcher"]):
             return
         self._depth -= 1
-        if self._depth == 0 and self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
+        if self._depth == 0:
+            self.compiled += 1
+            if self._bar is not None:
+                self._bar.pause()  # the program's own lines may follow
+
+    def _show(self, name: str) -> None:
+        left = sum(max(0, times - _n_compiled(kernel)) for kernel, times in self._expected.items())
+        if self._bar is None:
+            self._bar = Bar("compiling", "kernels", left or None, at_once=True)
+        if self._bar.total is not None:
+            self._bar.total = self.compiled + max(left, 1)
+        self._bar.show(self.compiled, name)
+
+
+def _n_compiled(name: str) -> int:
+    """For how many types of numbers a kernel is there, in this process or where it is kept."""
+    module, _, function = name.rpartition(".")
+    kernel = getattr(sys.modules.get(f"{_PACKAGE}.{module}"), function, None)
+    if kernel is None:
+        return 0
+    return max(len(kernel.signatures), len(list(_kept(module, function, Path(kernel.stats.cache_path)))))
+
+
+def _kept(module: str, function: str, folder: Path) -> Iterator[Path]:
+    """The files that numba keeps of a kernel, one for each of the types of its arguments."""
+    version = f"py{sys.version_info.major}{sys.version_info.minor}"
+    return folder.glob(f"{module}.{function}-*.{version}*.nbc")
 
 
 def _is_ours(kernel: Any) -> bool:

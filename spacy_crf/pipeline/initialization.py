@@ -1,6 +1,7 @@
 """What a component finds out before it is trained: its labels, its features, and the corpus if it is streamed."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
@@ -18,6 +19,8 @@ from ..features.clusters import Clusters
 from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.vector_sources import VectorSource, read_vectors
 from ..features.word_vectors import WordVectors
+from ..kernels import needed
+from ..kernels.announcing import announcer
 from ..models.latent_chain import has_hidden
 from ..models.role import AnnotatedDocs, forget
 from . import saving
@@ -96,6 +99,7 @@ def initialize(
         require_upstream(pipe, nlp)
     saved = _saved(pipe, start_from)
     optimizer = pipe.training.foresee(nlp)
+    expect_kernels(pipe, needed.TRAINING if takes_objective(optimizer) else needed.PREDICTION)
     is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
     wants_stream = is_streamed and takes_objective(optimizer) and optimizer.wants_whole_corpus
     if corpus is not None:
@@ -157,6 +161,12 @@ def initialize(
     elif prepares:
         announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
         pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))
+
+
+def expect_kernels(pipe: "CRFPipe", by_structure: Mapping[str, Counter[str]]) -> None:
+    """Says which kernels the component is going to call, if its features are those of tokens."""
+    if pipe.sparse_features is not None and not pipe.has_encoder:
+        announcer.expect(by_structure.get(pipe.model.name, Counter()))
 
 
 def _learn_first_stage(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language]) -> None:

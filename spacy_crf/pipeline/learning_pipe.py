@@ -27,6 +27,7 @@ from ..errors import Errors, announcements
 from ..features.cluster_sources import ClusterSource
 from ..features.gazetteers import GazetteerFile
 from ..features.vector_sources import VectorSource
+from ..kernels import needed
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.latent_chain import check_hidden
@@ -39,7 +40,7 @@ from .annotation.annotation import Annotation
 from .arguments import only_docs
 from .decoding import Decoding
 from .gradient_step import forget_gradients, parameters
-from .initialization import Lists, initialize
+from .initialization import Lists, expect_kernels, initialize
 from .lasting import only_young_searched
 from .listening import require_vectors
 from .novelty import NewFeatures
@@ -503,6 +504,7 @@ class LearningPipe(TrainablePipe):
                 saving.load_model(self.model, saved.model, self.decoding.n_states)
                 forget_gradients(self.model)  # they were of other weights
                 self._load_first_stage(saved.first_stage)
+                expect_kernels(self, needed.PREDICTION)
         except Exception as error:  # it may be anything, for anything may be in a file
             reason = saving.reason_of(error)
             raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error

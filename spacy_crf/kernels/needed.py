@@ -1,0 +1,49 @@
+"""Which kernels training and prediction call, by structure, as the shipped configs have it: with the default features of tokens,
+trained by L-BFGS. Whoever waits is told how many are left. One that is compiled for numbers of two widths is there twice."""
+
+from collections import Counter
+
+
+def _named(**names: str) -> Counter[str]:
+    return Counter(f"{module}.{name}" for module, of_module in names.items() for name in of_module.split())
+
+
+_ANY_PREDICTION = _named(
+    checks="well_formed",
+    hashing="find_known hash_affixes hash_features insert look_up make_sieve place read_columns sequence_starts",
+    sparse_rows="add_kind_rows add_references add_rows lay_out_slots",
+)
+_ANY_TRAINING = _ANY_PREDICTION + _named(
+    hashing="compress count hash_rows list_pairs mark_pairs", sparse_rows="add_listed scatter_listed"
+)
+_TOKEN_TRAINING = _named(
+    hashing="hash_ngrams", sparse_rows="add_kind_rows add_references scatter_kind_rows scatter_references"
+)
+PREDICTION = {
+    "linear_chain": _ANY_PREDICTION + _named(hashing="hash_ngrams", linear_chain="viterbi"),
+    "semi_markov": _ANY_PREDICTION
+    + _named(
+        checks="well_listed",
+        hashing="hash_ngrams",
+        segment_features="list_known number_spans",
+        semi_markov="fold no_mask number_spans viterbi",
+        sparse_rows="add_scores",
+    ),
+    "hidden_chain": _ANY_PREDICTION + _named(linear_chain="forward scale"),
+}
+TRAINING = {
+    "linear_chain": _ANY_TRAINING
+    + _TOKEN_TRAINING
+    + _named(
+        linear_chain="expectations forward only_path path_expectations path_score scale transition_expectations viterbi"
+    ),
+    "semi_markov": _ANY_TRAINING
+    + _TOKEN_TRAINING
+    + _named(
+        checks="well_listed",
+        segment_features="hash_spans hash_whole list_known number_spans",
+        semi_markov="cover expectations fold forward largest no_mask number_spans only_path path_expectations path_score viterbi",
+        sparse_rows="add_scores",
+    ),
+    "hidden_chain": _ANY_TRAINING + _named(linear_chain="expectations forward scale transition_expectations"),
+}
