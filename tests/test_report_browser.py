@@ -112,3 +112,21 @@ def test_it_prints(page):
     page.emulate_media(media="print")
     assert not page.get_by_role("button", name="next").is_visible()
     assert page.get_by_role("img", name="F1 by label").is_visible()
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("page", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_on_a_phone_captions_are_whole_and_charts_can_be_read(page):
+    """What is wider than the screen, tables, is scrolled by itself; the words above it are not."""
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    for region in page.locator(".wide").all():
+        region.evaluate("region => region.scrollTo(region.scrollWidth, 0)")
+    edges = page.locator("caption").evaluate_all("all => all.map(each => each.getBoundingClientRect())")
+    assert len(edges) >= 3 and all(edge["left"] >= 0 and edge["right"] <= 390 for edge in edges)
+    texts = page.locator("svg text")
+    edges = texts.evaluate_all("all => all.map(each => each.getBoundingClientRect())")
+    assert len(edges) > 20 and all(edge["left"] >= 0 and edge["right"] <= 390 for edge in edges)
+    pixels = (
+        "all => all.map(each => each.ownerSVGElement.getScreenCTM().d * parseFloat(getComputedStyle(each).fontSize))"
+    )
+    assert min(texts.evaluate_all(pixels)) >= 11

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from .figures import Share
 
-WIDTH, ROW, LEFT, RIGHT = 640, 24, 170, 60
-SIZE, MARGIN, TOP = 300, 60, 8  # numbers stand in the margin; TOP is for points at the upper edge
+BARS, ROW = 410, 24  # page.css has the margins where their names and numbers stand
+SIZE, MARGIN, TOP = 260, 60, 8  # as wide as a phone; numbers stand in the margin; TOP is for points at the upper edge
 # Of a chart that stands alone: without the page's style sheet, on white
 _STYLE = (
     "svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .grid { stroke: #ccc; fill: none } "
@@ -25,22 +25,23 @@ _STYLE += ".point { fill: #06c }"
 
 
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
-    """A bar from 0 to 1 for each row, with its interval."""
+    """A bar from 0 to 1 for each row, with its interval. A narrow screen makes the bars shorter and no word smaller, for places
+    are shares of the width."""
     parts, height = [], ROW * len(rows) + 22
     for n in range(5):
-        x, y = _x(n / 4), height - 6
-        parts.append(f'<line class="grid" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height - 20}"/>')
-        parts.append(f'<text class="axis" x="{x:.1f}" y="{y}" text-anchor="middle">{25 * n} %</text>')
+        parts.append(f'<line class="grid" x1="{25 * n}%" y1="0" x2="{25 * n}%" y2="{height - 20}"/>')
+    for n in (0, 50, 100):
+        parts.append(f'<text class="axis" x="{n}%" y="{height - 6}" text-anchor="middle">{n} %</text>')
     for n, (name, share) in enumerate(rows):
+        value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
         top, middle = n * ROW + 4, n * ROW + ROW / 2
-        width = _x(share.value) - LEFT
         parts += [
-            f'<text x="{LEFT - 8}" y="{middle + 4}" text-anchor="end">{escape(_cut(name))}</text>',
-            f'<rect class="bar" x="{LEFT}" y="{top}" width="{width:.1f}" height="{ROW - 8}"/>',
-            f'<path class="interval" d="M{_x(share.low):.1f} {middle}H{_x(share.high):.1f}"/>',
-            f'<text x="{WIDTH - RIGHT + 12}" y="{middle + 4}">{100 * share.value:.1f}</text>',
+            f'<text x="0" dx="-8" y="{middle + 4}" text-anchor="end">{escape(_cut(name))}</text>',
+            f'<rect class="bar" x="0" y="{top}" width="{value}%" height="{ROW - 8}"/>',
+            f'<line class="interval" x1="{low}%" y1="{middle}" x2="{high}%" y2="{middle}"/>',
+            f'<text x="100%" dx="12" y="{middle + 4}">{value}</text>',
         ]
-    return _svg(title, WIDTH, height, parts)
+    return _svg(title, f'class="bars" width="{BARS}" height="{height}"', parts)
 
 
 def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Markup:
@@ -57,7 +58,7 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Marku
         parts.append(f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{2 + 8 * (n / most) ** 0.5:.1f}"/>')
     parts.append(_said("probability", MARGIN + SIZE / 2, SIZE + 34))
     parts.append(_said("right", 12, SIZE / 2, turned=True))
-    return _svg(title, SIZE + MARGIN + 20, SIZE + 44, parts)
+    return _scaled(title, SIZE + MARGIN + 20, SIZE + 44, parts)
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_name: str) -> Markup:
@@ -71,7 +72,7 @@ def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_n
     parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="4"/>' for x, y in places]
     parts.append(_said(x_name, MARGIN + SIZE / 2, SIZE + 34))
     parts.append(_said(y_name, 12, SIZE / 2, turned=True))
-    return _svg(title, SIZE + MARGIN + 20, SIZE + 44, parts)
+    return _scaled(title, SIZE + MARGIN + 20, SIZE + 44, parts)
 
 
 def alone(chart: Markup) -> bytes:
@@ -99,17 +100,14 @@ def _said(text: str, x: float, y: float, *, turned: bool = False) -> str:
     return f'<text class="axis" x="{x}" y="{y}" text-anchor="middle"{turn}>{escape(text)}</text>'
 
 
-def _svg(title: str, width: float, height: float, parts: Iterable[str]) -> Markup:
+def _scaled(title: str, width: float, height: float, parts: Iterable[str]) -> Markup:
+    size = f'viewBox="0 {-TOP} {width} {height + TOP}" width="{width}" height="{height + TOP}"'
+    return _svg(title, size, parts)
+
+
+def _svg(title: str, size: str, parts: Iterable[str]) -> Markup:
     inside, title = "".join(parts), escape(title)
-    return Markup(
-        f'<svg role="img" aria-label="{title}" viewBox="0 {-TOP} {width} {height + TOP}" '
-        f'width="{width}" height="{height + TOP}">'
-        f"<title>{title}</title>{inside}</svg>"
-    )
-
-
-def _x(share: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * share
+    return Markup(f'<svg role="img" aria-label="{title}" {size}><title>{title}</title>{inside}</svg>')
 
 
 def _cut(name: str, most: int = 24) -> str:
