@@ -57,10 +57,10 @@ class Ruled:
             if not (self._structure.viterbi(self._scores, clamp=clamp).scores > -np.inf).all():
                 continue
             documents = Documents(self._scores, clamp, self._facts, self._docs.words)
-            path, relaxed, _, _ = decode(self._rules, documents, self._docs.bounds, kept)
-            score = float(self._structure.path_score(self._scores, path).sum())
-            score += sum(cost for cost in self.costs(path).values() if cost > -np.inf)
-            found.append(Best(path, score, relaxed.get(0, [])))
+            decoded = decode(self._rules, documents, self._docs.bounds, kept)
+            score = float(self._structure.path_score(self._scores, decoded.tags).sum())
+            score += sum(cost for cost in self.costs(decoded.tags).values() if cost > -np.inf)
+            found.append(Best(decoded.tags, score, decoded.relaxed.get(0, [])))
         return min(found, key=lambda best: (len(best.relaxed), -best.score), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
