@@ -20,6 +20,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores, StateGraph
 
 from . import reference
+from .components import component
 from .util import entities, ner_examples, plain, tag_examples
 
 EMISSIONS = {
@@ -491,3 +492,18 @@ def test_one_label_and_texts_of_any_length():
     nlp.update([Example(plain(reference), reference)], sgd=LBFGS())
     assert len(nlp("")) == 0
     assert {token.tag_ for token in nlp(Doc(nlp.vocab, words=words))} == {"NN"}
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("scheme", ["IO", "IOB1"])
+def test_what_single_tags_say_leaves_all_hidden_states(scheme):
+    """For optimizers that can't look at steps one state of each tag was left, of those with which the search began."""
+    rng, starts = np.random.default_rng(0), np.array([0, 5])
+    for _ in range(60):
+        allowed, clamps = rng.random((5, 5)) < 0.5, []
+        for decoding in (component((model, scheme)).decoding for model in ("chain", "latent")):
+            clamp, steps = decoding.spell(allowed, starts)
+            if len(steps):
+                decoding.leave_out(steps, clamp, starts)
+            clamps.append(clamp)
+        np.testing.assert_array_equal(clamps[1], decoding.of_states(clamps[0]))

@@ -166,9 +166,8 @@ class Decoding:
     @property
     def spans_may_touch(self) -> bool:
         """Whether a span may begin where another one of its label ends."""
-        continues = self.spans.continues
-        widths = np.diff(self.spans.label_starts)
-        return continues is None or (widths > 1).any() or not np.diag(continues)[self.spans.offset :].any()
+        continues, label_starts = self.tag_spans  # of tags: hidden states of a tag tell no more than it
+        return continues is None or (np.diff(label_starts) > 1).any() or not np.diag(continues)[label_starts[0] :].any()
 
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
@@ -207,7 +206,8 @@ class Decoding:
                 continue
             # What was taken for one step was wanted for another
             path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
-            clamp[tokens] = (path[:, np.newaxis] == np.arange(self.n_states)) & (best[0] > -np.inf)
+            of_path = self.tags(path)[:, np.newaxis] == np.arange(len(self.annotation.tags()))
+            clamp[tokens] = self.of_states(of_path) & (best[0] > -np.inf)
 
     def _scores_of_none(self, n_tokens: int) -> ChainScores:
         """All labellings that there are score 0."""
