@@ -31,6 +31,11 @@ TEXTS = {
     "beside annotation": ([(0, 2, "A", 0.5), (3, 4, "B", 0.5)], [(2, 3, "A")], [4]),
     "beside nothing": ([(0, 1, "A", 0.5), (1, 2, "B", 0.25), (2, 3, "", 0.0), (4, 5, "B", 0.25)], [], []),
     "around both": ([(0, 2, "A", 0.5), (1, 2, "B", 0.25), (2, 4, "", 1.0), (4, 5, "B", 0.25)], [], [3]),
+    "between what is open": (
+        [(0, 1, "", 0.0), (1, 3, "A", 0.5), (1, 2, "B", 0.25), (3, 4, "", 0.0), (4, 5, "B", 0.5)],
+        [],
+        [],
+    ),
     "annotated": (None, [(1, 3, "B")], [0]),
     "missing": (None, [], []),
 }
@@ -159,9 +164,12 @@ def expected_loss(pipe, kind, scores, clamp, text):
 
         def agrees(path, states=states):
             at_edges = [run[1] for run in runs if run[1] < len(path)]
+            in_front = [run[0] for run in runs if run[0] > 0]
             if kind == "segments" and any(path[t] == -2 for t in at_edges):
                 return False
             if kind != "segments" and any(continues[path[t - 1], path[t]] and clamp[t].all() for t in at_edges):
+                return False
+            if kind != "segments" and any(continues[path[t - 1], path[t]] and clamp[t - 1].all() for t in in_front):
                 return False
             free = tuple(path[t] if t not in states else -9 for t in range(len(path)))
             if any(path[t] != state for t, state in states.items()):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .. import arrays, checks
 from ..arrays import Scores
 from ..inference.structure import Structure, Work
-from ..types import SOFT_LABELS, Floats
+from ..types import SOFT_LABELS, Clamp, Floats
 from .clamped import LabelledLoss, LogLikelihood, without_rounding
 from .terms import per_sequence
 
@@ -52,7 +52,7 @@ class Runs(NamedTuple):
     before: NDArray[np.int64]  # [N] state of the piece before, NO_STATE where the sequence begins
     after: NDArray[np.int64]  # [N] state of the piece behind, NO_STATE where it ends
     weight: Floats  # [N]
-    # [S, S] which state, after which, would go on with its span; None where pieces are whole spans
+    # [S, S] whether a state goes on with the span of the one before; None where pieces are whole spans
     goes_on: Optional[NDArray[np.bool_]] = None
 
 
@@ -202,10 +202,9 @@ def _between(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _Betwe
     inner, outer = before != NO_STATE, after != NO_STATE
     opening, closing = starts[:-1], starts[1:] - 1
     clamp = arrays.cut_clamp(clamp, tokens)
-    if goes_on is not None:  # behind a span, what would make it longer
-        at = opening[inner]
-        others = clamp[at] & ~goes_on[before[inner]]
-        clamp[at] = np.where(others.any(axis=1, keepdims=True), others, clamp[at])  # two that touch are one to IO
+    if goes_on is not None:  # what would make the spans beside a run longer
+        _leave_out(clamp, opening[inner], goes_on[before[inner]])
+        _leave_out(clamp, closing[outer], goes_on[:, after[outer]].T)
     scores = arrays.cut(work.scores, tokens, starts)
     # A state beside a run says what `first` and `last` say where there is none
     first, last = np.tile(work.scores.first, (len(begin), 1)), np.tile(work.scores.last, (len(begin), 1))
@@ -222,6 +221,13 @@ def _between(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _Betwe
     reached = np.bincount(sequence, np.where(log_z > -np.inf, weight * log_z, 0.0), minlength=work.n_sequences)
     reached[sequence[log_z == -np.inf]] = -np.inf
     return _Between(runs, part, tokens, sequence, reached)
+
+
+def _leave_out(clamp: Clamp, at: NDArray[np.int64], states: NDArray[np.bool_]) -> None:
+    """Take states (bool[N, S]) from the clamp of some tokens (int64[N]), in place, but where nothing else is left: two spans of
+    one label that touch are one to IO."""
+    others = clamp[at] & ~states
+    clamp[at] = np.where(others.any(axis=1, keepdims=True), others, clamp[at])
 
 
 def _ends(scores: Scores) -> tuple[Floats, Floats]:
