@@ -461,3 +461,18 @@ def test_parts_that_can_not_be():
         pipeline("crf_tagger", 0, label_parts="syllables")
     with pytest.raises(ValueError, match=r"CRF327.*7.*'NN'"):
         Parts.of(["NN"], lambda tag: 7)
+
+
+@pytest.mark.issue(33)
+def test_chain_scores_are_those_of_order_1():
+    """What a path of them uses ended in an AttributeError."""
+    chain, scores, _ = random_problem(STRUCTURES["chain"], [3, 0, 2])
+    structure, weights = HigherOrder(), np.array([1.0, 2.0, -0.5])
+    for question in ("viterbi_counts", "expectations"):
+        (values, used), (expected, uses) = (
+            getattr(asked, question)(scores, weights=weights) for asked in (structure, chain)
+        )
+        np.testing.assert_allclose(values, expected)
+        assert_scores_close(used, uses)
+    states = chain.viterbi(scores).states
+    assert_scores_close(structure.path_expectations(scores, states), chain.path_expectations(scores, states))

@@ -304,9 +304,10 @@ def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores
     return found._replace(orders=found.orders._replace(measured=measured))
 
 
-def _flat(out: HigherOrderScores) -> tuple[Floats, ...]:
-    """Where kernels add derivatives."""
-    return out.emissions, out.first, out.last, out.transitions.reshape(-1), out.grams
+def _flat(out: Union[HigherOrderScores, ChainScores]) -> tuple[Floats, ...]:
+    """Where kernels add derivatives. (`ChainScores`, which are asked about too, have no n-grams.)"""
+    grams = getattr(out, "grams", np.zeros(0))
+    return out.emissions, out.first, out.last, out.transitions.reshape(-1), grams
 
 
 def _sums_of_tokens(work: HigherOrderWork, terms: Floats) -> Floats:
