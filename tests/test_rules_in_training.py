@@ -6,14 +6,17 @@ import math
 import numpy as np
 import pytest
 import spacy
+from spacy.training import Example
 
 from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.settings import constraints
 from spacy_crf.constraints.training import RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import SCHEMES
 
 from . import reference
+from .components import SEGMENTS, Annotation, component, make_doc, random_scores
 from .test_constraints import TOGETHER, A, B, count, facts_of, labellings, make_rules, order_broken, price
 from .test_probabilities import trained, with_rules
 from .test_spans import scheme_scores
@@ -71,7 +74,7 @@ def test_gold_that_breaks_a_rule_is_trained_without_it():
     clamp = tags[:, None] == np.arange(5)
     facts = facts_of(rules, 5)
     chain = RuledChain(rules, facts, clamp, scores.starts, np.array([0, 2, 5]))
-    assert [(rule.kind, d) for rule, d in chain.broken] == [("at_most", 0)]
+    assert [(rule.kind, d) for rule, d, _ in chain.broken] == [("at_most", 0)]
     losses, _, impossible = LogLikelihood()(chain, scores, clamp)
     assert (losses > 0).all() and not impossible.any()
 
@@ -128,3 +131,45 @@ def test_a_rule_that_comes_between_two_steps_holds_in_the_next(factory):
     assert pipe.training.corpus is not prepared
     now, before = pipe.training.corpus.objective, prepared.objective
     assert now.evaluate(now.weights())[0] < before.evaluate(before.weights())[0]
+
+
+# Of "bb", of which nothing is known, one rule wants what the other forbids
+CLASHING = [
+    {"rule": "at_most", "label": "A", "n": 5},
+    {"rule": "at_least", "label": "B", "n": 1, "name": "one B"},
+    {"rule": "never_on", "label": "B", "phrases": ["bb"], "name": "no bb"},
+]
+
+
+def loss_under(pipe, tables, scores, known, **settings):
+    pipe.loss, pipe._compiled = LogLikelihood(), None
+    pipe.constraints = constraints(tables, in_training=True, **settings)
+    gold = known.write(make_doc(pipe, [2], ["aa", "bb"]))
+    return pipe.training.loss_of([Example(make_doc(pipe, [2], ["aa", "bb"]), gold)], scores)[0]
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("kind", [("chain", "BIO"), ("order 2", "BIO"), SEGMENTS], ids=lambda kind: kind[0])
+def test_of_rules_that_the_annotation_can_not_keep_together_the_later_one_yields(kind, caplog):
+    """The text was dropped, and doc.spans blamed for it."""
+    pipe = component(kind)
+    pipe.told.clear()
+    scores, known = random_scores(pipe, [2], np.random.default_rng(0)), Annotation([], [0])
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        loss = loss_under(pipe, CLASHING, scores, known)
+    [record] = [record.message for record in caplog.records]
+    assert "1 gold annotations can't keep the rule 'no bb' together with 'one B', and are trained without it" in record
+    assert loss == pytest.approx(loss_under(pipe, CLASHING[:2], scores, known)) and loss > 0
+
+
+@pytest.mark.issue(33)
+def test_rules_that_are_too_large_without_one_that_yields_are_refused():
+    """An AttributeError: all of them together were small, since the one that the annotation breaks leaves few labellings."""
+    pipe = component(("chain", "BIO"))
+    tables = [
+        {"rule": "at_most", "label": label, "n": n, "name": f"{n} {label}"}
+        for label, n in (("A", 0), ("A", 9), ("B", 9))
+    ]
+    scores, known = random_scores(pipe, [2], np.random.default_rng(0)), Annotation([(0, 1, "A")], [])
+    with pytest.raises(ValueError, match=r"CRF614.*'9 B'.*larger than 15 states"):
+        loss_under(pipe, tables, scores, known, max_states=15)

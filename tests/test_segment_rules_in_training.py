@@ -83,7 +83,7 @@ def test_documents_are_trained_each_under_its_rules():
     facts[1].covered[3] = True
     clamp, doc_starts = only(path), np.array([0, 5, 5, 10])
     structure = RuledSegments(rules, facts, clamp, scores.starts, doc_starts, LONGEST)
-    assert [(rule.kind, d) for rule, d in structure.broken] == [("at_most", 0)]
+    assert [(rule.kind, d) for rule, d, _ in structure.broken] == [("at_most", 0)]
     weights = np.array([1.0, 1.0, 1.0, 0.5, 0.5])
     losses, gradient, impossible = SoftmaxMargin()(structure, scores, clamp, weights=weights)
     assert losses.sum() > 0 and not impossible.any()

@@ -1,9 +1,12 @@
 """The rules in training, and the spans known to be wrong: the sums and maxima of a batch whose labellings keep them.
 
-A sequence whose own annotation breaks a rule is trained without that rule, since nothing could be learned from it otherwise.
+A document whose own annotation breaks a rule is trained without that rule, since nothing could be learned from it otherwise. Of
+rules that partial annotation can keep one by one, but not together, the later ones yield, as in prediction.
 """
 
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +26,18 @@ from .state_graph import copied
 NOTHING = Excluded()
 
 
+class Lifted(NamedTuple):
+    """A rule that a document is trained without."""
+
+    rule: Rule
+    doc: int
+    beside: Sequence[Rule]  # with which its annotation can't keep the rule; none where it breaks the rule by itself
+
+
 class Group(NamedTuple):
     """Documents that are trained under the same rules."""
 
+    docs: NDArray[np.int64]  # [d] their numbers
     tokens: NDArray[np.int64]  # [n] places of their tokens
     sequences: NDArray[np.int64]  # [b] numbers of their sequences
     starts: NDArray[np.int64]  # [b + 1] of the sequences
@@ -66,43 +78,67 @@ class RuledStructure:
         excluded: Excluded = NOTHING,
         threads: int = 1,
     ):
+        self._rules, self._longest, self._excluded, self._clamp = rules, longest, excluded, clamp
         if rules.left_out:
-            name, what = rules.left_out[0][0].name, "training under rules"
-            raise ValueError(Errors.CRF614.format(name=name, limit=rules.most_states, what=what))
+            self._refuse(rules.left_out[0][0])
         # What answers the same without the rules
         self.without_rules: Any = type(rules.structure)(threads=threads)
         self.threads = threads
-        self._rules, self._longest, self._excluded, self._clamp = rules, longest, excluded, clamp
-        self.broken: list[tuple[Rule, int]] = []  # rules, and the documents whose annotation breaks them
-        n_docs = len(doc_starts) - 1
-        lifted: list[set[int]] = [set() for _ in range(n_docs)]
-        whole = _group(np.arange(n_docs), frozenset(), rules.fitting, facts, starts, doc_starts)
-        nothing = self._free_scores(starts)
-        for rule in rules.rules:
-            if rule.hard and not rule.global_:
-                for d in self._breaking(rule, whole, nothing, clamp):
-                    lifted[d].add(rule.place)
-                    self.broken.append((rule, int(d)))
+        everything = facts, starts, doc_starts
+        self._groups = self._grouped(*everything, [])
+        self.broken = self._find_broken(*everything)
+        if self.broken:
+            self._groups = self._grouped(*everything, self.broken)
+
+    def _grouped(
+        self, facts: Facts, starts: NDArray[np.int64], doc_starts: NDArray[np.int64], lifted: list[Lifted]
+    ) -> list[Group]:
+        """The documents by the rules that they are trained under; those with copied tags alone."""
+        without: dict[int, set[int]] = {}
+        for rule, d, _ in lifted:
+            without.setdefault(d, set()).add(rule.place)
         groups: dict[tuple[frozenset[int], int], list[int]] = {}
         for d in np.flatnonzero(np.diff(doc_starts)).tolist():
-            kept = frozenset(rule.place for rule in rules.rules) - lifted[d]
+            kept = self._rules.places - without.get(d, set())
             is_alone = self._copied_in(doc_starts[d : d + 2]) is not None
             groups.setdefault((kept, d if is_alone else -1), []).append(d)
-        self._groups = []
+        found = []
         for (kept, alone), docs in groups.items():
-            group = _group(np.array(docs), kept, frozenset(rules.automata_of(kept)), facts, starts, doc_starts)
+            automata = frozenset(self._rules.automata_of(kept))
+            group = _group(np.array(docs), kept, automata, facts, starts, doc_starts)
             if alone >= 0:
                 own = self._copied_in(doc_starts[alone : alone + 2])
-                group = group._replace(copies=copy_tags(rules.tags, own, group.starts))
-            self._groups.append(group)
+                group = group._replace(copies=copy_tags(self._rules.tags, own, group.starts))
+            found.append(group)
+        return found
 
-    def _breaking(self, rule: Rule, whole: Group, nothing: Any, clamp: Any) -> NDArray[np.int64]:
-        """Documents none of whose annotated labellings keeps a rule."""
-        automata = frozenset(n for n in whole.automata if self._rules.automata[n].rule is rule)
-        group = whole._replace(kept=frozenset([rule.place]), automata=automata)
-        values, _ = self._answer("viterbi_counts", group, nothing, clamp, np.ones(len(whole.sequences)))
+    def _find_broken(self, facts: Facts, starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> list[Lifted]:
+        """The rules without which documents are trained. A document that nothing can be, even without rules, breaks none."""
+        hard = [rule for rule in self._rules.rules if rule.hard and not rule.global_]
+        found: list[Lifted] = []
+        if not hard:
+            return found
+        nothing = self._free_scores(starts)
+        for group in self._groups:
+            docs = self._impossible(group, nothing, self._rules.rules)
+            if len(docs) < len(group.docs):
+                group = _group(docs, frozenset(), frozenset(), facts, starts, doc_starts)
+            if len(docs):
+                impossible = partial(self._impossible, group, nothing)
+                found += _lifted(np.setdiff1d(docs, impossible([])), [], hard, impossible)
+        return found
+
+    def _impossible(self, group: Group, nothing: Any, rules: Sequence[Rule]) -> NDArray[np.int64]:
+        """Documents of a group none of whose annotated labellings keeps some rules together."""
+        kept = frozenset(rule.place for rule in rules)
+        group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
+        values, _ = self._answer("viterbi_counts", group, nothing, self._clamp, np.ones(len(nothing.starts) - 1))
         sequences = np.flatnonzero(values == -np.inf)
-        return np.unique(np.searchsorted(whole.doc_starts, whole.starts[sequences], side="right") - 1)
+        return group.docs[np.unique(np.searchsorted(group.doc_starts, group.starts[sequences], side="right") - 1)]
+
+    def _refuse(self, rule: Rule) -> NoReturn:
+        limit, what = self._rules.most_states, "training under rules"
+        raise ValueError(Errors.CRF614.format(name=rule.name, limit=limit, what=what))
 
     # What a structure adds
 
@@ -160,6 +196,8 @@ class RuledStructure:
             return _asked(self.without_rules, question, scores, annotated, clamp, weights)
         joined = arrays.join_sequences(scores, clamp, group.doc_starts)
         graph = self._rules.graph(group.automata)
+        if graph is None:  # together with a rule that this annotation breaks they were smaller
+            self._refuse(self._rules.automata[max(group.automata)].rule)
         if group.copies is not None:
             tag_of = np.append(group.copies.tag_of, len(self._rules.tags.label_of))
             graph = graph.over(copied(graph.graph, tag_of))
@@ -238,12 +276,38 @@ class RuledSegments(RuledStructure):
         )
 
 
+def _lifted(
+    docs: NDArray[np.int64],
+    kept: list[Rule],
+    rules: list[Rule],
+    impossible: Callable[[Sequence[Rule]], NDArray[np.int64]],
+) -> list[Lifted]:
+    """Of documents that keep some rules together: which of the other rules, in their order, they can't keep beside these.
+
+    impossible (Callable): From rules to the documents that can't keep all of them.
+    """
+    if not rules or not len(docs):
+        return []
+    rule, *others = rules
+    without = np.intersect1d(docs, impossible([*kept, rule]))
+    beside: dict[int, list[Rule]] = {}
+    for some in ([], *([one] for one in kept)) if len(without) else ():
+        for d in impossible([*some, rule]).tolist():
+            beside.setdefault(d, some)
+    return [
+        *(Lifted(rule, d, beside.get(d, kept)) for d in without.tolist()),
+        *_lifted(np.setdiff1d(docs, without), [*kept, rule], others, impossible),
+        *_lifted(without, kept, others, impossible),
+    ]
+
+
 def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
     tokens = arrays.ranges(doc_starts[docs], doc_starts[docs + 1])
     first = np.searchsorted(starts[:-1], doc_starts[docs], side="left")
     sequences = arrays.ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
     lengths = starts[sequences + 1] - starts[sequences]
     return Group(
+        docs=docs,
         tokens=tokens,
         sequences=sequences,
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),

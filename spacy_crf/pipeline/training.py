@@ -276,9 +276,12 @@ class Training:
         if broken and "broken" not in self._pipe.told:
             self._pipe.told.add("broken")
             report = GoldReport()
-            for rule, d in broken:
-                problem = f"gold annotations break the rule '{rule.name}', and are trained without it"
-                report.add(problem, f"'{docs[d].text[:40]}'")
+            for rule, d, beside in broken:
+                problem = f"break the rule '{rule.name}'"
+                if beside:
+                    others = ", ".join(f"'{other.name}'" for other in beside)
+                    problem = f"can't keep the rule '{rule.name}' together with {others}"
+                report.add(f"gold annotations {problem}, and are trained without it", f"'{docs[d].text[:40]}'")
             report.log(self._pipe.name)
 
     def meet(self, examples: list[Example]) -> None:
