@@ -346,6 +346,16 @@ def test_rules_that_no_clique_holds_are_told_of_once_for_a_doc(all_labellings, c
 
 
 @pytest.mark.issue(33)
+def test_rules_too_large_for_automata_that_cannot_bind_are_not_told_of(caplog):
+    """Probabilities were said to ignore a rule that no labelling of the Doc breaks."""
+    pipe, doc = tied_tagger([{"rule": "at_most", "label": "*", "n": 50}])
+    pipe.marginals(doc)
+    assert "CRFW603" not in caplog.text
+    pipe.marginals(Doc(doc.vocab, words=["a"] * 120))
+    assert caplog.text.count("CRFW603") == 1
+
+
+@pytest.mark.issue(33)
 def test_rules_say_what_they_change_beside_ties(all_labellings):
     """The best labelling without rules was that of chains without ties."""
     probabilities, tags = all_labellings

@@ -277,8 +277,14 @@ class _Batch:
         self._pipe.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
     def _tell_ignored(self) -> None:
-        """Which rules probabilities don't know, once."""
-        names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in self._rules.left_out]
+        """Which rules probabilities don't know that may matter to the Docs, once."""
+        names = []
+        if self._rules.left_out:
+            longest = 2 * int(np.diff(self._bounds).max(initial=0))  # with breaks
+            binding = self._rules.binding(self._rules.places, longest) - self._rules.fitting
+            places = {self._rules.automata[n].rule.place for n in binding}
+            left_out = [(rule, labels) for rule, labels in self._rules.left_out if rule.place in places]
+            names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in left_out]
         limit = self._rules.most_states
         too_large = (
             f"with them the automaton of all rules has more than {limit} states (max_states, or fewer for many tags)"
