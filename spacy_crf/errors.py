@@ -834,7 +834,10 @@ class Errors(metaclass=_Coded):
         "The pipeline has no component (asked for: {named}) that CRFsuite can stand for: a trained linear chain on sparse, not "
         "hashed, features alone. Components: {components}."
     )
-    CRF858 = "Component '{name}' has {what}, which CRFsuite has not: it would give other labels. Export one without."
+    CRF858 = (
+        "Component '{name}' has {what}, which a model of CRFsuite does not hold: CRFsuite would give other labels. {how}, and "
+        "export that."
+    )
     CRF859 = (
         "--features {path} is no function that can be imported: {reason}. Give package.module:function, from a Doc, or with "
         "--columns from a list of words, to a list of feature dicts."

@@ -18,7 +18,7 @@ from spacy_crf.migrate.foreign import ForeignModel, Weighted
 from spacy_crf.migrate.functions import FILE_NAME, find_function, register_features
 from spacy_crf.migrate.pipeline import build_pipeline, features_of, weights_of
 
-from .util import TAG_TEXTS, tag_examples
+from .util import TAG_TEXTS, ner_examples, tag_examples
 
 pytestmark = pytest.mark.issue(15)
 WORDS = ["the", "The", "dog", "barks", "é", "新", "x", "cats"]
@@ -194,6 +194,28 @@ def test_exported_to_crfsuite(trained, tmp_path):
         assert tagger.tag(rows) == [token.tag_ for token in trained(doc)]
 
 
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("scheme", ["BIO", "BILUO"])
+def test_a_default_model_of_entities_is_exported(scheme, tmp_path):
+    """Its scheme forbids transitions, and the command only said "Export one without"."""
+    pycrfsuite = pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
+    nlp = spacy.blank("en")
+    crf, examples = nlp.add_pipe("crf_ner", config={"scheme": scheme}), ner_examples(nlp)
+    optimizer = registry.optimizers.get("spacy_crf.LBFGS.v1")(l2=1.0, iterations_per_step=2)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=optimizer)
+    write_crfsuite(weights_of(nlp), tmp_path / "model")
+    tagger = pycrfsuite.Tagger()
+    tagger.open(str(tmp_path / "model"))
+    rng, seen = random.Random(0), [token.text for example in examples for token in example.reference]
+    docs = [Doc(nlp.vocab, words=rng.choices(seen, k=rng.randint(1, 6))) for _ in range(20)]
+    for doc, rows in zip(docs, features_of(nlp, docs), strict=True):
+        marginals, tags = crf.marginals(doc)
+        tagger.set(rows)
+        expected = [[tagger.marginal(tag, t) for tag in tags] for t in range(len(doc))]
+        assert marginals == pytest.approx(np.array(expected), abs=1e-5)
+
+
 def test_what_was_imported_is_exported_as_it_was(imported, crfsuite_model, tmp_path):
     again = weights_of(imported)
     assert again.labels == crfsuite_model.labels
@@ -213,7 +235,7 @@ def test_what_crfsuite_has_not_is_not_exported(trained):
     crf = trained.get_pipe("crf_tagger")
     crf.add_rule({"rule": "forbid_pair", "labels": ["DT", "VB"]})
     try:
-        with pytest.raises(ValueError, match=r"CRF858.*rules"):
+        with pytest.raises(ValueError, match=r"CRF858.*rules.*\[components.crf_tagger.constraints\]"):
             weights_of(trained)
     finally:
         crf.constraints = crf._compiled = None

@@ -126,8 +126,14 @@ def _value(attribute: str, text: str, source: str) -> int:
 # ---------------------------------------------------------------------------------------------------------- the way back
 
 
+_FORBIDDEN = -1e4  # exp of which is 0
+_WITHOUT_PAIRS = "Train it with transitions = [] in [components.{name}.model.emissions.features]"
+_WITHOUT_RULES = "Remove the block [components.{name}.constraints] from the config of the pipeline"
+
+
 def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
-    """The weights of a component as another program can have them: features are named as ours are.
+    """The weights of a component as another program can have them: features are named as ours are. A transition that the tag
+    scheme forbids has a weight that no other weights make up for.
 
     RAISES (ValueError): CRF858 for a component that is more than such a model.
     """
@@ -136,16 +142,13 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     [emissions] = chain.layers
     features, first, last = emissions.attrs["features"], chain.get_param("first"), chain.get_param("last")
     allowed = tagger.annotation.mask()
-    for is_so, what in (
-        (bool(features.feature_set.transitions), "features of pairs of labels"),
-        (
-            not (allowed.transitions.all() and allowed.first.all() and allowed.last.all()),
-            "transitions that are forbidden",
-        ),
-        (tagger.rules() is not None, "rules"),
+    for is_so, what, how in (
+        (bool(features.feature_set.transitions), "features of pairs of labels", _WITHOUT_PAIRS),
+        (tagger.rules() is not None, "rules", _WITHOUT_RULES),
     ):
         if is_so:
-            raise ValueError(Errors.CRF858.format(name=tagger.name, what=what))
+            raise ValueError(Errors.CRF858.format(name=tagger.name, what=what, how=how.format(name=tagger.name)))
+    first, last = np.where(allowed.first, first, _FORBIDDEN), np.where(allowed.last, last, _FORBIDDEN)
     table = features.states
     names = [*map(_plain_name, table.index.names())]
     rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
@@ -156,7 +159,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
             rows, columns = np.append(rows, np.full(len(states), len(names))), np.append(columns, states)
             weights.append(of_labels.astype(np.float64))
             names.append(name)
-    transitions = chain.get_param("transitions").astype(np.float64)
+    transitions = np.where(allowed.transitions, chain.get_param("transitions"), _FORBIDDEN).astype(np.float64)
     return ForeignModel(
         "spacy_crf", tagger.tags(), Weighted(names, rows, columns, np.concatenate(weights)), transitions
     )
