@@ -104,6 +104,15 @@ def few_special_words():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def wide_terminal():
+    """What commands print does not depend on the terminal, nor on how long the names of temporary files are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")  # for rich and typer
+        patch.setattr("wasabi.printer.wrap", lambda text, **settings: text)  # at 80 columns, whatever the terminal
+        yield
+
+
 @pytest.fixture(scope="session")
 def browser():
     """Chromium, for pages as their readers have them."""
