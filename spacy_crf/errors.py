@@ -581,7 +581,7 @@ class Errors(metaclass=_Coded):
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
-    CRF703 = "{place}: has {got} columns, but {expected} were expected: the word first, the tag last."
+    CRF703 = "{place}: has {got} columns, but {expected} were expected."
     CRF704 = (
         "{place}: '{tag}' is no entity tag as in the rest of the file. Known: B-LABEL, I-LABEL, O, and - where annotation is "
         "missing; L- and U- in BILUO, E- and S- in BIOES."
@@ -676,8 +676,8 @@ class Errors(metaclass=_Coded):
     CRF879 = "{error} These are options of `spacy crf convert`: make a .spacy file with it, and give that."
     CRF868 = "--{option} {value}: there is no such column. Columns: {known}."
     CRF869 = (
-        "{place}: a table needs a header with the columns of words and of tags, and this names {names}. Say which they are with "
-        "--word-column and --label-column (or --tag-column)."
+        "{place}: a table needs a header with columns of words and tags, or of texts and labels, and the columns are {names}. "
+        "Say which they are with --word-column and --label-column (or --tag-column)."
     )
     CRF870 = (
         "{place}: tag {tag} is a number, and {n} names of tags are known: name all in their order with --tag-names "
@@ -688,8 +688,7 @@ class Errors(metaclass=_Coded):
         "(not bytes, nor UTF-16 units) from 0."
     )
     CRF872 = (
-        "{path} can't be read in the encoding '{encoding}': give one such as utf-8, latin-1 or cp1252. Files in UTF-16 have to "
-        "be recoded first: iconv -f UTF-16 -t UTF-8."
+        "{path} can't be read in '{encoding}', which is no encoding of texts: name one such as utf-8, utf-16 or cp1252."
     )
     CRF873 = (
         "{place}: '{key}' holds annotation ({value}), which would be replaced. `spacy crf convert` makes training data of "
@@ -705,6 +704,14 @@ class Errors(metaclass=_Coded):
         'such as @readers = "spacy.Corpus.v1".'
     )
     CRF877 = "--shares {value}: give numbers above 0 and up to 100, between commas: percents of the training texts."
+    CRF878 = (
+        "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split the text, at its paragraphs for "
+        "example."
+    )
+    CRF880 = (
+        "{place}: {value} can't be read as labels of a text: give a string, a list of strings, or a table with 1 for each label "
+        "that the text has and 0 for each that it has not."
+    )
     CRF725 = "The config {path} can't be read: {reason}"
     CRF836 = "Component '{name}' has no label '{label}' to explain. Its labels: {known}."
     CRF837 = (

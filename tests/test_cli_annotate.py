@@ -265,3 +265,15 @@ def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, mo
     assert run(folder / "model", texts, output)[0] == 0
     assert len(output.read_text(encoding="utf8").splitlines()) == 3
     assert not left.exists()
+
+
+@pytest.mark.issue(33)
+def test_a_text_that_is_too_long_is_named(tmp_path):
+    """spaCy's E088 names neither file nor line."""
+    spacy.blank("en").to_disk(tmp_path / "model")
+    long = "".join(f"{json.dumps({'text': text})}\n" for text in ("Ann ran", "so long " * 130_000))
+    (tmp_path / "texts.jsonl").write_text(long)
+    code, output = run(tmp_path / "model", tmp_path / "texts.jsonl", tmp_path / "out.jsonl", "--format", "spacy")
+    assert code == 1 and "CRF878" in output and "texts.jsonl, line 2: the text has 1,040,000 characters" in output
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "model")], input=long)
+    assert shown.exit_code == 1 and "the standard input, line 2: the text has 1,040,000 characters" in shown.output

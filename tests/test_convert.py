@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import spacy
 from spacy.tokens import DocBin
+from spacy.training import Corpus
+from thinc.api import Adam
 from typer.testing import CliRunner
 
 from spacy_crf import sealed
 from spacy_crf.cli import app
 from spacy_crf.cli.formats import Report, Settings
-from spacy_crf.cli.reading import read_docs
+from spacy_crf.cli.reading import read_docs, read_examples
+from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities
 
@@ -45,6 +48,17 @@ def item(text, *spans, **others):
 
 def convert(path, *, report=None, **settings):
     return read_docs(path, spacy.blank("en"), Settings(**{"without_spans": True, **settings}), report=report)
+
+
+@pytest.mark.issue(33)
+def test_texts_of_spacy_files_that_are_too_long(tmp_path):
+    """Such a text stopped commands with spaCy's E088, which names no file."""
+    nlp = spacy.blank("en")
+    DocBin(docs=[nlp("Ann ran"), nlp("so long " * 6)]).to_disk(tmp_path / "a.spacy")
+    nlp.max_length = 40
+    for read in (read_docs, read_examples):
+        with pytest.raises(ValueError, match=r"CRF878.*a\.spacy, document 2: the text has \d\d characters"):
+            read(tmp_path / "a.spacy", nlp)
 
 
 def run(*args):
@@ -164,8 +178,7 @@ def test_rejected_items_are_left_out_and_reported(jsonl, tmp_path):
         ({"text": "one", "spans": [[0, 3]]}, '"start" < "end"'),
         ({"text": "one", "spans": [[0, 3, "X", "Q1"]]}, '"start" < "end"'),
         ({"text": "one", "spans": [[False, True, "X"]]}, '"start" < "end"'),
-        ({"text": "one", "label": "X"}, '"label" is not a list'),
-        ({"text": "one", "label": ["X"]}, '"start" < "end"'),
+        ({"text": "one", "label": ["B-X", "O"]}, '"start" < "end"'),
         ("[" * 100_000, "not JSON"),
     ],
 )
@@ -274,9 +287,56 @@ def test_labels_of_texts(jsonl, tmp_path):
     assert [doc.has_annotation("ENT_IOB") for doc in docs[:2]] == [False, True]
     code, output = run(path, tmp_path / "out.spacy")
     assert code == 0 and "2 documents with labels" in " ".join(output.split())
-    for wrong in ("SPORT", {"SPORT": 0.5}, {"SPORT": "yes"}, [["SPORT", 1]], {"": 1}, {"SPORT": [1]}):
-        with pytest.raises(ValueError, match=r"CRF701.*line 1.*cats"):
+    for wrong in ({"SPORT": 0.5}, {"SPORT": "yes"}, [["SPORT", 1]], {"": 1}, {"SPORT": [1]}):
+        with pytest.raises(ValueError, match=r"CRF880.*line 1.*labels of a text"):
             convert(jsonl({"text": "Ann ran", "cats": wrong}))
+
+
+ONE_LABEL = "text,label\nplay some jazz,MUSIC\nis there rain,WEATHER\nplay it,MUSIC\nmore snow here,WEATHER\n"
+SEVERAL = '{"text": "play some jazz", "label": ["MUSIC", "LOUD"]}\n{"text": "is there rain", "label": ["WEATHER"]}\n'
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("factory", ["crf_textcat", "textcat", "textcat_multilabel"])
+def test_labels_of_texts_are_trained_with_as_they_are_converted(tmp_path, factory):
+    name, text, says = (
+        ("a.jsonl", SEVERAL, "some with several labels")
+        if "multi" in factory
+        else ("a.csv", ONE_LABEL, "one label each")
+    )
+    (tmp_path / name).write_text(text)
+    code, output = run(tmp_path / name, tmp_path / "out.spacy")
+    assert code == 0 and "documents with labels (doc.cats; " in output and says in output
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory)
+    examples = list(Corpus(tmp_path / "out.spacy")(nlp))
+    optimizer = LBFGS(l2=0.01) if factory == "crf_textcat" else Adam(0.01)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    for _ in range(2):
+        nlp.update(examples, sgd=optimizer)
+    for example in examples:
+        annotated, found = example.reference.cats, nlp(example.reference.text).cats
+        assert found.keys() == annotated.keys()
+        if factory == "crf_textcat":
+            assert {label: round(share) for label, share in found.items()} == annotated
+
+
+@pytest.mark.issue(33)
+def test_a_folder_of_brat(tmp_path):
+    """One file of all its texts, beside those of other formats."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, label in (("a", "PER"), ("b", "ORG")):
+        (folder / f"{name}.txt").write_text("Ann ran")
+        (folder / f"{name}.ann").write_text(f"T1\t{label} 0 3\tAnn\nR1\tmet Arg1:T1 Arg2:T1\n")
+    (folder / "c.conll").write_text("Bob B-PER\nran O\n")
+    code, output = run(folder, tmp_path / "out")
+    assert code == 0 and "brat's standoff" in output and "2 documents, 2 entities" in output
+    assert "2 relations can't be kept in doc.ents, and are left out" in output and "line 2" in output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["c.spacy", "corpus.spacy"]
+    (folder / "b.txt").unlink()
+    code, output = run(folder, tmp_path / "out")
+    assert code == 1 and "CRF701" in output and "b.txt is missing" in output
 
 
 def test_one_key_counts(jsonl):

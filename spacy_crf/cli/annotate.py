@@ -17,6 +17,7 @@ from wasabi import msg
 from ..errors import Errors
 from ..sealed import named_in_errors, whole, write_whole
 from .annotation import Options, Record, certain_pipes, checksum, records, without_annotation
+from .formats.spans import check_length
 from .formats.writers import WRITERS
 from .group import app
 from .raw_texts import STANDARD, Item, read_items
@@ -121,8 +122,8 @@ def _annotate_file(
     with Progress(console=Console(stderr=True), transient=True) as progress:
         if not is_standard:
             check_writable(target, source)
-        items = _items(source, progress)
         nlp = load_pipeline(model, code)
+        items = _items(source, nlp, progress)
         name = f"{model} {source} {component}"
         if is_standard:
             with named_in_errors("the standard output"):
@@ -217,9 +218,11 @@ def annotate_to(
 # ------------------------------------------------------------------------------------------------------------ texts
 
 
-def _items(path: Path, bars: "Progress") -> Iterator[Item]:
+def _items(path: Path, nlp: Language, bars: "Progress") -> Iterator[Item]:
+    """RAISES (ValueError): With the place, if a text can't be read, is annotated or is too long."""
     task = bars.add_task("annotating", total=None)
     for place, item in read_items(path, lambda done, total: bars.update(task, completed=done, total=total)):
+        check_length(item["text"], nlp, place)
         yield without_annotation(item, place)
 
 

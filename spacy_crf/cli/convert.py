@@ -11,7 +11,7 @@ from wasabi import msg
 from ..errors import Errors
 from ..pipeline.doc_bin import doc_bin
 from ..sealed import write_whole
-from .formats import FORMATS, Report, Settings, Source, read
+from .formats import FORMATS, Report, Settings, Source, brat, read
 from .formats.tags import SCHEMES
 from .group import app
 from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
@@ -37,9 +37,12 @@ def convert_cli(
         typer.Option("--format", "-f", help="By default the contents tell."),
     ] = None,
     encoding: Annotated[str, typer.Option("--encoding", help="Of the files.")] = "utf-8",
-    word_column: Annotated[Optional[str], typer.Option("--word-column", "-w", help="Number, or name; or 1.")] = None,
+    word_column: Annotated[
+        Optional[str], typer.Option("--word-column", "-w", help="Of the word, or of the text: number, or name; or 1.")
+    ] = None,
     label_column: Annotated[
-        Optional[str], typer.Option("--label-column", help="Of the entity tag: number, or name; or the last.")
+        Optional[str],
+        typer.Option("--label-column", help="Of the entity tag, or of the text's label: number, or name; or the last."),
     ] = None,
     tag_column: Annotated[
         Optional[str], typer.Option("--tag-column", "-t", help="Column that gives token.tag: number, or name.")
@@ -64,8 +67,8 @@ def convert_cli(
     ] = False,
     code: CodeOption = None,
 ) -> None:
-    """Convert annotated text to .spacy files. It reads what Prodigy, doccano, Label Studio and spaCy 2 write, JSON of words and
-    tags, CoNLL-U, columns and tables. What a file is, its contents tell.
+    """Convert annotated text to .spacy files. It reads what Prodigy, doccano, Label Studio, brat and spaCy 2 write, JSON of words
+    and tags, CoNLL-U, columns and tables: spans, tags, and labels of whole texts. What a file is, its contents tell.
 
     Says what it took each file for, and what could not be used: spans that do not align with the tokens count as missing
     annotation, of spans that overlap the longest is kept. Annotation that is not understood is an error, unless --ignore names
@@ -104,7 +107,12 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) 
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
         tagged = f", {report.tagged:,} documents with tags" if report.tagged else ""
-        labelled = f", {report.labelled:,} documents with labels (doc.cats)" if report.labelled else ""
+        each = "one label each" if report.exclusive else "some with several labels: crf_textcat takes one of a text"
+        labelled = (
+            f", {report.labelled:,} documents with labels (doc.cats; {len(report.labels):,} labels, {each})"
+            if report.labelled
+            else ""
+        )
         incorrect = f", {report.incorrect:,} spans that are none" if report.incorrect else ""
         msg.good(f"{target}: {report.documents:,} documents, {report.spans:,} entities{incorrect}{tagged}{labelled}")
         if not report.has_spans and not report.tagged and not report.labelled:
@@ -118,9 +126,11 @@ def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     if target.is_file():
         raise ValueError(Errors.CRF716.format(source=source, target=target))
     files = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
-    if not files:
-        raise ValueError(Errors.CRF700.format(path=source, known=", ".join(SUFFIXES)))
     targets = [(path, target / f"{path.stem}.spacy") for path in files]
+    if brat.is_collection(source):
+        targets = sorted([*targets, (source, target / f"{source.resolve().name}.spacy")], key=lambda pair: pair[1])
+    if not targets:
+        raise ValueError(Errors.CRF700.format(path=source, known=", ".join((*SUFFIXES, brat.SUFFIX))))
     for (one, path), (other, following) in pairwise(targets):  # in order
         if path == following:
             raise ValueError(Errors.CRF713.format(one=one, other=other, target=path))

@@ -179,7 +179,7 @@ def _count_spans(doc: Doc, found: Corpus, strings: dict[str, set[Words]]) -> Non
 
 
 def _look_at_spans(doc: Doc, nlp: Language, found: Corpus) -> None:
-    cut = nlp.make_doc(doc.text) if doc.ents else doc
+    cut = nlp.make_doc(doc.text) if doc.ents and len(doc.text) <= nlp.max_length else doc
     for span in doc.ents:
         shown = f"{_short(span.text)} ({span.label_})"
         if cut.char_span(span.start_char, span.end_char) is None:

@@ -1,16 +1,16 @@
 """Annotated texts for commands: any file that `convert` reads, and what `spacy train` reads."""
 
 import re
-import zlib
 from pathlib import Path
 from typing import Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Corpus, Example
+from spacy.training.corpus import walk_corpus
 
 from ..errors import Errors
-from .formats import Report, Settings, Source, read
+from .formats import Report, Settings, Source, check_doc, read
 
 _OPTION = re.compile(r"--[a-z]")
 
@@ -49,9 +49,14 @@ def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Examp
             report.tell()
         return examples
     try:
-        examples = list(corpus(nlp))
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        docs = list(corpus.read_docbin(nlp.vocab, walk_corpus(path, ".spacy")))
+    except OSError:
+        raise
+    except Exception as error:  # whatever zlib and msgpack raise
         raise ValueError(Errors.CRF717.format(path=path, reason=error)) from None
+    for number, doc in enumerate(docs, start=1):
+        check_doc(doc, nlp, f"{path}, document {number}")
+    examples = list(corpus.make_examples(nlp, docs))
     if not examples:
         raise ValueError(Errors.CRF708.format(path=path))
     return examples

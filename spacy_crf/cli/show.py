@@ -1,15 +1,18 @@
 """What a trained pipeline finds in a few texts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Optional
 
 import typer
+from spacy.language import Language
 from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from ..errors import Errors
 from ..sealed import write_whole
+from .formats.spans import check_length
 from .group import app
 from .raw_texts import STANDARD, read_items
 from .shared import CodeOption, ModelArgument, check_writable, load_pipeline, told_briefly
@@ -35,7 +38,7 @@ def show_cli(
             from ..pipeline.prediction import tell_probabilities
 
             tell_probabilities(pipe for _, pipe in nlp.pipeline if isinstance(pipe, CRFPipe))
-        for doc in nlp.pipe(texts or (item["text"] for _, item in read_items(Path(STANDARD)))):
+        for doc in nlp.pipe(texts or _standard_texts(nlp)):
             docs.append(doc)
             print(f"\n{doc.text}")
             print(indent(table(_rows(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
@@ -46,6 +49,13 @@ def show_cli(
 
             write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
             msg.good(f"Marked texts in {html}")
+
+
+def _standard_texts(nlp: Language) -> Iterator[str]:
+    """RAISES (ValueError): With the place, if a text can't be read or is too long."""
+    for place, item in read_items(Path(STANDARD)):
+        check_length(item["text"], nlp, place)
+        yield item["text"]
 
 
 def _rows(doc: Doc) -> list[tuple[str, ...]]:

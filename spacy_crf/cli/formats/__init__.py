@@ -8,9 +8,10 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors
-from . import columns, conllu, docbin, label_studio, spacy_json, table, texts, tokens, words
+from . import brat, columns, conllu, docbin, label_studio, spacy_json, table, texts, tokens, words
 from .settings import Report, Settings
 from .source import Source
+from .spans import check_doc
 
 _LONG = 5_000  # tokens of a document that is hardly one
 Sniff = Callable[[Source], bool]
@@ -26,6 +27,7 @@ class Format(NamedTuple):
 # The first whose `sniff` says yes is what a file is read as.
 FORMATS = {
     "spacy": Format("a .spacy file", docbin.sniff, docbin.read),
+    "brat": Format("brat's standoff", brat.sniff, brat.read),
     "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
     "spacy2": Format("spaCy 2's JSON", spacy_json.sniff, spacy_json.read),
     "tokens": Format("lists of words and tags", tokens.sniff, tokens.read),
@@ -42,8 +44,8 @@ FORMATS = {
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
     """The Docs of a file, one by one.
 
-    RAISES (ValueError): With file and line, if one can't be read. At the end: CRF708 or CRF719 if there are none, CRF865 if
-        nothing is annotated in a file that has keys or columns for annotation.
+    RAISES (ValueError): With file and line, if one can't be read. CRF878 if a text is too long. At the end: CRF708 or CRF719 if
+        there are none, CRF865 if nothing is annotated in a file that has keys or columns for annotation.
     """
     report.format = settings.format or sniff(source)
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
@@ -52,8 +54,12 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         report.incorrect += len(doc.spans.get(texts.INCORRECT, ()))
         report.tagged += doc.has_annotation("TAG")
         report.labelled += bool(doc.cats)
+        report.labels |= dict.fromkeys(doc.cats)
+        report.exclusive &= list(doc.cats.values()).count(1.0) < 2
+        place = f"{source.path}, document {report.documents}"
         if len(doc) > _LONG:
-            report.long.append(f"{source.path}, document {report.documents}: {len(doc):,} tokens")
+            report.long.append(f"{place}: {len(doc):,} tokens")
+        check_doc(doc, nlp, place)
         yield doc
     if not report.documents:
         rejected = len(report.rejected)
@@ -74,4 +80,4 @@ def sniff(source: Source) -> str:
     return next(name for name, format_ in FORMATS.items() if format_.sniff(source))
 
 
-__all__ = ["FORMATS", "Format", "Report", "Settings", "Source", "read", "sniff"]
+__all__ = ["FORMATS", "Format", "Report", "Settings", "Source", "check_doc", "read", "sniff"]

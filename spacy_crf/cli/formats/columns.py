@@ -38,7 +38,9 @@ def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[O
             continue
         if line.startswith("# ") and not is_tag(cells[-1]) and len(cells) != width:
             continue  # a comment
-        expected = f"at least {least}" if width is None else f"{width}, as in the lines before,"
+        expected = (
+            f"at least {least} (the word first, the tag last)" if width is None else f"{width}, as in the lines before,"
+        )
         if len(cells) < least or len(cells) != (width or len(cells)):
             raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=expected))
         if width is None:
@@ -64,6 +66,6 @@ def _number(settings: Settings, name: str) -> Optional[int]:
     value = getattr(settings, name)
     if value is None:
         return None
-    if not value.isdecimal() or int(value) < 1:
+    if not re.fullmatch("[1-9][0-9]{0,5}", value):
         raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
     return int(value)

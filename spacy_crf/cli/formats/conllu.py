@@ -1,5 +1,6 @@
 """CoNLL-U: words with tags, morphology, lemmas and heads in ten columns."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
 
@@ -12,6 +13,7 @@ from .source import Source
 from .tags import Row, find_scheme, in_bio, in_groups, is_tag
 
 _WIDTH = 10
+_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # of a word, of a contraction's words, of an empty node
 _ENTITY_KEYS = ("ner", "ne", "name")  # of the last column: NER=B-PER
 
 
@@ -40,7 +42,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
 
 
 def _is_id(text: str) -> bool:
-    return text.replace("-", "").replace(".", "").isdecimal()
+    return _ID.fullmatch(text) is not None
 
 
 def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
@@ -116,7 +118,7 @@ def _head(word: Word, at: int, length: int) -> int:
     head = word.cells[6]
     if head in ("0", "_"):
         return at
-    if not head.isdecimal() or int(head) > length:
+    if not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= length:
         reason = f"'{head}' is no word of its sentence, which has {length}"
         raise ValueError(Errors.CRF701.format(place=word.place, reason=reason))
     return int(head) - 1

@@ -1,6 +1,5 @@
 """spaCy's own ``.spacy`` files."""
 
-import zlib
 from collections.abc import Iterator
 
 from spacy.language import Language
@@ -18,7 +17,9 @@ def sniff(source: Source) -> bool:
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
     try:
         docs = list(DocBin().from_disk(source.path).get_docs(nlp.vocab))
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # whatever zlib and msgpack raise
         raise ValueError(Errors.CRF717.format(path=source.path, reason=error)) from None
     for doc in docs:
         report.has_spans |= doc.has_annotation("ENT_IOB")

@@ -1,18 +1,29 @@
 """Label Studio's JSON: tasks, each with what its annotators made of it."""
 
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
+from .cats import Labels, TextLabels, is_labels, parse_labels
 from .settings import Report, Settings
 from .source import Item, Source
-from .spans import Span, make_doc, parse_span
+from .spans import Span, make_doc, parse_span, tokenized
 
 _ANNOTATIONS = ("annotations", "completions")  # the latter before version 1
 _MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # of its export JSON-MIN, where data and spans lie side by side
+_OTHER_MIN_KEYS = {"created_at", "updated_at", "agreement"}
+
+
+class Task(NamedTuple):
+    """A text, its spans, and its labels by the names of the questions that were asked."""
+
+    place: str
+    text: str
+    spans: list[Span]
+    choices: dict[str, Labels]
 
 
 def sniff(source: Source) -> bool:
@@ -22,16 +33,42 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
     """Of several annotations of a task, the one that is marked as the truth counts, or the first. Tasks that were skipped or
-    that nobody annotated are left out."""
+    that nobody annotated are left out. Where texts have labels and none has a span, nothing is said of entities.
+
+    RAISES (ValueError): CRF714 with the place, if texts were asked several questions.
+    """
+    labels, names, has_spans = TextLabels(), {}, False
+    for task in _tasks(source, settings, Report()):
+        names |= dict.fromkeys(task.choices)
+        if len(names) > 1:
+            keys = " and ".join(map(repr, names))
+            raise ValueError(Errors.CRF714.format(place=task.place, keys=keys, last=list(names)[-1]))
+        labels.add(_labels(task))
+        has_spans |= bool(task.spans)
+    report.has_spans = has_spans or not names
+    for task in _tasks(source, settings, report):
+        if report.has_spans:
+            doc = make_doc(nlp, task.text, task.spans, place=task.place, settings=settings, report=report)
+        else:
+            doc = tokenized(task.text, nlp, task.place)
+        doc.cats = labels.cats(_labels(task), task.place, report)
+        yield doc
+
+
+def _labels(task: Task) -> Labels:
+    return next(iter(task.choices.values()), [])
+
+
+def _tasks(source: Source, settings: Settings, report: Report) -> Iterator[Task]:
     for place, value in source.items():
         if not isinstance(value, dict):
             raise ValueError(Errors.CRF701.format(place=place, reason=f"it is no task, but {shown(value)}"))
-        results = value if _is_min(value) else _annotation(Item(place, value), settings, report)
-        report.has_spans = True
-        if results is None:
+        if _is_min(value):
+            yield _of_min({key: part for key, part in value.items() if key not in settings.ignore}, place, settings)
             continue
-        text, found = _of_min(value, place) if _is_min(value) else _of_task(Item(place, value), results, settings)
-        yield make_doc(nlp, text, found, place=place, settings=settings, report=report)
+        annotation = _annotation(Item(place, value), settings, report)
+        if annotation is not None:
+            yield _of_task(Item(place, value), annotation, settings)
 
 
 def _is_min(item: dict[str, Any]) -> bool:
@@ -56,40 +93,58 @@ def _annotation(task: Item, settings: Settings, report: Report) -> Optional[dict
     return next((one for one in valid if one.get("ground_truth")), valid[0])
 
 
-def _of_task(task: Item, annotation: dict[str, Any], settings: Settings) -> tuple[str, list[Span]]:
+def _of_task(task: Item, annotation: dict[str, Any], settings: Settings) -> Task:
     place, fields = task
     results = annotation.get("result")
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
         raise ValueError(Errors.CRF701.format(place=place, reason=f'"result" is no list of objects: {shown(results)}'))
     data = fields["data"] if isinstance(fields.get("data"), dict) else {}
-    text, found = _text(data, place), []
+    found = Task(place, _text(data, place, settings), [], {})
     for result in results:
-        kind, value = result.get("type"), result.get("value")
-        if kind in settings.ignore:
+        kind, name, value = result.get("type"), str(result.get("from_name")), result.get("value")
+        if kind in settings.ignore or name in settings.ignore:
             continue
-        if kind != "labels" or not isinstance(value, dict):
-            known = "results of type 'labels'"
+        if kind == "labels" and isinstance(value, dict):
+            found.spans.extend(_spans(value, found.text, place))
+        elif kind == "choices" and isinstance(value, dict) and "start" not in value:
+            found.choices[name] = [*found.choices.get(name, ()), *(parse_labels(value.get("choices"), place) or ())]
+        else:
+            known = "results of type 'labels', and of type 'choices' that are about the whole text"
             raise ValueError(Errors.CRF707.format(place=place, key=kind, value=shown(result), known=known))
-        found += _spans(value, text, place)
-    return text, found
+    return found
 
 
-def _of_min(fields: dict[str, Any], place: str) -> tuple[str, list[Span]]:
-    lists = {key: value for key, value in fields.items() if isinstance(value, list)}
+def _of_min(fields: dict[str, Any], place: str, settings: Settings) -> Task:
+    """What annotators made stands behind the task's number, as its data stand before it."""
+    keys = list(fields)
+    made = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
+    made -= _MIN_KEYS | _OTHER_MIN_KEYS | {settings.word_column or "text"}
+    choices, lists = {}, {}
+    for key, value in fields.items():
+        if isinstance(value, dict) and "choices" in value:
+            choices[key] = parse_labels(value["choices"], place)
+        elif key in made and is_labels(value):
+            choices[key] = parse_labels(value, place)
+        elif isinstance(value, list):
+            lists[key] = value
     if len(lists) > 1:
-        keys = " and ".join(map(repr, lists))
-        raise ValueError(Errors.CRF714.format(place=place, keys=keys, last=list(lists)[-1]))
-    text = _text(fields, place)
-    return text, [span for values in lists.values() for value in values for span in _spans(value, text, place)]
+        raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, lists)), last=list(lists)[-1]))
+    text = _text({key: value for key, value in fields.items() if key not in choices}, place, settings)
+    return Task(
+        place, text, [span for part in lists.values() for value in part for span in _spans(value, text, place)], choices
+    )
 
 
-def _text(data: dict[str, Any], place: str) -> str:
+def _text(data: dict[str, Any], place: str, settings: Settings) -> str:
     """The one text of a task."""
-    texts = [value for key, value in data.items() if isinstance(value, str) and key == "text"]
-    texts = texts or [value for key, value in data.items() if isinstance(value, str) and not _MIN_KEYS & {key}]
+    asked = settings.word_column or "text"
+    texts = [value for key, value in data.items() if isinstance(value, str) and key == asked]
+    known = _MIN_KEYS | _OTHER_MIN_KEYS
+    texts = texts or [value for key, value in data.items() if isinstance(value, str) and key not in known]
     if len(texts) != 1:
         reason = (
-            f'its data have {"several texts, and none is" if texts else "nothing"} under the key "text": {shown(data)}'
+            f'its data have {"several texts, and none is" if texts else "nothing"} under the key "{asked}": {shown(data)}. '
+            "Name the key of the text with --word-column"
         )
         raise ValueError(Errors.CRF701.format(place=place, reason=reason))
     return texts[0]

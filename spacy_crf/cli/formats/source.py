@@ -1,12 +1,14 @@
 """A file as readers see it: its lines, or the items of its JSON, each with the place where it stands."""
 
 import ast
+import codecs
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from ...errors import Errors
 
@@ -28,13 +30,11 @@ class Source:
     """
 
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
-        """RAISES (ValueError): CRF872 if there is no such encoding, or it is one that does not go by lines."""
+        """RAISES (ValueError): CRF872 if there is no such encoding."""
         try:
-            goes_by_lines = "\n".encode(encoding) == b"\n"
-        except LookupError:
-            goes_by_lines = False
-        if not goes_by_lines:
-            raise ValueError(Errors.CRF872.format(encoding=encoding, path=path))
+            self._goes_by_lines = "\n".encode(encoding) == b"\n"
+        except (LookupError, UnicodeError):
+            raise ValueError(Errors.CRF872.format(encoding=encoding, path=path)) from None
         self.path = path
         self.encoding = encoding
         self.size = path.stat().st_size
@@ -42,9 +42,21 @@ class Source:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """RAISES (ValueError): With the place, if one is not in the encoding of the file."""
+        for place, line in self._whole_lines():
+            yield place, line.rstrip("\r\n")
+
+    def text(self) -> str:
+        """All of the file. RAISES (ValueError): With the place, if a line is not in the encoding of the file."""
+        return "".join(line for _, line in self._whole_lines())
+
+    def _whole_lines(self) -> Iterator[tuple[str, str]]:
         self.position = 0
         with self.path.open("rb") as file:
-            yield from read_lines(self._counted(file), str(self.path), self.encoding)
+            if self._goes_by_lines:
+                yield from decoded_lines(self._counted(file), str(self.path), self.encoding)
+            else:
+                data, self.position = file.read(), self.size
+                yield from _lines_of_text(data, str(self.path), self.encoding)
 
     def items(self) -> Iterator[Item]:
         """The values of JSONL, of one JSON list, or of a list as Python writes it.
@@ -96,25 +108,58 @@ class Source:
         """Whether the file is one JSON value rather than one on each line."""
         try:
             value = json.loads(first.strip(_BLANK))
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return first.strip(_BLANK).startswith("[") or self.path.suffix == ".json"
         return isinstance(value, list) and bool(value) and not isinstance(value[0], str)  # ["a text", {…}] is an item
 
 
-def read_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
-    """The lines of a file, each with its place. Only the line feed ends a line: texts may hold other separators.
+def read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
+    """The lines of a file in UTF-8, each with its place. RAISES (ValueError): With the place, if one is not in UTF-8."""
+    for place, line in decoded_lines(file, name):
+        yield place, line.rstrip("\r\n")
 
-    RAISES (ValueError): With the place, if one is not in this encoding.
+
+def decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
+    """The lines of a file with their ends, each with its place. Only the line feed ends a line: texts may hold other separators.
+
+    RAISES (ValueError): CRF701 with the place, if one is not in this encoding.
     """
     utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     for number, line in enumerate(file, start=1):
         place = f"{name}, line {number}"
+        is_first = utf8 and number == 1
         try:
-            text = line.decode("utf-8-sig" if utf8 and number == 1 else encoding)
-        except UnicodeDecodeError as error:
-            named = "UTF-8" if utf8 else encoding
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not {named} ({error.reason})")) from None
-        yield place, text.rstrip("\r\n")
+            text = line.decode("utf-8-sig" if is_first else encoding)
+        except UnicodeError as error:
+            raise _not_in(encoding, place, line, error) from None
+        if is_first and text.count("\0") > len(text) // 3:
+            raise _not_in(encoding, place, line)
+        yield place, text
+
+
+def _lines_of_text(data: bytes, name: str, encoding: str) -> Iterator[tuple[str, str]]:
+    """The lines of a file in an encoding whose lines do not end with the byte of a line feed, such as UTF-16.
+
+    RAISES (ValueError): CRF701 with the place, if the file is not in this encoding.
+    """
+    try:
+        text = data.decode(encoding)
+    except UnicodeError as error:
+        before = data[: getattr(error, "start", 0)].decode(encoding, "replace")
+        raise _not_in(encoding, f"{name}, line {before.count(chr(10)) + 1}", data, error) from None
+    for number, line in enumerate(io.StringIO(text.removeprefix("\ufeff"), newline="\n"), start=1):
+        yield f"{name}, line {number}", line
+
+
+def _not_in(encoding: str, place: str, line: bytes, error: Optional[UnicodeError] = None) -> ValueError:
+    """CRF701: a line is not in the encoding it was read in. Says which encoding it may be in."""
+    is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line
+    found = getattr(error, "reason", error) or "every second byte is 0"
+    reason = (
+        f"it is not {encoding.upper()} ({found}). Save the file as UTF-8, or name its encoding for `spacy crf convert`, "
+        f"{'probably --encoding utf-16' if is_utf16 else 'such as --encoding cp1252'}"
+    )
+    return ValueError(Errors.CRF701.format(place=place, reason=reason))
 
 
 def parsed(text: str, place: str) -> Any:
@@ -122,7 +167,17 @@ def parsed(text: str, place: str) -> Any:
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
+        raise _not_json(error, place) from None
+
+
+def _not_json(error: Exception, place: str) -> ValueError:
+    if "int_max_str_digits" in str(error):
+        reason = "an integer has more than 4,300 digits, which Python does not read"
+    elif isinstance(error, json.JSONDecodeError):
+        reason = f"it is not JSON ({error.msg}, column {error.colno})"
+    else:
+        reason = f"it is not JSON ({error})"
+    return ValueError(Errors.CRF701.format(place=place, reason=reason))
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -149,10 +204,9 @@ def _json_items(text: str, path: Path) -> Iterator[Item]:
         try:
             value, at = _DECODER.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            place = f"{path}, line {error.lineno}, item {number}"
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error.msg})")) from None
+            raise _not_json(error, f"{path}, line {error.lineno}, item {number}") from None
         except (ValueError, RecursionError) as error:
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON ({error})")) from None
+            raise _not_json(error, place) from None
         yield Item(place, value)
         at = _next(text, at)
         if in_list and text[at : at + 1] == ",":

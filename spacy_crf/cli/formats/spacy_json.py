@@ -32,7 +32,11 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
             if not tags:
                 report.rejected.append(f"{where} (no tokens)")
                 continue
-            if any(paragraph.get("entities") or ()) and not any(tags) and "entities" not in settings.ignore:
+            if (
+                paragraph.get("entities") not in (None, [], [[]])
+                and not any(tags)
+                and "entities" not in settings.ignore
+            ):
                 known = '"ner" of the tokens'
                 shows = {"key": "entities", "value": shown(paragraph["entities"]), "known": known}
                 raise ValueError(Errors.CRF707.format(place=where, **shows))
@@ -53,6 +57,6 @@ def _make_doc(document: dict[str, Any], place: str) -> Doc:
         warnings.simplefilter("error")  # spaCy warns of tags that it can't use, and goes on without
         try:
             [doc] = json_to_docs(json.dumps([document]))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, UserWarning) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, UserWarning) as error:
             raise ValueError(Errors.CRF701.format(place=place, reason=f"spaCy says: {error}")) from None
     return doc

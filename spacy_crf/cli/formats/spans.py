@@ -36,7 +36,7 @@ def parse_span(span: Any, text: str, place: str) -> Span:
         start, end = (fields.get(name, fields.get(f"{name}_offset")) for name in ("start", "end"))
         label, words = fields.get("label"), fields.get("text")
     offsets = type(start) is int and type(end) is int and 0 <= start < end <= len(text)
-    if not offsets or not isinstance(label, str) or not label:
+    if not offsets or not isinstance(label, str) or not label or not is_unicode(label):
         reason = (
             f'a span needs "start" < "end" within the {len(text)} characters of the text, and a "label" – or is '
             f"[start, end, label] – not {shown(span)}"
@@ -45,6 +45,15 @@ def parse_span(span: Any, text: str, place: str) -> Span:
     if isinstance(words, str) and words.split() != text[start:end].split():
         raise ValueError(Errors.CRF871.format(place=place, words=shown(words), found=shown(text[start:end])))
     return Span(start, end, label)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has whole characters alone: JSON may hold halves of them."""
+    try:
+        text.encode("utf8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def holds_annotation(value: Any) -> bool:
@@ -64,18 +73,43 @@ def holds_annotation(value: Any) -> bool:
     return False
 
 
+def check_length(text: str, nlp: Language, place: str) -> None:
+    """RAISES (ValueError): CRF878 if a text is longer than a pipeline takes."""
+    if len(text) > nlp.max_length:
+        raise ValueError(Errors.CRF878.format(place=place, n=len(text), most=nlp.max_length))
+
+
+def check_doc(doc: Doc, nlp: Language, place: str) -> None:
+    """RAISES (ValueError): CRF878 if spaCy will read the text of a Doc again, and that is longer than a pipeline takes."""
+    if len(doc) and not doc.has_unknown_spaces and doc[-1].idx + len(doc[-1]) > nlp.max_length:
+        check_length(doc.text, nlp, place)
+
+
 def tokenized(text: str, nlp: Language, place: str) -> Doc:
-    """RAISES (ValueError): CRF701 if a text is too long, or no Unicode."""
+    """RAISES (ValueError): CRF878 if a text is too long, CRF701 if it is no Unicode."""
+    check_length(text, nlp, place)
     try:
         return nlp.make_doc(text)
     except ValueError as error:
         raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
 
 
-def make_doc(nlp: Language, text: str, spans: Iterable[Span], *, place: str, settings: Settings, report: Report) -> Doc:
-    """A Doc whose entities are the spans. Tokens of spans that do not align with them are missing annotation."""
+def make_doc(
+    nlp: Language,
+    text: str,
+    spans: Iterable[Span],
+    *,
+    missing: Iterable[Span] = (),
+    place: str,
+    settings: Settings,
+    report: Report,
+) -> Doc:
+    """A Doc whose entities are the spans. Tokens of spans that do not align with them are missing annotation, as are those of
+    ``missing``."""
     doc = tokenized(text, nlp, place)
     entities, cut = [], []
+    for span in missing:
+        cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
     trimmed = [_trimmed(span, text, place, report) for span in spans]
     for span in _without_overlaps([span for span in trimmed if span], text, place, settings, report):
         entity = doc.char_span(span.start, span.end, label=span.label)
@@ -87,8 +121,8 @@ def make_doc(nlp: Language, text: str, spans: Iterable[Span], *, place: str, set
             entities.append(entity)
     # A token that a misaligned span cuts may be part of an entity, which then says more about it.
     taken = {token.i for entity in entities for token in entity}
-    missing = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
-    doc.set_ents(entities, missing=missing, default="outside")
+    unknown = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
+    doc.set_ents(entities, missing=unknown, default="outside")
     return doc
 
 

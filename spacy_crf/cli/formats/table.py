@@ -1,23 +1,45 @@
-"""Tables with a header (CSV, TSV): a token in each row, and perhaps a column that numbers sentences."""
+"""Tables with a header (CSV, TSV): a token in each row, and perhaps a column that numbers sentences; or a text and its label."""
 
+import ast
 import csv
-from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, known_names
+from .cats import Labels, TextLabels, parse_labels
 from .settings import Report, Settings
 from .source import Source
-from .tags import Row, tagged_docs
+from .spans import tokenized
+from .tags import Row, is_tag, tagged_docs
 
 _SEPARATORS = "\t,;|"
+_HEAD = 50  # rows that tell what a table holds
+_LONG = 40  # characters of more than a word
 # What people call the columns; of several the first counts.
 _WORD = ("word", "words", "token", "tokens", "form", "text")
 _LABEL = ("ner_tag", "ner_tags", "ner", "entity", "iob", "bio", "tag", "tags", "label", "labels")
 _POS = ("pos", "pos_tag", "pos_tags", "xpos", "upos")
 _SENTENCE = ("sentence #", "sentence", "sentence_id", "sentence_idx", "sent", "sent_id", "sent_idx")
+_TEXT = (
+    "text",
+    "comment",
+    "comment_text",
+    "content",
+    "message",
+    "query",
+    "review",
+    "sentence",
+    "title",
+    "tweet",
+    "utterance",
+)
+_CLASS = ("label", "labels", "cats", "category", "class", "intent", "sentiment", "topic")
+_JOINED = "#|;"  # between the labels of one text
 _DOCUMENT = ("document", "document_id", "doc", "doc_id", "docid")
 
 
@@ -42,19 +64,29 @@ def sniff(source: Source) -> bool:
     lines = source.head_lines()
     if not lines:
         return False
-    header = _header(lines[0], Settings())
-    return source.path.suffix == ".csv" or header.is_usable()
+    header = _token_header(lines[0], Settings())
+    return source.path.suffix == ".csv" or header.is_usable() or _holds_texts(source, Settings())
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """A sentence ends where its number changes, and at an empty row; a document where its number changes."""
+    """A token in each row, or a text. A sentence ends where its number changes, and at an empty row; a document where its number
+    changes."""
+    if _holds_texts(source, settings):
+        return _labelled_docs(source, nlp, settings, report)
     return tagged_docs(lambda: _sentences(source, settings, report), nlp.vocab, settings, report)
 
 
-def _header(line: str, settings: Settings) -> Header:
+def _token_header(line: str, settings: Settings) -> Header:
+    return _header(line, settings, _WORD, _LABEL)
+
+
+def _header(line: str, settings: Settings, words: tuple[str, ...], labels: tuple[str, ...]) -> Header:
     """What the first line says. RAISES (ValueError): CRF868 if it has not the columns asked for."""
     separator = max(_SEPARATORS, key=line.count)
-    names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
+    try:
+        names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+    except csv.Error:
+        names = []
     lower = [name.lower() for name in names]
 
     def column(known: tuple[str, ...], option: str = "") -> Optional[int]:
@@ -63,23 +95,24 @@ def _header(line: str, settings: Settings) -> Header:
             return next((lower.index(name) for name in known if name in lower), None)
         if asked in names:
             return names.index(asked)
-        if asked.isdecimal() and 0 < int(asked) <= len(names):
-            return int(asked) - 1
+        numbers = [str(n) for n in range(1, len(names) + 1)]
+        if asked in numbers:
+            return numbers.index(asked)
         raise ValueError(
             Errors.CRF868.format(option=option.replace("_", "-"), value=asked, known=known_names(names, asked))
         )
 
-    tag, word = column(_POS, "tag_column"), column(_WORD, "word_column")
-    label = column(_LABEL, "label_column")
+    tag, word = column(_POS, "tag_column"), column(words, "word_column")
+    label = column(labels, "label_column")
     return Header(separator, names, word, label, tag, column(_SENTENCE), column(_DOCUMENT))
 
 
 def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[Optional[list[Row]]]:
     lines = source.lines()
     first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
-    header = _header(line, settings)
+    header = _token_header(line, settings)
     if not header.is_usable():
-        raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)))
+        raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)[:200]))
     read_from = (header.word, header.label, header.tag, header.sentence, header.document)
     report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in read_from]
     rows: list[Row] = []
@@ -100,6 +133,73 @@ def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[O
             rows.append(_row(place, cells, header))
     if rows:
         yield rows
+
+
+# ----------------------------------------------------------------------------------------------- texts and their labels
+
+
+def _holds_texts(source: Source, settings: Settings) -> bool:
+    """Whether the header names texts and labels, a text is more than a word, and no label is the tag of a token."""
+    texts, labels = [], []
+    try:
+        for _, text, label in islice(_text_rows(source, settings, Report()), _HEAD):
+            texts.append(text.strip())
+            labels.append(label)
+    except ValueError:  # told by the reader
+        pass
+    return any(" " in text or len(text) > _LONG for text in texts) and not any(map(is_tag, labels))
+
+
+def _labelled_docs(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """The file is read twice, for all of it tells which labels there are."""
+    cells: dict[str, str] = {}
+    for place, _, cell in _text_rows(source, settings, Report()):
+        cells.setdefault(cell, place)
+    labels = TextLabels()
+    for cell, place in cells.items():
+        labels.add(_labels_of(cell, cells, settings, place))
+    for place, text, cell in _text_rows(source, settings, report):
+        if not text.strip():
+            report.rejected.append(f"{place} (no text)")
+            continue
+        doc = tokenized(text, nlp, place)
+        doc.cats = labels.cats(_labels_of(cell, cells, settings, place), place, report)
+        yield doc
+
+
+def _text_rows(source: Source, settings: Settings, report: Report) -> Iterator[tuple[str, str, str]]:
+    """Places, texts and labels, as the cells hold them. RAISES (ValueError): CRF869 if the header does not name the columns."""
+    lines = source.lines()
+    first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
+    header = _header(line, settings, _TEXT, _CLASS)
+    if header.word is None or header.label is None:
+        raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)[:200]))
+    report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in (header.word, header.label)]
+    for place, cells in _cells(lines, header):
+        if any(cell.strip() for cell in cells):
+            yield place, cells[header.word], cells[header.label].strip()
+
+
+def _labels_of(cell: str, cells: Collection[str], settings: Settings, place: str) -> Labels:
+    """The labels of a cell, which are several in a list, or between separators if another cell holds one of them alone."""
+    if not cell:
+        return []
+    value: Any = cell
+    if cell[:1] in ("[", "{"):
+        with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(cell)
+        if isinstance(value, dict) and [*value] == ["choices"]:  # Label Studio's
+            value = value["choices"]
+    elif settings.tag_names and cell.isdecimal() and len(cell) < 9:
+        value = int(cell)
+    for separator in _JOINED:
+        parts = [part.strip() for part in cell.split(separator)]
+        if value == cell and len(parts) > 1 and all(parts) and any(part in cells for part in parts):
+            value = parts
+    return parse_labels(value, place, settings.tag_names)
+
+
+# --------------------------------------------------------------------------------------------------------- rows
 
 
 def _row(place: str, cells: list[str], header: Header) -> Row:

@@ -1,18 +1,22 @@
-"""Texts with their spans, one in each item: Prodigy's, doccano's and spaCy's."""
+"""Texts with their spans or labels, one in each item: Prodigy's, doccano's and spaCy's."""
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...errors import Errors, shown
+from ...errors import Errors, known_names, shown
+from .cats import Labels, TextLabels, is_labels, parse_labels
 from .settings import Report, Settings
 from .source import Item, Source
 from .spans import holds_annotation, make_doc, parse_span, tokenized
 
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
 SPAN_KEYS = ("spans", "entities", "label", "labels")
+LABEL_KEYS = ("cats", "accept", "label", "labels")  # of whole texts
+_EMPTY = (None, "", [], {})
+_PRODIGY = {"answer", "_input_hash", "_view_id"}
 # What tools write beside spans, and what this would lose
 _OTHER_ANNOTATION = {"accept", "annotations", "ents", "ner", "relations", "tags"}
 _OF_TOKENS = {"deps", "heads", "lemmas", "morphs", "pos"}  # spaCy 2's, where they are lists
@@ -26,7 +30,7 @@ def sniff_doccano(source: Source) -> bool:
     items = _objects(source)
     spans = [span for item in items if isinstance(item.get("entities"), list) for span in item["entities"]]
     has_offsets = any(isinstance(span, dict) and "start_offset" in span for span in spans)
-    return has_offsets or any({"label", "labels"} & item.keys() for item in items)
+    return has_offsets or any(isinstance(item.get(key), list) for item in items for key in ("label", "labels"))
 
 
 def sniff(source: Source) -> bool:
@@ -34,22 +38,26 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """An object with a "text" and its spans, under any of the keys that these tools use, and the labels of the text as "cats"; or
-    spaCy 2's pair of the text and ``{"entities": …, "cats": …}``."""
-    for place, value in source.items():
-        item = _as_object(value)
-        if not isinstance(item, dict) or not isinstance(item.get("text"), str):
-            raise ValueError(Errors.CRF701.format(place=place, reason=f'it has no "text": {shown(value)}'))
-        keys = item.keys() - set(settings.ignore)
-        has_spans, text = bool(keys & set(SPAN_KEYS)), item["text"]
+    """An object with a "text", its spans under any of the keys that tools use, and its labels under one of ``LABEL_KEYS``; or the
+    pair of spaCy 2, of the text and ``{"entities": …, "cats": …}``. The file is read twice: all of it tells which labels there
+    are, and which keys hold labels or spans."""
+    found = _look_through(source, settings)
+    for place, item in _items(source, settings):
+        text, answer = item["text"], item.get("answer")
+        labels = _labels_of(Item(place, item), found, settings)
+        unread = (
+            {key: value for key, value in item.items() if key not in found.label_keys} if found.label_keys else item
+        )
+        has_spans = bool(unread.keys() & {*SPAN_KEYS}) and (found.has_spans or not found.label_keys)
         report.has_spans |= has_spans
-        cats = _cats_of(item["cats"], place) if "cats" in keys else {}
-        spans = [parse_span(span, text, place) for span in _spans_of(Item(place, item), settings.ignore)]
-        answer, is_binary = item.get("answer"), _is_binary(item)
-        if answer not in (None, "accept") and not (is_binary and answer == "reject"):
+        spans = [parse_span(span, text, place) for span in _spans_of(Item(place, unread))]
+        is_binary = _is_binary(item) and has_spans
+        is_answered = answer == "reject" and (is_binary or (bool(labels) and _answers_label(item)))
+        if answer not in (None, "accept") and not is_answered:
             report.rejected.append(f"{place} ({answer!r})")
             continue
-        if cats and not has_spans:
+        cats = found.labels.cats(labels, place, report)
+        if found.label_keys and not has_spans:
             doc = tokenized(text, nlp, place)  # of entities nothing is said
         else:
             doc = make_doc(nlp, text, spans, place=place, settings=settings, report=report)
@@ -60,26 +68,103 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         yield doc
 
 
+class _Found(NamedTuple):
+    """What all items of a file tell: the keys of labels, the labels, and whether any text has spans."""
+
+    label_keys: set[str]
+    labels: TextLabels
+    has_spans: bool
+
+
+def _look_through(source: Source, settings: Settings) -> _Found:
+    """RAISES (ValueError): CRF868 if no item has the key that ``label_column`` asks for, CRF880 for what can't be labels."""
+    label_keys, labels, has_spans, has_asked = set(), TextLabels(), False, False
+    fields: dict[str, Any] = {}
+    for place, fields in _items(source, settings):
+        for key in LABEL_KEYS:
+            if key not in fields or not _holds_labels(key, fields):
+                continue
+            label_keys.add(key)
+            if fields.get("answer") in (None, "accept") or _answers_label(fields):
+                labels.add(_labels_under(key, Item(place, fields), settings))
+        has_spans = has_spans or any(fields.get(key) not in _EMPTY and not is_labels(fields[key]) for key in SPAN_KEYS)
+        has_asked |= "label" in fields
+    if settings.label_column is not None and fields and not has_asked:
+        asked = settings.label_column
+        raise ValueError(Errors.CRF868.format(option="label-column", value=asked, known=known_names(fields, asked)))
+    return _Found(label_keys, labels, has_spans)
+
+
+def _items(source: Source, settings: Settings) -> Iterator[Item]:
+    """The objects with a text, without the keys that are to be ignored. RAISES (ValueError): CRF701 for anything else."""
+    for place, value in source.items():
+        item = _as_object(value, settings)
+        if not isinstance(item, dict) or not isinstance(item.get("text"), str):
+            key = settings.word_column or "text"
+            raise ValueError(Errors.CRF701.format(place=place, reason=f'it has no "{key}": {shown(value)}'))
+        for key in {*settings.ignore} - {"text"}:
+            item.pop(key, None)
+        about_spans = bool(item.get("spans")) or str(item.get("_view_id")).startswith(("ner", "span"))
+        if about_spans and isinstance(item.get("label"), str) and _PRODIGY & item.keys():
+            del item["label"]  # Prodigy writes there what was asked for
+        yield Item(place, item)
+
+
 def _objects(source: Source) -> list[dict[str, Any]]:
-    items = [_as_object(value) for value in source.head_items()] if source.is_json() else []
+    items = [_as_object(value, Settings()) for value in source.head_items()] if source.is_json() else []
     return [item for item in items if isinstance(item, dict) and "text" in item]
 
 
-def _as_object(value: Any) -> Any:
-    """Of spaCy's pair too."""
+def _as_object(value: Any, settings: Settings) -> Any:
+    """Of spaCy's pair too. The keys that the settings name become "text" and "label"."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         return {**value[1], "text": value[0]}
-    return value
+    if not isinstance(value, dict) or (settings.word_column is None and settings.label_column is None):
+        return value
+    renamed = {settings.word_column: "text", settings.label_column: "label"}
+    others = {key: part for key, part in value.items() if key not in renamed}
+    return others | {renamed[key]: part for key, part in value.items() if key in renamed}
 
 
-def _cats_of(value: Any, place: str) -> dict[str, float]:
-    """The labels of a text, with 1 or true for those that it has. RAISES (ValueError): CRF701 for anything else."""
-    pairs = value.items() if isinstance(value, dict) else [(None, value)] if value else []
-    for label, share in pairs:
-        if not label or isinstance(share, str) or share not in (0, 1):
-            reason = f'"cats" is a table with 1 for each label that the text has, and 0 for others, not {shown(value)}'
-            raise ValueError(Errors.CRF701.format(place=place, reason=reason))
-    return {label: float(share) for label, share in pairs}
+# ---------------------------------------------------------------------------------------------------------- labels
+
+
+def _holds_labels(key: str, item: dict[str, Any]) -> bool:
+    if key == "accept":
+        return isinstance(item.get(key), list) and ("options" in item or item.get("_view_id") == "choice")
+    return key in item if key == "cats" else is_labels(item.get(key))
+
+
+def _answers_label(fields: dict[str, Any]) -> bool:
+    """Whether Prodigy asked if a text has one label."""
+    is_asked = isinstance(fields.get("label"), str) and not fields.get("accept")
+    return is_asked and fields.get("answer") in ("accept", "reject")
+
+
+def _labels_of(item: Item, found: _Found, settings: Settings) -> Labels:
+    """RAISES (ValueError): CRF714 for labels under several keys."""
+    place, fields = item
+    keys = [key for key in LABEL_KEYS if key in found.label_keys and key in fields]
+    filled = [key for key in keys if fields[key] not in _EMPTY]
+    if len(filled) > 1:
+        raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, filled)), last=filled[-1]))
+    return _labels_under((filled or keys)[0], item, settings) if keys else None
+
+
+def _labels_under(key: str, item: Item, settings: Settings) -> Labels:
+    """RAISES (ValueError): CRF880 for what can't be labels."""
+    place, fields = item
+    labels = parse_labels(fields[key], place, settings.tag_names)
+    if key == "accept" and isinstance(fields.get("options"), list):
+        known = [option.get("id") if isinstance(option, dict) else option for option in fields["options"]]
+        offered = parse_labels(known, place, settings.tag_names) or []
+        return {label: float(label in (labels or ())) for label in [*offered, *(labels or ())]}
+    if _answers_label(fields):
+        return dict.fromkeys(labels or (), float(fields["answer"] == "accept"))  # of other labels nothing is said
+    return labels
+
+
+# ----------------------------------------------------------------------------------------------------------- spans
 
 
 def _is_binary(item: dict[str, Any]) -> bool:
@@ -95,14 +180,12 @@ def _keep_answer(doc: Doc, is_rejected: bool) -> None:
         doc.spans[INCORRECT] = spans
 
 
-def _spans_of(item: Item, ignore: Collection[str]) -> list[Any]:
+def _spans_of(item: Item) -> list[Any]:
     """The spans, as they were written. RAISES (ValueError): If anything else in it holds annotation."""
-    place, fields = item.place, {key: value for key, value in item.value.items() if key not in ignore}
-    if isinstance(fields.get("label"), str) and "spans" in fields:
-        fields["label"] = None  # Prodigy writes there what was asked for
+    place, fields = item
     keys = [key for key in SPAN_KEYS if fields.get(key) not in (None, [])]
     for key, value in fields.items():
-        if key in (*SPAN_KEYS, "cats") or not value:
+        if key in SPAN_KEYS or not value:
             continue
         is_of_tokens = key in _OF_TOKENS and isinstance(value, list)
         if key in _OTHER_ANNOTATION or is_of_tokens or holds_annotation(value):

@@ -9,6 +9,7 @@ from spacy.tokens import Doc
 from ...errors import Errors, shown
 from .settings import Report, Settings
 from .source import Item, Source
+from .spans import is_unicode
 from .tags import Row, tagged_docs
 
 _WORDS = ("tokens", "words")
@@ -49,6 +50,8 @@ def _sentences(source: Source, settings: Settings) -> Iterator[list[Row]]:
         rows = [Row(place, *row) for row in zip(item[words], names, of_tags)]
         if any(not row.word.strip() or not row.ent for row in rows):
             raise ValueError(Errors.CRF701.format(place=place, reason=f"a word or a tag is empty: {shown(value)}"))
+        if not all(is_unicode(part or "") for row in rows for part in row):
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"a word or a tag is no Unicode: {shown(value)}"))
         yield rows
 
 
@@ -69,5 +72,5 @@ def _named(tag: Any, settings: Settings, place: str) -> str:
     if isinstance(tag, str):
         return tag
     if not 0 <= tag < len(settings.tag_names):
-        raise ValueError(Errors.CRF870.format(place=place, tag=tag, n=len(settings.tag_names)))
+        raise ValueError(Errors.CRF870.format(place=place, tag=shown(tag), n=len(settings.tag_names)))
     return list(settings.tag_names)[tag]

@@ -1,0 +1,103 @@
+"""brat's standoff: a text in one file, and beside it a file ``.ann`` with what is annotated."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from spacy.language import Language
+from spacy.tokens import Doc
+
+from ...errors import Errors
+from .settings import Report, Settings
+from .source import Source
+from .spans import Span, make_doc, parse_span
+
+SUFFIX = ".ann"
+# What a line is, by the first letter of its identifier
+_KINDS = {"T": "spans", "R": "relations", "*": "relations", "E": "events", "A": "attributes", "M": "attributes"}
+_KINDS |= {"N": "normalizations", "#": "notes"}
+_ID = re.compile(r"(\*|[TREAMN]\d+\S*|#\S*)\t")
+_SPAN = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*) *")
+
+
+class Line(NamedTuple):
+    """A line of annotation: its kind, and the fields between its tabs behind the identifier."""
+
+    place: str
+    kind: str
+    fields: list[str]
+
+
+def is_collection(path: Path) -> bool:
+    return path.is_dir() and any(path.glob(f"*{SUFFIX}"))
+
+
+def sniff(source: Source) -> bool:
+    path = source.path
+    return path.suffix == SUFFIX or (path.suffix == ".txt" and path.with_suffix(SUFFIX).exists()) or is_collection(path)
+
+
+def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """A Doc for each text of a folder, or for one text. Spans in several parts are missing annotation; relations, events,
+    attributes, normalizations and notes are counted."""
+    path = source.path
+    for annotated in sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]:
+        for file in (annotated, annotated.with_suffix(".txt")):
+            if not file.is_file():
+                reason = f"brat has a text and its annotation in two files of one name, and {file.name} is missing"
+                raise ValueError(Errors.CRF701.format(place=path, reason=reason))
+        text = Source(annotated.with_suffix(".txt"), source.encoding).text()
+        spans, broken = [], []
+        for line in _lines(Source(annotated, source.encoding)):
+            parts = _parts(line, text) if line.kind == "spans" else []
+            (spans if len(parts) == 1 else broken).extend(parts)
+            if len(parts) != 1:
+                report.unkept.setdefault("spans in several parts" if parts else line.kind, []).append(line.place)
+        report.has_spans |= bool(spans)
+        yield make_doc(nlp, text, spans, missing=broken, place=str(annotated), settings=settings, report=report)
+
+
+def _lines(source: Source) -> Iterator[Line]:
+    """RAISES (ValueError): CRF701 with the place, for a line that is no annotation, or an identifier that stands twice."""
+    known: dict[str, str] = {}
+    for place, line in source.lines():
+        if not line.strip():
+            continue
+        match = _ID.match(line)
+        if match is None:
+            reason = f"it begins with no identifier of brat's, such as T1, and a tab: {line[:40]!r}"
+            raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+        name = match[1]
+        if name in known and name[0] not in "*#":
+            raise ValueError(
+                Errors.CRF701.format(place=place, reason=f"the identifier {name} stands at {known[name]} too")
+            )
+        known[name] = place
+        yield Line(place, _KINDS[name[0]], line[match.end() :].split("\t"))
+
+
+def _parts(line: Line, text: str) -> list[Span]:
+    """The parts of a span. Those with white space alone between them, as brat writes spans across lines, are one.
+
+    RAISES (ValueError): CRF701 with the place, if there is no label with offsets of the text; CRF871 if the words are others.
+    """
+    match = _SPAN.fullmatch(line.fields[0])
+    if match is None:
+        reason = f"a span needs a label and offsets, as 'PER 0 3' or 'PER 0 3;8 12', and has {line.fields[0][:40]!r}"
+        raise ValueError(Errors.CRF701.format(place=line.place, reason=reason))
+    label, offsets = match.groups()
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(tuple(map(_offset, part.split())) for part in offsets.split(";")):
+        if joined and start >= joined[-1][1] and not text[joined[-1][1] : start].strip():
+            start = joined.pop()[0]
+        joined.append((start, end))
+    words = line.fields[1] if len(line.fields) > 1 and len(joined) == 1 else None
+    return [
+        parse_span({"start": start, "end": end, "label": label, "text": words}, text, line.place)
+        for start, end in joined
+    ]
+
+
+def _offset(digits: str) -> int:
+    return int(digits[:18])  # more digits than any text has characters
