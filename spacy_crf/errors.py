@@ -488,6 +488,7 @@ class Errors(metaclass=_Coded):
     )
     CRF508 = "{source} is damaged, though its checksum is right: {reason}. Copy or train it again."
     CRF509 = "{what} is {found} in the saved model, where {expected} is needed"
+    CRF511 = "unpacked it takes more than {most:,} bytes, and files of ours never take {times} times their size"
     CRF510 = "{setting} = {saved!r} in the saved model, but {ours!r} in the config"
     CRF601 = "Rule {place} is no rule: {rule!r}. A rule is a table with the key 'rule' and its arguments."
     CRF602 = "Rule {place}: there is no rule '{rule}'. Known rules: {known}."

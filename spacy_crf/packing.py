@@ -41,7 +41,7 @@ def packed_bytes(parts: list[bytes]) -> list[bytes]:
 def unpacked(data: bytes) -> Any:
     """What `srsly.msgpack_loads` gives, as long as there is room for its lists, tables and texts: a byte may stand for one.
 
-    RAISES (ValueError): CRF509 if there is no more room; whatever msgpack raises.
+    RAISES (ValueError): CRF511 if there is no more room; whatever msgpack raises.
     """
     was_on = gc.isenabled()
     gc.disable()  # or lists are gone through again and again as their number grows

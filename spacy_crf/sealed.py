@@ -135,11 +135,10 @@ class Room:
         self._most = self._left = max(_MOST_TIMES * size, _ALWAYS_ROOM)
 
     def take(self, n_bytes: int) -> None:
-        """RAISES (ValueError): CRF509 if there are not so many."""
+        """RAISES (ValueError): CRF511 if there are not so many."""
         self._left -= n_bytes
         if self._left < 0:
-            expected = f"at most {_MOST_TIMES} times the file's size, {self._most:,} bytes,"
-            raise ValueError(Errors.CRF509.format(what="what is packed", found="larger than that", expected=expected))
+            raise ValueError(Errors.CRF511.format(most=self._most, times=_MOST_TIMES))
 
 
 _room: ContextVar[Optional[Room]] = ContextVar("room", default=None)
@@ -163,7 +162,7 @@ def current_room() -> Optional[Room]:
 def inflated(data: bytes) -> bytearray:
     """What `zlib.decompress` gives, as long as there is room for it.
 
-    RAISES (ValueError): CRF509 otherwise. RAISES (zlib.error): If the data is damaged.
+    RAISES (ValueError): CRF511 otherwise. RAISES (zlib.error): If the data is damaged.
     """
     content, inflate, view, room = bytearray(), zlib.decompressobj(), memoryview(data), current_room()
     for begin in range(0, len(view), _FED):
