@@ -1,7 +1,11 @@
 """Whatever is asked of a Doc, the same rules are kept: all answers against a list of all labellings."""
 
+import itertools
 import logging
 import math
+import threading
+import time
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -228,3 +232,75 @@ def test_a_mask_that_yields_holds_nowhere(nlp, tables, max_states, n, decode):
     for begin, end, label in spans:
         assert 0.0 < doc[begin:end]._.crf_prob == pytest.approx(likely[begin, end, label])
     assert math.isfinite(pipe.log_probability(doc, [_span(doc, span) for span in _spans_of(doc)]))
+
+
+# What a search finds in the time that it has is no matter of what else the machine does
+
+
+SEVERAL = [
+    {"rule": "same_text_same_label"},
+    {"rule": "exactly", "label": "GPE", "n": 7},
+    {"rule": "at_most", "label": "PER", "n": 3},
+    {"rule": "order", "labels": ["GPE", "PER"], "weight": 1.5},
+    {"rule": "requires", "if": "PER", "then": "GPE"},
+]
+BUSY = {
+    "quiet": lambda patch: nullcontext(),
+    "slow clocks": lambda patch: _slow_clocks(patch),
+    "busy thread": lambda patch: _busy_thread(),
+}
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+@pytest.mark.parametrize("time_limit", [0.02, 0.2])
+def test_answers_do_not_depend_on_the_hour(factory, time_limit, caplog):
+    """A search stopped by the clock gave other entities, and kept other rules, from call to call."""
+    pipe = make(factory, None if factory == "semicrf_ner" else "BILUO").get_pipe(factory)
+    set_rules(pipe, SEVERAL, time_limit=time_limit)
+    pipe.cfg["confidence"] = True
+    words = np.random.default_rng(0).choice(WORDS, size=300).tolist()
+    found = {}
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        for way, begin in BUSY.items():
+            caplog.clear()
+            with pytest.MonkeyPatch.context() as patch, begin(patch):
+                doc = pipe(Doc(pipe.vocab, words=words))
+            told = [record.message for record in caplog.records if "time_limit" in record.message]
+            found[way] = told, [(*span, doc[span[0] : span[1]]._.crf_prob) for span in key(doc.ents)]
+    assert found["quiet"][0] or time_limit > 0.1  # the limit matters
+    assert found["slow clocks"] == found["busy thread"] == found["quiet"]
+
+
+def _slow_clocks(patch):
+    """Every look at a clock of any kind takes seconds."""
+    now = itertools.count(step=7.3)
+    for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
+        patch.setattr(time, name, lambda: next(now))
+    return nullcontext()
+
+
+@contextmanager
+def _busy_thread():
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: [None for _ in iter(done.is_set, True)])
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("seed, time_limit", [(0, 0.01), (1, 0.03)])
+def test_answers_do_not_depend_on_other_texts(seed, time_limit):
+    """Automata that count were those of the longest Doc of a batch, and took more of the limit than a shorter one's."""
+    pipe = make("crf_ner", "BILUO").get_pipe("crf_ner")
+    tables = [{"rule": "at_least", "label": "GPE", "n": 290}, *SEVERAL, {"rule": "at_most", "label": "ORG", "n": 400}]
+    set_rules(pipe, tables, time_limit=time_limit)
+    rng = np.random.default_rng(seed)
+    short, long = (rng.choice(WORDS, size=n).tolist() for n in (120, 500))
+    alone, beside = Doc(pipe.vocab, words=short), Doc(pipe.vocab, words=short)
+    pipe(alone)
+    for _ in pipe.pipe([Doc(pipe.vocab, words=long), beside], batch_size=2):
+        pass
+    assert key(beside.ents) == key(alone.ents)

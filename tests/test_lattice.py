@@ -2,16 +2,12 @@
 
 import itertools
 import math
-import subprocess
-import sys
-from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints import clock, decoding, program, rule_set
+from spacy_crf.constraints import budget, decoding, program, rule_set
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.program import Program
 from spacy_crf.kernels import lattice as lattice_kernels
@@ -21,12 +17,12 @@ from spacy_crf.types import SegmentClamp
 
 from . import reference
 from .random_rules import random_rule
-from .test_constraints import WORDS, decode, facts_of, make_rules, scheme_scores
+from .test_constraints import decode, make_rules, scheme_scores
 from .test_segment_rules import make_rules as make_segment_rules
 from .test_segment_rules import make_scores as segment_scores
 from .util import signatures
 
-FOREVER = clock.Clock(1e6)
+PLENTY = budget.Budget(1e9)
 MEMORY = {"order", "at_most", "at_least", "exactly", "requires", "excludes", "length"}
 
 
@@ -144,7 +140,7 @@ def test_programs_find_the_best(kind, seed, few_nodes):
     scores_of = {tuple(path.tolist()): score + said(rules, path) for score, _, path in all_paths(joined)}
     expected = max(scores_of.values(), default=-math.inf)
     lattice = rules.lattice(joined)
-    found, finished = Program(lattice, readers).solve(FOREVER)
+    found, finished = Program(lattice, readers).solve(PLENTY)
     assert finished
     if found is None:
         assert expected == -math.inf
@@ -172,10 +168,10 @@ def test_upper_bounds_are_bounds(kind, seed, few_nodes):
     if not readers or lattice.best == -np.inf:
         return
     first = Program(lattice, readers)
-    kept = first._first_nodes()
+    kept = first._first_nodes(PLENTY)
     part = program._Part(lattice.steps(kept, np.zeros(len(kept), dtype=np.int64)), readers, lattice.rests, None)
     rng = np.random.default_rng(seed)
-    part.climb(-np.inf, FOREVER)
+    part.climb(-np.inf, PLENTY)
     labellings = [(score + said(rules, path), nodes) for score, nodes, path in all_paths(joined)]
     for _ in range(3):
         bounds = part.upper_bounds(lattice)
@@ -216,7 +212,7 @@ def test_a_span_may_grow_into_its_neighbour(few_nodes):
     scores.emissions[:] = [0.0, -9.0, -9.0]
     scores.emissions[:, 1] = [-9.0, 9.0, -3.0, 9.0, -9.0, -9.0, -1.0, -9.0]
     joined = join_sequences(rules.decodable(scores, Facts()))
-    found, finished = Program(rules.lattice(joined), rules.readers).solve(FOREVER)
+    found, finished = Program(rules.lattice(joined), rules.readers).solve(PLENTY)
     assert finished and found.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
 
 
@@ -271,7 +267,7 @@ def test_texts_have_one_label(kind, seed, few_nodes):
 def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few_nodes):
     """What does not yield is kept, and what is called the best is the best."""
     looks, until = itertools.count(), 10**9
-    monkeypatch.setattr(clock.Clock, "left", property(lambda self: 1.0 if next(looks) < until else -1.0))
+    monkeypatch.setattr(budget.Budget, "left", property(lambda self: 1.0 if next(looks) < until else -1.0))
     rules, scores, clamp = problem(kind, seed, lengths=[6, 5])
     best = decode(rules, scores, [0, 11], Facts(), clamp=clamp)
     for until in range(0, 60, 3):  # noqa: B007
@@ -283,65 +279,3 @@ def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few
             assert total > -np.inf or rule in relaxed
         if not decoded.unfinished:
             assert decoded.tags.tolist() == best.tags.tolist() and decoded.relaxed == best.relaxed
-
-
-# A clock must not run while a kernel is compiled
-
-
-@pytest.mark.issue(13)
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
-@pytest.mark.parametrize("kind", ["chain", "segments"])
-def test_all_kernels_are_there_before_the_clock_runs(kind):
-    """For each document whose kernels were not would have less than its time, by seconds if they are in no cache yet."""
-    code = f"from tests.test_lattice import compiled_by_the_clock; print(sorted(compiled_by_the_clock({kind!r})))"
-    root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
-    assert done.stdout.strip() == "[]"
-
-
-def compiled_by_the_clock(kind):
-    """Names of the kernels that were compiled, or loaded, for documents under all kinds of rules while their clocks ran."""
-    found, before = set(), {}
-
-    class Watched(decoding.Search):
-        def __init__(self, *args, **settings):
-            before.update(compiled())
-            super().__init__(*args, **settings)
-
-        def best(self):
-            answer = super().best()
-            found.update(name for name, n in compiled().items() if n > before.get(name, 0))
-            return answer
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "Search", Watched)
-        for way in ("search", "program", "graph"):
-            if way == "program":
-                _keep_few_nodes(patch)
-            elif way == "graph":
-                patch.setattr(decoding, "_GRAPH_SHARE", 1e9)
-            for seed in range(8):
-                for rules, scores, clamp, facts in (*_documents(kind, seed), (*problem(kind, seed), Facts())):
-                    decode(rules, scores, [0, 5], facts, WORDS, clamp)
-    return found
-
-
-def _documents(kind, seed):
-    """Of five tokens each, under rules that ask for patterns and texts and of which some may have to yield."""
-    _, scores, clamp = problem(kind, seed)
-    where = {"pattern": [{"ORTH": "x"}]}
-    at_ends = [
-        {"rule": "starts_with", "label": "A", **where},
-        {"rule": "ends_with", "label": "B", "weight": 0.3, **where},
-    ]
-    once = {"rule": "at_most", "label": "*", "n": 1}
-    contrary = [{"rule": rule, "label": "A", "pattern": [{"ORTH": "x"}]} for rule in ("always_on", "never_on")]
-    for tables in ([*at_ends, once], [{"rule": "same_text_same_label"}, once], [*contrary, once]):
-        rules = make_rules(tables, SCHEMES[list(SCHEMES)[seed % 4]]) if kind == "chain" else make_segment_rules(tables)
-        yield rules, scores, clamp, facts_of(rules, scores[0].shape[1])
-
-
-def compiled():
-    """For how many types each kernel was."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("spacy_crf.kernels.")]
-    return {f"{m.__name__}.{name}": n for m in modules for name, n in signatures(m).items()}

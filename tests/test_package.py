@@ -123,6 +123,24 @@ def test_numpy_and_numba_only_up_to_losses_and_constraints(path):
     assert not [i for i in imports_of(path) if i.when_loaded and i.module.split(".")[0] not in known]
 
 
+@pytest.mark.issue(33)
+def test_no_answer_is_a_matter_of_time():
+    """Clocks are for progress, and for when to write what is done: where answers are found none is read."""
+    reading = {path for path in MODULES for found in imports_of(path) if found.module in ("time", "timeit", "datetime")}
+    answering = [
+        "kernels",
+        "inference",
+        "losses",
+        "constraints",
+        "features",
+        "cliques",
+        "models",
+        "pipeline",
+        "explain",
+    ]
+    assert reading and not {path for path in reading if path.parts[1] in answering}
+
+
 def test_the_tests_of_the_layers_would_see_a_wrong_import():
     source = (
         "from ..pipeline.crf_ner import x\nfrom . import y\nfrom .. import cli\ndef f():\n    import scipy.optimize\n"

@@ -4,7 +4,8 @@ The rules with a memory are added lazily: decode with the masks alone, add the a
 breaks, decode again, until none is broken. That is exact, because the best labelling of a relaxation is the best of all
 if it breaks nothing; and most documents need none. Sentences that break a rule of their own are decoded by themselves.
 Where a rule is broken by little a best-first search finds the labelling at once; what it can't do is a program's
-(`program`). The time limit bounds all of it: when the time is up, the best labelling found so far is the answer.
+(`program`). The time limit bounds all of it: it is a `Budget` of work, each step of which takes off what it costs on a usual
+machine. When it is spent, the best labelling found so far is the answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,20 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
+from ..inference.lattice import seconds_of_recursion
 from ..inference.structure import Structure
-from .clock import Clock
+from .budget import Budget
 from .facts import Facts
 from .program import Program
 from .rule import Rule
 from .rule_set import RuleSet, differing_texts
 
 _FEW_TOKENS = 1_000  # of documents for which a best-first search is tried
-_MOST = 0.8  # of the time limit, for a labelling that keeps all rules
+_MOST = 0.8  # of the budget, for a labelling that keeps all rules
 _FIRST_SHARE = 0.6  # of what is left of it, while not all automata are there
-_ONE_BY_ONE = 0.7  # share of the time that is left as long as automata are added one after the other
-_WORK = 1e9  # numbers that are looked at in a second, or more
-_BUILDING = 400  # tokens in whose time a graph is built
-_GRAPH_SHARE = 0.2  # of the time that is left, for which the graph of all states of automata is preferred to a program
+_ONE_BY_ONE = 0.7  # share of the budget that is left as long as automata are added one after the other
+_BUILDING = 400  # tokens for which a graph takes as long as to build it
+_GRAPH_SHARE = 0.4  # of what is left, for which the graph of all states of automata is preferred to a program
+# Seconds on a usual machine
+_CALL = 2e-4  # of a question, whatever its size
+_READ = 2e-8  # of a token that an automaton reads
+_BEST_FIRST = 1e-3  # of a search among few prefixes
+_ARC = 2e-9  # of an arc in a graph of states, for each token
 
 Tags = NDArray[np.int32]
 Text = tuple[int, ...]  # the number of its sequence, or -1 for all of the document, and its words
@@ -72,7 +78,7 @@ def decode(
     kept: Optional[Kept] = None,
     *,
     structure: Optional[Structure] = None,
-    make_search: "Optional[Callable[[RuleSet, Documents, Clock], Any]]" = None,
+    make_search: "Optional[Callable[[RuleSet, Documents, Budget], Any]]" = None,
 ) -> Decoded:
     """Best labellings of D documents.
 
@@ -103,13 +109,13 @@ def decode(
         broken[list(kept.instead)] = True
     decoded = Decoded(tags, {}, [], {}, [])
     [to_solve] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # of no tokens nothing else can be said
-    if len(to_solve):
-        rules.warm_up(getattr(scores, "chains", scores))
     for d in to_solve.tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        search = make_search(rules, documents.at(tokens), Clock(rules.constraints.time_limit))
+        of_doc = rules.upto(tokens.stop - tokens.start)  # so that the answer is the same beside other documents
+        search = make_search(of_doc, documents.at(tokens), Budget(rules.constraints.time_limit))
         if kept is None or d not in kept.instead:
-            search.begin_with(tags[tokens].copy(), rules.places if places is None else places)
+            first = tags[tokens].copy() if of_doc is rules else None
+            search.begin_with(rules.places if places is None else places, first)
         answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
         if answer.tags is not None:
             tags[tokens] = answer.tags
@@ -143,27 +149,30 @@ class Search:
     """The search for the best labelling of one document.
 
     document (Documents): A single one.
-    clock (Clock): The time there is.
+    budget (Budget): The work that it may take.
     of_sentence (bool): Whether it is a sentence, and only rules about sentences are looked at.
     """
 
-    def __init__(self, rules: RuleSet, document: Documents, clock: Clock, *, of_sentence: bool = False):
-        self._rules, self._document, self._clock = rules, document, clock
+    def __init__(self, rules: RuleSet, document: Documents, budget: Budget, *, of_sentence: bool = False):
+        self._rules, self._document, self._budget = rules, document, budget
         self._of_sentence = of_sentence
         self._starts = document.scores.starts
         self._decoded: dict[frozenset[int], Tags] = {}  # the best labellings under masks, -1 for none
         self._finished = True
         self._added: list[str] = []
 
-    def begin_with(self, tags: Tags, kept: frozenset[int]) -> None:
-        """The best labelling under the masks of some rules is known (int32[T]), -1 for none."""
+    def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
+        """Note the best labelling under the masks of some rules (int32[T], -1 for none); it is found if it is not given."""
+        if tags is None:
+            scores, clamp, facts, _ = self._document
+            tags = self._rules.structure.viterbi(self._rules.decodable(scores, facts, kept), clamp=clamp).states
         self._decoded[kept & self._rules.decodable_places] = tags
 
     def best(self) -> Answer:
         """Where no labelling keeps all rules, the hard ones are taken up one by one, in their order, as long as there
         is one."""
         rules = self._rules
-        found = self._solve(rules.places, self._clock.part(_MOST))
+        found = self._solve(rules.places, self._budget.part(_MOST))
         if found is not None:
             return Answer(found, [], self._finished, self._added)
         kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
@@ -174,30 +183,30 @@ class Search:
         relaxed = []
         for rule in rules.rules:
             if rule.hard and rule.place not in known.keeps:
-                found = self._solve(kept | {rule.place}, self._clock.part(0.5))
+                found = self._solve(kept | {rule.place}, self._budget.part(0.5))
                 if found is None:
                     relaxed.append(rule)
                     continue
                 known = self._known(found, kept | {rule.place}, solved=True)
             kept |= {rule.place}
         if not known.made_for <= kept <= known.keeps:
-            found = self._solve(kept, self._clock)
+            found = self._solve(kept, self._budget)
             self._finished &= found is not None  # there is one
             known = known if found is None else known._replace(tags=found)
         return Answer(known.tags, relaxed, self._finished, self._added)
 
     def under(self, kept: frozenset[int]) -> Answer:
         """The best labelling under rules, given by their places, that some labelling keeps."""
-        found = self._solve(kept, self._clock)
+        found = self._solve(kept, self._budget)
         return Answer(found, [], self._finished and found is not None, self._added)
 
-    def _solve(self, kept: frozenset[int], clock: Clock) -> Optional[Tags]:
+    def _solve(self, kept: frozenset[int], budget: Budget) -> Optional[Tags]:
         """The best labelling under some rules, None if there is none or it was not found in time."""
         rules = self._rules
         automata = [n for n in rules.automata_of(kept) if not self._of_sentence or rules.automata[n].rule.in_sentence]
         if not rules.impossible.isdisjoint(automata):
             return None
-        if clock.left <= 0.0 and kept & rules.decodable_places not in self._decoded:
+        if budget.left <= 0.0 and kept & rules.decodable_places not in self._decoded:
             self._finished = False
             return None
         tags = self._viterbi(kept)
@@ -207,7 +216,7 @@ class Search:
         finished = True
         self._added = []
         if len(self._starts) > 2:
-            tags, finished = self._with_sentences(kept, tags, clock)
+            tags, finished = self._with_sentences(kept, tags, budget)
             settled = {n for n in automata if rules.automata[n].rule.in_sentence}
         programs, active, texts = _Programs(self, kept), set(), []
         while tags is not None:
@@ -218,15 +227,15 @@ class Search:
                 if not finished and active:
                     tags, finished = self._better(programs, tags, automata, kept)
                 break
-            if clock.left <= 0.0:
+            if budget.left <= 0.0:
                 tags, finished = None, False
                 break
-            active |= set(broken if clock.share_left > _ONE_BY_ONE else automata)
+            active |= set(broken if budget.share_left > _ONE_BY_ONE else automata)
             texts += clashing
             names = [rules.automata[n].rule.name for n in sorted(broken)] + [rule.name for rule, _ in clashing]
             self._added += [name for name in dict.fromkeys(names) if name not in self._added]
             settled.clear()  # what is decoded now is all of the document
-            part = clock.part(_FIRST_SHARE) if len(active) < len(automata) else clock
+            part = budget.part(_FIRST_SHARE) if len(active) < len(automata) else budget
             tags, finished = programs.solve(frozenset(active), texts, part)
         self._finished &= finished
         return tags
@@ -235,18 +244,24 @@ class Search:
         self, programs: "_Programs", tags: Tags, automata: list[int], kept: frozenset[int]
     ) -> tuple[Tags, bool]:
         """A labelling that keeps all rules, or a better one if there is one and the time is not up; whether it is the best."""
-        found, finished = programs.go_on(self._clock)
+        found, finished = programs.go_on(self._budget)
         broken, clashing = self._broken(found, automata, kept)
         return (tags, False) if broken - programs.active or clashing else (found, finished)
 
     def _viterbi(self, kept: frozenset[int]) -> Tags:
-        rules, kept = self._rules, kept & self._rules.decodable_places
+        kept = kept & self._rules.decodable_places
         if kept not in self._decoded:
-            scores, clamp, facts, _ = self._document
-            self._decoded[kept] = rules.structure.viterbi(rules.decodable(scores, facts, kept), clamp=clamp).states
+            self.begin_with(kept)
+            self._budget.spend(_CALL + self.recursion)
         return self._decoded[kept]
 
-    def _with_sentences(self, kept: frozenset[int], tags: Tags, clock: Clock) -> tuple[Optional[Tags], bool]:
+    @cached_property
+    def recursion(self) -> float:
+        """Seconds of a recursion over the document."""
+        scores, states = self._document.scores, len(self._rules.tags.label_of)
+        return seconds_of_recursion(len(scores[0]), states, len(getattr(scores, "lengths", "1")))
+
+    def _with_sentences(self, kept: frozenset[int], tags: Tags, budget: Budget) -> tuple[Optional[Tags], bool]:
         """A labelling whose sentences, one by one, keep the rules about sentences; and whether it is the best one, or, for None,
         there is none."""
         starts, tags = self._starts, tags.copy()
@@ -259,9 +274,9 @@ class Search:
         numbers = np.flatnonzero(broken).tolist()
         for n, b in enumerate(numbers):
             tokens = slice(int(starts[b]), int(starts[b + 1]))
-            part = clock.part(2.0 / (1 + len(numbers) - n))
+            part = budget.part(2.0 / (1 + len(numbers) - n))
             search = Search(self._rules, self._document.at(tokens), part, of_sentence=True)
-            search.begin_with(tags[tokens].copy(), kept)
+            search.begin_with(kept, tags[tokens].copy())
             found = search._solve(kept, part)
             self._added += [name for name in search._added if name not in self._added]
             if found is None:
@@ -274,7 +289,9 @@ class Search:
     ) -> tuple[set[int], list[tuple[Rule, Text]]]:
         """Which automata take something off a labelling, and which texts have several labels."""
         [totals] = self._rules.totals(tags, self._starts, np.array([0, len(tags)]))
-        return {n for n in automata if totals[n] < 0.0}, self._clashing(tags, kept)
+        clashing = self._clashing(tags, kept)
+        self._budget.spend(_CALL + _READ * len(tags) * (1 + len(automata)))
+        return {n for n in automata if totals[n] < 0.0}, clashing
 
     def _clashing(self, tags: Tags, kept: frozenset[int]) -> list[tuple[Rule, Text]]:
         rules = [rule for rule in self._rules.global_ if rule.place in kept]
@@ -304,9 +321,10 @@ class Search:
         for rule in rules.local:
             if rule.place in made_for:
                 keeps.add(rule.place)
-            elif self._clock.left > 0.0:  # otherwise it yields
+            elif self._budget.left > 0.0:  # otherwise it yields
                 masked = rules.apply(document.scores, document.facts, {rule.place})
                 keeps |= {rule.place} if (rules.structure.path_score(masked, tags) > -np.inf).all() else set()
+                self._budget.spend(_CALL + self.recursion)
         return _Known(tags, made_for, frozenset(keeps | made_for if solved else keeps))
 
 
@@ -317,7 +335,7 @@ class _Programs:
         self._search, self._kept = search, kept
 
     def solve(
-        self, active: frozenset[int], texts: list[tuple[Rule, Text]], clock: Clock
+        self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
     ) -> tuple[Optional[Tags], bool]:
         """The best labelling under some automata in which some texts have one label each.
 
@@ -326,16 +344,19 @@ class _Programs:
         rules, n_tokens = self._search._rules, len(self._search._document.scores[0])
         if not texts and n_tokens <= _FEW_TOKENS:
             found, path = rules.best_first(self._lifted, active)
+            budget.spend(self._search.recursion + _BEST_FIRST)
             if found:
                 return None if path is None else path[self._lifted.tokens], True
-        if not texts and rules.graph_size(active) * (n_tokens + _BUILDING) <= _GRAPH_SHARE * _WORK * clock.left:
+        in_graph = _ARC * rules.graph_size(active) * (n_tokens + _BUILDING)  # seconds
+        if (not texts and in_graph <= _GRAPH_SHARE * budget.left) or not rules.has_programs:
             graph = rules.graph(active)
             if graph is not None:
-                return self._through(graph), True
-        if not rules.has_programs:
-            graph = rules.graph(active)
-            return (None, False) if graph is None else (self._through(graph), True)
-        if len(rules.tags.label_of) ** 2 * n_tokens > _WORK * clock.left:
+                path = self._through(graph)
+                budget.spend(_CALL + _ARC * len(graph.graph.source) * (n_tokens + _BUILDING))
+                return path, True
+            if not rules.has_programs:
+                return None, False
+        if self._search.recursion > budget.left:
             return None, False
         lattice = self._lattice
         readers = [rules.readers[n] for n in sorted(active)]
@@ -343,11 +364,12 @@ class _Programs:
             occurrences = self._occurrences(rule, text)
             readers.append(rules.text_reader(rules.tags, occurrences, lattice.tokens))
         self.active, self._program = active, Program(lattice, readers)
-        return self.go_on(clock)
+        budget.spend(_CALL + _READ * n_tokens * len(texts))
+        return self.go_on(budget)
 
-    def go_on(self, clock: Clock) -> tuple[Optional[Tags], bool]:
+    def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
         """With what was decoded last."""
-        path, finished = self._program.solve(clock)
+        path, finished = self._program.solve(budget)
         return None if path is None else path[self._lifted.tokens], finished
 
     def _through(self, graph: Any) -> Optional[Tags]:
@@ -363,7 +385,9 @@ class _Programs:
 
     @cached_property
     def _lattice(self) -> Any:
-        return self._search._rules.lattice(self._lifted)
+        made = self._search._rules.lattice(self._lifted)
+        self._search._budget.spend(_CALL + 2 * self._search.recursion)
+        return made
 
     def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
         """Where a text stands, as tokens of the joined sequence."""

@@ -32,6 +32,3 @@ class HigherOrderRules(RuleSet):
 
     def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
         return False, None  # its bounds are those of chains of order 1
-
-    def warm_up(self, scores: Any) -> None:
-        """There is nothing that takes long to compile."""

@@ -18,7 +18,7 @@ from ..inference.lattice import ROWS, Lattice
 from ..kernels import ascent
 from ..kernels.lattice import Steps
 from ..types import Floats
-from .clock import Clock
+from .budget import Budget
 from .readers import Reader, TextReader, stacked
 
 _MARGIN = 6.0  # log-odds below the best labelling of the nodes that are there from the start
@@ -31,6 +31,16 @@ _IN_VAIN = 2  # times that more nodes come in without any gain
 _TRIES = 4  # to find any labelling in a part of the lattice
 _SHARE = 0.25  # of the time that is left, for the next ascent, and for the next search
 _ROUNDING = 1e-9
+
+
+# Seconds on a usual machine, `tests.benchmarks.constraints --only limits` compares them with those of this one
+_SETUP = 5e-4  # of a part of the lattice
+_NODE = 4e-9  # that is looked at
+_ADDED = 2.5e-9  # for each state, to connect a node
+_MADE = 1.5e-8  # of each step and each slot, for each automaton
+_STEP, _SLOT, _MOVE = 5e-9, 5e-9, 3e-9  # of an ascent, of each iteration
+_TRIED, _READ, _PLACE = 2.5e-7, 6e-9, 7e-8  # of a search: a step, what an automaton reads of it, a place
+_BOUND = 4e-9  # of each token and move, for bounds beside a part
 
 
 class Solution(NamedTuple):
@@ -53,42 +63,45 @@ class Program:
         self._kept: Optional[NDArray[np.bool_]] = None  # nodes
         self._prices: Optional[list[Floats]] = None
 
-    def solve(self, clock: Clock) -> Solution:
+    def solve(self, budget: Budget) -> Solution:
         """The best labelling, or what is known of it when the time is up."""
         lattice, in_vain = self._lattice, 0
         if lattice.best == -np.inf:
             return Solution(None, True)
         if self._kept is None:
-            self._kept = self._first_nodes()
-        while clock.left > 0.0 and in_vain < _IN_VAIN:
+            self._kept = self._first_nodes(budget)
+        while budget.left > 0.0 and in_vain < _IN_VAIN:
             kept, jumps, skipped = self._shortened()
-            if _n_steps(kept) > max(_ALL, _STEPS * clock.left):
+            if _n_steps(kept) > max(_ALL, _STEPS * budget.left):
                 break
+            budget.spend(3 * _NODE * kept.size)
             part = _Part(lattice.steps(kept, jumps), self._readers, lattice.rests, self._prices)
-            found, complete = part.climb(self._floor, clock)
+            budget.spend(part.seconds)
+            found, complete = part.climb(self._floor, budget)
             if found is not None:
                 self._floor, self._path, in_vain = found.score, lattice.path(skipped, part.steps, found.taken), 0
             if self._path is None:
                 for margin in (4.0 * self._margin, np.inf):
                     self._margin, self._few = margin, 4 * self._few
-                    missing = self._first_nodes() & ~self._kept
+                    missing = self._first_nodes(budget) & ~self._kept
                     if missing.any():
                         break
             elif complete:
-                missing = self._worth_more(part, clock)
+                missing = self._worth_more(part, budget)
                 in_vain += found is None
             else:
                 break
             if not missing.any():
                 return Solution(self._path, complete)
-            lattice.add(self._kept, missing)
+            self._add(self._kept, missing, budget)
         return Solution(self._path, False)
 
-    def _first_nodes(self) -> NDArray[np.bool_]:
+    def _first_nodes(self, budget: Budget) -> NDArray[np.bool_]:
         """Nodes worth almost as much as the best labelling, and more where automata read something."""
         lattice, worth, few = self._lattice, self._lattice.worth, self._few
         possible = worth > -np.inf
         if _n_steps(possible) <= _ALL:
+            budget.spend(_NODE * worth.size)
             return possible
         kept = self._relevant(possible & (worth >= lattice.best - self._margin)) | self._on_best
         added, rows = np.zeros_like(kept), []
@@ -105,8 +118,14 @@ class Program:
         every, is_read = np.unique(np.concatenate(rows)), np.any(self._read, axis=0)
         _keep_best(added, worth, every, np.ones_like(is_read), few)
         _keep_best(added, worth, every, ~is_read, 1)
-        lattice.add(kept, added & possible)
+        self._add(kept, added & possible, budget)
+        budget.spend(_NODE * (3 + len(self._readers)) * worth.size)
         return kept
+
+    def _add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_], budget: Budget) -> None:
+        before = int(kept.sum())
+        self._lattice.add(kept, added)
+        budget.spend(_NODE * kept.size + _ADDED * kept.shape[1] * (int(kept.sum()) - before))
 
     def _shortened(self) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
         """The nodes that are kept, without those between which there is no choice and nothing to read.
@@ -175,13 +194,14 @@ class Program:
         nodes[filled[np.bincount(run, has_say)[run] == 0]] = False
         return nodes
 
-    def _worth_more(self, part: "_Part", clock: Clock) -> NDArray[np.bool_]:
+    def _worth_more(self, part: "_Part", budget: Budget) -> NDArray[np.bool_]:
         """Nodes on labellings that may be better than the one that is known; the best of them if they are many."""
         lattice, least = self._lattice, self._floor + _slack(self._floor)
         worth, kept = lattice.worth, self._kept
         missing = self._relevant(worth > least) & ~kept
-        if _n_steps(missing | kept) > _ALL and 4.0 * lattice.seconds < clock.left:
+        if _n_steps(missing | kept) > _ALL and 4.0 * lattice.seconds < budget.left:
             priced = part.upper_bounds(lattice)
+            budget.spend(part.seconds_of_bounds(lattice))
             if priced is not None:
                 missing &= priced > least
                 worth, self._prices = priced, part.everywhere
@@ -189,16 +209,6 @@ class Program:
         if missing.sum() > most:
             missing &= worth >= np.partition(worth[missing], -most)[-most]
         return missing
-
-
-def warm_up(lattice: Lattice, reader: Reader) -> None:
-    """Has the kernels compiled, or loaded, before a clock runs."""
-    kept = np.zeros(lattice.worth.shape, dtype=bool)
-    lattice.add(kept, lattice.worth == lattice.best)
-    part = _Part(lattice.steps(kept, np.zeros(len(kept), dtype=np.int64)), [reader], lattice.rests, None)
-    part.warm_up()
-    part.climb(-np.inf, Clock(np.inf))
-    part.upper_bounds(lattice)
 
 
 class _Found(NamedTuple):
@@ -230,14 +240,7 @@ class _Part:
                 known = before[tokens[own], slots.kind[own]]
                 self._prices[own[known < np.inf]] = known[known < np.inf]
 
-    def warm_up(self) -> None:
-        """Has the kernels compiled, or loaded."""
-        rest, suffixes = np.empty(len(self.steps.time)), np.empty(int(self._slots.bounds[-1]))
-        ascent.bound(self.steps, self._automata, self._slots, self._prices, rest, suffixes)
-        path = np.zeros(len(rest), dtype=np.int32)
-        ascent.search(self.steps, self._automata, self._slots, rest, suffixes, 1, -np.inf, 1, path)
-
-    def climb(self, floor: float, clock: Clock) -> tuple[Optional[_Found], bool]:
+    def climb(self, floor: float, budget: Budget) -> tuple[Optional[_Found], bool]:
         """The best labelling, if it is better than one that is known, and whether it is so for sure."""
         steps, automata, slots = self.steps, self._automata, self._slots
         n_places = len(steps.time)
@@ -248,37 +251,51 @@ class _Part:
         self._prices = climb.best_prices
         width, tries = 1, 0
         complete = False
-        iterations = int(min(20, 0.5 * clock.left / self._seconds))
+        iterations = int(min(20, 0.5 * budget.left / self._iteration))
         while iterations > 0 and width > 0:
-            began = clock.left
-            ascent.ascend(steps, automata, slots, climb, rest, suffixes, iterations)
-            climbing = began - clock.left
+            climbing = self._iteration * ascent.ascend(steps, automata, slots, climb, rest, suffixes, iterations)
+            budget.spend(climbing)
             searching = 0.0
             if values[0] > -np.inf and values[0] > values[1] + _slack(values[1]):
                 ascent.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
                 most = min((width + 2) * n_places + 64 * width, _PREFIXES // (4 + len(slots.rows)))
                 found = ascent.search(steps, automata, slots, rest, suffixes, width, values[1], most, path[1])
-                score, taken, left_out = found
+                score, taken, left_out, tried = found
+                searching = (_TRIED + _READ * len(slots.rows)) * tried + _PLACE * n_places
+                budget.spend(searching)
                 if score > values[1]:
                     values[1], length[0] = score, taken
                     path[0] = path[1]
                 values[0] = min(values[0], max(left_out, values[1]))
-                searching = began - clock.left - climbing
             complete, tries = values[0] <= values[1] + _slack(values[1]), tries + 1
             if complete or (tries >= _TRIES and not length[0] and floor == -np.inf):
                 break
             # Both go on for longer and longer, as far as there is time
-            left = _SHARE * clock.left
+            left = _SHARE * budget.left
             iterations = int(min(4 * iterations, left / max(climbing, 1e-6) * iterations))
             width = int(min(4 * width, left / max(searching, 1e-6) * width))
         ascent.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
         self._of_labellings = rest[0]
         return _Found(values[1], path[0, : length[0]].copy()) if length[0] else None, complete
 
+    @cached_property
+    def _iteration(self) -> float:
+        """Seconds of an iteration of an ascent."""
+        slots, states = self._slots, np.diff(self._automata.states)
+        read = np.diff(slots.rows) + np.bincount(slots.automaton, minlength=len(states))  # [A]
+        return _STEP * len(self.steps.source) + _SLOT * len(slots.of_step) + _MOVE * float(states @ read)
+
     @property
-    def _seconds(self) -> float:
-        """That an iteration of an ascent may take."""
-        return 1e-8 * (len(self.steps.source) + len(self._slots.kind) + int(self._slots.bounds[-1]))
+    def seconds(self) -> float:
+        """That it takes to make."""
+        n_steps = len(self.steps.source) + len(self._slots.of_step)
+        return _SETUP + _MADE * (1 + len(self._readers)) * n_steps
+
+    def seconds_of_bounds(self, lattice: Lattice) -> float:
+        """That `upper_bounds` takes."""
+        moves = sum(reader.following.size for reader in self._readers if reader.pays)
+        events = len(self._readers) * len(lattice.possible_events)
+        return _SETUP + 3.0 * lattice.seconds + _BOUND * lattice.tokens * (moves + events)
 
     def upper_bounds(self, lattice: Lattice) -> Optional[Floats]:
         """What a labelling with each node is worth at most, under the prices: float64[rows, S]; None if that takes too much

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Joined, cut, ends, join_sequences, named
+from ..arrays import Joined, ends, named
 from ..errors import Errors, known_names
 from ..inference.lattice import Lattice
 from ..inference.linear_chain import LinearChain
@@ -22,7 +22,6 @@ from ..types import GOES_ON, Floats
 from .automaton import Automaton, SpanTags, make_automaton, minimised, parted, product
 from .cache import Cache
 from .facts import Facts, WordKinds
-from .program import warm_up
 from .readers import Reader, SegmentTextReader, TextReader
 from .rule import Broken, Rule
 from .settings import Constraints
@@ -32,7 +31,6 @@ _SHORT = 256  # tokens of documents for which rules are compiled at first; for l
 MOST_GRAPH_STATES = 4_096  # states of automata times tags: a matrix of so many takes 134 MB
 _MOST_PREFIXES = 4_000  # after which best-first search gives up
 _MOST_KEPT = 1_000  # sets of rules for which something is kept
-_warm: set[type] = set()  # for which kernels are ready
 
 
 class RuleAutomaton(NamedTuple):
@@ -93,7 +91,7 @@ class RuleSet:
         self.allowed[size, size] = False
         self._masks_of = Cache(_MOST_KEPT)
         self.told: set[str] = set()  # what was said about rules that probabilities leave out
-        self._larger: dict[int, RuleSet] = {}
+        self._by_tokens = {_SHORT: self}
         self._compile(_SHORT)
         self._check_consistency()
 
@@ -123,16 +121,14 @@ class RuleSet:
 
     def upto(self, tokens: int) -> "RuleSet":
         """The same rules for documents of at most so many tokens."""
-        if tokens <= self._most or all(rule.counts_to <= self._most for rule in self.rules):
-            return self
-        most = self._most
-        while most < tokens:
+        most = _SHORT
+        while most < tokens and any(rule.counts_to > most for rule in self.rules):
             most += most // 2
-        if most not in self._larger:
+        if most not in self._by_tokens:
             larger = copy(self)
             larger._compile(most)
-            self._larger[most] = larger
-        return self._larger[most]
+            self._by_tokens[most] = larger
+        return self._by_tokens[most]
 
     @cached_property
     def of_segments_too(self) -> "SegmentRules":
@@ -336,23 +332,6 @@ class RuleSet:
         """The lattice of a document."""
         folded = self.structure.prepare(joined.scores, joined.clamp).folded
         return Lattice(folded, self.tags.events, self.tags.n_events)
-
-    def warm_up(self, scores: Any) -> None:
-        """Has the kernels compiled, or loaded, once in a process: it may take longer than a time limit.
-
-        scores: Of one token or more.
-        """
-        if type(self) not in _warm:
-            _warm.add(type(self))
-            lengths = np.diff(scores.starts)
-            shortest = np.where(lengths > 0, lengths, lengths.max() + 1).argmin()
-            tokens = slice(int(scores.starts[shortest]), int(scores.starts[shortest + 1]))
-            joined = join_sequences(cut(scores, tokens, np.array([0, lengths[shortest]])))
-            automaton = make_automaton(1, self.tags.n_events, [])
-            self._search(joined, _stacked([automaton], self.tags.n_events), 1)
-            path = self.graph(frozenset()).viterbi(joined.scores)
-            self.structure.path_score(joined.scores, path.states)
-            warm_up(self.lattice(joined), Reader(automaton, self.tags))
 
     # ---------------------------------------------------------------------------------------------------------- paths
 

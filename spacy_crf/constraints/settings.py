@@ -163,7 +163,8 @@ def constraints(
     in_training (bool): Whether they hold in training too.
     max_states (int): States of the largest automaton that is made of several rules, and no more than 4,096 by the number of tags;
         beyond, a program takes over.
-    time_limit (float): Seconds that one document may take beyond what it takes without the rules.
+    time_limit (float): Seconds that one document may take beyond what it takes without the rules, on a usual machine: the search
+        counts its steps and reads no clock, so a document gets the same labelling on a busy machine too.
     """
     max_states = checks.count("constraints", "max_states", max_states)
     time_limit = checks.positive("constraints", "time_limit", time_limit)

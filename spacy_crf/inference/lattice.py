@@ -1,6 +1,5 @@
 """Lattices of a document, whatever its structure: what its nodes are worth, and the steps between some of them."""
 
-import time
 from functools import cached_property
 from typing import Optional
 
@@ -13,7 +12,13 @@ from ..kernels.pieces import Folded
 from ..types import GOES_ON, Floats
 
 ROWS = 2  # of a token: in front of it, and behind it
+_STEP = 1e-9  # seconds
 _MOST_TRANSITIONS = 1 << 24  # that may be written out (128 MiB)
+
+
+def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
+    """About how many it takes on a usual machine to go through all labellings once, of segments of up to `longest` tokens."""
+    return _STEP * tokens * states * (states + 4 * longest)
 
 
 class Lattice:
@@ -27,11 +32,14 @@ class Lattice:
     def __init__(self, folded: Folded, events: NDArray[np.int32], n_events: int):
         self.events, self._n_events = events, n_events
         self.tokens, n_states = folded.opening.shape
-        began = time.perf_counter()
         self._folded = folded
         self._prefix, self.worth = np.empty((2, ROWS * self.tokens, n_states))
         self.best = kernels.find_worth(folded, self._prefix, self.worth)  # score of the best labelling
-        self.seconds = time.perf_counter() - began  # that it takes to find what nodes are worth
+
+    @property
+    def seconds(self) -> float:
+        """About how many it takes on a usual machine to find what the nodes are worth."""
+        return seconds_of_recursion(self.tokens, self.worth.shape[1], len(self._folded.lengths))
 
     @property
     def rests(self) -> bool:

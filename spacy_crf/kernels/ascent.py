@@ -277,12 +277,12 @@ def ascend(steps, automata, slots, climb, rest, suffixes, iterations):
     """Lowers the bound.
 
     climb (Climb): Is continued. rest, suffixes: As in `bound`, to work in.
-    RETURNS (bool): Whether the labelling of the lowest bound is one that automata accept, and so the best.
+    RETURNS (int): How many iterations there were: fewer where the labelling of the lowest bound is the best one.
     """
     values, prices, best_prices, best_path, length = climb
     uses = np.zeros(len(prices), dtype=np.int64)
     path, states = np.empty_like(best_path), np.zeros(len(automata.tables), dtype=np.int64)
-    for _ in range(iterations):
+    for n in range(iterations):
         total = bound(steps, automata, slots, prices, rest, suffixes)
         if total < values[0] - 1e-9:
             values[0], values[3] = total, 0.0
@@ -292,26 +292,26 @@ def ascend(steps, automata, slots, climb, rest, suffixes, iterations):
             if values[3] > 8.0:
                 values[2], values[3] = 0.7 * values[2], 0.0
         if total == -np.inf:
-            return True
+            return n + 1
         uses[:] = 0
         score, taken = _follow(steps, automata, slots, prices, rest, states, path, uses)
         if score > values[1]:
             values[1], length[0] = score, taken
             best_path[:] = path
         if values[1] > -np.inf and values[0] <= values[1] + 1e-9 * (1.0 + abs(values[1])):
-            return True
+            return n + 1
         _follow_automata(automata, slots, prices, suffixes, uses)
         differing = 0
         for z in range(len(uses)):
             differing += uses[z] != 0
         if differing == 0:
-            return True
+            return n + 1
         # Polyak's step to the labelling that is known, or as if a good one was so far away
         distance = total - values[1] if values[1] > -np.inf else 2.0 * differing + total - values[0]
         size = values[2] * distance / differing
         for z in range(len(uses)):
             prices[z] -= size * uses[z]
-    return False
+    return iterations
 
 
 class Prefixes(NamedTuple):
@@ -439,21 +439,22 @@ def search(steps, automata, slots, rest, suffixes, width, floor, most, path):
     width (int): Prefixes at each place. most (int): Of all together.
     floor (float): Score of a labelling that is known: others have to be better.
     path (int32[V]): Receives the steps.
-    RETURNS (float, int, float): Score and length of the labelling, -inf and 0 if there is none; and what the best of the prefixes
-        was worth that were left out, -inf for none.
+    RETURNS (float, int, float, int): Score and length of the labelling, -inf and 0 if there is none; what the best of the
+        prefixes was worth that were left out, -inf for none; and how many steps were tried.
     """
     n_automata, last = len(automata.tables), len(rest) - 1
     prefixes = _make_prefixes(most, n_automata, last + 1)
     now = np.zeros(n_automata, dtype=np.int32)
     floor += 1e-9 * (1.0 + abs(floor)) if floor > -np.inf else 0.0
     _put(prefixes, _FIRST, now, 0.0, np.inf, _NONE, np.int64(_NONE))
-    left_out = -np.inf
+    left_out, tried = -np.inf, 0
     for v in range(last):
         left_out = max(left_out, _choose(prefixes, v, width))
         if 2 * prefixes.counts[1] > len(prefixes.known):
             _hash_again(prefixes, v)
         m = prefixes.latest[v]
         while m >= 0:
+            tried += steps.starts[v + 1] - steps.starts[v]
             for e in range(steps.starts[v], steps.starts[v + 1]):
                 w = steps.target[e]
                 score = prefixes.score[m] + steps.scores[e]
@@ -490,4 +491,4 @@ def search(steps, automata, slots, rest, suffixes, width, floor, most, path):
     m = found
     for x in range(length - 1, -1, -1):
         path[x], m = prefixes.step[m], prefixes.parent[m]
-    return best, length, left_out
+    return best, length, left_out, tried

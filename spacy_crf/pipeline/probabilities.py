@@ -19,6 +19,7 @@ from .decoding import Decoding, Distribution
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Kept
     from ..constraints.rule import Rule
+    from ..constraints.rule_set import RuleSet
     from .crf_pipe import CRFPipe, Rules
 
 
@@ -209,11 +210,11 @@ class _Batch:
         scores, clamp = cut_document(self._scores, self._clamp, tokens)
         graph = None
         if self._rules is not None:
-            self._tell_ignored()
-            kept = self._kept(d)
-            scores = self._rules.apply(scores, self._facts.at(tokens), kept)
-            automata = self._rules.fitting.intersection(self._rules.automata_of(kept))
-            graph = self._rules.graph(automata) if automata else None
+            rules, kept = self._rules.upto(tokens.stop - tokens.start), self._kept(d)
+            self._tell_ignored(rules)
+            scores = rules.apply(scores, self._facts.at(tokens), kept)
+            automata = rules.fitting.intersection(rules.automata_of(kept))
+            graph = rules.graph(automata) if automata else None
         return self._decoding.distribution(scores, clamp, graph)
 
     def _with_ties(self, d: int, tokens: slice) -> Optional[Distribution]:
@@ -225,9 +226,10 @@ class _Batch:
         scores, clamp = cut_document(self._given, self._clamp, tokens)
         if not self._decoding.is_tied(scores):
             return None
-        self._tell_ignored()
+        rules = self._rules.upto(tokens.stop - tokens.start)
+        self._tell_ignored(rules)
         document = Documents(scores, clamp, self._facts.at(tokens), None)
-        found = self._decoding.under_rules(self._rules, document, self._kept(d))
+        found = self._decoding.under_rules(rules, document, self._kept(d))
         if found is None:
             self._tell_approximate(d)
         return found
@@ -255,7 +257,7 @@ class _Batch:
     def _untied(self) -> Distribution:
         scores = self._scores
         if self._rules is not None:
-            self._tell_ignored()
+            self._tell_ignored(self._rules)
             scores = self._rules.apply(scores, self._facts)
         return self._decoding.batch(scores, self._clamp)
 
@@ -276,22 +278,22 @@ class _Batch:
         seconds = self._rules.constraints.time_limit
         self._pipe.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
-    def _tell_ignored(self) -> None:
+    def _tell_ignored(self, asked: "RuleSet") -> None:
         """Which rules probabilities don't know that may matter to the Docs, once."""
         names = []
-        if self._rules.left_out:
+        if asked.left_out:
             longest = 2 * int(np.diff(self._bounds).max(initial=0))  # with breaks
-            binding = self._rules.binding(self._rules.places, longest) - self._rules.fitting
-            places = {self._rules.automata[n].rule.place for n in binding}
-            left_out = [(rule, labels) for rule, labels in self._rules.left_out if rule.place in places]
+            binding = asked.binding(asked.places, longest) - asked.fitting
+            places = {asked.automata[n].rule.place for n in binding}
+            left_out = [(rule, labels) for rule, labels in asked.left_out if rule.place in places]
             names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in left_out]
-        limit = self._rules.most_states
+        limit = asked.most_states
         too_large = (
             f"with them the automaton of all rules has more than {limit} states (max_states, or fewer for many tags)"
         )
-        of_texts = [rule.name for rule in self._rules.global_]
+        of_texts = [rule.name for rule in asked.global_]
         for ignored, reason in ((names, too_large), (of_texts, "no automaton holds them")):
             rules = ", ".join(ignored)
-            if rules and rules not in self._rules.told:
-                self._rules.told.add(rules)
+            if rules and rules not in asked.told:
+                asked.told.add(rules)
                 self._pipe.warn(Warnings.CRFW603, rules=rules, reason=reason)

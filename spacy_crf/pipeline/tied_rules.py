@@ -6,7 +6,7 @@ from typing import Any, Optional
 import numpy as np
 
 from ..arrays import Joined
-from ..constraints.clock import Clock
+from ..constraints.budget import Budget
 from ..constraints.decoding import Answer, Documents, Search, Tags
 from ..constraints.rule_set import RuleSet
 from ..inference.elimination import Elimination
@@ -29,15 +29,15 @@ class TiedSearch:
         as_chains: Callable[[Any, Any], ChainScores],
         rules: RuleSet,
         document: Documents,
-        clock: Clock,
+        budget: Budget,
     ):
         self._inference, self._rules, self._document = inference, rules, document
         chains = as_chains(document.scores, document.clamp)
-        self._of_chains = Search(rules, document._replace(scores=chains), clock)
+        self._of_chains = Search(rules, document._replace(scores=chains), budget)
         self._tags: Optional[Tags] = None
 
-    def begin_with(self, tags: Tags, kept: frozenset[int]) -> None:
-        """The best labelling under the masks of some rules is known (int32[T]), -1 for none."""
+    def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
+        """Note the best labelling under the masks of some rules (int32[T], -1 for none), if it is known."""
         self._tags = tags
 
     def best(self) -> Answer:

@@ -224,8 +224,8 @@ def calibration(repeats: int) -> None:
 
 
 def limits(repeats: int) -> None:
-    """What rules may cost a document beyond its prediction without them: time_limit, and 20 % or 50 ms; and what large numbers
-    cost."""
+    """What rules cost a document beyond its prediction without them, in CPU seconds: on a usual machine about time_limit; and
+    what large numbers cost."""
     nlp = trained("usaddress", limit=1000)
     words = [word for sentence in read_sentences("usaddress", "train") for word in sentence.words]
     words *= 1 + 100_000 // len(words)
@@ -234,6 +234,8 @@ def limits(repeats: int) -> None:
         (436, SEVEN, 0.01),
         (436, SEVEN, 1.0),
         (5_000, SIX, 1.0),
+        (5_000, SIX, 5.0),
+        (5_000, ADDRESS_RULES, 1.0),
         (100_000, SIX, 1.0),
         (5_000, [], 1.0),
     ):
@@ -241,7 +243,7 @@ def limits(repeats: int) -> None:
         _seconds(ruled, words[:40])  # compiles
         free = min(_seconds(nlp, words[:tokens]) for _ in range(3))
         beyond = _seconds(ruled, words[:tokens])
-        must = limit + max(0.2 * limit, 0.05)
+        must = limit + max(0.3 * limit, 0.05)
         rows.append((f"{tokens} tokens, {len(rules)} rules", limit, free, beyond - free, must))
     show("Documents under rules", ("", "time_limit, s", "without rules, s", "beyond, s", "must"), rows)
     rows = []
@@ -254,10 +256,11 @@ def limits(repeats: int) -> None:
 
 
 def _seconds(nlp: Language, words: list[str]) -> float:
+    """Of all threads, whatever else the machine does."""
     doc = Doc(nlp.vocab, words=words)
-    start = time.perf_counter()
+    start = time.process_time()
     nlp.get_pipe("crf_ner").predict([doc])
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 BENCHMARKS: dict[str, Callable[[int], None]] = {
