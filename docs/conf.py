@@ -14,3 +14,4 @@ highlight_language = "text"  # of blocks that name no language
 html_theme = "furo"
 html_title = f"{project} {version}"
 html_copy_source = False
+html_static_path = html_css_files = ["site.css"]

@@ -46,3 +46,11 @@ def test_the_first_page_leads_to_the_first_steps(page):
     assert page.get_by_role("heading", level=1).inner_text().startswith("Start in five minutes")
     assert any("spacy train" in text for text in page.locator("pre").all_inner_texts())
     assert is_as_wide_as_the_screen(page)
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("name", ["index", "start", "recipes"])
+def test_commands_are_whole(page, name):
+    page.goto((SITE / f"{name}.html").as_uri())
+    commands = page.locator(".highlight-bash pre")
+    assert commands.count() and commands.evaluate_all("all => all.every(each => each.scrollWidth <= each.clientWidth)")
