@@ -584,22 +584,20 @@ class Errors(metaclass=_Coded):
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
     CRF703 = "{place}: has {got} columns, but {expected} were expected."
     CRF704 = (
-        "{place}: '{tag}' is no entity tag as in the rest of the file. Known: B-LABEL, I-LABEL, O, and - where annotation is "
-        "missing; L- and U- in BILUO, E- and S- in BIOES."
+        "{place}: '{tag}' is not an entity tag like those in the rest of the file. Known: B-LABEL, I-LABEL, O, and - where "
+        "annotation is missing; L- and U- in BILUO, E- and S- in BIOES."
     )
     CRF705 = (
-        "{place}: '{tag}' follows '{before}', but continues an entity of its own label only. In IOB2 the first tag of every "
+        "{place}: '{tag}' follows '{before}', but can only continue an entity with its own label. In IOB2 the first tag of every "
         "entity is '{begin}'."
     )
     CRF706 = "{path} can't be read or written: {reason}."
     CRF707 = (
-        "{place}: '{key}' holds annotation that is not understood ({value}), and would be lost. Spans are read from these keys: "
-        "{known}. Write them there, or leave '{key}' out with --ignore {key}."
+        "{place}: '{key}' holds annotation that is not understood ({value}) and would be lost. Annotation is read from {known}. "
+        "Write it there, or leave '{key}' out with --ignore {key}."
     )
     CRF708 = "{path} holds no annotated texts: there is nothing to do."
-    CRF709 = (
-        '{place}: this is JSON, but no object with a string under "text". Give texts, one a line, or JSONL with "text".'
-    )
+    CRF709 = '{place}: this is JSON, but not an object with a string under "text". Give one text per line, or JSONL with "text".'
     CRF710 = (
         "The pipeline has no component{named} that gives probabilities of spans or tokens. Components there: {components}. "
         "(Those that crf_textcat gives are in doc.cats, and `spacy evaluate` scores them.)"
@@ -612,7 +610,7 @@ class Errors(metaclass=_Coded):
         "the files."
     )
     CRF714 = (
-        "{place}: {keys} hold annotation, and it can't be told which counts. Remove one of them, or leave it out with "
+        "{place}: {keys} hold annotation, and nothing tells which of them counts. Remove one, or leave it out with "
         "--ignore {last}."
     )
     CRF715 = (
@@ -665,11 +663,11 @@ class Errors(metaclass=_Coded):
         "Its scores: {scores}."
     )
     CRF865 = (
-        "{path}: nothing is annotated in {documents} texts, read as {format}, though there are keys or columns for it; {lost} "
-        "spans did not align with the tokens. If the annotation is elsewhere, --format, --label-column or --tag-column say how "
-        "to read it; if there is none, and rightly, say --without-spans."
+        "{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for annotation; "
+        "{lost} spans did not align with the tokens. If the annotation is elsewhere, say how to read it with --format, "
+        "--label-column or --tag-column; if there is rightly none, add --without-spans."
     )
-    CRF866 = "{place}: '{tag}' can't follow '{before}' in tags of the scheme {scheme}. --scheme says what they are if not that."
+    CRF866 = "{place}: '{tag}' can't follow '{before}' in the scheme {scheme}. If the tags are of another, name it with --scheme."
     CRF867 = (
         "{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so its last column may hold other tags than "
         "those of entities. If they are entities say --scheme bare; if they are tags, --tag-column names their column."
@@ -681,7 +679,7 @@ class Errors(metaclass=_Coded):
         "Say which they are with --word-column and --label-column (or --tag-column)."
     )
     CRF870 = (
-        "{place}: tag {tag} is a number, and {n} names of tags are known: name all in their order with --tag-names "
+        "{place}: tag or label {tag} is a number, and {n} names are known: name all of them in order with --tag-names "
         "O,B-PER,I-PER …"
     )
     CRF871 = (
@@ -689,7 +687,7 @@ class Errors(metaclass=_Coded):
         "(not bytes, nor UTF-16 units) from 0."
     )
     CRF872 = (
-        "{path} can't be read in '{encoding}', which is no encoding of texts: name one such as utf-8, utf-16 or cp1252."
+        "{path} can't be read in '{encoding}', which is not a text encoding: name one such as utf-8, utf-16 or cp1252."
     )
     CRF873 = (
         "{place}: '{key}' holds annotation ({value}), which would be replaced. `spacy crf convert` makes training data of "
@@ -839,16 +837,16 @@ class Errors(metaclass=_Coded):
         "it. Give a text for each position that templates reach."
     )
     CRF857 = (
-        "The pipeline has no component (asked for: {named}) that CRFsuite can stand for: a trained linear chain on sparse, not "
-        "hashed, features alone. Components: {components}."
+        "The pipeline has no component (asked for: {named}) whose model CRFsuite can hold: a trained linear chain with sparse "
+        "features alone, not hashed ones. Components: {components}."
     )
     CRF858 = (
         "Component '{name}' has {what}, which a model of CRFsuite does not hold: CRFsuite would give other labels. {how}, and "
         "export that."
     )
     CRF859 = (
-        "--features {path} is no function that can be imported: {reason}. Give package.module:function, from a Doc, or with "
-        "--columns from a list of words, to a list of feature dicts."
+        "--features {path} is not a function that can be imported: {reason}. Give package.module:function, which takes a Doc, or "
+        "with --columns a list of words, and returns a list of feature dicts."
     )
     CRF860 = "--columns: there is no attribute '{column}' of tokens. Known: {known}."
     CRF861 = (

@@ -334,6 +334,9 @@ def test_a_folder_of_brat(tmp_path):
     assert code == 0 and "brat's standoff" in output and "2 documents, 2 entities" in output
     assert "2 relations can't be kept in doc.ents, and are left out" in output and "line 2" in output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["c.spacy", "corpus.spacy"]
+    assert len(read_examples(folder, spacy.blank("en"))) == 2  # as the commands take it that want annotated texts
+    told = CliRunner().invoke(app, ["data", str(folder)])
+    assert told.exit_code == 0 and "2 documents" in told.output and "2 relations" in told.output
     (folder / "b.txt").unlink()
     code, output = run(folder, tmp_path / "out")
     assert code == 1 and "CRF701" in output and "b.txt is missing" in output
@@ -389,7 +392,7 @@ def test_tag_column_alone(columns):
         ("Ann B-PER\nran\n", "CRF703.*line 2: has 1 columns, but 2, as in the lines before"),
         ("Ann B-PER\nran VBD O\n", "CRF703.*line 2: has 3 columns"),
         ("Ann\n", "CRF703.*line 1: has 1 columns, but at least 2"),
-        ("Ann B-PER\nran VBD\n", "CRF704.*line 2: 'VBD' is no entity tag"),
+        ("Ann B-PER\nran VBD\n", "CRF704.*line 2: 'VBD' is not an entity tag"),
         ("Ann B-PER\nran B-\n", "CRF704.*line 2: 'B-'"),
         ("Ann B-PER\nran O\nBob I-PER\n", "CRF705.*line 3: 'I-PER' follows 'O'.*'B-PER'"),
         ("Ann B-PER\n\nLee I-PER\n", "CRF705.*line 3: 'I-PER' follows 'O'"),

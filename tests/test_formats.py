@@ -387,7 +387,7 @@ LABEL_FAULTS = [
     ("label studio, choices", '"mood"', '"kind"', "CRF714.*item 2: 'kind' and 'mood'.*--ignore mood"),
     ("label studio, min choices", '"mood"', '"kind"', "CRF714.*item 2: 'kind' and 'mood'.*--ignore mood"),
     ("labelled table", ",BAD", "", "CRF703.*line 3: has 1 columns, but 2, as in the header"),
-    ("labelled table", '."', ".", "CRF701.*line 2: .*no CSV"),
+    ("labelled table", '."', ".", "CRF701.*line 2: .*not CSV"),
     ("labelled table", ",BAD", ',"[{""start"": 0}]"', "CRF880.*line 3"),
     ("labelled table", "text,label", "body,label", "CRF869.*line 1: .*--label-column"),
 ]
@@ -439,8 +439,8 @@ def test_parts_of_a_span_are_missing_annotation(write):
 @pytest.mark.parametrize(
     "old, new, says",
     [
-        ("T1\t", "T2\t", "CRF701.*line 2: .*T2 stands at .*line 1"),
-        ("T1\t", "X1\t", "CRF701.*line 1: .*no identifier"),
+        ("T1\t", "T2\t", "CRF701.*line 2: .*T2 also used at .*line 1"),
+        ("T1\t", "X1\t", "CRF701.*line 1: .*not begin with an identifier"),
         ("PER 0 7", "PER 0,7", "CRF701.*line 1: .*offsets"),
         ("PER 0 7", "PER 7 0", 'CRF701.*line 1: .*"start" < "end"'),
         ("PER 0 7", f"PER 0 {'9' * 5000}", "CRF701.*line 1: .*within the 68 characters"),
@@ -481,14 +481,14 @@ def test_spans_that_touch(write):
 @pytest.mark.parametrize(
     "tags, says",
     [
-        ("B-X O U-X", "line 2: 'O' can't follow 'B-X' in tags of the scheme BILUO"),
+        ("B-X O U-X", "line 2: 'O' can't follow 'B-X' in the scheme BILUO"),
         ("U-X L-X O", "line 2: 'L-X' can't follow 'U-X'"),
         ("B-X L-Y O", "line 2: 'L-Y' can't follow 'B-X'"),
         ("U-X O B-X", "line 3: 'the end' can't follow 'B-X'"),
-        ("S-X O I-X", "line 3: 'I-X' can't follow 'O' in tags of the scheme BIOES"),
-        ("S-X U-X O", "line 1: 'S-X' is no entity tag"),
-        ("B-X I-X PER", "line 3: 'PER' is no entity tag"),
-        ("B I O", "line 2: 'I' is no entity tag|line 1: 'B' is no entity tag"),
+        ("S-X O I-X", "line 3: 'I-X' can't follow 'O' in the scheme BIOES"),
+        ("S-X U-X O", "line 1: 'S-X' is not an entity tag"),
+        ("B-X I-X PER", "line 3: 'PER' is not an entity tag"),
+        ("B I O", "line 2: 'I' is not an entity tag|line 1: 'B' is not an entity tag"),
         ("NNP VB NN", "line 1: 'NNP' has no prefix"),
     ],
 )
@@ -719,7 +719,12 @@ FAULTS = [
     ("label studio, written out", '"result": [', '"result": {', "CRF701.*line 9, item 1: .*not JSON"),
     ("label studio, min", '"label": [{', '"label2": [], "label": [{', "CRF714.*item 1"),
     ("pairs", "], [", " [", r"CRF701.*line 1.*not JSON"),
-    ("pairs in Python", "'entities': [(0, 3", "'entities': [(f(0), 3", "CRF701.*line 6, item 3: .*no literal"),
+    (
+        "pairs in Python",
+        "'entities': [(0, 3",
+        "'entities': [(f(0), 3",
+        "CRF701.*line 6, item 3: .*not a Python literal",
+    ),
     ("pairs in Python", "TRAIN_DATA = [", "TRAIN_DATA = [(", "CRF701.*line .*not Python"),
     ("spaCy 2", '"ner": "L-PER"', '"ner": "X-PER"', "CRF701.*item 1, paragraph 1: .*E068"),
     ("spaCy 2", '"orth": "Nobody"', '"word": "Nobody"', "CRF701.*item 1, paragraph 2: .*'orth'"),
@@ -739,7 +744,7 @@ FAULTS = [
         "",
         "CRF701.*line 5: .*a line is missing",
     ),
-    ("conllu", "Number=Sing\t1", "Number=Sing\t77", "CRF701.*line 5: .*'77' is no word"),
+    ("conllu", "Number=Sing\t1", "Number=Sing\t77", "CRF701.*line 5: .*'77' is not a word"),
     ("table", ",Lee,NNP,I-PER", ",Lee,I-PER", "CRF703.*line 3: has 3 columns, but 4"),
     ("table", ",Lee,NNP,I-PER", ',"Lee,NNP,I-PER', "CRF701.*line 3: "),
     ("table", "Word", "Mot", "CRF869.*line 1"),
@@ -878,7 +883,7 @@ def mutated(path, text, rng):
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("seed", range(1))
 def test_odd_values_are_read_or_refused_with_a_code(write, name, seed):
-    """Of 14,000 files 40 ended in a raw error: halves of characters, numbers of thousands of digits, 1-2-3 as a word's number."""
+    """Of 7,600 such files 221 ended in a raw error: halves of characters, thousands of digits, 1-2-3 as a word's number."""
     path, text, _ = EVERY[name]
     rng = random.Random(f"{name} {seed}")
     for _ in range(3 if name == "spaCy 2" else 12):  # whose own reading is slow

@@ -8,7 +8,7 @@ from typing import Annotated, Optional, TypeVar
 import typer
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import Errors, counted
 from ..pipeline.doc_bin import doc_bin
 from ..sealed import write_whole
 from .formats import FORMATS, Report, Settings, Source, brat, read
@@ -109,14 +109,17 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) 
         tagged = f", {report.tagged:,} documents with tags" if report.tagged else ""
         each = "one label each" if report.exclusive else "some with several labels: crf_textcat takes one of a text"
         labelled = (
-            f", {report.labelled:,} documents with labels (doc.cats; {len(report.labels):,} labels, {each})"
+            f", {report.labelled:,} documents with labels (doc.cats; {counted(len(report.labels), 'label')}, {each})"
             if report.labelled
             else ""
         )
         incorrect = f", {report.incorrect:,} spans that are none" if report.incorrect else ""
         msg.good(f"{target}: {report.documents:,} documents, {report.spans:,} entities{incorrect}{tagged}{labelled}")
         if not report.has_spans and not report.tagged and not report.labelled:
-            msg.warn(f"{path} has no annotation: all of its tokens count as outside of entities")
+            msg.warn(
+                f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
+                "another key, name it with --label-column"
+            )
         report.tell()
 
 

@@ -11,7 +11,7 @@ from wasabi import msg
 
 from ..errors import Errors
 from .corpus import Corpus, Overlap, describe, overlap, to_json
-from .formats import FORMATS, Report, Settings
+from .formats import FORMATS, Report, Settings, brat
 from .group import app
 from .reading import read_docs
 from .shared import CodeOption, blank, import_code, print_table, told_briefly
@@ -58,7 +58,7 @@ def data_cli(
 
 def _read(path: Path, nlp: Language) -> tuple[list[Doc], Report]:
     """RAISES (ValueError): If there are no texts."""
-    files = sorted(path.rglob("*.spacy")) if path.is_dir() else [path]
+    files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
     report, docs = Report(), []
     for file in files:
         docs += read_docs(file, nlp, Settings(overlaps="longest", without_spans=True), report=report)

@@ -10,7 +10,7 @@ from spacy.training import Corpus, Example
 from spacy.training.corpus import walk_corpus
 
 from ..errors import Errors
-from .formats import Report, Settings, Source, check_doc, read
+from .formats import Report, Settings, Source, brat, check_doc, read
 
 _OPTION = re.compile(r"--[a-z]")
 
@@ -42,7 +42,7 @@ def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Examp
     RAISES (ValueError): If there are none.
     """
     corpus = Corpus(path)
-    if path.suffix != ".spacy" and not path.is_dir():
+    if brat.is_collection(path) or (path.suffix != ".spacy" and not path.is_dir()):
         report = Report()
         examples = list(corpus.make_examples(nlp, read_docs(path, nlp, report=report)))
         if tell:

@@ -45,7 +45,9 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
     for annotated in sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]:
         for file in (annotated, annotated.with_suffix(".txt")):
             if not file.is_file():
-                reason = f"brat has a text and its annotation in two files of one name, and {file.name} is missing"
+                reason = (
+                    f"brat keeps a text and its annotation in two files of the same name, and {file.name} is missing"
+                )
                 raise ValueError(Errors.CRF701.format(place=path, reason=reason))
         text = Source(annotated.with_suffix(".txt"), source.encoding).text()
         spans, broken = [], []
@@ -66,12 +68,12 @@ def _lines(source: Source) -> Iterator[Line]:
             continue
         match = _ID.match(line)
         if match is None:
-            reason = f"it begins with no identifier of brat's, such as T1, and a tab: {line[:40]!r}"
+            reason = f"it does not begin with an identifier such as T1 and a tab: {line[:40]!r}"
             raise ValueError(Errors.CRF701.format(place=place, reason=reason))
         name = match[1]
         if name in known and name[0] not in "*#":
             raise ValueError(
-                Errors.CRF701.format(place=place, reason=f"the identifier {name} stands at {known[name]} too")
+                Errors.CRF701.format(place=place, reason=f"its identifier {name} is also used at {known[name]}")
             )
         known[name] = place
         yield Line(place, _KINDS[name[0]], line[match.end() :].split("\t"))

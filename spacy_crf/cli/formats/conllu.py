@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...errors import Errors
+from ...errors import Errors, counted
 from .settings import Report, Settings
 from .source import Source
 from .tags import Row, find_scheme, in_bio, in_groups, is_tag
@@ -61,7 +61,7 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
         if len(cells) != _WIDTH:
             raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=f"{_WIDTH}, as CoNLL-U has,"))
         if not _is_id(cells[0]):
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"'{cells[0]}' is no number of a word"))
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"'{cells[0]}' is not the number of a word"))
         space = "SpaceAfter=No" not in cells[9].split("|")
         if "-" in cells[0]:
             contraction = int(cells[0].partition("-")[2]), space
@@ -70,7 +70,7 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
             continue
         number = int(cells[0])
         if number != len(words) + 1:
-            reason = f"it is word {len(words) + 1} of its sentence, and says that it is {number}: a line is missing"
+            reason = f"it is word {len(words) + 1} of its sentence but has the number {number}: a line is missing"
             raise ValueError(Errors.CRF701.format(place=place, reason=reason))
         if contraction and number <= contraction[0]:
             space = number == contraction[0] and contraction[1]
@@ -119,6 +119,6 @@ def _head(word: Word, at: int, length: int) -> int:
     if head in ("0", "_"):
         return at
     if not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= length:
-        reason = f"'{head}' is no word of its sentence, which has {length}"
+        reason = f"its head '{head}' is not a word of its sentence, which has {counted(length, 'word')}"
         raise ValueError(Errors.CRF701.format(place=word.place, reason=reason))
     return int(head) - 1

@@ -62,7 +62,9 @@ def _labels(task: Task) -> Labels:
 def _tasks(source: Source, settings: Settings, report: Report) -> Iterator[Task]:
     for place, value in source.items():
         if not isinstance(value, dict):
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is no task, but {shown(value)}"))
+            raise ValueError(
+                Errors.CRF701.format(place=place, reason=f"it is not a task of Label Studio, but {shown(value)}")
+            )
         if _is_min(value):
             yield _of_min({key: part for key, part in value.items() if key not in settings.ignore}, place, settings)
             continue
@@ -82,7 +84,7 @@ def _annotation(task: Item, settings: Settings, report: Report) -> Optional[dict
     of_task = next((fields[key] for key in keys if fields.get(key)), None) or []
     if not isinstance(of_task, list) or not all(isinstance(one, dict) for one in of_task):
         raise ValueError(
-            Errors.CRF701.format(place=place, reason=f'"annotations" is no list of objects: {shown(of_task)}')
+            Errors.CRF701.format(place=place, reason=f'"annotations" is not a list of objects: {shown(of_task)}')
         )
     valid = [one for one in of_task if not one.get("was_cancelled")]
     if not valid:
@@ -97,7 +99,9 @@ def _of_task(task: Item, annotation: dict[str, Any], settings: Settings) -> Task
     place, fields = task
     results = annotation.get("result")
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
-        raise ValueError(Errors.CRF701.format(place=place, reason=f'"result" is no list of objects: {shown(results)}'))
+        raise ValueError(
+            Errors.CRF701.format(place=place, reason=f'"result" is not a list of objects: {shown(results)}')
+        )
     data = fields["data"] if isinstance(fields.get("data"), dict) else {}
     found = Task(place, _text(data, place, settings), [], {})
     for result in results:
@@ -143,7 +147,7 @@ def _text(data: dict[str, Any], place: str, settings: Settings) -> str:
     texts = texts or [value for key, value in data.items() if isinstance(value, str) and key not in known]
     if len(texts) != 1:
         reason = (
-            f'its data have {"several texts, and none is" if texts else "nothing"} under the key "{asked}": {shown(data)}. '
+            f'its data hold {"several texts, none of them" if texts else "nothing"} under the key "{asked}": {shown(data)}. '
             "Name the key of the text with --word-column"
         )
         raise ValueError(Errors.CRF701.format(place=place, reason=reason))
@@ -154,5 +158,5 @@ def _spans(value: Any, text: str, place: str) -> list[Span]:
     """Those of a place in the text: one for each of its labels."""
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not labels:
-        raise ValueError(Errors.CRF701.format(place=place, reason=f'a span without "labels": {shown(value)}'))
+        raise ValueError(Errors.CRF701.format(place=place, reason=f'a span has no "labels": {shown(value)}'))
     return [parse_span({**value, "label": label}, text, place) for label in labels]

@@ -213,9 +213,9 @@ def _json_items(text: str, path: Path) -> Iterator[Item]:
             at = _next(text, at + 1)
         elif in_list and text[at : at + 1] != "]":
             reason = "the list ends without ']', so the file may have been cut" if at >= len(text) else "',' is missing"
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON (behind it {reason})"))
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON (after it, {reason})"))
     if in_list and (at >= len(text) or _next(text, at + 1) < len(text)):
-        reason = "there is more behind the list" if at < len(text) else "the list ends without ']'"
+        reason = "there is more after the list" if at < len(text) else "the list ends without ']'"
         raise ValueError(Errors.CRF701.format(place=f"{path}, line {text.count(chr(10)) + 1}", reason=reason))
 
 
@@ -236,14 +236,14 @@ def _python_items(text: str, path: Path) -> Iterator[Item]:
         raise ValueError(Errors.CRF701.format(place=f"{path}, line {line}", reason=reason)) from None
     lists = [node.value for node in tree.body if isinstance(getattr(node, "value", None), ast.List)]
     if len(lists) > 1:
-        reason = "there is a second list, and only one can be the texts: put it into a file of its own"
+        reason = "there is a second list, and only one can hold the texts: move the other to a file of its own"
         raise ValueError(Errors.CRF701.format(place=f"{path}, line {lists[1].lineno}", reason=reason))
     for number, node in enumerate(lists[0].elts if lists else (), start=1):
         place = f"{path}, line {node.lineno}, item {number}"
         try:
             yield Item(place, _as_json(ast.literal_eval(node)))
         except (ValueError, TypeError, RecursionError, MemoryError) as error:
-            reason = f"it is no literal of Python ({error})"
+            reason = f"it is not a Python literal ({error})"
             raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from None
 
 

@@ -249,7 +249,7 @@ def _quoted(lines: Iterator[tuple[str, str]], separator: str) -> Iterator[tuple[
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise ValueError(Errors.CRF701.format(place=places[0], reason=f"it is no CSV ({error})")) from None
+            raise ValueError(Errors.CRF701.format(place=places[0], reason=f"it is not CSV ({error})")) from None
         if cells is None:
             return
         yield places[0], cells

@@ -51,7 +51,9 @@ def _sentences(source: Source, settings: Settings) -> Iterator[list[Row]]:
         if any(not row.word.strip() or not row.ent for row in rows):
             raise ValueError(Errors.CRF701.format(place=place, reason=f"a word or a tag is empty: {shown(value)}"))
         if not all(is_unicode(part or "") for row in rows for part in row):
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"a word or a tag is no Unicode: {shown(value)}"))
+            raise ValueError(
+                Errors.CRF701.format(place=place, reason=f"a word or a tag is not valid Unicode: {shown(value)}")
+            )
         yield rows
 
 
