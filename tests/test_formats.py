@@ -439,7 +439,7 @@ def test_parts_of_a_span_are_missing_annotation(write):
 @pytest.mark.parametrize(
     "old, new, says",
     [
-        ("T1\t", "T2\t", "CRF701.*line 2: .*T2 also used at .*line 1"),
+        ("T1\t", "T2\t", "CRF701.*line 2: .*T2 is also used at .*line 1"),
         ("T1\t", "X1\t", "CRF701.*line 1: .*not begin with an identifier"),
         ("PER 0 7", "PER 0,7", "CRF701.*line 1: .*offsets"),
         ("PER 0 7", "PER 7 0", 'CRF701.*line 1: .*"start" < "end"'),
@@ -578,9 +578,9 @@ def test_quotes_in_tables(write):
 
 def test_numbers_of_tags(write):
     text = lines([{"tokens": ["Ann", "Lee", "ran"], "ner_tags": [1, 2, 0]}])
-    with pytest.raises(ValueError, match=r"CRF870.*line 1: tag 1 .*--tag-names"):
+    with pytest.raises(ValueError, match=r"CRF870.*line 1: tag or label 1 .*--tag-names"):
         docs_of(write("a.jsonl", text))
-    with pytest.raises(ValueError, match=r"CRF870.*line 1: tag 2 "):
+    with pytest.raises(ValueError, match=r"CRF870.*line 1: tag or label 2 "):
         docs_of(write("a.jsonl", text), tag_names=["O", "B-PER"])
     [doc] = docs_of(write("a.jsonl", text), tag_names=["O", "B-PER", "I-PER"])
     assert entities(doc) == [(0, 2, "PER")]
@@ -713,7 +713,7 @@ FAULTS = [
         "CRF707.*line 1: 'relations'",
     ),
     ("label studio", '"start": 19', '"start": 15', "CRF871.*line 1, item 1: .*'New York'.*' in New York'"),
-    ("label studio", '"labels": ["ORG"]', '"choices": ["ORG"]', 'CRF701.*item 3: .*without "labels"'),
+    ("label studio", '"labels": ["ORG"]', '"choices": ["ORG"]', 'CRF701.*item 3: .*no "labels"'),
     ("label studio", '"type": "labels"', '"type": "relation"', "CRF707.*item 1: 'relation'"),
     ("label studio", '"data": {"text": "Nob', '"data": {"a": "b", "c": "Nob', "CRF701.*item 2: .*several texts"),
     ("label studio, written out", '"result": [', '"result": {', "CRF701.*line 9, item 1: .*not JSON"),
