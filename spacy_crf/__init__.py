@@ -1,3 +1,4 @@
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ _MODULES = {
     "SemiCRFEntityRecognizer": "pipeline.semicrf_ner",
     "render": "explain.marks",
 }
+
+if "spacy" in sys.modules:  # which otherwise has them from its first `blank` or `load` on
+    from .pipeline import extensions  # noqa: F401
 
 
 def __getattr__(name: str) -> Any:

@@ -1004,6 +1004,11 @@ class Warnings(metaclass=_Coded):
         "{name}: decode = 'spans' with min_prob = 0 finds whatever is not quite impossible. Set min_prob to the least "
         "probability that you trust, such as 0.4; `python -m spacy crf threshold MODEL DATA` finds the best."
     )
+    CRFW423 = (
+        "{name}: '{span}' would be {label} in '{text}...', but {other} has found '{kept}' ({kept_label}) there, and entities "
+        "never overlap: those of the component in front stay, here and wherever else. What {name} finds by itself say its "
+        "methods `n_best` and `span_probabilities`; put it in front of {other} if its entities matter more."
+    )
     CRFW601 = "{name}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
     CRFW602 = (
         "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': the best that was found is "

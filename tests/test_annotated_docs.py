@@ -3,6 +3,8 @@ what is present, blocked, forced, and by the rules, in this order."""
 
 import logging
 import math
+import subprocess
+import sys
 import threading
 from functools import cache
 from itertools import pairwise, product
@@ -14,6 +16,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.constraints import rule_set
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import BEGIN, INSIDE, OUTSIDE
 
 from . import reference
@@ -409,3 +412,50 @@ def test_the_first_text_may_be_empty(kind, ask, monkeypatch):
     monkeypatch.setattr(rule_set, "_warm", set())
     nlp, pipe = make(kind, (1, 2))
     ask(pipe, Doc(nlp.vocab))
+
+
+# ------------------------------------------------------------------------------------------ one component after another
+
+
+@pytest.mark.issue(33)
+def test_extensions_are_there_from_the_import_on():
+    """What a DocBin has of them could not be read: E046."""
+    code = """if True:
+        import spacy, spacy_crf
+        from spacy.tokens import Doc
+        from spacy.vocab import Vocab
+
+        doc = Doc(Vocab(), ["a"])
+        print(doc[:1]._.crf_prob, doc._.crf_hidden, doc._.crf_weight, "numba" in __import__("sys").modules)"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["None", "None", "1.0", "False"]
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_entities_that_another_component_leaves_no_room_for_are_told_once(factory, caplog):
+    nlp = spacy.blank("en")
+    gold = {"one": [(0, 2, "PER")], "two": [(1, 3, "ORG")]}
+    for name, spans in gold.items():
+        doc = Doc(nlp.vocab, words=["Ann", "Lee", "Foods"])
+        doc.ents = [Span(doc, *span) for span in spans]
+        pipe = nlp.add_pipe(factory, name)
+        examples = [Example(Doc(nlp.vocab, words=["Ann", "Lee", "Foods"]), doc)]
+        pipe.initialize(lambda examples=examples: examples)
+        for _ in range(3):
+            pipe.update(examples, sgd=LBFGS(l2=0.01))
+    caplog.clear()
+    for text in ("Ann Lee Foods", "Ann Lee Foods"):
+        found = {(ent.text, ent.label_) for ent in nlp(text).ents}
+        assert ("Ann Lee", "PER") in found and ("Lee Foods", "ORG") not in found
+    [told] = [record.message for record in caplog.records if "CRFW423" in record.message]
+    assert "two: 'Lee Foods' would be ORG" in told and "one has found 'Ann Lee' (PER)" in told
+    # What others have put there, and what both find, is as it was to be
+    for disabled in ("one", "two"):
+        caplog.clear()
+        nlp.get_pipe("two").told.clear()
+        doc = nlp.make_doc("Ann Lee Foods")
+        doc.ents = [Span(doc, 0, 2, "PER")] if disabled == "one" else []
+        with nlp.select_pipes(disable=[disabled]):
+            nlp.get_pipe("one" if disabled == "two" else "two")(doc)
+        assert "CRFW423" not in caplog.text

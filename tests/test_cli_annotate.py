@@ -19,7 +19,6 @@ from spacy_crf.cli.formats import Settings
 from spacy_crf.cli.formats.writers import WRITERS
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.reading import read_docs
-from spacy_crf.pipeline.prediction import register_extension
 
 from .test_probabilities import trained
 from .util import draws, tag_examples
@@ -84,7 +83,6 @@ spaces = st.sampled_from([" ", "", "  ", "\n", "\t", "\u2028", "\x85", "\r\n", "
 @draws(30)
 @given(st.lists(st.tuples(words, spaces, st.sampled_from(["O", "B", "I"])), min_size=1, max_size=8))
 def test_whatever_is_written_is_read_back(folder, parts):
-    register_extension()
     doc = BLANK.make_doc("".join(word + space for word, space, _ in parts))
     tags = [tag for (*_, tag), _ in zip(parts * len(doc), doc)]
     spans, start = [], 0

@@ -277,12 +277,12 @@ def said(docs):
 
 
 def _reasons(doc):
-    told = doc._.crf_hidden if doc.has_extension("crf_hidden") else None
+    told = doc._.crf_hidden
     return told and (told["label"], told["units"].tolist(), np.round(told["evidence"], 4).tolist())
 
 
 def _confidence(ent):
-    return round(ent._.crf_prob or 0.0, 5) if ent.has_extension("crf_prob") else None
+    return round(ent._.crf_prob or 0.0, 5)
 
 
 def ask(nlp, examples):

@@ -12,7 +12,6 @@ import pytest
 from spacy.tokens import Doc, Span
 
 from spacy_crf.constraints.settings import constraints
-from spacy_crf.pipeline.prediction import register_extension
 from spacy_crf.schemes import Segments
 
 from . import test_probabilities, test_segment_rules
@@ -34,7 +33,6 @@ def make(factory, scheme):
 @pytest.fixture(scope="module", params=COMPONENTS, ids=lambda pair: "-".join(filter(None, pair)))
 def nlp(request):
     """A component whose rules each test sets anew."""
-    register_extension()
     return make(*request.param)
 
 

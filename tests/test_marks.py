@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import spacy_crf
 import spacy_crf.cli  # as spaCy's command line does
-from spacy_crf.pipeline.prediction import register_extension
 
 from .test_configs import ROOT
 from .test_probabilities import trained
@@ -24,7 +23,6 @@ NLP = spacy.blank("en")
 
 @pytest.fixture
 def doc():
-    register_extension()
     doc = Doc(NLP.vocab, words=["Ann", "met", "<b>", "&", "Zoë"])
     doc.ents = [Span(doc, 0, 1, "PERSON"), Span(doc, 2, 3, "<X>"), Span(doc, 4, 5, "PERSON")]
     doc.ents[0]._.crf_prob, doc.ents[1]._.crf_prob = 0.5, 1.0

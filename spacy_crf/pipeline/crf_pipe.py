@@ -26,7 +26,7 @@ from .arguments import check_doc, doc_batch, labelling
 from .learning_pipe import LearningPipe
 from .least import MinProb, check_min_prob, least_of_labels
 from .listening import require_vectors
-from .prediction import DECODERS, Prediction, predict, register_extension, write_probabilities
+from .prediction import DECODERS, Prediction, predict, write_probabilities
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
@@ -66,6 +66,7 @@ class CRFPipe(LearningPipe):
     """
 
     _compiled: Optional[Rules] = None
+    n_looked_at = 0  # Docs in which entities were looked for that overlap those of another component
 
     def __init__(
         self,
@@ -95,8 +96,7 @@ class CRFPipe(LearningPipe):
         for key in ("alternatives_spans_key", "incorrect_spans_key"):
             if settings.get(key) is not None:
                 checks.text(self.owner, key, settings[key])
-        if checks.flag(self.owner, "confidence", confidence):
-            register_extension()
+        checks.flag(self.owner, "confidence", confidence)
         if constraints is not None and not hasattr(constraints, "rules"):
             raise ValueError(Errors.CRF620.format(name=name, value=constraints))
         self.first_stage = second_stage
@@ -383,11 +383,6 @@ class CRFPipe(LearningPipe):
     def __reduce__(self):
         make, arguments, state = super().__reduce__()
         return make, arguments, {**state, "_compiled": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if self.cfg["confidence"]:
-            register_extension()
 
     def _settings(self) -> dict[str, Any]:
         if self.constraints is None:

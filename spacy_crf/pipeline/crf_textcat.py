@@ -119,8 +119,7 @@ class CRFTextClassifier(LearningPipe):
             raise ValueError(Errors.CRF467.format(name=name))
         if isinstance(loss, LabelledLoss) and not isinstance(loss, ClampedLoss):
             raise ValueError(Errors.CRF468.format(name=name, loss=type(loss).__name__))
-        if checks.flag(self.owner, "explain", explain):
-            _register_extension()
+        checks.flag(self.owner, "explain", explain)
         own = {"threshold": threshold, "exclusive_classes": True, "explain": explain, "positive_label": None}
         super().__init__(vocab, model, name, annotation=Cats(), loss=loss, **own, **settings)
 
@@ -174,7 +173,6 @@ class CRFTextClassifier(LearningPipe):
         for doc, row in zip(docs, prediction.probabilities.tolist()):
             doc.cats.update(zip(labels, row))
         if prediction.hidden is not None:
-            _register_extension()  # the setting may have been changed
             for doc, hidden in zip(docs, prediction.hidden):
                 doc._.crf_hidden = hidden
 
@@ -276,16 +274,6 @@ class CRFTextClassifier(LearningPipe):
 
     # --------------------------------------------------------------------------------------------------- saving
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if self.cfg["explain"]:
-            _register_extension()
-
     def _take_settings(self, saved: dict[str, Any]) -> None:
         super()._take_settings(saved)
         self.cfg["positive_label"] = saved.get("positive_label")
-
-
-def _register_extension() -> None:
-    if not Doc.has_extension("crf_hidden"):
-        Doc.set_extension("crf_hidden", default=None)

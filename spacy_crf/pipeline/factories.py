@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from spacy.language import Language
-from spacy.tokens import Doc
 from spacy.util import Config
 from thinc.api import Model, Optimizer
+
+from . import extensions  # noqa: F401  sets them
 
 if TYPE_CHECKING:
     from .learning_pipe import LearningPipe
@@ -128,9 +129,6 @@ PREDICTION = {
 # Settings that all components have, and that say how they learn
 SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
 STAGES = {"second_stage": None}
-
-if not Doc.has_extension("crf_weight"):
-    Doc.set_extension("crf_weight", default=1.0)  # how much a Doc counts in training
 
 
 def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDX, LENGTH
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc
 
 from ..features.doc_batch import DocBatch, read_attributes
 from ..schemes import Segments
@@ -54,6 +54,8 @@ def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
     decoding, settings = pipe.decoding, pipe.cfg
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
     preset = pipe.annotation.preset(docs)
+    if preset is not None:
+        pipe.annotation.look_for_lost(pipe, docs, scores, preset)
     if preset is not None or any(map(_SPANS, docs)):
         from .settled import restrict  # most prediction does without
 
@@ -113,15 +115,8 @@ def batches(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
 # ------------------------------------------------------------------------------------------------------- probabilities
 
 
-def register_extension() -> None:
-    """``span._.crf_prob``: kept with the Doc's user data, so it survives ``DocBin(store_user_data=True)``."""
-    if not Span.has_extension("crf_prob"):
-        Span.set_extension("crf_prob", default=None)
-
-
 def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
     """From now on each span that they find has its ``crf_prob``."""
-    register_extension()
     for pipe in pipes:
         pipe.cfg["confidence"] = True
 
@@ -129,7 +124,6 @@ def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
     """Sets ``span._.crf_prob`` of the spans found. Those that were present keep what they have, and are certain if that is
     nothing."""
-    register_extension()  # the setting may have been changed
     bounds = prediction.doc_starts
     begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
     probabilities = prediction.probabilities

@@ -47,6 +47,7 @@ class Annotation:
         span_tags tells_alone continuing_tags spell       how the annotation of training is read as tags
         gold_labels gold is_gold fingerprint mentions …   what reference Docs say
         preset settle clamp refused_beside write          what Docs bring to prediction, and get from it
+        look_for_lost                                     what they don't get, for what they bring
     """
 
     writes: tuple[str, ...] = ()  # token attributes
@@ -114,6 +115,12 @@ class Annotation:
         for mention in found:
             yield mention.probability, mention.place in places
 
+    def look_for_lost(self, pipe: Any, docs: Any, scores: Any, preset: NDArray[np.uint64]) -> None:
+        """Warns if another component of ours has put something where this one would find something else.
+
+        scores: What the model of the component says of the Docs.
+        """
+
     @property
     def assigns(self) -> list[str]:
         """What is written, in the words of `nlp.analyze_pipes`."""
@@ -122,7 +129,7 @@ class Annotation:
 
 def probability_of(span: Span) -> Optional[float]:
     """What a component with ``confidence`` gave a span."""
-    return span._.crf_prob if Span.has_extension("crf_prob") else None
+    return span._.crf_prob
 
 
 def same_words(doc: Doc, other: Doc) -> bool:

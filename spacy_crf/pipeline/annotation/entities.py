@@ -17,10 +17,12 @@ from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, TransitionMask
 from ...types import Clamp
+from .. import overlaps
 from ..gold_report import GoldReport
 from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
+    from ..crf_pipe import CRFPipe
     from ..prediction import Prediction
     from ..settled import Settled
 
@@ -172,6 +174,9 @@ class Entities(Annotation):
         """Annotation that is there already and stays, by token, or None if there is none."""
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
+    def look_for_lost(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
+        overlaps.look(pipe, docs, scores, _entities(preset))
+
     def settle(self, settled: "Settled", preset: NDArray[np.uint64], starts: Starts) -> None:
         """Takes up the annotation that is present, in place."""
         iob, types = preset.T
@@ -208,6 +213,7 @@ class Entities(Annotation):
             kept = _is_preset(prediction.preset[:, 0])
             annotation[kept] = prediction.preset[kept]
             present = _entities(prediction.preset)
+        overlaps.remember(self.name, self.labels, docs)
         begin = 0
         for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
             if begin < end:
