@@ -221,7 +221,7 @@ def repeated(scores: Scores, n: int) -> Scores:
     listed, more = getattr(scores, "listed", None), {}
     if listed is not None:
         more["listed"] = SpanList(_chained(listed.starts, n), np.tile(listed.lengths, n))
-    copies = {name: np.concatenate([array] * n) for name, array in named(scores).items() if _is_cut(scores, name)}
+    copies = {name: np.concatenate([array] * n) for name, array in named(scores).items() if _is_repeated(scores, name)}
     starts = np.array([0, len(scores[0])]) if scores.starts is None else np.asarray(scores.starts)
     return scores._replace(**copies, **more, starts=_chained(starts, n))
 
@@ -236,7 +236,7 @@ def folded(derivative: Scores, n: int, scores: Scores) -> Scores:
     sums = {
         name: array.reshape(n, len(array) // n, *array.shape[1:]).sum(axis=0)
         for name, array in named(derivative).items()
-        if _is_cut(derivative, name)
+        if _is_repeated(derivative, name)
     }
     others = {name: array for name, array in named(derivative).items() if name not in sums}
     return scores._replace(**sums, **others)
@@ -247,6 +247,10 @@ def join_clamps(clamps: Sequence[Any]) -> Any:
     if isinstance(clamps[0], tuple):
         return type(clamps[0])(*map(np.concatenate, zip(*clamps)))
     return np.concatenate(clamps)
+
+
+def added(scores: Scores, others: Scores) -> Scores:
+    return scores._replace(**{name: array + getattr(others, name) for name, array in named(scores).items()})
 
 
 def subtract(scores: Scores, others: Scores) -> None:
@@ -280,6 +284,10 @@ def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64
 
 def _is_cut(scores: Scores, name: str) -> bool:
     return not is_shared(scores, name)
+
+
+def _is_repeated(scores: Scores, name: str) -> bool:
+    return axes(scores, name)[0] in (*OF_SEQUENCES, "text")
 
 
 def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:

@@ -812,8 +812,8 @@ class Errors(metaclass=_Coded):
     CRF846 = "Component '{name}' has no label or tag '{label}'. Its labels: {known}."
     CRF847 = "--span {given!r} names no tokens: write 3:5 for tokens 3 and 4, or 3:5:LABEL. The text has {n} tokens: {words}."
     CRF848 = (
-        "The pipeline has no component{named} whose spans or tokens can be explained. Components there: {components}. "
-        "(What speaks for a label of crf_textcat says its method `evidence`.)"
+        "The pipeline has no component{named} whose decisions can be explained: spans and tokens, or with --label a text's. "
+        "Components there: {components}."
     )
     CRF890 = (
         "'{name}' can't be trained in {folds} folds on {texts} texts. It takes at least 2 folds, as many texts, and a "

@@ -38,6 +38,9 @@ def explain_cli(
     span: Annotated[
         Optional[str], typer.Option("--span", help="Tokens 3:5, or 3:5:LABEL; by default each span that is found.")
     ] = None,
+    label: Annotated[
+        Optional[str], typer.Option("--label", help="Of crf_textcat: a label; by default the most probable one.")
+    ] = None,
     against: Annotated[
         Optional[str], typer.Option("--against", help="Another label, or O; by default everything else.")
     ] = None,
@@ -47,6 +50,9 @@ def explain_cli(
     train: Annotated[
         Optional[Path], typer.Option("--train", help="For texts: what it was trained with.", exists=True)
     ] = None,
+    effect: Annotated[
+        bool, typer.Option("--effect", help="For texts: what would change without each of those that are listed.")
+    ] = False,
     top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many features of each are listed.")] = 20,
     html: Annotated[Optional[Path], typer.Option("--html", help="Write a page instead.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -59,10 +65,19 @@ def explain_cli(
             check_writable(html, train)
         nlp, found = load_pipeline(model, code), []
         options = {} if train is None else _training(nlp, train)
-        for pipe in our_pipes(nlp, component, Errors.CRF848):
+        options |= {"effect": top} if effect else {}
+        from ..pipeline.crf_textcat import CRFTextClassifier
+
+        def is_asked(pipe: Any) -> bool:
+            return (span if isinstance(pipe, CRFTextClassifier) else label) is None
+
+        for pipe in our_pipes(nlp, component, Errors.CRF848, is_asked, of_tokens=False):
             doc = doc_before(nlp, pipe, text)
-            spans = _found(pipe, doc) if span is None else [_parse(span, doc)]
-            found += [pipe.explain(doc, one, against, kind, **options) for one in spans]
+            if isinstance(pipe, CRFTextClassifier):
+                asked = [label]
+            else:
+                asked = _found(pipe, doc) if span is None else [_parse(span, doc)]
+            found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
         if html is not None:
             from ..explain.html import page
 

@@ -1,15 +1,17 @@
 """``component.explain``."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Union
 
 from spacy.tokens import Doc, Span
 
 from .. import checks
+from ..pipeline.annotation.cats import Cats
 from ..pipeline.arguments import check_doc
 from .asking import Against, Asked, ask
 from .contrast import contrast
 from .explanation import Explanation
+from .labels import ask_label, contrast_of_labels
 from .leave_out import leave_out
 from .log_odds import log_odds
 from .question import NothingToCompare
@@ -18,6 +20,7 @@ from .words import words
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.crf_textcat import CRFTextClassifier
 
 KINDS: dict[str, Callable[..., Explanation]] = {
     "contrast": contrast,
@@ -27,18 +30,19 @@ KINDS: dict[str, Callable[..., Explanation]] = {
     "texts": texts,
 }
 
-_OPTIONS = {"words": ("candidates",), "texts": ("corpus", "l2", "l1")}
+_OF_LABELS = {**KINDS, "contrast": contrast_of_labels}  # of texts
+_OPTIONS = {"words": ("candidates",), "texts": ("corpus", "l2", "l1", "effect")}
 
 
 def explain(
-    pipe: "CRFPipe",
+    pipe: "Union[CRFPipe, CRFTextClassifier]",
     doc: Doc,
-    span: Optional[Span] = None,
+    span: Union[Span, str, None] = None,
     against: Against = None,
     kind: str = "contrast",
     **options: Any,
 ) -> Explanation:
-    """See `CRFPipe.explain`."""
+    """See `CRFPipe.explain`, and `CRFTextClassifier.explain`, where a label takes the place of the span."""
     check_doc(pipe.name, doc)
     checks.one_of(pipe.owner, "kind", kind, KINDS)
     pipe.require_ready([doc])
@@ -48,5 +52,7 @@ def explain(
         checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
     if pipe.decoding.unexplained is not None:
         raise NothingToCompare(pipe.decoding.unexplained.format(name=pipe.name))
+    if isinstance(pipe.annotation, Cats):
+        return _OF_LABELS[kind](ask_label(pipe, doc, span, against), **options)
     asked: Asked = ask(pipe, doc, span, against)
     return KINDS[kind](asked, **options)

@@ -41,11 +41,12 @@ def leave_out(asked: Asked) -> Explanation:
     """Each row says what is lost without it: a feature at one token, the transition into one, what the first and the last of a
     sequence say. Its weight is how much more it weighs with the span than without."""
     question = asked.question
-    by_token = _by_token(question.scores)
+    by_token = question.scores if question.is_of_texts else _by_token(question.scores)
     measured = question.measure(by_token)
     shares = measured.shares(of_lacking=0.0), measured.shares(of_having=0.0, of_lacking=1.0)
     uses = tuple(question.of_doc(question.uses(measured, of_kind)) for of_kind in shares)
-    rows = [*_feature_rows(question.reading, uses), *_shared_rows(question, uses)]
+    shared = _label_rows if question.is_of_texts else _shared_rows
+    rows = [*_feature_rows(question.reading, uses), *shared(question, uses)]
     return asked.explanation("leave_out", measured.odds, 0.0, rows, asked.probability(measured.odds), additive=False)
 
 
@@ -74,8 +75,8 @@ def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
             continue
         numbers = terms.place * (terms.feature.max() + 1) + terms.feature
         _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
-        place = terms.place[first]
-        probabilities = tuple(array.reshape(len(array), -1)[place] for array in (having, lacking))
+        rows = terms.row[first]
+        probabilities = tuple(array.reshape(len(array), -1)[rows] for array in (having, lacking))
         part = Part(group, terms.column, terms.value * terms.weight, probabilities)
         yield from _rows(reading, terms, part, first)
 
@@ -109,6 +110,16 @@ def _shared_rows(question: Question, uses: tuple[Any, Any]) -> Iterator[Row]:
         for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):
             if abs(loss) > NOTHING * np.abs(losses).max():
                 yield Row(name.removesuffix("s"), name, None, token, token + 1, (), 1.0, weight, 1.0, loss)
+
+
+def _label_rows(question: Question, uses: tuple[Any, Any]) -> Iterator[Row]:
+    """Of what labels of texts have of themselves, whatever the text."""
+    name = "labels" if "labels" in question.reading.shared else "first"
+    weights, nothing = question.reading.shared[name], np.zeros(len(question.reading.shared[name]), dtype=np.int64)
+    probabilities = uses[0][0], uses[1][0]  # of the labels of the text: float64[1, Y]
+    loss = float(Part(nothing, np.arange(len(weights)), weights, probabilities).losses()[0])
+    weight = float(((probabilities[0] - probabilities[1]) @ weights)[0])
+    yield Row(name.removesuffix("s"), name, None, None, None, (), 1.0, weight, 1.0, loss)
 
 
 def _at_ends(uses: Any, name: str) -> Floats:

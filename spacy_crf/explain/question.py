@@ -59,10 +59,12 @@ class Question:
     RAISES (NothingToCompare): CRF838 if there is no labelling of one of them.
     """
 
+    is_of_texts = False  # whether it is about the label of a text
+
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, reading: Reading, sides: Sides):
         self.pipe, self.reading, self.sides = pipe, reading, sides
         self._structure: Structure = pipe.decoding.of_chains.structure
-        settled, clamp = _settle(pipe, docs, reading.scores)
+        settled, clamp = (reading.scores, None) if self.is_of_texts else _settle(pipe, docs, reading.scores)
         self.ruled, self._joins, fixed = None, False, settled
         if pipe.rules() is not None:
             self.ruled = Ruled(pipe, docs, settled, clamp)
@@ -76,6 +78,10 @@ class Question:
         clamps = [*sides.having, *sides.lacking]
         clamps = clamps if clamp is None else [pipe.decoding.both(one, clamp) for one in clamps]
         self.n_clamps, self._clamp = len(clamps), self._laid_out([arrays.cut_clamp(one, self.tokens) for one in clamps])
+
+    def about(self, docs: DocBatch) -> "Question":
+        """The same of other words in the same places."""
+        return type(self)(self.pipe, docs, Reading(self.pipe, docs), self.sides)
 
     def _sequences(self, starts: NDArray[np.int64]) -> slice:
         """The tokens of the sequences that it is about: rules may tie all of them together."""
@@ -102,7 +108,7 @@ class Question:
         """
         scores = self.scores if scores is None else scores
         if self._fixed is not None:
-            scores = _sum(scores, self._fixed)
+            scores = arrays.added(scores, self._fixed)
         if self._joins:
             scores = arrays.join_sequences(scores).scores
         work = self._structure.prepare(arrays.repeated(scores, self.n_clamps), self._clamp)
@@ -128,7 +134,7 @@ class Question:
     def of_doc(self, uses: Any) -> Any:
         """The same, of the scores of the whole Doc."""
         scores, steps = self.reading.scores, uses.transitions
-        if steps.ndim == 3:
+        if arrays.axes(uses, "transitions")[0] == "token":
             scores = scores._replace(transitions=np.broadcast_to(0.0, (len(scores[0]), *steps.shape[1:])))
         total = arrays.zeros(scores)
         arrays.add(total, uses, self.tokens)
@@ -172,7 +178,3 @@ def _less(scores: Any, others: Any) -> Any:
             for name, (one, other) in pairs.items()
         }
     )
-
-
-def _sum(scores: Any, others: Any) -> Any:
-    return scores._replace(**{name: array + getattr(others, name) for name, array in arrays.named(scores).items()})

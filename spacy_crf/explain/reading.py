@@ -13,6 +13,7 @@ from .. import arrays
 from ..features.doc_batch import DocBatch
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
+from ..features.units import TOKEN, Rows
 from ..models.architecture import Architecture
 from ..models.emissions import Emissions
 from ..models.linear_chain import ChainRole
@@ -77,11 +78,12 @@ def read_by(template: str) -> tuple[list[int], list[int], bool]:
 
 
 class Terms(NamedTuple):
-    """The N weights whose sums are one of the arrays that a layer gives: each is added, times its value, at a place (a token, or
-    a span that is listed) to a column (a state, or a pair of them)."""
+    """The N weights whose sums are one of the arrays that a layer gives: each is found at a place (a token, or a span that is
+    listed), and added, times its value, to a column (a state, or a pair of them) of the row of that place."""
 
     of: str  # the array
     place: NDArray[np.int64]  # [N]
+    row: NDArray[np.int64]  # [N] the place, but where a row is about several tokens, such as a text
     column: NDArray[np.int64]  # [N]
     value: Floats  # [N]
     weight: Floats  # [N]
@@ -92,7 +94,7 @@ class Terms(NamedTuple):
 
     def sum(self) -> Floats:
         size = int(np.prod(self.shape[1:]))
-        cells = self.place * size + self.column
+        cells = self.row * size + self.column
         return np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size).reshape(self.shape)
 
     def uses(self, derivative: Floats) -> Floats:
@@ -100,7 +102,7 @@ class Terms(NamedTuple):
 
         derivative: Of the array.
         """
-        return derivative.reshape(self.shape[0], -1)[self.place, self.column]
+        return derivative.reshape(self.shape[0], -1)[self.row, self.column]
 
     def read(self, token: int) -> NDArray[np.bool_]:
         """Which features read a token: bool[N]."""
@@ -120,7 +122,7 @@ class Terms(NamedTuple):
 
     def only(self, chosen: NDArray) -> "Terms":
         """Some of them."""
-        return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:6]})
+        return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:7]})
 
 
 class Layer(NamedTuple):
@@ -142,19 +144,25 @@ class Layer(NamedTuple):
 def read_sparse(layer: Model, docs: DocBatch) -> Layer:
     """What features say, exact: prediction sums up in single precision."""
     features: SparseFeatures = layer.attrs["role"].features(layer)
+    units = None if features.unit is None else Rows.of(features.unit, docs.sequence_starts(), docs.bounds)
+    features = features if units is None else features.of_unit(TOKEN)  # which says where each feature is
     found, names = features.look_up(docs), {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
         found, names = _named(features, docs, found)  # but for vectors, which are not hashed
     size, terms, sums = int(found.starts[-1]), [], {}
+    n_rows = None if units is None else len(units.tokens) - 1
     for kind, of_kind in found.features.items():
         table, of = features.kinds[kind]
         weights = layer.get_param(table)
         tokens = _tokens_of(found.listed if of == "spans" else None, size)
-        shape = (len(tokens[0]), *features.shape(table))
+        shape = (n_rows or len(tokens[0]), *features.shape(table))
         expanded = _expand(features, table, weights, of_kind, names.get(table), (of, tokens, shape))
+        if units is not None:
+            expanded = expanded._replace(row=np.repeat(np.arange(n_rows), np.diff(units.tokens))[expanded.place])
         index = features.tables[table].index
         terms.append(_of_vectors(expanded, index) if isinstance(index, VectorIndex) else expanded)
         sums[of] = sums.get(of, 0.0) + terms[-1].sum()
+    found = found if units is None else found._replace(starts=units.texts)
     return Layer(_output(features, found, sums), terms, partial(_output, features, found))
 
 
@@ -183,12 +191,13 @@ def _expand(
     weight_rows = rows if own is None else table.index.rows(own.keys).astype(np.int64)[rows]
     begin, end = table.pair_starts[weight_rows], table.pair_starts[weight_rows + 1]
     pairs, counts = arrays.ranges(begin, end), end - begin
-    place = np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts))
+    place = np.repeat(np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts)), counts)
     values = np.ones(len(rows)) if found.values is None else found.values.astype(np.float64)
     index = table.index if own is None else own
     return Terms(
         where[0],
-        np.repeat(place, counts),
+        place,
+        place,
         table.pair_columns[pairs].astype(np.int64),
         np.repeat(values, counts),
         weights[pairs].astype(np.float64),
@@ -202,10 +211,11 @@ def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
     """Vectors as one feature each: its weight is the vector times those of its numbers."""
     n_offsets, size = len(index.offsets), int(np.prod(terms.shape[1:]))
     cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
-    used, where = np.unique(cells, return_inverse=True)
+    used, first, where = np.unique(cells, return_index=True, return_inverse=True)
     place, column = used // size, used % size
     return terms._replace(
         place=place // n_offsets,
+        row=terms.row[first],
         column=column,
         value=np.ones(len(used)),
         weight=np.bincount(where, terms.value * terms.weight, minlength=len(used)),
@@ -243,7 +253,7 @@ def _whole(of: str, scores: Floats, spans: Any) -> Terms:
     tokens = _tokens_of(None if spans is None else spans.listed, len(scores) if spans is None else len(spans.begins))
     ones, feature = np.ones(scores.size), Feature(ENCODER, ENCODER, None)
     nothing = np.zeros(scores.size, dtype=np.int64)
-    return Terms(of, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
+    return Terms(of, place, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
 
 
 def _read_ties(told: Told, emissions: Emissions) -> Layer:
@@ -253,6 +263,7 @@ def _read_ties(told: Told, emissions: Emissions) -> Layer:
     ones, every = np.ones(len(some)), np.arange(size[0])
     terms = Terms(
         "scores",
+        tokens[some],
         tokens[some],
         column,
         ones,
@@ -350,7 +361,7 @@ class Reading:
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
         self._tags = pipe.decoding.state_names()
-        members = members_of(pipe.model)
+        self._model, members = pipe.model, members_of(pipe.model)
         self._members = [Member(model, share, docs) for model, share in members]
         self._architecture = architecture_of(members[0][0])
         self.scores = self._total([member.scores for member in self._members])
@@ -410,7 +421,11 @@ class Reading:
 
     def tags_of(self, column: int, shape: tuple[int, ...]) -> tuple[str, ...]:
         """The tags of a column of an array of this shape."""
-        return (self._tags[column],) if len(shape) == 2 else tuple(self._tags[n] for n in divmod(column, shape[2]))
+        return self._names_of(None, (column,) if len(shape) == 2 else divmod(column, shape[2]))
+
+    def _names_of(self, parameter: Optional[str], states: tuple) -> tuple[str, ...]:
+        """The names of states of features (None), or of a parameter."""
+        return tuple(self._tags[n] for n in self._architecture.named_states(self._model, parameter, states))
 
     def _shared_rows(self, derivative: Any, steps: Optional[Steps]) -> list[Row]:
         uses, rows = self._architecture.derivatives(derivative), []
@@ -424,10 +439,9 @@ class Reading:
             for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
                 if name == "transitions" and steps is not None:
                     continue
-                names, place = [self._tags[n] for n in index], tuple(index)
-                if name == "lengths":
-                    names = [self._tags[index[1]]]
-                row = _shared(name, tuple(names), float(weights[place]), float(of_name[place]))
+                place = tuple(index)
+                names = (self._tags[index[1]],) if name == "lengths" else self._names_of(name, place)
+                row = _shared(name, names, float(weights[place]), float(of_name[place]))
                 rows.append(row if name != "lengths" else row._replace(feature=f"length={index[0] + 1}"))
         return [row for row in rows if row.contribution]
 

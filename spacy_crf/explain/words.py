@@ -10,8 +10,6 @@ from ..features.doc_batch import DocBatch
 from .asking import Asked
 from .changed import changed
 from .explanation import Explanation, Flip, Row
-from .question import Question
-from .reading import Reading
 from .weights import Block, largest
 
 UNKNOWN = "\u2047"  # a word that nobody has learned
@@ -30,7 +28,9 @@ def words(asked: Asked, candidates: int = 5) -> Explanation:
     question = asked.question
     candidates = checks.count(question.pipe.owner, "candidates", candidates, least=0, most=1000)
     odds, first, last = question.measure().odds, question.tokens.start, question.tokens.stop
-    if asked.span is not None:
+    if question.is_of_texts:
+        first, last = 0, len(asked.doc)
+    elif asked.span is not None:
         first, last = max(first, asked.span[0] - _NEAR), min(last, asked.span[1] + _NEAR)
     rows = [_row(asked, token, odds - _erased(asked, token)) for token in range(first, last)]
     places = [row.token for row in sorted(rows, key=lambda row: -abs(row.contribution))[:_MOST_PLACES]]
@@ -81,7 +81,7 @@ class _Trials:
         pipe, other = question.pipe, changed(doc, words)
         docs = DocBatch([other])
         pipe.require_ready(docs)
-        asked = Question(pipe, docs, Reading(pipe, docs), question.sides)
+        asked = question.about(docs)
         odds = asked.measure().odds
         if (asked.best()[2] > 0) != self._decision:
             changes = [(token, doc[token].text, word) for token, word in words.items()]
@@ -90,6 +90,8 @@ class _Trials:
 
 
 def _found(asked: Asked, doc: Doc) -> list[tuple[int, int, str]]:
+    if asked.question.is_of_texts:
+        return [(0, len(doc), next(iter(asked.question.pipe.probabilities(doc))))]
     best = asked.question.pipe.n_best(doc, 1)
     return [(span.start, span.end, span.label_) for span in best[0][1]] if best else []
 

@@ -63,6 +63,10 @@ class HiddenWork(NamedTuple):
     def n_labels(self) -> int:
         return self.scores.labels.shape[1]
 
+    @property
+    def n_sequences(self) -> int:
+        return len(self.scores.labels)
+
     def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
         """What some texts (bool[B]) score under a label."""
         scores = self.scores

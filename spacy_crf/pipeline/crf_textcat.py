@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+from spacy.util import registry
 from thinc.api import Optimizer
 
 from .. import checks
@@ -221,6 +222,33 @@ class CRFTextClassifier(LearningPipe):
         check_doc(self.name, doc)
         [row] = self.predict([doc]).probabilities.tolist()
         return dict(sorted(zip(self.labels, row), key=lambda item: -item[1]))
+
+    def explain(
+        self,
+        doc: Doc,
+        label: Optional[str] = None,
+        against: Optional[str] = None,
+        kind: str = "contrast",
+        **options: Any,
+    ) -> Any:
+        """Why a text has a label, or has it not: what each weight, each feature or each word has to do with it. A naive Bayes
+        model weighs a feature by the logarithm of its relative frequency below a label.
+
+        doc (Doc): The text. Nothing is written to it.
+        label (str): The label; None for the most probable one.
+        against (str): The label that it is compared with; None for all others.
+        kind (str): "contrast", the difference between the scores of the label and of the most probable of the others, which is
+            the sum of the rows: each weight, as often as the one uses it more than the other. In a hidden chain it is as often
+            as it is expected to be below each of the two labels, and by how much the hidden states are less certain below the
+            one, their entropy, is the `base`. "log_odds", how likely the label is, split up among all weights by integrated
+            gradients, "leave_out", what the log-odds lose without each feature at each token, "words", the same for each word,
+            and other words that would change the decision. "texts", of a MaxEntText model, the contrast split up among the
+            texts of training.
+        **options: See `CRFPipe.explain`.
+        RETURNS (Explanation)
+        RAISES (ValueError): CRF836 for an unknown label, CRF840 for texts that a decision can't be split up among.
+        """
+        return registry.get("misc", "spacy_crf.explain.v1")(self, doc, label, against, kind, **options)
 
     # -------------------------------------------------------------------------------------------------- training
 

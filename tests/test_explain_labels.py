@@ -1,0 +1,180 @@
+"""Explanations of ``crf_textcat``, against all labels and all hidden states, one by one."""
+
+import json
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from spacy.tokens import Span
+from typer.testing import CliRunner
+
+from spacy_crf.cli import app
+from spacy_crf.explain.reading import Reading
+from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.inference.hidden_chain import HiddenScores
+
+from .test_crf_textcat import MODELS, TEXTS, WORDS, examples_of, trained
+
+pytestmark = pytest.mark.issue(33)
+TEXT = "is there a record on monday . play it"
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def nlp(request):
+    """A trained pipeline of each kind. Do not change."""
+    return trained(request.param)
+
+
+def about(nlp, text=TEXT):
+    return nlp.get_pipe("crf_textcat"), nlp.get_pipe("sentencizer")(nlp.make_doc(text))
+
+
+def log_odds(probabilities, label, against=None):
+    others = [p for name, p in probabilities.items() if (name != label if against is None else name == against)]
+    return math.log(probabilities[label]) - math.log(sum(others))
+
+
+def scores_of(pipe, doc):
+    return Reading(pipe, DocBatch([doc])).scores
+
+
+def labels_of(pipe, scores):
+    """Probability of each label."""
+    [row] = pipe.decoding.structure.marginals(scores)
+    return dict(zip(pipe.labels, row.tolist()))
+
+
+@pytest.mark.parametrize("against", [None, "WEATHER"])
+def test_rows_add_up(nlp, against):
+    pipe, doc = about(nlp)
+    probabilities = pipe.probabilities(doc)
+    for label in ("PLAY", "BOOK"):
+        odds = log_odds(probabilities, label, against)
+        found = pipe.explain(doc, label, against, kind="log_odds")
+        assert found.target == pytest.approx(odds, abs=1e-4) and found.check == pytest.approx(0.0, abs=1e-6)
+        assert found.base == pytest.approx(0.0 if against else -math.log(2), abs=1e-9)
+        found = pipe.explain(doc, label, against)
+        rival = against or max((p, name) for name, p in probabilities.items() if name != label)[1]
+        assert (found.labelling, found.rival) == ([(0, len(doc), label)], [(0, len(doc), rival)])
+        assert found.target == pytest.approx(log_odds(probabilities, label, rival), abs=1e-4)
+        assert found.check == pytest.approx(0.0, abs=1e-9) and found.totals["log-odds"] == pytest.approx(odds, abs=1e-4)
+        assert all(row.contribution == pytest.approx(row.value * row.weight * row.use) for row in found.rows)
+        assert len({row.token for row in found.rows}) > 5
+    assert pipe.explain(doc).span == (0, len(doc), next(iter(probabilities)))
+    assert f"as {label}, against {against or 'everything else'}" in str(found)
+
+
+def test_uses_of_hidden_states_are_expected_ones_and_the_base_is_their_entropy():
+    pipe, doc = about(trained("own states", features=WORDS), "play the now")
+    scores = scores_of(pipe, doc)
+    entropy, expected = {}, {}
+    for y, label in enumerate(pipe.labels):
+        columns, paths = slice(2 * y, 2 * y + 2), [*product(range(2), repeat=3)]
+        logs = np.array([_score(scores, y, scores.units[:, columns], path) for path in paths])
+        shares = np.exp(logs - np.logaddexp.reduce(logs))
+        entropy[label] = -float(shares @ np.log(shares))
+        expected[label] = [sum(p for p, path in zip(shares, paths) if path[1] == state) for state in range(2)]
+    found = pipe.explain(doc, "PLAY", "BOOK")
+    assert found.base == pytest.approx(entropy["PLAY"] - entropy["BOOK"])
+    of_word = [row for row in found.rows if row.feature == "lower[0]=the"]
+    assert of_word
+    for row in of_word:
+        label, state = row.tags[0].split(" state ")
+        sign = {"PLAY": 1.0, "BOOK": -1.0}[label]
+        assert row.token == 1 and row.use == pytest.approx(sign * expected[label][int(state)])
+
+
+def _score(scores: HiddenScores, y, units, path):
+    total = scores.labels[0, y] + scores.first[y, path[0]] + scores.last[y, path[-1]]
+    total += sum(scores.transitions[y, a, b] for a, b in pairwise(path))
+    return total + sum(units[t, h] + scores.states[y, h] for t, h in enumerate(path))
+
+
+def test_what_is_left_out_is_as_if_it_had_no_weight(nlp):
+    pipe, doc = about(nlp)
+    reading = Reading(pipe, DocBatch([doc]))
+    before = log_odds(labels_of(pipe, reading.scores), "PLAY")
+    found = pipe.explain(doc, "PLAY", kind="leave_out")
+    assert found.check is None and found.target == pytest.approx(before)
+    [terms] = reading._members[0]._terms[0]
+    array = "units" if isinstance(reading.scores, HiddenScores) else "emissions"
+    compared = 0
+    for row in found.rows[:6]:
+        chosen = np.array(
+            [
+                terms.place[n] == row.token and terms.name(int(terms.feature[n])).name == row.feature
+                for n in range(len(terms.place))
+            ]
+        )
+        changed = getattr(reading.scores, array).copy()
+        np.subtract.at(changed, (terms.row[chosen], terms.column[chosen]), (terms.value * terms.weight)[chosen])
+        after = log_odds(labels_of(pipe, reading.scores._replace(**{array: changed})), "PLAY")
+        if row.token is not None:
+            assert row.contribution == pytest.approx(before - after, rel=1e-6, abs=1e-9)
+            compared += 1
+    assert compared > 3
+    name = "labels" if array == "units" else "first"
+    own = next(row for row in found.rows if row.template == name)
+    none = reading.scores._replace(**{name: np.zeros_like(getattr(reading.scores, name))})
+    assert own.contribution == pytest.approx(before - log_odds(labels_of(pipe, none), "PLAY"), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["bag", "own states"])
+def test_words_are_what_evidence_says_where_features_read_one_each(kind):
+    pipe, doc = about(trained(kind, features=WORDS))
+    found = pipe.explain(doc, "PLAY", kind="words", candidates=1)
+    assert [row.contribution for row in sorted(found.rows, key=lambda row: row.token)] == pytest.approx(
+        [value for _, value in pipe.evidence(doc, "PLAY")], abs=1e-4
+    )
+    assert found.flips and ("PLAY" in {flip.spans[0][2] for flip in found.flips}) != (
+        pipe.explain(doc).span[2] == "PLAY"
+    )
+
+
+def test_features_of_naive_bayes_are_logarithms_of_frequencies():
+    pipe, doc = about(trained("counts", features=WORDS, steps=0), "play rain")
+    found = pipe.explain(doc, "PLAY", "WEATHER")
+    n_words = {label: sum(len(text.split()) for text, own in TEXTS if own == label) for label in pipe.labels}
+    vocabulary = len({word for text, _ in TEXTS for word in text.split()})
+    met = {("play", "PLAY"): 2, ("play", "WEATHER"): 0, ("rain", "PLAY"): 0, ("rain", "WEATHER"): 2}
+    rows = {(row.feature.partition("=")[2], row.tags[0]): row for row in found.rows if row.token is not None}
+    assert {key: row.weight for key, row in rows.items()} == {
+        (word, label): pytest.approx(math.log((n + 1) / (n_words[label] + vocabulary)), rel=1e-5)
+        for (word, label), n in met.items()
+    }
+    assert all(row.use == (1.0 if row.tags == ("PLAY",) else -1.0) for row in found.rows)
+
+
+def test_what_can_not_be_explained_is_said():
+    nlp = trained("bag")
+    pipe, doc = about(nlp)
+    examples = examples_of(nlp)
+    for arguments, code in [(("X",), "CRF836"), (("PLAY", "X"), "CRF836"), (("PLAY", "PLAY"), "CRF844")]:
+        with pytest.raises(ValueError, match=code):
+            pipe.explain(doc, *arguments)
+    with pytest.raises(ValueError, match="CRF836"):
+        pipe.explain(doc, Span(doc, 0, 1, label="PLAY"))
+    with pytest.raises(ValueError, match="CRF889"):
+        pipe.explain(nlp.make_doc(""))
+    for kind in ("counts", "hidden"):
+        other = trained(kind)
+        pipe, doc = about(other)
+        with pytest.raises(ValueError, match="CRF840"):
+            pipe.explain(doc, "PLAY", kind="texts", corpus=examples, l2=0.1)
+
+
+def test_command(tmp_path):
+    nlp = trained("hidden")
+    nlp.to_disk(tmp_path / "model")
+    run = CliRunner().invoke
+    found = run(app, ["explain", str(tmp_path / "model"), TEXT, "--json"])
+    assert found.exit_code == 0, found.output
+    [explanation] = json.loads(found.output)
+    assert explanation["span"][2] == nlp.get_pipe("crf_textcat").explain(about(nlp)[1]).span[2]
+    found = run(
+        app, ["explain", str(tmp_path / "model"), TEXT, "--label", "BOOK", "--against", "WEATHER", "--top", "3"]
+    )
+    assert found.exit_code == 0 and "as BOOK, against WEATHER" in " ".join(found.output.split())
+    refused = run(app, ["explain", str(tmp_path / "model"), TEXT, "--span", "0:1"])
+    assert refused.exit_code == 1 and "CRF848" in refused.output
