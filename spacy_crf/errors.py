@@ -712,6 +712,10 @@ class Errors(metaclass=_Coded):
         "that the text has and 0 for each that it has not."
     )
     CRF725 = "The config {path} can't be read: {reason}"
+    CRF834 = (
+        "Component '{name}' can't tell what a decision would be without a training text: {reason}. `effect` is known of linear "
+        "chains, segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as spacy_crf.LogLikelihood.v1."
+    )
     CRF836 = "Component '{name}' has no label '{label}' to explain. Its labels: {known}."
     CRF837 = (
         "Component '{name}' never finds '{span}': it crosses the start of a sentence. Ask about a span inside of one."

@@ -15,9 +15,13 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
+from spacy_crf.explain.asking import ask
 from spacy_crf.explain.changed import changed
+from spacy_crf.explain.labels import ask_label
+from spacy_crf.explain.left_out_texts import LeftOut
 from spacy_crf.explain.overview import overview
 from spacy_crf.explain.reading import Reading, read_by
+from spacy_crf.explain.texts import effects_of_texts
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.templates import parse_template
 from spacy_crf.models.objective import CorpusObjective
@@ -450,7 +454,7 @@ def test_commands(model):
     assert "CRF847" in run("explain", pipeline, "Bob left", *code, "--span", "1:7").output
     spacy.blank("en").to_disk(model / "blank")
     refused = run("explain", model / "blank", "Bob").output
-    assert "CRF848" in refused and "`evidence`" in refused
+    assert "CRF848" in refused and "--label" in refused
 
 
 # --------------------------------------------------------------------------------------------------- other features
@@ -679,6 +683,9 @@ def test_texts_are_printed(tmp_path):
     asked = ("explain", tmp_path / "model", "Bob left York", "--span", "0:1:PER", "--kind", "texts")
     result = run(*asked, "--train", tmp_path / "train.spacy")
     assert result.exit_code == 0 and "Bob left Paris for Acme Corp" in result.output
+    result = run(*asked, "--train", tmp_path / "train.spacy", "--effect", "--top", 1, "--json")
+    [found] = json.loads(result.output)
+    assert [row["effect"] is None for row in found["rows"]] == [False] + [True] * (len(found["rows"]) - 1)
     assert "CRF840" in run(*asked).output
 
 
@@ -701,9 +708,128 @@ def test_untrained_components_and_empty_texts_are_told():
     nlp = spacy.blank("en")
     ner = nlp.add_pipe("crf_ner")
     ner.add_label("PER")
-    for ask in (lambda: overview(ner), lambda: ner.weights("PER"), ner.dump):
+    for asking in (lambda: overview(ner), lambda: ner.weights("PER"), ner.dump):
         with pytest.raises(ValueError, match="CRF402"):
-            ask()
+            asking()
     trained_nlp = trained()
     with pytest.raises(ValueError, match="CRF889"):
         trained_nlp.get_pipe("crf_ner").explain(Doc(trained_nlp.vocab))
+
+
+# -------------------------------------------------------------------------------------------- texts that are left out
+
+NAMES, VERBS, PLACES = ["Ann", "Bob", "Eve", "Tom"], ["left", "saw", "likes"], ["Paris", "York", "Rome", "Acme", "Ford"]
+
+
+def drawn_texts(nlp, n, seed=0):
+    random, found = np.random.default_rng(seed), []
+    for _ in range(n):
+        words = [random.choice(some) for some in (NAMES, VERBS, PLACES, VERBS, NAMES)][: random.integers(3, 6)]
+        doc = Doc(nlp.vocab, words=[*map(str, words)])
+        labels = ["ORG" if word in ("Acme", "Ford") else "GPE" if word in PLACES else "PER" for word in words]
+        spans = [Span(doc, n, n + 1, label=labels[n]) for n, word in enumerate(words) if word not in VERBS]
+        doc.ents = [span for span in spans if random.random() < 0.9]  # some are overlooked
+        found.append(Example(Doc(nlp.vocab, words=[token.text for token in doc]), doc))
+    return found
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize(
+    "factory, l1, n",
+    [
+        ("crf_ner", 0.0, 8),
+        ("semicrf_ner", 0.0, 7),
+        ("crf_textcat", 0.0, 12),
+        *(
+            pytest.param(*given, 30, marks=pytest.mark.slow)
+            for given in [("crf_ner", 0.0), ("crf_ner", 0.02), ("semicrf_ner", 0.0)]
+        ),
+    ],
+)
+def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
+    """Shares of a contrast, which `kind="texts"` gives, were read as these."""
+    nlp, is_textcat = spacy.blank("en"), factory == "crf_textcat"
+    architectures = {"crf_ner": "LinearChain", "semicrf_ner": "SemiMarkov", "crf_textcat": "MaxEntText"}
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[-1..1]"]}
+    model = {"emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}}
+    model["@architectures"] = f"spacy_crf.{architectures[factory]}.v1"
+    if factory == "semicrf_ner":
+        model["segments"] = SEGMENTS
+    pipe, examples = nlp.add_pipe(factory, config={"model": model}), drawn_texts(nlp, n)
+    for example in examples:
+        example.reference.cats = {"firm" if example.reference[2].text in ("Acme", "Ford") else "place": 1.0}
+    nlp.initialize(lambda: examples)
+    learn(pipe, examples, l1)
+    learned = Weights(pipe.model).weights()
+    docs = [Doc(nlp.vocab, words=words) for words in (["Eve", "saw", "Ford", "left"], ["Rome", "likes", "Ann"])]
+    spans = [(0, "PER"), (0, "GPE"), (2, "GPE"), (2, "ORG"), (1, "PER")]
+    if is_textcat:
+        asked = [ask_label(pipe, doc, "firm", None) for doc in docs]
+    else:
+        asked = [ask(pipe, doc, Span(doc, at, at + 1, label=label), None) for doc in docs for at, label in spans][
+            : 7 if n == 30 else 3
+        ]
+    left_out, effects, before = LeftOut(pipe, examples, 0.3, l1), [], []
+    for each in asked:
+        odds, of_texts = effects_of_texts(each, left_out, n)
+        effects.append([of_texts[number] for number in range(n)])
+        before.append(odds)
+    anew = []
+    for number in range(n):
+        learn(pipe, examples[:number] + examples[number + 1 :], l1)
+        anew.append([each.question.about(DocBatch([each.doc])).measure().odds for each in asked])
+        Weights(pipe.model).assign(learned)
+        pipe.forget_scores()
+    anew = np.array(anew).T - np.array(before)[:, np.newaxis]
+    for predicted, true in zip(effects, anew):
+        assert np.corrcoef(predicted, true)[0, 1] > 0.95
+    slope = (np.array(effects) * anew).sum() / np.square(effects).sum()
+    assert slope == pytest.approx(1.0, abs=0.15)  # as large, too
+
+
+@pytest.mark.issue(33)
+def test_effects_are_told_of_the_texts_that_matter_most():
+    pipe, examples = converged("crf_ner", l2=0.3)
+    doc = text(pipe)
+    span, options = Span(doc, 0, 1, label="PER"), {"kind": "texts", "corpus": examples, "l2": 0.3}
+    shares, every = (pipe.explain(doc, span, effect=effect, **options).rows for effect in (False, True))
+    assert all(row.effect is None for row in shares) and len(every) == len(examples)
+    sizes = [abs(row.effect) for row in every]
+    assert sizes == sorted(sizes, reverse=True)
+    few = pipe.explain(doc, span, effect=2, **options)
+    assert [row.effect is None for row in few.rows] == [False, False] + [True] * (len(few.rows) - 2)
+    assert few.rows[0] in every and few.check == pytest.approx(0.0, abs=1e-3)
+    lines = few.to_text().splitlines()
+    assert lines[3].endswith(f"without it log-odds {few.rows[0].effect:+.4f}") and "effect=True" not in lines[2]
+
+
+def learn(pipe, examples, l1):
+    pipe.update(examples, sgd=LBFGS(l1=l1, l2=0.3, delta=1e-9, iterations_per_step=500), losses={})
+
+
+@pytest.mark.issue(33)
+def test_effects_that_are_not_known_are_refused():
+    pipe, examples = converged("crf_ner", l2=0.3)
+    span = Span(text(pipe), 0, 1, label="PER")
+    pipe.loss.smooth = False
+    with pytest.raises(ValueError, match=r"CRF834.*no second derivatives"):
+        pipe.explain(span.doc, span, kind="texts", corpus=examples, l2=0.3, effect=True)
+    assert "effect=True" in pipe.explain(span.doc, span, kind="texts", corpus=examples, l2=0.3).to_text()
+    with pytest.raises(ValueError, match=r"CRF020.*effect"):
+        pipe.explain(span.doc, span, kind="texts", corpus=examples, l2=0.3, effect=-1)
+
+
+@pytest.mark.issue(33)
+def test_explanations_and_weights_are_printed_as_tables():
+    """Hundreds of named tuples were."""
+    pipe = made("crf_ner")
+    found = pipe.explain(text(pipe))
+    assert str(found) == found.to_text()
+    weights = pipe.weights("PER")
+    assert isinstance(weights, list) and weights == [*weights] and isinstance(weights[:3], list)
+    lines = repr(weights).splitlines()
+    assert len(lines) == 22 and lines[0].split() == ["weight", "for", "feature", "count"]
+    assert f"{weights[0].weight:+.4f}" in lines[1] and weights[0].feature in lines[1] and "others" in lines[-1]
+    html = weights._repr_html_()
+    assert html.count("<tr>") == 22 and weights[0].feature in html
+    assert repr(weights[:0]).split() == lines[0].split()

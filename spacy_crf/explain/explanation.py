@@ -26,6 +26,7 @@ class Row(NamedTuple):
     weight (float): What the model has learned.
     use (float): How much more often it is used with the span than without: 1 and -1 between two labellings, else expected.
     contribution (float): What it adds to the target.
+    effect (Optional[float]): Of a text, by how much the log-odds would change had training been without it, where that was asked.
     """
 
     feature: str
@@ -38,6 +39,7 @@ class Row(NamedTuple):
     weight: float
     use: float
     contribution: float
+    effect: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Explanation:
     against (str): What it is compared with, in words.
     target (float): What is split up: of "contrast" and "texts" a difference of scores, otherwise log-odds.
     base (float): The part of it that no weight has.
-    rows (List[Row]): The largest contributions first.
+    rows (List[Row]): The largest contributions first; before them the texts of which an effect is known, the largest first.
     totals (Dict[str, float]): The score or the log-odds, the probability, and its complement, which near 1 says more.
     labelling, rival (List[Tuple[int, int, str]]): The spans of the two labellings that a contrast compares.
     rules (List[RuleEffect]): What rules have to do with it.
@@ -113,7 +115,7 @@ class Explanation:
     additive: bool = True
 
     def __post_init__(self) -> None:
-        self.rows.sort(key=lambda row: -abs(row.contribution))
+        self.rows.sort(key=_size)
 
     @property
     def check(self) -> Optional[float]:
@@ -140,11 +142,14 @@ class Explanation:
         if self.span is None:
             return f"{self.component}: the whole labelling, {self.against}"
         start, end, label = self.span
-        return f"{self.component}: '{' '.join(self.words[start:end])}' as {label}, {self.against}"
+        return f"{self.component}: '{self._text(start, end)}' as {label}, {self.against}"
 
     def told(self) -> list[str]:
         """What is known beside the rows, in lines."""
         lines = [", ".join(f"{name} {_number(value)}" for name, value in self.totals.items())]
+        if self.kind == "texts":
+            known = any(row.effect is not None for row in self.rows)
+            lines.append(_SHARES + ("" if known else "; effect=True tells that"))
         if self.labelling or self.rival:
             lines += [f"best: {self._spelt(self.labelling)}", f"instead: {self._spelt(self.rival)}"]
         for rule in self.rules:
@@ -163,7 +168,7 @@ class Explanation:
         found: dict[tuple, list[Row]] = {}
         for row in self.rows:
             found.setdefault((row.feature, row.token, row.end), []).append(row)
-        by_size = sorted(found.items(), key=lambda item: -abs(_sum(item[1])))
+        by_size = sorted(found.items(), key=lambda item: _size(item[1][0]._replace(contribution=_sum(item[1]))))
         table = [
             (f"{_sum(rows):+.4f}", feature, self._words(token, end), ", ".join(map(_weights, rows[:_MOST_TAGS])))
             for (feature, token, end), rows in by_size[:top]
@@ -177,7 +182,10 @@ class Explanation:
         return "" if token is None else " ".join(self.words[token : (token + 1 if end is None else end)])
 
     def _spelt(self, spans: list[SpanOf]) -> str:
-        return "; ".join(f"{' '.join(self.words[b:e])} ({label})" for b, e, label in spans) or "nothing"
+        return "; ".join(f"{self._text(b, e)} ({label})" for b, e, label in spans) or "nothing"
+
+    def _text(self, start: int, end: int) -> str:
+        return shorter(" ".join(self.words[start:end]))
 
     def to_text(self, top: int = 20) -> str:
         """As plain text.
@@ -186,9 +194,7 @@ class Explanation:
         RETURNS (str)
         """
         rows = self.table(top)
-        widths = [max(map(len, column), default=0) for column in zip(*rows)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        return "\n".join([self.title, *self.told(), *lines])
+        return "\n".join([self.title, *self.told(), *([aligned(rows)] if rows else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -206,6 +212,9 @@ class Explanation:
         from .html import fragment
 
         return fragment(self, top)
+
+    def __str__(self) -> str:
+        return self.to_text()
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -232,14 +241,32 @@ class Explanation:
         return Group(Text(self.title, "bold"), *map(Text, self.told()), table)
 
 
+def aligned(rows: list[tuple[str, ...]]) -> str:
+    """Rows as lines in which columns stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def shorter(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 _MOST_TAGS, _MOST_FLIPS = 3, 3
+_SHARES = "shares of the score, which is not what would change without a text"
 
 
 def _sum(rows: list[Row]) -> float:
     return sum(row.contribution for row in rows)
 
 
+def _size(row: Row) -> tuple[bool, float]:
+    """By which the largest is first."""
+    return row.effect is None, -abs(row.contribution if row.effect is None else row.effect)
+
+
 def _weights(row: Row) -> str:
+    if row.effect is not None:
+        return f"without it log-odds {row.effect:+.4f}"
     return f"{'→'.join(row.tags)} {row.weight:+.3f}" if row.tags else ""
 
 

@@ -27,6 +27,10 @@ def fragment(explanation: "Explanation", top: int = 20) -> str:
     return f"<style>{_STYLE}</style>{_figure(explanation, top)}"
 
 
+def weights_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return f'<style>{_STYLE}</style><section class="crf-why">{_table("Weights", heads, rows)}</section>'
+
+
 def page(explanations: "Iterable[Explanation]", top: int = 20) -> str:
     """A whole page, light or dark as its reader likes."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -62,7 +66,7 @@ def _marked(explanation: "Explanation") -> str:
     words = []
     for n, word in enumerate(explanation.words):
         text, value = escape(word), sums.get(n, 0.0)
-        if start <= n < end:
+        if start <= n < end and end - start < len(explanation.words):
             text = f"<u>{text}</u>"
         if value:
             style = f'style="--much: {0.6 * abs(value) / most:.2f}"'

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from .. import checks
 from ..errors import Errors, known_names
 from ..inference.orders import tags_of_keys
 from ..models.sparse import SparseRole
+from .explanation import aligned
 from .reading import Feature, members_of, templates_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,35 @@ class WeightRow(NamedTuple):
     tags: tuple[str, ...]
     weight: float
     count: Optional[int]
+
+
+class WeightRows(list[WeightRow]):
+    """Weights, the largest first: a list, which is shown as a table."""
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return WeightRows(found) if isinstance(index, slice) else found
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        """What is shown, with a line about the rest."""
+        cells = [(f"{row.weight:+.4f}", " → ".join(row.tags), row.feature, _count(row)) for row in self[:_SHOWN]]
+        return cells + ([("", "", f"{len(self) - _SHOWN:,} others", "")] if len(self) > _SHOWN else [])
+
+    def __repr__(self) -> str:
+        return aligned([_HEADS, *self._cells()])
+
+    def _repr_html_(self) -> str:
+        from .html import weights_table
+
+        return weights_table(_HEADS, self._cells())
+
+
+_SHOWN = 20
+_HEADS = ("weight", "for", "feature", "count")
+
+
+def _count(row: WeightRow) -> str:
+    return "" if row.count is None else f"{row.count:,}"
 
 
 class Block(NamedTuple):
@@ -129,7 +159,7 @@ def _shared(name: str) -> Callable[[int], Feature]:
 
 def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
     """See `CRFPipe.weights`."""
-    return largest(pipe, label, top, lambda block: block.weights != 0.0)
+    return WeightRows(largest(pipe, label, top, lambda block: block.weights != 0.0))
 
 
 def largest(

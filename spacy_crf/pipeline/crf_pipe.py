@@ -354,9 +354,11 @@ class CRFPipe(LearningPipe):
         kind (str): "contrast", the best labelling with the span and the best one without it: the difference of their scores.
             "log_odds", how likely the span is, split up among all weights. "leave_out", what the log-odds lose without each
             feature, one at a time. "words", the same for each word, and other words that would change the decision.
-            "texts", the contrast split up among the texts of training.
+            "texts", the contrast split up among the texts of training: shares that add up, which is not what would change
+            without a text. That, the `effect` on the log-odds, is told too where it is asked for.
         **options: Of "words": `candidates`, how many words of each label are tried. Of "texts": `corpus`, the Examples of
-            training, and `l2` and `l1`, by default those of the component's own optimizer.
+            training, `l2` and `l1`, by default those of the component's own optimizer, and `effect`, for how many of the texts
+            it is told what would change without them: True for all.
         RETURNS (Explanation)
         RAISES (ValueError): For a span that can't be asked about.
         """

@@ -402,7 +402,8 @@ class LearningPipe(TrainablePipe):
 
         label (str): A label, or one of its tags; all of them if None.
         top (int): How many at most.
-        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`.
+        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`. It is
+            printed, and shown in a notebook, as a table of the first 20.
         RAISES (ValueError): For an unknown label.
         """
         return registry.get("misc", "spacy_crf.weights.v1")(self, label, top)
