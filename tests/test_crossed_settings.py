@@ -13,7 +13,6 @@ from spacy.training import Example
 from spacy.vectors import Vectors
 from thinc.api import Adam, fix_random_seed
 
-from spacy_crf.constraints import rule_set
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.report.cases import judge
 from spacy_crf.report.page import Subject, render
@@ -310,7 +309,6 @@ def the_same_however_it_is_asked(nlp, examples, *, processes):
     expected = said(nlp.pipe(doc.copy() for doc in docs))
     assert said(nlp(doc.copy()) for doc in docs) == expected
     assert said(nlp.pipe([doc.copy() for doc in docs], batch_size=3)) == expected
-    rule_set._warm.clear()
     new, shortest_first = copy.deepcopy(nlp), sorted(range(len(docs)), key=lambda n: len(docs[n]))
     assert said(new(docs[n].copy()) for n in shortest_first) == [expected[n] for n in shortest_first]
     with ThreadPoolExecutor(2) as threads:
