@@ -923,8 +923,8 @@ class Warnings(metaclass=_Coded):
         "{inference} are those after its last iteration. {remedy}"
     )
     CRFW042 = (
-        "{n} of {sentences} sentences whose own tokens are tied need tables of more than {most} numbers: {what} is approximate "
-        "there (said once). Tie fewer tokens of a sentence."
+        "{n} of {sentences} sentences have so many ties between their own tokens that {what} is approximate there (said once). "
+        "Tie fewer tokens of a sentence, or set chain = false where ties make a tree."
     )
     CRFW369 = (
         "{owner}: '{text}...' has {n} different words to compare with each other, more than max_words = {most}: none of them are "

@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from spacy_crf import arrays
-from spacy_crf.inference import belief_propagation, blocks
+from spacy_crf.inference import belief_propagation, blocks, frontiers
 from spacy_crf.inference.belief_propagation import BeliefPropagation
 from spacy_crf.inference.gibbs import Gibbs
 from spacy_crf.inference.graph import TiedChains
@@ -796,6 +796,29 @@ def test_losses_of_ties_inside_sentences(loss):
 
 
 @pytest.mark.issue(33)
+@pytest.mark.parametrize("spread", [1.0, 400.0])
+def test_sums_along_single_sequences(spread):
+    """Equal to eliminating one token after the other, also where scores are beyond the numbers of a float."""
+    rng, exact = np.random.default_rng(30), JunctionTree()
+    for number in range(12):
+        pairs = [(0, 3), (4, 1), (1, 5), (2, 4)][: 1 + number % 4]
+        scores = random_graph(
+            [6, 6], 3, [*pairs, *((u + 6, v + 6) for u, v in pairs[:1])], rng, per_position=number % 3 == 0
+        )
+        arrays_of = {name: spread * array for name, array in arrays.named(scores).items()}
+        problem = TiedChains(exact).prepare(scores._replace(**arrays_of)).problem
+        weights = np.array([0.5, 2.0])
+        found = exact.expectations(problem, weights)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(frontiers, "_MOST", 0.0)
+            known = exact.expectations(problem, weights)
+        np.testing.assert_allclose(found.log_z, known.log_z, rtol=1e-10)
+        np.testing.assert_allclose(exact.log_partition(problem), known.log_z, rtol=1e-10)
+        np.testing.assert_allclose(found.tables, known.tables, atol=1e-7)
+        assert_scores_close(found.chains, known.chains)
+
+
+@pytest.mark.issue(33)
 def test_the_reweighted_bound_is_convex_with_ties_inside_sentences():
     """It lay above the chord, as a maximum was taken off a maximum."""
     structure = TiedChains(REWEIGHTED)
@@ -819,13 +842,13 @@ def test_sentences_too_wide_for_a_junction_tree_are_told_of(monkeypatch, caplog)
     for module in (blocks, sentences):
         monkeypatch.setattr(module, "SENTENCES", narrow)
     monkeypatch.setattr(blocks, "_told_wide", set())
-    scores, wide = (random_graph([4, 2], 3, pairs, np.random.default_rng(29), labels=3) for pairs in ([], [(0, 2)]))
-    wide = wide._replace(emissions=scores.emissions)
-    clamp, loss = np.ones((6, 1), dtype=bool) & (np.arange(3) == 1), SentenceLikelihood()
+    rng, pairs = np.random.default_rng(29), [(u, v) for u in range(5) for v in range(u)]
+    wide, gold = random_graph([5, 1], 3, pairs, rng, labels=3), np.ones(6, dtype=np.int32)
+    clamp, loss = gold[:, np.newaxis] == np.arange(3), SentenceLikelihood()
     for _ in range(2):
         structure = TiedChains(BeliefPropagation(max_product=True))
-        assert structure.viterbi(wide).scores[0] >= structure.path_score(wide, clamp.argmax(axis=1))[0]
-        found, known = loss(structure, wide, clamp)[0].sum(), _given_the_others(wide, clamp, 0, 4)
+        assert structure.viterbi(wide).scores[0] >= structure.path_score(wide, gold)[0]
+        found, known = loss(structure, wide, clamp)[0][0], _given_the_others(wide, clamp, 0, 5)
         assert found != pytest.approx(known)
     assert caplog.text.count("CRFW042") == 2
     assert "a best labelling" in caplog.text and "SentenceLikelihood" in caplog.text and "1 of 1 sent" in caplog.text

@@ -101,7 +101,8 @@ def _blocks(
         apart = problem.by_sequence(inside)
         is_joined[np.unique(apart.of_ties)] = True
         is_joined &= ~lost
-        is_joined[is_joined] = fitting(apart, np.flatnonzero(is_joined), "a best labelling")
+        is_joined[is_joined] = SENTENCES.decides(apart, np.flatnonzero(is_joined))
+        tell_wide(apart.of_ties, is_joined | lost, "a best labelling")
     for b in np.flatnonzero(is_joined).tolist():
         part, tokens = apart.only(b)[0], slice(int(starts[b]), int(starts[b + 1]))
         ties = np.arange(neighbours.bounds[tokens.start], neighbours.bounds[tokens.stop])
@@ -113,17 +114,13 @@ def _blocks(
     return ~lost & ~is_joined, blocks
 
 
-def fitting(problem: Problem, sequences: NDArray[np.int64], what: str) -> NDArray[np.bool_]:
-    """Which of some sequences (int64[N]), each of which is a component, are not too wide for a junction tree: bool[N]. Once it is
-    said that one is too wide.
+def tell_wide(of_ties: NDArray[np.int64], fits: NDArray[np.bool_], what: str) -> None:
+    """Says once that some of the sequences of ties (int64[E]) are too wide, if not all of them fit (bool[B]).
 
-    what (str): Is approximate in those that are too wide.
+    what (str): Is approximate there.
     """
-    fits = SENTENCES.fits(problem, sequences)
-    if not fits.all() and what not in _told_wide:
+    tied = np.unique(of_ties)
+    n = int((~fits[tied]).sum())
+    if n and what not in _told_wide:
         _told_wide.add(what)
-        message = Warnings.CRFW042.format(
-            n=int((~fits).sum()), sentences=len(fits), most=SENTENCES.max_table, what=what
-        )
-        announcements.warning(message)
-    return fits
+        announcements.warning(Warnings.CRFW042.format(n=n, sentences=len(tied), what=what))

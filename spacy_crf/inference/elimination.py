@@ -8,7 +8,8 @@ table of a variable has an axis for each neighbour that is left, so it grows wit
 
 The tables are the cliques of a junction tree: the one of x lies below that of the first of its neighbours to be eliminated, which
 all the others are neighbours of. So marginals come from the roots down, without a division, and so do samples and maxima.
-Tokens that ties alone connect, without a cycle, are trees already: see `trees`.
+Tokens that ties alone connect, without a cycle, are trees already: see `trees`. For single sequences with few ties inside
+them there are quicker ways: see `frontiers` and `conditioning`.
 """
 
 import heapq
@@ -24,6 +25,8 @@ from ..errors import Errors
 from ..kernels import elimination
 from ..kernels import junction_tree as kernels
 from ..types import ChainScores, Floats, Seed
+from .conditioning import cutsets, in_batches
+from .frontiers import chosen_of, sum_up
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference
 from .structure import States
 from .ties import Problem
@@ -64,6 +67,7 @@ class Elimination(Inference):
     def log_partition(self, problem: Problem) -> Floats:
         trees = Trees.of(problem)
         log_z = np.full(len(problem.firsts), np.nan) if trees is None else trees.expectations(None).log_z
+        sum_up(problem, log_z)
         for c, part, _ in self._components(problem, np.isnan(log_z)):
             log_z[c] = self._eliminate(part, kept=False).total
         return log_z
@@ -73,6 +77,7 @@ class Elimination(Inference):
         if trees is None:
             none = np.full(len(problem.firsts), np.nan), arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
         log_z, d_chains, d_tables = none if trees is None else trees.expectations(weights)
+        sum_up(problem, log_z, weights, d_chains, d_tables)
         for c, part, tokens in self._components(problem, np.isnan(log_z)):
             found = self._eliminate(part)
             log_z[c] = found.total
@@ -88,6 +93,9 @@ class Elimination(Inference):
             left = ~(scores > -np.inf)
             known = ~left[trees.component]
             states[known] = found_states[known]
+        for copies in in_batches(problem, cutsets(problem, left)):
+            copies.best(states)
+            left[copies.components] = False
         for _, part, tokens in self._components(problem, left):
             found = self._eliminate(part, maximum=True)
             if found.total > -np.inf:
@@ -178,6 +186,22 @@ class Elimination(Inference):
     def _fitting(self, part: Problem) -> Problem:
         """What of a component is asked about: all of it."""
         return part
+
+    def sums_up(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of which of some components (int64[N]) log partitions are within reach: bool[N]."""
+        asked = np.isin(np.arange(len(problem.firsts)), components)
+        return self._within_reach(problem, components, [c for c, *_ in chosen_of(problem, asked)])
+
+    def decides(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of which of some components (int64[N]) the best labelling is within reach: bool[N]."""
+        asked = np.isin(np.arange(len(problem.firsts)), components)
+        return self._within_reach(problem, components, [cutset.component for cutset in cutsets(problem, asked)])
+
+    def _within_reach(self, problem: Problem, components: NDArray[np.int64], known: list[int]) -> NDArray[np.bool_]:
+        found = np.isin(components, known)
+        if not found.all():
+            found[~found] = self.fits(problem, components[~found])
+        return found
 
     def fits(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of some components (int64[N]) need no tables that are too large: bool[N]."""

@@ -5,13 +5,18 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.blocks import SENTENCES, fitting
+from ..inference.blocks import tell_wide
+from ..inference.elimination import Elimination
 from ..inference.graph import TiedChains
 from ..inference.structure import Structure
 from ..inference.ties import TiedScores, are_inside, cut
 from ..types import Floats
 from .clamped import LogLikelihood
 from .tied import Told
+
+# Of sentences with ties inside them. Larger tables than those of 27 states and two open ties would take hundreds of times as long
+# as a chain
+SENTENCES = Elimination(max_table=20_000)
 
 
 class SentenceLikelihood(LogLikelihood):
@@ -49,7 +54,8 @@ def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
     inside = are_inside(starts, ties.source, ties.target)
     if inside.any():
         halves = cut(scores._replace(ties=ties.some(inside)), None)
-        fits = fitting(halves.tied, np.arange(len(halves.tied.firsts)), "SentenceLikelihood")
+        fits = SENTENCES.sums_up(halves.tied, np.arange(len(halves.tied.firsts)))
+        tell_wide(halves.tied.of_ties, fits, "SentenceLikelihood")
         wide = halves.tied_sequences[~fits]
         inside &= ~np.isin(np.searchsorted(starts, ties.source, side="right") - 1, wide)
     return inside
