@@ -6,10 +6,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import spacy
 import srsly
+from numba.core.dispatcher import Dispatcher
 from spacy import registry
 from spacy.cli import app
 from spacy.cli.init_config import fill_config
@@ -142,6 +144,34 @@ def test_trains_three_steps_and_predicts_the_same_after_loading(path, corpus, tm
     assert _annotation(loaded, docs) == _annotation(nlp, docs)
     again = load_model_from_config(loaded.config).from_bytes(loaded.to_bytes())
     assert _annotation(again, docs) == _annotation(nlp, docs)
+
+
+def _kernels():
+    modules = [module for name, module in sys.modules.items() if name.startswith("spacy_crf")]
+    return {id(each): each for module in modules for each in vars(module).values() if isinstance(each, Dispatcher)}
+
+
+def _ready():
+    """What is compiled, or loaded."""
+    return {(n, signature) for n, each in _kernels().items() for signature in each.overloads}
+
+
+@pytest.mark.issue(33)
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+@pytest.mark.parametrize(
+    "stem", ["crf_ner", "crf_ner_threshold", "crf_ner_listener", "crf_tagger_order", "crf_textcat", "semicrf_ner"]
+)
+def test_kernels_of_prediction_are_there_before_an_evaluation_is_timed(stem, corpus):
+    for kernel in _kernels().values():
+        kernel._reset_overloads()
+    nlp = init_nlp(load_config(ROOT / "configs" / f"{stem}.cfg", overrides=_overrides(corpus)))
+    config = nlp.config.interpolate()
+    examples = list(registry.resolve(config["corpora"])["train"](nlp))
+    nlp.update(examples, sgd=registry.resolve({"optimizer": config["training"]["optimizer"]})["optimizer"])
+    before = _ready()
+    assert before
+    list(nlp.pipe(example.predicted.copy() for example in examples))
+    assert _ready() == before
 
 
 @pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient"])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from spacy.tokens import Doc
@@ -27,11 +27,11 @@ def forget_gradients(model: Model) -> None:
             node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
 
 
-def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, stepped: Optional[Doc]) -> None:
+def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, docs: list[Doc]) -> None:
     """Takes the step.
 
     n_sequences (int): What the gradient is of.
-    stepped (Doc): The last one it is of, for the message.
+    docs (list[Doc]): The last ones it is of, for the message.
     RAISES (ValueError): CRF315 if weights would not be finite; they stay as they were.
     """
     params = parameters(pipe.model)
@@ -47,7 +47,7 @@ def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, st
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
             node.set_param(name, before[node.id, name])
-        text = "" if stepped is None else stepped.text[:40]
+        text = docs[0].text[:40] if docs else ""
         raise ValueError(Errors.CRF315.format(name=pipe.name, text=text, optimizer=type(optimizer).__name__))
     if draw_back is not None:
         draw_back(n_sequences)

@@ -4,7 +4,7 @@ Where it has not, spaCy's listeners give vectors of zeros, and others end in an 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2VecListener
@@ -63,6 +63,17 @@ def require_rest(pipe: "CRFPipe", docs: list[Doc]) -> None:
         if listener.is_told:
             raise ValueError(Errors.CRF964.format(name=pipe.name, upstream=listener.upstream))
     require_vectors(pipe, docs)
+
+
+def with_vectors(pipe: "CRFPipe", doc: Doc) -> Optional[Doc]:
+    """Give a Doc vectors of zeros where its component listens to some that it has not. RETURNS (Doc): None where it can't be
+    given any: those of a transformer are no simple array."""
+    for listener in _listeners(pipe.model):
+        if not listener.hears(doc):
+            if listener.where != "doc.tensor":
+                return None
+            doc.tensor = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
+    return doc
 
 
 # Where the upstream is frozen

@@ -29,7 +29,7 @@ from .batchers import Tick
 from .going_on import GoingOn
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
-from .listening import require_rest, require_vectors
+from .listening import require_rest, require_vectors, with_vectors
 from .novelty import NewFeatures, add_labels
 from .pooling import check_pooled
 from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
@@ -65,7 +65,8 @@ class Training:
         self.new_features: Optional[NewFeatures] = None
         self.prunes = False  # whether zero weights are left out when the model is saved
         self._batch: list[TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
-        self._stepped: Optional[Doc] = None  # the first one of the batch whose gradient came last
+        self._last_docs: list[Doc] = []  # of the batch whose gradient came last
+        self._has_predicted = False
         self._n_gradients = 0  # of sequences, that wait for their step
         self._evaluation = 0.0  # microseconds that the last one took, as estimated
         self._tick: Optional[Tick] = None  # by which the clock hears of the next step
@@ -82,7 +83,7 @@ class Training:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies begin without what waits for a step."""
-        return {**self.__dict__, "corpus": None, "_batch": [], "_stepped": None, "_n_gradients": 0, "_tick": None}
+        return {**self.__dict__, "corpus": None, "_batch": [], "_last_docs": [], "_n_gradients": 0, "_tick": None}
 
     def begin(self) -> None:
         """The model has been initialized."""
@@ -342,14 +343,28 @@ class Training:
                     self._add_gradient(part)
             n_sequences, self._n_gradients = self._n_gradients, 0
             self._tell_going_on(n_sequences)
-            step_by_gradient(pipe, optimizer, n_sequences, self._stepped)
+            step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
             pipe.forget_scores()
         elif not pipe.is_linear:
             raise ValueError(Errors.CRF405.format(name=pipe.name, optimizer=type(optimizer).__name__))
         elif batch:
             forget_gradients(pipe.model)  # the first step does not know yet that nobody wants them
             pipe.forget_scores()  # of an evaluation, which take memory
-            batch[-1].losses[pipe.name] = self._step(optimizer, [eg for part in batch for eg in part.examples])
+            examples = [eg for part in batch for eg in part.examples]
+            batch[-1].losses[pipe.name] = self._step(optimizer, examples)
+            self._last_docs = [example.predicted for example in examples]
+        if not self._has_predicted and any(map(len, self._last_docs)):
+            self._has_predicted = True
+            self._predict_shortest()
+        self._last_docs = []
+
+    def _predict_shortest(self) -> None:
+        """Predicts a copy of the shortest Doc of a step, so that kernels of prediction are there, compiled or loaded, before an
+        evaluation counts seconds."""
+        doc = with_vectors(self._pipe, min(filter(len, self._last_docs), key=len).copy())
+        if doc is not None:
+            self._pipe(doc)
+            self._pipe.forget_scores()  # they take memory, and an evaluation need not follow
 
     def _add_gradient(self, batch: TrainingBatch) -> None:
         """For optimizers that take a gradient."""
@@ -365,7 +380,7 @@ class Training:
             raise ValueError(Errors.CRF314.format(name=pipe.name, text=docs[0].text[:40]))
         backprop(d_scores)
         self._n_gradients += len(scores.starts) - 1
-        self._stepped = docs[0]
+        self._last_docs = docs
         batch.losses[pipe.name] += loss
 
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
