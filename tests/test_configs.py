@@ -298,7 +298,8 @@ def test_an_interrupt_keeps_the_best_model(at, corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(CorpusObjective, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _train(ROOT / "configs" / "crf_ner.cfg", corpus, tmp_path, **{"training.optimizer.delta": 0.0})
+        settings = {"training.optimizer.delta": 0.0, "training.optimizer.iterations_per_step": 8}
+        _train(ROOT / "configs" / "crf_ner.cfg", corpus, tmp_path, **settings)
     best = spacy.load(tmp_path / "model-best")
     docs = list(DocBin().from_disk(corpus).get_docs(best.vocab))
     assert [found for found, _ in _annotation(best, docs)] == [entities(doc) for doc in docs]

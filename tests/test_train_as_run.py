@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from spacy.util import load_config, registry
 
 from spacy_crf import bars
 from spacy_crf.optimizers import batch
+from spacy_crf.optimizers.conjugate_gradient import ConjugateGradient
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.batchers import Tick, clock
 from spacy_crf.pipeline.lasting import left_at_exit, not_searched
@@ -67,7 +69,7 @@ def test_each_corpus_is_read_once(name, paths, monkeypatch):
         return read_docbin(self, vocab, locs)
 
     monkeypatch.setattr(training.Corpus, "read_docbin", counted)
-    _, rows = run(config_of(paths, name))
+    _, rows = run(config_of(paths, name, **{"training.optimizer.iterations_per_step": 5}))
     assert len(rows) > 1
     assert sorted(read) == sorted(paths.values())
 
@@ -203,7 +205,7 @@ def test_what_lasts_is_not_searched_for_garbage_while_training(paths, monkeypatc
     monkeypatch.setattr(Language, "update", lambda *a, **k: seen.append(gc.get_freeze_count()) or update(*a, **k))
     monkeypatch.setattr(gc, "set_threshold", lambda *to: limits.append(to) or set_threshold(*to))
     before = gc.get_threshold()
-    run(config_of(paths, **{"training.max_steps": 2}))
+    run(config_of(paths, **{"training.max_steps": 2, "training.optimizer.iterations_per_step": 5}))
     assert len(seen) > 1 and min(seen) > 10_000
     assert gc.get_freeze_count() == 0
     assert limits[0][:2] == before[:2] and limits[0][2] > 1_000_000
@@ -332,42 +334,65 @@ def test_batches_of_the_clock():
 # ------------------------------------------------------------------------------------------------- iterations of a step
 
 
-@pytest.mark.parametrize(
-    "passes, expected",
-    [
-        (None, [10, 5, 7, 10, 10, 10, 10]),
-        (1.0, [10, 5, 7, 10, 10, 10, 10]),
-        (3.0, [10, 5, 7, 11, 16, 17, 17]),
-        (100.0, [10, 5, 7, 11, 16, 24, 30]),
-    ],
-)
-def test_iterations_between_evaluations(passes, expected):
-    class Objective:
-        signature = "x²"
+class IllConditioned:
+    """An objective that takes long: 10 + Σ scale · (w − 1)²."""
 
-        def __init__(self):
-            self.model = np.zeros(500)
+    signature = "x²"
+    scale = np.geomspace(1.0, 1e3, 100)
 
-        def weights(self):
-            return self.model.copy()
+    def __init__(self):
+        self.model = np.zeros(100)
 
-        def evaluate(self, weights):  # ill-conditioned, so that it takes long
-            scale = np.geomspace(1, 1e8, 500)
-            return float(scale @ (weights - 1) ** 2), 2 * scale * (weights - 1)
+    def weights(self):
+        return self.model.copy()
 
-        def assign(self, weights):
-            self.model = weights.copy()
+    def evaluate(self, weights):
+        return 10.0 + float(self.scale @ (weights - 1) ** 2), 2 * self.scale * (weights - 1)
 
-    objective, made, steps = Objective(), [], []
+    def assign(self, weights):
+        self.model = weights.copy()
+
+
+@pytest.mark.parametrize("passes, later", [(None, 10), (1.0, 10), (3.0, 17), (100.0, 30)])
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_iterations_between_evaluations(passes, later, l2):
+    objective, made = IllConditioned(), []
     if passes is not None:
         objective.passes_per_evaluation = passes
-    optimizer = LBFGS(l2=0.0, iterations_per_step="auto", tolerance=0, delta=0)
+    optimizer = LBFGS(l2=l2, iterations_per_step="auto", tolerance=0, delta=0, max_iterations=90)
     optimizer.on_iteration = made.append
-    for _ in expected:
+    is_near = l2 == 0.0  # without a regularizer there may be no minimum, and dev alone tells when to stop
+    while len(made) < 60:
         before = len(made)
         optimizer.step(objective, key="x")
-        steps.append(len(made) - before)
-    assert steps == expected
+        assert len(made) - before == (later if is_near else 5)
+        is_near = optimizer.is_worth_evaluating("x")
+    assert is_near
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("make", [LBFGS, partial(LBFGS, l1=0.1), ConjugateGradient])
+@pytest.mark.parametrize("moved", [False, True])
+def test_models_are_worth_evaluating_within_5_percent_of_the_minimum(make, moved):
+    objective, optimizer = IllConditioned(), make(l2=0.1, iterations_per_step="auto")
+    values = []
+    while not values or not optimizer.is_worth_evaluating("x"):
+        values.append(optimizer.step(objective, key="x"))
+        if moved:
+            optimizer = make(l2=0.1, iterations_per_step="auto").from_bytes(optimizer.to_bytes())
+    minimum = make(l2=0.1, iterations_per_step=10_000, delta=1e-9).step(IllConditioned(), key="x")
+    assert values[-1] <= 1.05 * minimum
+    assert values[1] > 1.05 * minimum  # that of ten iterations
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("name", ["crf_ner", "crf_ner_owlqn", "crf_tagger", "semicrf_ner"])
+def test_no_model_is_evaluated_far_from_the_minimum(name, paths):
+    to_the_end = {"training.patience": 0, "training.optimizer.delta": 1e-6, "training.optimizer.tolerance": 0.0}
+    _, rows = run(config_of(paths, name, **to_the_end, **{"training.optimizer.l2": 0.01}))
+    objective = [float(row[2]) for row in rows]
+    assert len(objective) > 1
+    assert max(objective) <= 1.05 * objective[-1]
 
 
 def test_a_larger_dev_set_is_scored_less_often(paths):

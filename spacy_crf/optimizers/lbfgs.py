@@ -32,7 +32,8 @@ class LBFGS(BatchOptimizer):
     l2 (float): Weight of w², without a factor 1/2.
     memory (int): How many past moves to infer the curvature from.
     iterations_per_step (int or "auto"): Iterations in one step, so that what spaCy does once a step does not dominate. "auto"
-        for 10 at first, then 5, and later 10 to 30, by the sizes of the training data and of what was last scored.
+        for steps of 5 that no evaluation follows, until ten iterations lower the objective by no more than 3 %, and then for 10
+        to 30, by the sizes of the training data and of what was last scored.
     tolerance (float): Stop when |gradient| / max(1, |w|) is no larger. 0 for never.
     period (int): How many iterations `delta` looks back.
     delta (float): Stop when `period` iterations improved the objective by no more than this part of its value.

@@ -135,6 +135,10 @@ class CRFOptimizer(Optimizer):
         """Why there is nothing left to improve for this key, None as long as there may be."""
         return None
 
+    def is_worth_evaluating(self, key: str) -> bool:
+        """Whether a model may be judged by the step that was made last; False where more steps shall come first."""
+        return True
+
     def forget(self, key: str) -> None:
         """The next step of this component is the first one."""
         self._runs.pop(key, None)

@@ -414,9 +414,8 @@ class Training:
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
         self.corpus.objective.passes_per_evaluation = self._evaluation / (per_token * max(1, self.corpus.n_tokens))
-        self.corpus.before_step(optimizer)
         try:
-            value = optimizer.step(self.corpus.objective, key=pipe.name)
+            value = self._steps_to_evaluate(optimizer)
         except KeyboardInterrupt:
             text = (
                 "%s: interrupted. In memory is the model of the last complete step (of L-BFGS: iteration); `spacy train` "
@@ -424,7 +423,6 @@ class Training:
             )
             announcements.info(text, pipe.name)
             raise
-        self.corpus.after_step(optimizer)
         n_impossible = getattr(self.corpus.objective, "n_impossible", 0)
         if n_impossible:
             pipe.tell_once(Warnings.CRFW403, n=n_impossible)
@@ -433,6 +431,15 @@ class Training:
             tick.goes_on[pipe.name] = optimizer.stop_reason(pipe.name) is None
         self.prunes = getattr(optimizer, "l1", 0.0) > 0.0
         return value
+
+    def _steps_to_evaluate(self, optimizer: Optimizer) -> float:
+        """Makes a step, or as many as it takes until the model is worth an evaluation. RETURNS (float): The objective."""
+        while True:
+            self.corpus.before_step(optimizer)
+            value = optimizer.step(self.corpus.objective, key=self._pipe.name)
+            self.corpus.after_step(optimizer)
+            if optimizer.is_worth_evaluating(self._pipe.name):
+                return value
 
     def hear_of_scoring(self, examples: list[Example]) -> None:
         """The model was evaluated."""
