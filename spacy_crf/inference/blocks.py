@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..errors import Warnings, announcements
 from ..kernels import gibbs as kernels
-from ..types import ChainScores, Floats
+from ..types import ChainScores
 from .elimination import Elimination
 from .structure import States
 from .ties import Problem
@@ -46,17 +46,21 @@ def best_improved(problem: Problem, found: list[States]) -> States:
     is_alone, blocks = _blocks(problem, ties, lost[problem.component])
     some, of_lost = np.flatnonzero(is_alone), lost[problem.of_tokens]
     better = np.where(of_lost, 0, np.stack(found)).astype(np.int32)
+    solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given what it is told
     for states in better:
-        last = [np.full((0, 0), np.nan)] * len(blocks)  # what each was told when it had its best labelling
+        last = [b""] * len(blocks)  # what each was told when it had its best labelling
         changed = True
         while changed:
             kernels.ascend(chains, ties, some, len(states), states)
             changed = False
             for n, block in enumerate(blocks):
-                told = block.told(ties, states)
-                if not np.array_equal(told, last[n]):
+                part = block.given(ties, states)
+                told = part.chains.emissions.tobytes()
+                if told != last[n]:
                     last[n] = told
-                    changed |= block.improve(told, states)
+                    if (n, told) not in solved:
+                        solved[n, told] = SENTENCES.best(part)
+                    changed |= block.improve(part, solved[n, told], states)
     best = problem.score(better).argmax(axis=0)[problem.of_tokens]
     return np.where(of_lost, -1, better[best, np.arange(better.shape[1])]).astype(np.int32)
 
@@ -69,18 +73,16 @@ class _Block(NamedTuple):
     tied: NDArray[np.int64]  # [N] its tokens that are tied to others, from its first one on
     ties: NDArray[np.int64]  # [N] places of these ties in `Neighbours`
 
-    def told(self, neighbours: kernels.Neighbours, states: States) -> Floats:
-        """What the labels of other sequences add to its emissions: float64[t, S]."""
+    def given(self, neighbours: kernels.Neighbours, states: States) -> Problem:
+        """With what the labels of other sequences add to its emissions."""
         _, ends, kinds, tables, label_of = neighbours
-        told = np.zeros(self.part.chains.emissions.shape)
-        np.add.at(told, self.tied, tables[kinds[self.ties], label_of[states[ends[self.ties]]]][:, label_of])
-        return told
-
-    def improve(self, told: Floats, states: States) -> bool:
-        """Gives it its best labelling. RETURNS (bool): Whether that is better than what it had."""
         chains = self.part.chains
-        part = self.part._replace(chains=chains._replace(emissions=chains.emissions + told))
-        best = SENTENCES.best(part)
+        emissions = chains.emissions.copy()
+        np.add.at(emissions, self.tied, tables[kinds[self.ties], label_of[states[ends[self.ties]]]][:, label_of])
+        return self.part._replace(chains=chains._replace(emissions=emissions))
+
+    def improve(self, part: Problem, best: States, states: States) -> bool:
+        """Gives it a labelling (int32[t]). RETURNS (bool): Whether that is better than what it had."""
         [[now], [better]] = part.score(np.stack([states[self.tokens], best]))
         if better <= now + _MORE:
             return False
