@@ -8,6 +8,7 @@ import pytest
 import spacy
 from spacy.training import Example
 
+from spacy_crf.constraints import rule_set
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.settings import constraints
 from spacy_crf.constraints.training import RuledChain
@@ -144,8 +145,9 @@ CLASHING = [
 def loss_under(pipe, tables, scores, known, **settings):
     pipe.loss, pipe._compiled = LogLikelihood(), None
     pipe.constraints = constraints(tables, in_training=True, **settings)
-    gold = known.write(make_doc(pipe, [2], ["aa", "bb"]))
-    return pipe.training.loss_of([Example(make_doc(pipe, [2], ["aa", "bb"]), gold)], scores)[0]
+    lengths, words = np.diff(scores.starts).tolist(), ["aa", "bb", "cc"][: int(scores.starts[-1])]
+    gold = known.write(make_doc(pipe, lengths, words))
+    return pipe.training.loss_of([Example(make_doc(pipe, lengths, words), gold)], scores)[0]
 
 
 @pytest.mark.issue(33)
@@ -173,3 +175,14 @@ def test_rules_that_are_too_large_without_one_that_yields_are_refused():
     scores, known = random_scores(pipe, [2], np.random.default_rng(0)), Annotation([(0, 1, "A")], [])
     with pytest.raises(ValueError, match=r"CRF614.*'9 B'.*larger than 15 states"):
         loss_under(pipe, tables, scores, known, max_states=15)
+
+
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("kind", [("chain", "BIO"), SEGMENTS], ids=lambda kind: kind[0])
+def test_rules_count_as_far_as_texts_are_long(kind, monkeypatch):
+    """Training knew them for texts of 256 tokens: of longer ones it said that they break what asks for more."""
+    monkeypatch.setattr(rule_set, "_SHORT", 2)
+    pipe, every = component(kind), Annotation([(t, t + 1, "A") for t in range(3)], [])
+    scores = random_scores(pipe, [3], np.random.default_rng(0))
+    loss = loss_under(pipe, [{"rule": "exactly", "label": "A", "n": 3}], scores, every)
+    assert loss == pytest.approx(0.0)  # no other labelling has three

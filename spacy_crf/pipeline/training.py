@@ -261,12 +261,16 @@ class Training:
         from ..constraints.training import RuledChain, RuledSegments
         from ..inference.threads import default_threads
 
-        rule_set = pipe.decoding.compile_rules(Constraints([])) if rules is None else rules.all
+        bounds = doc_bounds(docs)
+        if rules is None:
+            rule_set = pipe.decoding.compile_rules(Constraints([]))
+        else:
+            rule_set = rules.all.upto(int(np.diff(bounds).max(initial=0)))
         facts = Facts() if rules is None else rules.matcher(docs)
         excluded = Excluded(known.wrong, known.steps, pipe.loss.least_costs(len(pipe.decoding.label_of_states)))
         ruled = RuledSegments if rule_set.of_segments else RuledChain
         around = {"excluded": excluded, "threads": default_threads()}
-        structure = ruled(rule_set, facts, known.clamp, starts, doc_bounds(docs), pipe.decoding.longest, **around)
+        structure = ruled(rule_set, facts, known.clamp, starts, bounds, pipe.decoding.longest, **around)
         self._tell_broken(structure.broken, docs)
         if rule_set.global_:
             pipe.tell_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
