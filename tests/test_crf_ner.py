@@ -71,6 +71,36 @@ def test_memory_zones_free_words_that_the_component_still_knows(trained):
         assert [entities(nlp(text)) for text in texts] == expected
 
 
+@pytest.mark.issue(33)
+@pytest.mark.parametrize("max_words", [1, 30, 500_000])
+def test_memory_is_bounded_by_the_words_that_are_kept(trained, tmp_path, max_words):
+    """Half a million words were kept whatever users said, and of each every attribute that templates read."""
+    nlp, _ = trained
+    texts = [f"Bob{n} left Paris{n % 7} ." for n in range(40)]
+    expected = [nlp.get_pipe("crf_ner").marginals(nlp.make_doc(text))[0] for text in texts]
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path, config={"components": {"crf_ner": {"max_words": max_words}}})
+    assert loaded.config["components"]["crf_ner"]["max_words"] == max_words
+    ner, wrong = loaded.get_pipe("crf_ner"), []
+
+    def work(part):
+        for n in part:
+            wrong.append(np.abs(ner.marginals(loaded.make_doc(texts[n]))[0] - expected[n]).max() > 0)
+
+    threads = [threading.Thread(target=work, args=(range(k, 40, 4),)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wrong) == 40 and not any(wrong)  # the table of one may be new while another still reads the old one
+    assert [entities(doc) for doc in loaded.pipe(texts)] == [entities(doc) for doc in nlp.pipe(texts)]
+    for text in texts:
+        loaded(text)
+    table = ner.sparse_features._scorer.reader.table
+    assert len(table) <= max_words + 20 and table.columns.shape[1] < len(table.attributes) / 8
+    assert table._fresh.first == len(table)  # the other attributes are gone once their scores are known
+
+
 @pytest.mark.issue(14)
 def test_the_scheme_can_be_left_to_the_training_data(tmp_path, caplog):
     """Few and short entities are spelt as BIO, many or long ones as BILUO; a saved model says what it was trained with."""

@@ -72,6 +72,7 @@ def draw(seed):
         "confidence": not is_tagger and rng.random() < 0.5,
         "decode": rng.choice(["viterbi", "posterior", "spans"]),
         "min_prob": rng.choice([0.0, 0.0, 0.3]),
+        "max_words": [1, 5, 500_000][seed % 3],
         "model": _model(factory, kind, features, rng),
     }
     if kind in ("sparse", "hashed") and rng.random() < 0.4:
@@ -115,7 +116,7 @@ def draw_texts(seed):
         hidden, unit = rng.choice([1, 2, 3]), rng.choice(["token", "sent"])
         model |= {"hidden": hidden, "unit": unit, "shared": rng.random() < 0.5, "restarts": rng.choice([1, 2])}
     loss = {"@losses": f"spacy_crf.{rng.choice(['LogLikelihood', 'SoftmaxMargin'])}.v1"}
-    config = {"model": model, "loss": loss, "explain": rng.random() < 0.5}
+    config = {"model": model, "loss": loss, "explain": rng.random() < 0.5, "max_words": [1, 5, 500_000][seed // 3 % 3]}
     lists = {"vector[0]": {"vectors": {"dims": 2}}, "in:places[0]": {"gazetteers": {"places": "places.txt"}}}
     return "crf_textcat", config, {name: given for each in extra for name, given in lists.get(each, {}).items()}
 

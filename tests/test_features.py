@@ -740,7 +740,7 @@ def test_counting_table_counts():
 
 def test_table_of_lexemes_is_bounded(nlp):
     reader = FeatureSet(["lower[-1..1]"]).reader({})
-    reader.max_lexemes = 10
+    reader.max_words = 10
     tables = set()
     for n in range(20):
         columns = reader.read([Doc(nlp.vocab, words=[f"word{n}a", f"word{n}b", "same"])])

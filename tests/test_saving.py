@@ -500,11 +500,11 @@ def test_how_to_predict_and_to_train_comes_from_the_config(trained):
     nlp, examples = trained
     spans = {"alternatives_spans_key": "maybe", "incorrect_spans_key": "not"}
     model = {"possible_transitions": False, "emissions": {"min_count": 2, "possible_states": True}}
-    config = {"confidence": True, "decode": "posterior", "min_prob": 0.01, "model": model, **spans}
+    config = {"confidence": True, "decode": "posterior", "min_prob": 0.01, "max_words": 99, "model": model, **spans}
     ner = blank(config).from_bytes(nlp.to_bytes()).get_pipe("crf_ner")
     del config["model"]
     known = {"scheme": "BILUO", "labels": ["GPE", "ORG", "PER"], "left_out": [], "beam": 8, "beam_margin": None}
-    assert ner.cfg == {**config, **known}
+    assert ner.cfg == {**config, **known} and {features.max_words for features in ner.feature_stores} == {99}
     emissions = ner.model.get_ref("emissions").attrs
     assert (emissions["min_count"], emissions["possible_states"]) == (2, True)
     assert not ner.model.attrs["possible_transitions"]

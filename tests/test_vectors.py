@@ -412,14 +412,15 @@ def test_a_table_of_words_that_is_begun_anew():
     assert value == pytest.approx(found[0])
     np.testing.assert_allclose(gradient, found[1], atol=1e-8)
     marginals(nlp, "Ann")
-    reader.max_lexemes = 1
+    pipe.sparse_features.max_words = 1
+    pipe.sparse_features.recompile()
     for _ in range(2):
         np.testing.assert_array_equal(marginals(nlp), expected)
 
 
 def _with_small_tables(pipe, reader, examples):
     for example in examples:
-        reader.max_lexemes = 1
+        reader.max_words = 1
         yield pipe.training.data([example])
 
 

@@ -5,7 +5,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.columns import TokenColumns
+from ..features.columns import MOST_WORDS, TokenColumns
 from ..features.doc_batch import DocBatch
 from ..features.extractor import CompiledTemplates, FeatureSet
 from ..features.gazetteers import Gazetteer
@@ -43,10 +43,19 @@ class TieReader:
     features (TieFeatureSet): What is read.
     gazetteers (Dict[str, Gazetteer]): Those that it names.
     with_names (bool): Whether values can be spelt.
+    max_words (int): Of which is kept what was read.
     """
 
-    def __init__(self, features: FeatureSet, gazetteers: dict[str, Gazetteer], *, with_names: bool = False):
+    def __init__(
+        self,
+        features: FeatureSet,
+        gazetteers: dict[str, Gazetteer],
+        *,
+        with_names: bool = False,
+        max_words: int = MOST_WORDS,
+    ):
         reader = features.reader(gazetteers)
+        reader.max_words = max_words
         reader.keep_names(with_names)
         self._compiled = CompiledTemplates(features.counted, reader)
 

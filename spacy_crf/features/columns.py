@@ -4,6 +4,8 @@ Attributes of the lexeme are in a table of their own (``lexemes``), by which gaz
 token are read with ``Doc.to_array``; the items of custom extensions and registered functions (``items``) are computed per Doc.
 """
 
+from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -39,6 +41,9 @@ def known_attributes(asked: str) -> str:
     """For error messages: everything a template may name."""
     names = [*sorted({*plain_attributes(), VECTOR}), "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"]
     return known_names(names, asked)
+
+
+MOST_WORDS = 500_000  # that are kept by default
 
 
 class TokenColumns(NamedTuple):
@@ -77,7 +82,7 @@ class ColumnReader:
         reach: int,
         padding: Padding,
     ):
-        self.lexeme_attributes = lexeme_attributes
+        self.lexeme_attributes = self._of_words = lexeme_attributes  # in the table, and all that are read of a word
         self.token_attributes = token_attributes
         self.document_attributes = document_attributes
         self.gazetteers = gazetteers
@@ -86,9 +91,7 @@ class ColumnReader:
         self.reach = reach
         self.padding = padding
         self._outside = padding_values(reach, padding)[:, None]
-        self.max_lexemes = (
-            500_000  # words kept in the table before it is started anew, and names of items of each source
-        )
+        self.max_words = MOST_WORDS  # in the table, and items of each source, before it is started anew
         self._item_names = {name: KnownHashes(name) for name in item_sources}
         self.names: Optional[dict[int, str]] = None
         self.first_stage: Optional[Labeller] = None  # what labels Docs that bring no labelling of their own
@@ -96,9 +99,22 @@ class ColumnReader:
         n_of_stage = sum(name in STAGE_ATTRIBUTES for name in document_attributes)
         self._of_document = document_attributes[: len(document_attributes) - n_of_stage]
         self._of_stage = document_attributes[len(self._of_document) :]
-        self._forms = [lexeme_attributes.index(name) for name in READS] if self._of_document else []
-        self._lower = lexeme_attributes.index("lower") if self._of_stage else -1
-        self._spelled = {g.attribute: lexeme_attributes.index(g.attribute) for g in gazetteers.values()}
+        self._start_table()
+
+    def keeping(self, attributes: Iterable[str]) -> "ColumnReader":
+        """The same with a table of its own, which keeps only some attributes of words. The others are there for who asks for the
+        rows of words that are new (`LexemeTable.rows`)."""
+        reader, kept = copy(self), {*attributes, *(g.attribute for g in self.gazetteers.values())}
+        kept |= {*(READS if self._of_document else ()), *(("lower",) if self._of_stage else ())}
+        reader.lexeme_attributes = [name for name in self._of_words if name in kept]
+        reader._start_table()
+        return reader
+
+    def _start_table(self) -> None:
+        places = {name: column for column, name in enumerate(self.lexeme_attributes)}
+        self._forms = [places[name] for name in READS] if self._of_document else []
+        self._lower = places["lower"] if self._of_stage else -1
+        self._spelled = {g.attribute: places[g.attribute] for g in self.gazetteers.values()}
         self._table = self._new_table()
 
     @property
@@ -118,7 +134,8 @@ class ColumnReader:
         self._table = self._new_table()
 
     def _new_table(self) -> LexemeTable:
-        return LexemeTable(self.lexeme_attributes, self.reach, self.padding, self.names, self.words)
+        kept = None if self.lexeme_attributes is self._of_words else self.lexeme_attributes
+        return LexemeTable(self._of_words, self.reach, self.padding, self.names, self.words, kept)
 
     def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
         """Values of an attribute for humans; for values read since names are kept."""
@@ -132,7 +149,7 @@ class ColumnReader:
         attributes = docs.read(self._attribute_ids)  # [T, C]
         doc_starts = docs.bounds
         table = self._table
-        if len(table) > self.max_lexemes:
+        if len(table) > self.max_words:
             table = self._table = self._new_table()
         starts, reach = docs.sequence_starts(), self.reach
         numbers = table.numbers(docs.words, docs)
@@ -162,7 +179,7 @@ class ColumnReader:
 
     def _read_items(self, name: str, docs: list[Doc]) -> Items:
         known = self._item_names[name]
-        if known.size > self.max_lexemes:
+        if known.size > self.max_words:
             known = self._item_names[name] = KnownHashes(name)  # a new one: other threads may be reading the old one
         return read_items(name, self.item_sources[name], docs, self.names, known)
 

@@ -95,6 +95,14 @@ class WordTables(NamedTuple):
 NO_TABLES = WordTables()
 
 
+class _Fresh(NamedTuple):
+    """Rows of a table from a number on."""
+
+    first: int
+    rows: NDArray[np.uint64]  # [N, C]
+    vectors: NDArray[np.float32]  # [N, D]
+
+
 class LexemeTable:
     """Columns of lexeme attributes by lexeme number, filled as lexemes are met.
 
@@ -102,6 +110,8 @@ class LexemeTable:
     its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
 
     words (WordTables): Clusters that some of the attributes read, and vectors, which are kept beside the columns.
+    kept (List[str]): The attributes that stay, where others, and vectors, are read once after a word was met, see `rows` and
+        `forget`; None for all.
     """
 
     def __init__(
@@ -111,19 +121,27 @@ class LexemeTable:
         padding: Padding,
         names: Optional[dict[int, str]] = None,
         words: WordTables = NO_TABLES,
+        kept: Optional[list[str]] = None,
     ):
         self.attributes = attributes
         self.names = names
         self._lock = threading.Lock()
-        self.columns = np.empty((max(1024, 4 * reach), len(attributes)), dtype=np.uint64)  # [V, C1]
-        self.columns[: 2 * reach] = padding_values(reach, padding, names)[:, None]
+        outside = np.repeat(padding_values(reach, padding, names)[:, None], len(attributes), axis=1)
         # Positions outside a sequence have vectors of zeros
         clusters, self._word_vectors = words
         width = 0 if self._word_vectors is None else self._word_vectors.width
-        self.vectors = np.zeros((len(self.columns), width), dtype=np.float32)  # [V, D]
         further = [column for column, name in enumerate(attributes) if " " in name and not name.endswith(" 0")]
-        self.columns[: 2 * reach, further] = ABSENT  # such a position has one value
+        outside[:, further] = ABSENT  # such a position has one value
+        # Rows that were not read yet, and the number of the first; none where all stays
+        self._fresh = None if kept is None else _Fresh(0, outside, np.zeros((len(outside), width), dtype=np.float32))
+        self._kept = (
+            slice(None) if kept is None else np.array([attributes.index(name) for name in kept], dtype=np.int64)
+        )
         self._size = self._n_padding = 2 * reach
+        room = max(1024, 4 * reach)
+        self.columns = np.empty((room, len(attributes if kept is None else kept)), dtype=np.uint64)  # [V, C1]
+        self.columns[: 2 * reach] = outside[:, self._kept]
+        self.vectors = np.zeros((room, width if kept is None else 0), dtype=np.float32)  # [V, D]
         # Keys that no word has take the numbers of the padding positions.
         self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
         places = {name: column for column, name in enumerate(attributes)}
@@ -145,6 +163,22 @@ class LexemeTable:
     def words(self) -> NDArray[np.float32]:
         """The vectors of the words that were met: float32[N, D]."""
         return self.vectors[self._n_padding : self._size]
+
+    def rows(self, new: slice) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+        """All attributes of some words, and their vectors (uint64[N, C], float32[N, D]), which were not forgotten."""
+        with self._lock:
+            if self._fresh is None:
+                return self.columns[new], self.vectors[new]
+            first, rows, vectors = self._fresh
+            fresh = slice(new.start - first, new.stop - first)
+            return rows[fresh], vectors[fresh]
+
+    def forget(self, upto: int) -> None:
+        """Let go of the rows of words before a number, but for the attributes that are kept."""
+        with self._lock:
+            if self._fresh is not None and upto > self._fresh.first:
+                first, rows, vectors = self._fresh
+                self._fresh = _Fresh(upto, rows[upto - first :].copy(), vectors[upto - first :].copy())
 
     @property
     def clustered(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
@@ -249,8 +283,12 @@ class LexemeTable:
         size = self._size + len(rows)
         if size > len(self.columns):
             self.columns, self.vectors = (_grown(array, self._size, size) for array in (self.columns, self.vectors))
-        self.columns[self._size : size] = rows
-        if vectors is not None:
+        self.columns[self._size : size] = rows[:, self._kept]
+        if self._fresh is not None:
+            of_words = np.zeros((len(rows), 0), dtype=np.float32) if vectors is None else vectors
+            first, others, of_others = self._fresh
+            self._fresh = _Fresh(first, np.concatenate([others, rows]), np.concatenate([of_others, of_words]))
+        elif vectors is not None:
             self.vectors[self._size : size] = vectors
         self._size = size
 

@@ -42,7 +42,7 @@ class TieFeatures(ListedFeatures):
     @property
     def reader(self) -> TieReader:
         if self._reader is None:
-            self._reader = TieReader(self.feature_set, self.gazetteers)
+            self._reader = TieReader(self.feature_set, self.gazetteers, max_words=self.max_words)
         return self._reader
 
 

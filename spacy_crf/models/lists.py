@@ -11,6 +11,7 @@ from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
 
 from ..features.clusters import Clusters
+from ..features.columns import MOST_WORDS
 from ..features.gazetteers import Gazetteer
 from ..features.stages import Labeller
 from ..features.word_vectors import WordVectors
@@ -63,6 +64,7 @@ class ListedFeatures:
     """
 
     first_stage: Optional[Labeller] = None  # what templates read as stage:NAME
+    max_words: int = MOST_WORDS  # of which is kept what templates read
 
     def __init__(
         self,

@@ -6,8 +6,9 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.columns import TokenColumns
+from ..features.columns import ColumnReader, TokenColumns
 from ..features.extractor import CompiledTemplates
+from ..features.lexemes import LexemeTable
 from ..types import Floats
 from .table import Table
 from .windows import LexemeScores
@@ -46,6 +47,20 @@ class TableScorer:
     def bytes_per_lexeme(self) -> int:
         return self._lexeme_scores.bytes_per_lexeme
 
+    @property
+    def attributes(self) -> set[str]:
+        """What is looked up for each token, plain attributes."""
+        templates = [*self._rest.templates, *self._rest.item_templates]
+        return {part.attribute for template in templates for part in template.parts}
+
+    def read_by(self, reader: ColumnReader) -> None:
+        """From here on columns are those of another reader, which keeps the attributes that are looked up."""
+        self._rest = CompiledTemplates([*self._rest.templates, *self._rest.item_templates], reader)
+
+    def known(self, table: LexemeTable) -> float:
+        """Of how many words of a table nothing is asked any more but what is looked up."""
+        return self._lexeme_scores.known(table)
+
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of each token."""
         self._lexeme_scores.add(columns, scores)
@@ -58,6 +73,6 @@ class TableScorer:
             self._table.add_scores(rest.look_up(rest.hash_items(columns), index), self.slots, scores)
 
 
-def most_lexemes(scorers: Iterable[TableScorer]) -> int:
-    """How many lexemes a reader may keep whose scores all of them keep."""
-    return min(500_000, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))
+def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:
+    """How many lexemes a reader may keep whose scores all of them keep: as many as are wanted, or as there is memory for."""
+    return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))

@@ -48,6 +48,7 @@ class SegmentFeatures(SparseFeatures):
 
     # What a span has more than once of the features of its tokens is taken off again
     kinds: ClassVar = {place: Kind(place, place) for place in PLACES} | {"repeats": Kind("tokens", "spans")}
+    has_spans = True
     first_state = 1  # token templates say all there is to say of O
     longest = 1
 

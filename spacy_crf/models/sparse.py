@@ -69,6 +69,7 @@ class SparseFeatures(ListedFeatures):
 
     kinds: ClassVar[dict[str, Kind]]
     first_state = 0  # that features weigh
+    has_spans = False  # whether spans have features, which read attributes of all words
     unit: Optional[str] = None  # what has scores, where it is texts that have a label; None for tokens that have one
     clustered: Optional[Clustered] = None  # where clusters are read, once the features are counted
     have_vectors = (0, 0)  # words of the corpus that have one, and all of them
@@ -148,7 +149,7 @@ class SparseFeatures(ListedFeatures):
     def compile(self) -> Any:
         """The templates against a reader: what has ``reader``, and ``templates`` (CompiledTemplates) by their kind."""
         compiled = self._compile()
-        compiled.reader.first_stage = self.first_stage
+        compiled.reader.first_stage, compiled.reader.max_words = self.first_stage, self.max_words
         return compiled
 
     @property
@@ -320,16 +321,23 @@ class Scorer:
         self._slots = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
         for name in features.tables.keys() - self._slots.keys():
             self._slots[name] = features.tables[name].slots(weights[name]).astype(np.float32)
-        compiled.reader.max_lexemes = most_lexemes(self._of_tokens.values())
+        self.reader = compiled.reader
+        if not features.has_spans:
+            self.reader = compiled.reader.keeping(set().union(*(each.attributes for each in self._of_tokens.values())))
+            for scorer in self._of_tokens.values():
+                scorer.read_by(self.reader)
+        self.reader.max_words = most_lexemes(features.max_words, self._of_tokens.values())
 
     def __call__(self, docs: list[Doc]) -> Any:
         features = self._features
-        columns = features.compiled.reader.read(docs)
+        columns = self.reader.read(docs)
         of_spans, listed = features.find_spans(docs, columns)
         scores = {}
         for kind, scorer in self._of_tokens.items():
             scores[features.kinds[kind].scores] = np.zeros((len(columns.positions), *features.shape(kind)))
             scorer.add(columns, scores[features.kinds[kind].scores])
+        known = [scorer.known(columns.table) for scorer in self._of_tokens.values()]
+        columns.table.forget(int(min(len(columns.table), *known)))
         for kind, found in of_spans.items():
             features.add_scores(kind, found, self._slots, scores)
         if features.unit is None:
@@ -384,7 +392,7 @@ class SparseRole(Role):
         tables = {name: getattr(features, name) for name in ("gazetteers", "clusters", "vectors")}
         model.attrs[self.attr] = type(features)(features.feature_set, **tables)
         model.attrs[self.attr].set_stage(features.feature_set, features.first_stage)
-        model.attrs[self.attr].unit = features.unit
+        model.attrs[self.attr].unit, model.attrs[self.attr].max_words = features.unit, features.max_words
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)

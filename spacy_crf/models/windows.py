@@ -3,6 +3,7 @@
 import math
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,14 +143,17 @@ class LexemeScores:
         self._places = [(self._sight.place(o), slice(e - n, e)) for o, n, e in zip(found, counts, ends)]
         self._reach = compiled.reader.reach
         self._lock = threading.Lock()
-        self._table: Optional[LexemeTable] = None
-        self._scores = np.zeros((0, self._sight.width, rows.n_columns), dtype=np.float32)
-        self._filled = 0
+        self._shape = (self._sight.width, rows.n_columns)
+        # Of each table that is in use, and how many of its words they are of: a thread may go on with an older one
+        self._of_tables: WeakKeyDictionary[LexemeTable, tuple[NDArray[np.float32], int]] = WeakKeyDictionary()
 
     @property
     def bytes_per_lexeme(self) -> int:
-        width = 0 if self._matrix is None else len(self._matrix)
-        return self._scores.itemsize * (math.prod(self._scores.shape[1:]) + width)
+        return 4 * math.prod(self._shape)
+
+    def known(self, table: LexemeTable) -> float:
+        """Of how many words of a table there are scores; inf where none are asked for."""
+        return self._of_tables[table][1] if self._sight.width else math.inf
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
@@ -159,27 +163,25 @@ class LexemeScores:
 
     def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
         with self._lock:
-            if table is not self._table:
-                self._table, self._filled = table, 0
+            scores, filled = self._of_tables.get(table) or (np.zeros((0, *self._shape), dtype=np.float32), 0)
             size = len(table)
-            if size > self._filled:
-                if size > len(self._scores):
+            if size > filled:
+                if size > len(scores):
                     # A new array: other threads may be reading the old one
-                    shape = (max(size, 2 * len(self._scores)), *self._scores.shape[1:])
-                    grown = np.zeros(shape, dtype=np.float32)
-                    grown[: self._filled] = self._scores[: self._filled]
-                    self._scores = grown
-                self._fill(table, slice(self._filled, size))
-                self._filled = size
-            return self._scores
+                    grown = np.zeros((max(size, 2 * len(scores)), *self._shape), dtype=np.float32)
+                    grown[:filled] = scores[:filled]
+                    scores = grown
+                scores[filled:size] = self._of_words(*table.rows(slice(filled, size)))
+                self._of_tables[table] = scores, size
+            return scores
 
-    def _fill(self, table: LexemeTable, new: slice) -> None:
-        values = np.ascontiguousarray(table.columns[new].T)
+    def _of_words(self, attributes: NDArray[np.uint64], vectors: NDArray[np.float32]) -> Floats:
+        values = np.ascontiguousarray(attributes.T)
         rows = self._compiled.rows_of_values(values, self._compiled.part_columns, self._rows.index)
-        first_slots, scores = self._rows.first_slots(rows), np.zeros((rows.shape[1], *self._scores.shape[1:]))
+        first_slots, scores = self._rows.first_slots(rows), np.zeros((rows.shape[1], *self._shape))
         for place, templates in self._places:
             self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
         if self._matrix is not None:
             # In float64, or a word would have slightly other scores among others
-            scores += np.tensordot(table.vectors[new].astype(np.float64), self._matrix, axes=1)
-        self._scores[new] = scores
+            scores += np.tensordot(vectors.astype(np.float64), self._matrix, axes=1)
+        return scores

@@ -75,6 +75,8 @@ _PARAMETERS = """
     second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which learns from what a first one says of the rest of
         the Doc: `folds`, `features` {stages}, and `l1`,
         `l2` and `iterations` of the first. None for one stage.
+    max_words (int): Different words of which the component keeps what it has read and their scores; then it starts anew. More is
+        faster with many different words, fewer take less memory: about 0.5 KB a word, with many labels up to 256 MB in all.
     scorer (Optional[Callable]): The scoring method. Defaults to {scorer}.
 """
 _OF_ENTITIES = {
@@ -129,6 +131,7 @@ PREDICTION = {
 # Settings that all components have, and that say how they learn
 SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
 STAGES = {"second_stage": None}
+MEMORY = {"max_words": 500_000}
 
 
 def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":
@@ -154,6 +157,7 @@ def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **se
         **PREDICTION,
         **SUPERVISION,
         **STAGES,
+        **MEMORY,
         **_defaults("LinearChain", "ner_features.v3", "spacy.ner_scorer"),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
@@ -175,6 +179,7 @@ def make_crf_ner(
     alternatives_spans_key: Optional[str],
     incorrect_spans_key: Optional[str],
     second_stage: Optional[dict[str, Any]],
+    max_words: int,
     scorer: Optional[Callable],
 ):
     """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
@@ -203,6 +208,7 @@ def make_crf_ner(
         **PREDICTION,
         **SUPERVISION,
         **STAGES,
+        **MEMORY,
         **_defaults("LinearChain", "tagger_features.v3", "spacy_crf.tagger_scorer"),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
@@ -226,6 +232,7 @@ def make_crf_tagger(
     alternatives_spans_key: Optional[str],
     incorrect_spans_key: Optional[str],
     second_stage: Optional[dict[str, Any]],
+    max_words: int,
     scorer: Optional[Callable],
 ):
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
@@ -252,6 +259,7 @@ def make_crf_tagger(
         **PREDICTION,
         **SUPERVISION,
         **STAGES,
+        **MEMORY,
         **_defaults("SemiMarkov", "ner_features.v3", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
@@ -272,6 +280,7 @@ def make_semicrf_ner(
     alternatives_spans_key: Optional[str],
     incorrect_spans_key: Optional[str],
     second_stage: Optional[dict[str, Any]],
+    max_words: int,
     scorer: Optional[Callable],
 ):
     """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities
@@ -294,6 +303,7 @@ def make_semicrf_ner(
         "threshold": 0.0,
         "exclusive_classes": True,
         "explain": False,
+        **MEMORY,
         **_text_defaults(),
     },
     default_score_weights={
@@ -317,6 +327,7 @@ def make_crf_textcat(
     threshold: float,
     exclusive_classes: bool,
     explain: bool,
+    max_words: int,
     optimizer: Optional[Optimizer],
     scorer: Optional[Callable],
 ):
@@ -328,6 +339,7 @@ def make_crf_textcat(
     threshold (float): Given to the scorer, which needs none where labels exclude each other.
     exclusive_classes (bool): True: each text has one label.
     explain (bool): Whether each Doc is told which part of it speaks for its label, as `doc._.crf_hidden`. Takes twice as long.
+    max_words (int): Different words of which the component keeps what it has read, as `crf_tagger` does.
     optimizer (Optional[Optimizer]): What the component learns by, as of `crf_tagger`.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats".
     """

@@ -25,6 +25,7 @@ from thinc.api import Model, Optimizer
 from .. import checks
 from ..errors import Errors, announcements
 from ..features.cluster_sources import ClusterSource
+from ..features.columns import MOST_WORDS
 from ..features.gazetteers import GazetteerFile
 from ..features.vector_sources import VectorSource
 from ..kernels import needed
@@ -61,6 +62,7 @@ class LearningPipe(TrainablePipe):
     annotation (Annotation): Where labels are read and written.
     loss (LabelledLoss): What training minimises.
     optimizer (Optimizer): Used instead of the one in [training.optimizer], if there is one; see `Training.optimizer_for`.
+    max_words (int): Different words of which is kept what templates read, and in prediction their scores.
     settings: Others that are saved.
     """
 
@@ -85,6 +87,7 @@ class LearningPipe(TrainablePipe):
         loss: LabelledLoss,
         optimizer: Optional[Optimizer] = None,
         scorer: Optional[Callable] = None,
+        max_words: int = MOST_WORDS,
         **settings: Any,
     ):
         self.vocab = vocab
@@ -104,9 +107,12 @@ class LearningPipe(TrainablePipe):
         self.annotation = annotation
         self.loss = loss
         self._connect_stages()
+        max_words = checks.count(owner, "max_words", max_words, most=1 << 30)
+        for features in self.feature_stores:
+            features.max_words = max_words
         self.optimizer = optimizer
         self.scorer = scorer
-        self.cfg: dict[str, Any] = {"labels": [], "left_out": [], **settings}
+        self.cfg: dict[str, Any] = {"labels": [], "left_out": [], "max_words": max_words, **settings}
         self.told: set[str] = set()  # what is said once
         self.training = Training(self)
         self._labels_changed()
