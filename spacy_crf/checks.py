@@ -9,6 +9,9 @@ from .errors import Errors, known_names, shown
 
 # Beyond, squares and products overflow
 LEAST, MOST = 1e-100, 1e100
+# How often something is done, or how much is kept: more never ends, or takes all memory. A seed, or a number of which less is
+# done the larger it is, may be anything.
+MANY, ANY = 1_000_000, 2**63 - 1
 
 
 def expect(is_possible: Any, owner: str, name: str, value: Any, must: str) -> None:
@@ -28,9 +31,10 @@ def positive(owner: str, name: str, value: Any) -> float:
     return number(owner, name, value, least=LEAST)
 
 
-def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = 2**63 - 1) -> int:
+def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = MANY) -> int:
+    """A whole number between bounds, which are possible too."""
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    is_usual = most == 2**63 - 1 and not (is_whole and value > most)
+    is_usual = most in (MANY, ANY) and not (is_whole and value > most)
     must = f"a whole number, at least {least}" if is_usual else f"a whole number from {least} to {most}"
     expect(is_whole and least <= value <= most, owner, name, value, must)
     return int(value)

@@ -712,6 +712,10 @@ class Errors(metaclass=_Coded):
         "that the text has and 0 for each that it has not."
     )
     CRF725 = "The config {path} can't be read: {reason}"
+    CRF726 = (
+        "[{section}] {key} = {value} names nothing: write the name of a registered function in quotes, such as "
+        '"spacy_crf.LinearChain.v1".'
+    )
     CRF834 = (
         "Component '{name}' can't tell what a decision would be without a training text: {reason}. `effect` is known of linear "
         "chains, segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as spacy_crf.LogLikelihood.v1."

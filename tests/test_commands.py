@@ -453,6 +453,8 @@ BAD_CONFIGS = {  # what spaCy says of them names what is wrong
     "empty": (b"", 1, "E985"),
     "not UTF-8": (b'[nlp]\nlang = "\xe9"\n', 1, "CRF725"),
     "no config": (b"once upon a time", 1, "CRF725"),
+    "a name that is a number": (b"[training]\n[training.optimizer]\n@optimizers = 5\n", 1, "CRF726"),
+    "a name that is a table": (b'[nlp]\n[nlp.tokenizer]\n@tokenizers = {"a": 1}\n', 1, "CRF726"),
     "no corpora": (
         b'[nlp]\nlang = "en"\npipeline = ["a"]\n[components]\n[components.a]\nfactory = "crf_ner"\n',
         1,

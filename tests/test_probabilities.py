@@ -132,7 +132,7 @@ def foreign(doc):
         (lambda pipe, doc: pipe.span_probabilities(doc, 2), "CRF020"),
         (lambda pipe, doc: pipe.n_best(doc.text, 1), "CRF460"),
         (lambda pipe, doc: pipe.n_best(doc, -1), "CRF020.*n = -1.*whole number"),
-        (lambda pipe, doc: pipe.n_best(doc, 0), "CRF020.*at least 1"),
+        (lambda pipe, doc: pipe.n_best(doc, 0), "CRF020.*from 1"),
         (lambda pipe, doc: pipe.n_best(doc, 2.0), "CRF020"),
         (lambda pipe, doc: pipe.n_best(doc, "2"), "CRF020"),
         (lambda pipe, doc: pipe.n_best(doc, True), "CRF020"),

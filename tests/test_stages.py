@@ -468,7 +468,7 @@ def _add(factory="crf_ner", **config):
 @pytest.mark.parametrize(
     "config, message",
     [
-        ({"second_stage": {"folds": 1}}, "CRF020: Component 'crf_ner': second_stage.folds = 1 .*at least 2"),
+        ({"second_stage": {"folds": 1}}, "CRF020: Component 'crf_ner': second_stage.folds = 1 .*from 2"),
         ({"second_stage": {"per": "batch"}}, "CRF020: .*second_stage.per = 'batch' .*'doc'"),
         (
             {"second_stage": {"features": ["majority"]}},

@@ -64,7 +64,7 @@ def annotate_cli(
     ] = None,
     code: CodeOption = None,
     workers: Annotated[
-        Optional[int], typer.Option("--workers", min=1, help="How many share the work on an archive.")
+        Optional[int], typer.Option("--workers", min=1, max=1024, help="How many share the work on an archive.")
     ] = None,
     executor: Annotated[
         Optional[ExecutorName], typer.Option("--executor", help="Processes of this machine, or a Ray cluster.")

@@ -152,7 +152,7 @@ def clusters_of_texts(
     from ..features.brown import Brown
 
     n = checks.count(OWNER, "--n", n, least=2, most=MOST_BROWN)
-    min_count = checks.count(OWNER, "--min-count", min_count)
+    min_count = checks.count(OWNER, "--min-count", min_count, most=checks.ANY)
     settings = {"n": n, "min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
     what = json.dumps([settings, [_fingerprint(path) for path in texts]])
     checkpoint, saved = _checkpoint(output), time.monotonic()

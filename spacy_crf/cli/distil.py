@@ -123,7 +123,7 @@ def distil(
     """
     nlp, component, spans_key = teacher
     min_prob = checks.number(OWNER, "--min-prob", min_prob, most=1.0)
-    n_process = checks.count(OWNER, "--n-process", n_process)
+    n_process = checks.count(OWNER, "--n-process", n_process, most=1024)
     labels = None if labels is None else _checked(labels, teacher)
     settings = {"component": component, "spans_key": spans_key, "labels": labels, "min_prob": min_prob}
     # What comes behind the teacher adds nothing, and what it writes itself would count as certain

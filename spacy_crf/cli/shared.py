@@ -20,7 +20,7 @@ from spacy.tokens import Doc
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
-from ..errors import Errors, announcements, known_names
+from ..errors import Errors, announcements, known_names, shown
 from ..sealed import beside, is_full, named_in_errors
 
 if TYPE_CHECKING:
@@ -70,17 +70,31 @@ def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
     """
     import_code(code)
     try:
+        config = Path(model) / "config.cfg"
+        if config.is_file():
+            _check_names(load_config(config), [])
         return spacy.load(model)
     except Exception as error:
         raise ValueError(Errors.CRF715.format(model=model, reason=error or type(error).__name__)) from error
 
 
 def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
-    """RAISES (ValueError): CRF725 if the file can't be read."""
+    """RAISES (ValueError): CRF725 if the file can't be read, or names what is registered by anything but text."""
     try:
-        return load_config(path, overrides=overrides, interpolate=interpolate)
+        config = load_config(path, overrides=overrides, interpolate=interpolate)
+        _check_names(config, [])
     except ValueError as error:
         raise ValueError(Errors.CRF725.format(path=path, reason=error)) from None
+    return config
+
+
+def _check_names(block: dict[str, Any], path: list[str]) -> None:
+    """RAISES (ValueError): CRF726 for a name in a config that is no text, which spaCy looks up as if it were."""
+    for key, value in block.items():
+        if str(key).startswith("@") and not isinstance(value, str):
+            raise ValueError(Errors.CRF726.format(section=".".join(path), key=key, value=shown(value)))
+        if isinstance(value, dict):
+            _check_names(value, [*path, str(key)])
 
 
 def read_overrides(arguments: list[str]) -> dict[str, Any]:

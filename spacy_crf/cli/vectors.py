@@ -35,7 +35,7 @@ class Settings(NamedTuple):
 
     def checked(self) -> "Settings":
         """RAISES (ValueError): CRF020."""
-        most = {"dims": 1 << 16, "rows": 1 << 31, "longest": 100, "epochs": 1 << 20}
+        most = {"dims": 1 << 12, "rows": 1 << 24, "longest": 100, "epochs": 10_000, "threads": 1024}
         for name in self._fields:
             if name != "method":
                 option = f"--{name.replace('_', '-')}"

@@ -27,7 +27,7 @@ class GroupTemplate(CliqueTemplate):
     def __init__(self, features: Any, symmetric: bool, edges: str, max_edges: int):
         super().__init__(features, symmetric)
         self.edges = checks.one_of(self.owner, "edges", edges, EDGES)
-        self.max_edges = checks.count(self.owner, "max_edges", max_edges)
+        self.max_edges = checks.count(self.owner, "max_edges", max_edges, most=10_000_000)
         self._told = False
 
     def tie(

@@ -38,7 +38,7 @@ class Pairs(CliqueTemplate):
             callable(function), owner, "function", function, "a registered function from a Doc to pairs of tokens"
         )
         self._functions = Functions({"function": function})
-        self.max_edges = checks.count(owner, "max_edges", max_edges)
+        self.max_edges = checks.count(owner, "max_edges", max_edges, most=10_000_000)
         self._reads = [checks.text(owner, "reads", name) for name in checks.listed(owner, "reads", reads, "attributes")]
         self._told = False
 

@@ -51,7 +51,7 @@ class RepeatedPhrases(PhraseTemplate):
         self.source = phrases
         self.attr = checks.one_of(owner, "attr", attr, ATTRIBUTES)
         self.only = flags(owner, "only", only)
-        self.longest = checks.count(owner, "longest", longest)
+        self.longest = checks.count(owner, "longest", longest, most=1000)
         self.shortest = checks.count(owner, "shortest", shortest, most=self.longest)
 
     @property

@@ -50,7 +50,7 @@ class SimilarWords(GroupTemplate):
         self.similarity = checks.number(owner, "similarity", similarity, least=0.01, most=1.0)
         self.measure = checks.one_of(owner, "measure", measure, tuple(MEASURES))
         self.only = flags(owner, "only", only)
-        self.shortest = checks.count(owner, "shortest", shortest)
+        self.shortest = checks.count(owner, "shortest", shortest, most=checks.ANY)
         self.max_words = checks.count(owner, "max_words", max_words, most=100_000)
         self._told_words = False
 

@@ -24,11 +24,10 @@ from .cache import Cache
 from .facts import Facts, WordKinds
 from .readers import Reader, SegmentTextReader, TextReader
 from .rule import Broken, Rule
-from .settings import Constraints
+from .settings import MOST_GRAPH_STATES, Constraints
 from .state_graph import rule_graph
 
 _SHORT = 256  # tokens of documents for which rules are compiled at first; for longer ones again, if they count further
-MOST_GRAPH_STATES = 4_096  # states of automata times tags: a matrix of so many takes 134 MB
 _MOST_PREFIXES = 4_000  # after which best-first search gives up
 _MOST_KEPT = 1_000  # sets of rules for which something is kept
 

@@ -12,6 +12,7 @@ from .arguments import Refused
 from .rule import Rule, Table
 from .rules import RULES
 
+MOST_GRAPH_STATES = 4_096  # states of automata times tags: a matrix of so many takes 134 MB
 _LARGEST_WEIGHT = 1e9  # log-odds: sums of such prices stay numbers
 _DEEPEST = 20  # of tables inside of tables
 
@@ -163,11 +164,11 @@ def constraints(
     in_training (bool): Whether they hold in training too.
     max_states (int): States of the largest automaton that is made of several rules, and no more than 4,096 by the number of tags;
         beyond, a program takes over.
-    time_limit (float): Seconds that one document may take beyond what it takes without the rules, on a usual machine: the search
-        counts its steps and reads no clock, so a document gets the same labelling on a busy machine too.
+    time_limit (float): Seconds that one document may take beyond what it takes without the rules, at most 3,600, on a usual
+        machine: the search counts its steps and reads no clock, so a document gets the same labelling on a busy machine too.
     """
-    max_states = checks.count("constraints", "max_states", max_states)
-    time_limit = checks.positive("constraints", "time_limit", time_limit)
+    max_states = checks.count("constraints", "max_states", max_states, most=MOST_GRAPH_STATES)
+    time_limit = checks.number("constraints", "time_limit", time_limit, least=checks.LEAST, most=3600.0)
     rules = checks.listed("constraints", "rules", rules, "tables")
     checks.expect(path is None or isinstance(path, (str, Path)), "constraints", "path", path, "the path of a file")
     missing = Path(path) if path and not Path(path).exists() else None

@@ -4,6 +4,7 @@ An executor makes, once in each of its workers, what does a task, and gives it o
 killed, out of memory, its machine gone – is replaced, and its task done again. What a task raises is raised here.
 """
 
+import itertools
 import os
 import pickle
 import signal
@@ -147,7 +148,7 @@ class _ProcessStaff:
 
     def _hire(self, others: Iterable["_Process"]) -> "_Process":
         taken = {process.number for process in (*others, *self._idle)}
-        return _Process(self._make, min({*range(self._workers)} - taken))
+        return _Process(self._make, next(n for n in itertools.count() if n not in taken))
 
     def end(self) -> None:
         for process in self._idle:

@@ -84,16 +84,17 @@ class Shards:
         self.n = checks.count(owner, "n", n, most=1 << 16)
         self.executor = checks.one_of(owner, "executor", executor, EXECUTORS)
         most = self.n if executor == "ray" else default_threads()
-        self.workers = min(self.n, most) if workers is None else min(self.n, checks.count(owner, "workers", workers))
+        workers = most if workers is None else checks.count(owner, "workers", workers, most=checks.ANY)
+        self.workers = min(self.n, workers)
         checks.expect(
             address is None or executor == "ray", owner, "address", address, "left out but for executor = 'ray'"
         )
         self.address = None if address is None else checks.text(owner, "address", address)
-        self.cores = checks.count(owner, "cores", cores)
+        self.cores = checks.count(owner, "cores", cores, most=1 << 16)
         checks.expect(cores == 1 or executor == "ray", owner, "cores", cores, "left out but for executor = 'ray'")
         checks.expect(isinstance(path, (str, Path)) and str(path) != "", owner, "path", path, "a folder")
         self.path = Path(path)
-        self.checkpoint_every = checks.count(owner, "checkpoint_every", checkpoint_every)
+        self.checkpoint_every = checks.count(owner, "checkpoint_every", checkpoint_every, most=checks.ANY)
         self.mixing = checks.one_of(owner, "mixing", mixing, MIXING)
 
     def staff(self) -> Executor:

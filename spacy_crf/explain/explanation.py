@@ -164,7 +164,7 @@ class Explanation:
     def table(self, top: int = 20) -> list[tuple[str, str, str, str]]:
         """Contribution, feature, word and weights by tag, of the features with the largest contributions; the last row is about
         all others."""
-        top = checks.count("An explanation", "top", top, least=0)
+        top = checks.count("An explanation", "top", top, least=0, most=checks.ANY)
         found: dict[tuple, list[Row]] = {}
         for row in self.rows:
             found.setdefault((row.feature, row.token, row.end), []).append(row)

@@ -49,7 +49,7 @@ def texts(
     question, pipe = asked.question, asked.question.pipe
     examples = _checked(question, corpus)
     most = effect * len(examples) if isinstance(effect, bool) else effect
-    n_effects = min(checks.count(pipe.owner, "effect", most, least=0), len(examples))
+    n_effects = min(checks.count(pipe.owner, "effect", most, least=0, most=checks.ANY), len(examples))
     l2, l1 = _strength(pipe, "l2", l2), _strength(pipe, "l1", l1)
     if not l2:
         raise ValueError(Errors.CRF841.format(name=pipe.name))

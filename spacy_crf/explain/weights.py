@@ -167,7 +167,7 @@ def largest(
 ) -> list[WeightRow]:
     """The largest of the weights of a label that are chosen (bool[W] of each block)."""
     if top is not None:
-        top = checks.count(pipe.owner, "top", top, least=0)
+        top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
     parts = [f"part {name}" for name in getattr(pipe.model.attrs["role"], "part_names", ())]
     wanted, names = _states_of(pipe, label), [*pipe.decoding.state_names(), FRONT, *parts]

@@ -62,7 +62,7 @@ class Elimination(Inference):
     answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, WALK])
 
     def __init__(self, max_table: int = 1_000_000):
-        self.max_table = checks.count(type(self).__name__, "max_table", max_table)
+        self.max_table = checks.count(type(self).__name__, "max_table", max_table, most=100_000_000)
 
     def log_partition(self, problem: Problem) -> Floats:
         trees = Trees.of(problem)

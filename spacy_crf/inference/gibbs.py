@@ -89,10 +89,10 @@ class Gibbs(Inference):
         owner = type(self).__name__
         self.samples = checks.count(owner, "samples", samples)
         self.burn_in = checks.count(owner, "burn_in", burn_in, least=0)
-        self.thinning = checks.count(owner, "thinning", thinning)
+        self.thinning = checks.count(owner, "thinning", thinning, most=1000)
         self.annealing = checks.count(owner, "annealing", annealing, least=0)
         self.step = checks.one_of(owner, "step", step, ("gibbs", "metropolis"))
-        self.seed = checks.count(owner, "seed", seed, least=0)
+        self.seed = checks.count(owner, "seed", seed, least=0, most=checks.ANY)
 
     def __repr__(self) -> str:
         settings = f"samples={self.samples}, burn_in={self.burn_in}, thinning={self.thinning}"

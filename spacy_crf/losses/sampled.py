@@ -61,7 +61,7 @@ class SampledLikelihood(LabelledLoss):
         checks.count(owner, "steps", self.steps)
         checks.flag(owner, "persistent", self.persistent)
         checks.one_of(owner, "start", self.start, ("chain", "gold"))
-        checks.count(owner, "seed", self.seed, least=0)
+        checks.count(owner, "seed", self.seed, least=0, most=checks.ANY)
         object.__setattr__(self, "walks", Walks(self.seed))
 
     def __call__(

@@ -163,7 +163,7 @@ def SparseEmissions(
         params=dict.fromkeys(stored.tables),
         attrs={
             "features": stored,
-            "min_count": checks.count("SparseEmissions", "min_count", min_count),
+            "min_count": checks.count("SparseEmissions", "min_count", min_count, most=checks.ANY),
             "possible_states": checks.flag("SparseEmissions", "possible_states", possible_states),
             "role": EmissionRole("features"),
         },
@@ -180,7 +180,7 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     """
     owner = "HashedEmissions"
     _check_features(owner, features)
-    rows = checks.count(owner, "rows", rows, most=1 << 30)
+    rows = checks.count(owner, "rows", rows, most=1 << 26)
     checks.expect(not rows & (rows - 1), owner, "rows", rows, "a power of two")
     templates = [*map(str, features.transitions)]
     checks.expect(

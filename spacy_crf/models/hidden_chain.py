@@ -146,8 +146,8 @@ def HiddenChain(
     check_text_emissions(owner, emissions, unit)
     begins = {
         "spread": checks.number(owner, "spread", spread, least=checks.LEAST, most=1000.0),
-        "seed": checks.count(owner, "seed", seed, least=0),
-        "restarts": checks.count(owner, "restarts", restarts),
+        "seed": checks.count(owner, "seed", seed, least=0, most=checks.ANY),
+        "restarts": checks.count(owner, "restarts", restarts, most=1000),
     }
     settings: dict[str, Any] = {"hidden": hidden, "shared": shared, "unit": unit, **begins}
     return build("hidden_chain", HiddenRole(hidden, shared, unit), {"emissions": emissions}, **settings)

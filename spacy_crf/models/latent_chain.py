@@ -82,7 +82,7 @@ def LatentChain(
         hidden = {label: _count(owner, f"hidden[{label!r}]", n) for label, n in hidden.items()}
     else:
         hidden = _count(owner, "hidden", hidden)
-    restarts = checks.count(owner, "restarts", restarts)
+    restarts = checks.count(owner, "restarts", restarts, most=1000)
     linear = emissions.attrs["role"].is_linear
     if restarts > 1 and not linear:
         raise ValueError(Errors.CRF346.format(restarts=restarts, emissions=emissions.name))
@@ -93,7 +93,7 @@ def LatentChain(
         possible_transitions=checks.flag(owner, "possible_transitions", possible_transitions),
         hidden=hidden,
         spread=checks.number(owner, "spread", spread, least=checks.LEAST, most=1000.0),
-        seed=checks.count(owner, "seed", seed, least=0),
+        seed=checks.count(owner, "seed", seed, least=0, most=checks.ANY),
         restarts=restarts,
         tag_of=None,
         started=None,

@@ -146,7 +146,7 @@ def SparseSegments(
         params=dict.fromkeys(PLACES),
         attrs={
             "segment_features": SegmentFeatures(features),
-            "min_count": checks.count(owner, "min_count", min_count),
+            "min_count": checks.count(owner, "min_count", min_count, most=checks.ANY),
             "possible_states": checks.flag(owner, "possible_states", possible_states),
             "role": SegmentRole("segment_features"),
         },

@@ -18,7 +18,7 @@ class AROW(OnlineOptimizer):
 
     variance (float): Of every weight at the start.
     gamma (float): How strongly the past binds: the r of the paper.
-    epochs_per_step (int): Passes over the batch in one step.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences.
     """
 

@@ -143,7 +143,7 @@ class FrankWolfe(DualOptimizer):
 
     l2 (float): Weight of w², without a factor 1/2: lambda·n/2 of the paper.
     gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
-    epochs_per_step (int): Passes over the corpus in one step.
+    epochs_per_step (int): Passes over the corpus in one step, at most 1,000.
     seed (int): For the order of the sequences.
     """
 
@@ -157,7 +157,7 @@ class ExponentiatedGradient(DualOptimizer):
     l2 (float): Weight of w², without a factor 1/2: 1/2C of the paper.
     rate (float): First step size.
     gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
-    epochs_per_step (int): Passes over the corpus in one step.
+    epochs_per_step (int): Passes over the corpus in one step, at most 1,000.
     seed (int): For the order of the sequences.
     """
 

@@ -71,8 +71,8 @@ class OnlineOptimizer(CRFOptimizer):
     follows: ClassVar[tuple[str, ...]] = ()  # arrays that go as far as weights are let go
     walks_in_parts: ClassVar[bool] = True  # whether a pass may be cut, to draw weights back in between
 
-    epochs_per_step: int = setting(1, checks.count)
-    seed: int = setting(0, checks.count, least=0)
+    epochs_per_step: int = setting(1, checks.count, most=1000)
+    seed: int = setting(0, checks.count, least=0, most=checks.ANY)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,7 @@ class PassiveAggressive(Averaged):
     error_sensitive (bool): The margin is the square root of the number of wrong tokens instead of 1, where the loss has no
         costs.
     use_averages (bool): Whether `optimizer.averages` holds the averaged weights.
-    epochs_per_step (int): Passes over the batch in one step.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences.
     """
 

@@ -21,7 +21,7 @@ class AveragedPerceptron(Averaged):
     the last sequence.
 
     use_averages (bool): Whether `optimizer.averages` is there.
-    epochs_per_step (int): Passes over the batch in one step.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences.
 
     Nothing depends on how far an update moves a weight, here 1, but for a model that goes on: its weights have a unit already.
@@ -46,7 +46,7 @@ class BatchPerceptron(OnlineOptimizer):
     There is none here: the path that is best by the sum of their scores is the one that their average finds in a single answer,
     and that is `AveragedPerceptron` (Collins 2002 averages for the same reason).
 
-    epochs_per_step (int): Passes over the batch in one step.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences, on which nothing depends here but the rounding.
     """
 

@@ -24,7 +24,7 @@ class Regularized(OnlineOptimizer):
 
     l1: float = setting(0.0, checks.number)
     l2: float = setting(1.0, checks.number)
-    sequences: Optional[int] = setting(None, checks.count)
+    sequences: Optional[int] = setting(None, checks.count, most=checks.ANY)
 
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         # l1 and l2 belong to the sum over all sequences
@@ -48,7 +48,7 @@ class SGD(Regularized):
     calibration_candidates (int): How many rates that lower the loss to look for.
     sequences (Optional[int]): How many sequences l1 and l2 belong to: those of the corpus, where it is streamed. None for those
         of the first step.
-    epochs_per_step (int): Passes over the batch in one step.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences.
     """
 
@@ -56,8 +56,8 @@ class SGD(Regularized):
 
     calibration_eta: float = setting(0.1, checks.positive)
     calibration_rate: float = setting(2.0, checks.number, least=1.001)
-    calibration_samples: int = setting(1000, checks.count)
-    calibration_candidates: int = setting(10, checks.count)
+    calibration_samples: int = setting(1000, checks.count, most=checks.ANY)
+    calibration_candidates: int = setting(10, checks.count, most=100)
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.numbers = {"scale": 1.0, "due": 0.0}
@@ -154,7 +154,7 @@ class AdaGrad(Regularized):
     epsilon (float): Added to their denominators.
     sequences (Optional[int]): How many sequences l1 and l2 belong to: those of the corpus, where it is streamed. None for those
         of the first step.
-    epochs_per_step (int): Passes over the batch in one step.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences.
     """
 

@@ -245,7 +245,7 @@ class CRFPipe(LearningPipe):
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
-        n = checks.count(self.owner, "n", n)
+        n = checks.count(self.owner, "n", n, most=100_000)
         distribution = self.distribution(doc, keep_annotation=keep_annotation)
         return [
             (probability, self.spans_of(doc, self.decoding.segments(tags, distribution.starts)))
@@ -281,7 +281,7 @@ class CRFPipe(LearningPipe):
         RETURNS (List[List[Span]])
         """
         n = checks.count(self.owner, "n", n, least=0)
-        seed = checks.count(self.owner, "seed", seed, least=0)
+        seed = checks.count(self.owner, "seed", seed, least=0, most=checks.ANY)
         distribution = self.distribution(doc, keep_annotation=keep_annotation)
         drawn = distribution.sample(n, seed)
         return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]

@@ -69,7 +69,7 @@ class SecondStage(NamedTuple):
         for name in read:
             checks.one_of(owner, "second_stage.features", name, features)
         return cls(
-            checks.count(owner, "second_stage.folds", stage.folds, least=2),
+            checks.count(owner, "second_stage.folds", stage.folds, least=2, most=1000),
             checks.one_of(owner, "second_stage.per", stage.per, ("doc",)),
             tuple(read),
             checks.number(owner, "second_stage.l1", stage.l1),
