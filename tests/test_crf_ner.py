@@ -101,6 +101,16 @@ def test_memory_is_bounded_by_the_words_that_are_kept(trained, tmp_path, max_wor
     assert table._fresh.first == len(table)  # the other attributes are gone once their scores are known
 
 
+@pytest.mark.issue(33)
+def test_the_first_text_has_no_words():
+    """Where templates look at no neighbours, the table of words is empty then."""
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
+    emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
+    nlp, _ = make({"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}})
+    nlp = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    assert not nlp("").ents and nlp("Bob left Paris .").ents
+
+
 @pytest.mark.issue(14)
 def test_the_scheme_can_be_left_to_the_training_data(tmp_path, caplog):
     """Few and short entities are spelt as BIO, many or long ones as BILUO; a saved model says what it was trained with."""

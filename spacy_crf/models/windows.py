@@ -153,7 +153,8 @@ class LexemeScores:
 
     def known(self, table: LexemeTable) -> float:
         """Of how many words of a table there are scores; inf where none are asked for."""
-        return self._of_tables[table][1] if self._sight.width else math.inf
+        _, known = self._of_tables.get(table, (None, 0))
+        return known if self._sight.width else math.inf
 
     def add(self, columns: TokenColumns, scores: Floats) -> None:
         """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
