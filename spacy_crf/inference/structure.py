@@ -214,7 +214,8 @@ class Work(Generic[Scores]):
 
     def _find_predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         target, source = np.nonzero((self.transitions > -np.inf).any(axis=0).T)
-        return np.searchsorted(target, np.arange(self.n_states + 1)), source
+        # Contiguous: `nonzero` gives columns of one array, for which kernels would be compiled once more
+        return np.searchsorted(target, np.arange(self.n_states + 1)), np.ascontiguousarray(source)
 
     def ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last token of each sequence that has any."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -365,10 +366,14 @@ class Training:
     def _predict_shortest(self) -> None:
         """Predicts a copy of the shortest Doc of a step, so that kernels of prediction are there, compiled or loaded, before an
         evaluation counts seconds."""
-        doc = with_vectors(self._pipe, min(filter(len, self._last_docs), key=len).copy())
+        pipe = self._pipe
+        doc = with_vectors(pipe, min(filter(len, self._last_docs), key=len).copy())
         if doc is not None:
-            self._pipe(doc)
-            self._pipe.forget_scores()  # they take memory, and an evaluation need not follow
+            # Rules may look for attributes that components in front of this one set, and a Doc of a corpus lacks them: its evaluation
+            # is what has to succeed.
+            with suppress(ValueError):
+                pipe.set_annotations([doc], pipe.predict([doc]))
+            pipe.forget_scores()  # they take memory, and an evaluation need not follow
 
     def _add_gradient(self, batch: TrainingBatch) -> None:
         """For optimizers that take a gradient."""
