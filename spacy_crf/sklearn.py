@@ -24,15 +24,15 @@ from .losses.clamped import LogLikelihood
 from .models.emissions import SparseEmissions
 from .models.linear_chain import LinearChain
 from .models.role import AnnotatedDocs, Sizes
+from .models.shared_weights import TiedObjective
 from .models.sparse import prune
-from .models.tied import TiedObjective
+from .msgpack_stream import unpacked
 from .optimizers.batch import Progress
 from .optimizers.lbfgs import LBFGS
-from .packing import unpacked
 from .pipeline.saving import load_model, reason_of
 from .schemes import TransitionMask
-from .sealed import Format, seal, unpacking, unseal, write_whole
 from .types import ChainScores
+from .whole_files import Format, seal, unpacking, unseal, write_whole
 
 try:
     from sklearn.base import BaseEstimator

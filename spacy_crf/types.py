@@ -167,7 +167,7 @@ class SegmentUses(NamedTuple):
 
 class ChainCorpus(NamedTuple):
     """A corpus of linear chains, or of chains of segments, as online rules walk through it. All its weights are one vector of M
-    slots, see ``kernels/walk``."""
+    slots, see ``kernels/online``."""
 
     n_states: int  # S
     starts: NDArray[np.int64]  # [B + 1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spacy.tokens import DocBin, Span
 from typer.testing import CliRunner
 
-from spacy_crf import sealed
+from spacy_crf import whole_files
 from spacy_crf.cli import app
 from spacy_crf.cli.annotate import Journal, Options, annotate
 from spacy_crf.cli.formats import Settings
@@ -257,7 +257,7 @@ def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, mo
         code, said = run(folder / "model", texts, output)
         assert code == 1 and f"CRF706: {output}.part can't" in said and "No space left" in said
     with monkeypatch.context() as patched:
-        patched.setattr(sealed.os, "fsync", full)
+        patched.setattr(whole_files.os, "fsync", full)
         code, said = run(folder / "model", texts, output)
         assert code == 1 and "CRF706" in said and "can't be read or written: No space left on device (make room" in said
     assert run(folder / "model", texts, output)[0] == 0

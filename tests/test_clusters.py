@@ -12,7 +12,7 @@ from spacy.util import registry
 from spacy.vectors import Vectors
 from spacy.vocab import Vocab
 
-from spacy_crf import sealed
+from spacy_crf import whole_files
 from spacy_crf.features import clusters as module
 from spacy_crf.features.cluster_sources import read_clusters
 from spacy_crf.features.clusters import Clusters, WordClusters, of_lookups, read_file, write_clusters
@@ -126,9 +126,9 @@ def test_damaged_files(tmp_path):
     for changed, code in (
         (data[:-1], "CRF503"),
         (data[:-1] + bytes([data[-1] ^ 1]), "CRF503"),
-        (sealed.seal(module.FORMAT._replace(version=2), b""), "CRF502"),
-        (sealed.seal(module.FORMAT, b"\x93"), "CRF508"),
-        (sealed.seal(module.FORMAT, module.srsly.msgpack_dumps(other)), "CRF508"),
+        (whole_files.seal(module.FORMAT._replace(version=2), b""), "CRF502"),
+        (whole_files.seal(module.FORMAT, b"\x93"), "CRF508"),
+        (whole_files.seal(module.FORMAT, module.srsly.msgpack_dumps(other)), "CRF508"),
     ):
         path.write_bytes(changed)
         with pytest.raises(ValueError, match=f"{code}: .*{path}"):
@@ -321,9 +321,9 @@ def test_a_table_that_features_of_tokens_and_of_segments_read_is_saved_once(peop
     expected, pipe = scores(nlp), nlp.get_pipe("semicrf_ner")
     [clusters, other] = [features.clusters for features in pipe.feature_stores]
     words, saved = clusters.to_dict()["words"], pipe.to_bytes()
-    assert clusters is other and sealed.unseal(saving.FORMAT, saved, "").count(words) == 1
-    content = srsly.msgpack_loads(sealed.unseal(saving.FORMAT, saved, ""))
-    twice = sealed.seal(saving.FORMAT, srsly.msgpack_dumps({**content, "model": pipe.model.to_bytes()}))
+    assert clusters is other and whole_files.unseal(saving.FORMAT, saved, "").count(words) == 1
+    content = srsly.msgpack_loads(whole_files.unseal(saving.FORMAT, saved, ""))
+    twice = whole_files.seal(saving.FORMAT, srsly.msgpack_dumps({**content, "model": pipe.model.to_bytes()}))
     for data in (saved, twice):
         again = blank("semicrf_ner")
         stores = again.get_pipe("semicrf_ner").from_bytes(data).feature_stores
@@ -336,7 +336,7 @@ def test_a_table_that_features_of_tokens_and_of_segments_read_is_saved_once(peop
             attrs[name] = srsly.msgpack_dumps({**srsly.msgpack_loads(attrs[name]), "clusters": 7})
     content["model"] = srsly.msgpack_dumps(broken)
     with pytest.raises(ValueError, match=r"CRF505: .*CRF509: .*a list that nodes share"):
-        pipe.from_bytes(sealed.seal(saving.FORMAT, srsly.msgpack_dumps(content)))
+        pipe.from_bytes(whole_files.seal(saving.FORMAT, srsly.msgpack_dumps(content)))
     np.testing.assert_array_equal(scores(nlp), expected)
 
 

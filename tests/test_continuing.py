@@ -41,7 +41,7 @@ def anchored(nlp, component, texts):
     """The objective that a step about some texts is given."""
     pipe = nlp.get_pipe(component)
     pipe.training.meet(texts)
-    anchor = pipe.training.going_on.anchor(
+    anchor = pipe.training.continuation.anchor(
         pipe, pipe.training.frame().evidence_of([example.predicted for example in texts])
     )
     return Anchored(VIEWS["objective"](pipe.model, pipe.loss, [pipe.training.data(texts)]), anchor), anchor
@@ -70,19 +70,19 @@ def test_evidence_counts_what_training_met():
     nlp = continued()
     ner = nlp.get_pipe("crf_ner")
     texts = [example.predicted for example in ner_examples(nlp)]
-    evidence, before = ner.training.going_on.evidence, ner.training.frame()
+    evidence, before = ner.training.continuation.evidence, ner.training.frame()
     assert (evidence.tokens, evidence.sequences) == (sum(map(len, texts)), len(texts))
     for name, count in zip(ner.sparse_features.states.index.names(), evidence.counts["states"]):
         if name.startswith("lower[0]=") and "|" not in name:
             assert count == sum(token.lower_ == name.removeprefix("lower[0]=") for doc in texts for token in doc)
-    ner.training.going_on.begin(ner)
+    ner.training.continuation.begin(ner)
     ner.add_label("SONG")
     frame = ner.training.frame()
     met = frame.met(evidence)
     assert met.max() == evidence.tokens
     # What came later weighs next to nothing
     later = np.setdiff1d(np.arange(len(met)), frame.places(before))
-    hold = ner.training.going_on.anchor(ner, frame.evidence_of(texts)).hold
+    hold = ner.training.continuation.anchor(ner, frame.evidence_of(texts)).hold
     assert len(later) and met[later].all()
     assert_allclose(hold[later], LATER * STRENGTH * met[later])
     assert_allclose(np.delete(hold, later), STRENGTH * np.delete(met, later))
@@ -113,9 +113,11 @@ def test_what_was_met_without_end_stays(component, optimizer):
     nlp = continued(component, optimizer)
     pipe = nlp.get_pipe(component)
     before, frame = vector(nlp, component), pipe.training.frame()
-    counts = {name: np.full_like(of_table, 10**12) for name, of_table in pipe.training.going_on.evidence.counts.items()}
+    counts = {
+        name: np.full_like(of_table, 10**12) for name, of_table in pipe.training.continuation.evidence.counts.items()
+    }
     sgd = nlp.resume_training(sgd=registry.get("optimizers", optimizer)(**settings))
-    pipe.training.going_on.evidence = Evidence(counts, 10**12, 10**12)
+    pipe.training.continuation.evidence = Evidence(counts, 10**12, 10**12)
     texts = texts_of(nlp, component)[1:3]
     for example in texts:
         example.reference.set_ents([], default="outside")
@@ -187,7 +189,7 @@ def test_a_pipeline_in_memory_goes_on_after_resume_training(caplog):
     nlp, examples, sgd = make()
     nlp.update(examples, sgd=sgd)
     ner = nlp.get_pipe("crf_ner")
-    assert ner.training.going_on is None
+    assert ner.training.continuation is None
     with caplog.at_level(logging.INFO, logger="spacy.spacy_crf"):
         sgd = nlp.resume_training(sgd=LBFGS(l2=0.01))
         new = ner_examples(nlp, NEW_OF_ENTITIES)
@@ -196,7 +198,7 @@ def test_a_pipeline_in_memory_goes_on_after_resume_training(caplog):
     assert caplog.text.count("goes on from what it has learned from 6 sequences") == 1
     assert found(nlp, "crf_ner", examples) == wanted("crf_ner", examples)
     ner.initialize(lambda: examples, nlp=nlp)
-    assert ner.training.going_on is None
+    assert ner.training.continuation is None
 
 
 def test_start_from_goes_on(tmp_path):
@@ -206,7 +208,7 @@ def test_start_from_goes_on(tmp_path):
     ner = again.add_pipe("crf_ner")
     new = ner_examples(again, NEW_OF_ENTITIES)
     ner.initialize(lambda: new, nlp=again, start_from=tmp_path)
-    assert ner.training.going_on.evidence.sequences == len(NER_TEXTS)
+    assert ner.training.continuation.evidence.sequences == len(NER_TEXTS)
     assert ner.model.attrs["met"][1] == len(NER_TEXTS) + 1
     for _ in range(5):
         again.update(new, sgd=LBFGS(l2=0.01))
@@ -225,8 +227,8 @@ def test_every_batch_joins_what_came_before():
     for _ in range(2):
         for example in texts:
             nlp.update([example], sgd=sgd)
-    assert ner.training.going_on.evidence.sequences == len(NER_TEXTS)
-    assert ner.training.going_on.since.sequences == 3
+    assert ner.training.continuation.evidence.sequences == len(NER_TEXTS)
+    assert ner.training.continuation.since.sequences == 3
     assert ner.model.attrs["met"][1] == len(NER_TEXTS) + 3
     both = ner_examples(nlp) + texts
     assert found(nlp, "crf_ner", both) == wanted("crf_ner", both)
@@ -257,7 +259,7 @@ def test_models_that_did_not_count_are_continued():
     assert set(older.states.counts.tolist()) == {30}
     ner.model.get_ref("emissions").attrs["features"], ner.model.attrs["met"] = older, [0, 0]
     nlp.resume_training(sgd=LBFGS(l2=0.01))
-    assert ner.training.going_on.evidence.tokens == 30 and data
+    assert ner.training.continuation.evidence.tokens == 30 and data
     nlp.update(ner_examples(nlp, NEW_OF_ENTITIES), sgd=nlp._optimizer)
     assert found(nlp, "crf_ner", examples) == wanted("crf_ner", examples)
 
@@ -267,9 +269,9 @@ def test_counts_are_saved():
     ner, again = nlp.get_pipe("crf_ner"), spacy.blank("en").add_pipe("crf_ner")
     again.from_bytes(ner.to_bytes())
     assert_array_equal(
-        again.training.going_on.evidence.counts["states"], ner.training.going_on.evidence.counts["states"]
+        again.training.continuation.evidence.counts["states"], ner.training.continuation.evidence.counts["states"]
     )
-    assert again.training.going_on.evidence[1:] == ner.training.going_on.evidence[1:]
+    assert again.training.continuation.evidence[1:] == ner.training.continuation.evidence[1:]
 
 
 def test_the_command(tmp_path):
@@ -303,7 +305,7 @@ def test_initialize_begins_anew(component):
     labels, names = pipe.labels, set(pipe.sparse_features.states.index.names())
     nlp.initialize(lambda: examples[:1], sgd=sgd)
     assert pipe.labels == labels and set(pipe.sparse_features.states.index.names()) < names
-    assert not vector(nlp, component).any() and pipe.training.going_on is None
+    assert not vector(nlp, component).any() and pipe.training.continuation is None
     assert pipe.model.attrs["met"] == [len(examples[0].predicted), 1]
     fresh = spacy.blank("en")
     other = fresh.add_pipe(component)

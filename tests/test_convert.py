@@ -12,7 +12,7 @@ from spacy.training import Corpus
 from thinc.api import Adam
 from typer.testing import CliRunner
 
-from spacy_crf import sealed
+from spacy_crf import whole_files
 from spacy_crf.cli import app
 from spacy_crf.cli.formats import Report, Settings
 from spacy_crf.cli.reading import read_docs, read_examples
@@ -490,7 +490,7 @@ def test_a_full_disk_is_told_with_the_file(columns, tmp_path, monkeypatch):
     def full(number):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sealed.os, "fsync", full)
+    monkeypatch.setattr(whole_files.os, "fsync", full)
     for target in [tmp_path / "out.spacy", *filter(Path.exists, [Path("/dev/full")])]:
         code, output = run(columns("Ann B-PER\nran O\n"), target)
         assert code == 1 and f"CRF706: {target} can't" in output and "No space left on device (make room" in output

@@ -10,7 +10,7 @@ import spacy
 import srsly
 from spacy.util import registry
 
-from spacy_crf import sealed
+from spacy_crf import whole_files
 from spacy_crf.pipeline import saving
 
 from .test_vectors import floret_vectors, word_vectors
@@ -68,7 +68,7 @@ def trained(request, tmp_path_factory):
 
 
 def _tree(data):
-    content = srsly.msgpack_loads(zlib.decompress(data[len(saving.FORMAT.magic) + sealed.HEADER.size :]))
+    content = srsly.msgpack_loads(zlib.decompress(data[len(saving.FORMAT.magic) + whole_files.HEADER.size :]))
     content["model"] = srsly.msgpack_loads(content["model"])
     for attrs in content["model"]["attrs"]:
         for name in attrs:
@@ -85,7 +85,11 @@ def _file(content):
                 attrs[name] = srsly.msgpack_dumps(attrs[name])
         content["model"] = srsly.msgpack_dumps(content["model"])
     payload = zlib.compress(srsly.msgpack_dumps(content))
-    return saving.FORMAT.magic + sealed.HEADER.pack(saving.FORMAT.version, zlib.crc32(payload), len(payload)) + payload
+    return (
+        saving.FORMAT.magic
+        + whole_files.HEADER.pack(saving.FORMAT.version, zlib.crc32(payload), len(payload))
+        + payload
+    )
 
 
 def _places(tree, path=()):

@@ -11,7 +11,7 @@ from spacy_crf.constraints import budget, decoding, program, rule_set
 from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.program import Program
 from spacy_crf.kernels import lattice as lattice_kernels
-from spacy_crf.kernels.ascent import bound_automaton
+from spacy_crf.kernels.dual_decomposition import bound_automaton
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import SegmentClamp
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spacy_crf.inference import scaling
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.kernels import exponentials, lockstep, pieces
+from spacy_crf.kernels import exponentials, lockstep, log_space
 from spacy_crf.kernels import linear_chain as kernels
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import ChainScores
@@ -329,7 +329,7 @@ def test_no_tokens_with_transitions_of_their_own_have_no_expectations():
 
 
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
-    monkeypatch.setattr(pieces, "log_forward", None)
+    monkeypatch.setattr(log_space, "log_forward", None)
     for scores in (random_scores([50, 3, 1], 9, spread=10.0, forbidden=0.3), scheme_scores([50, 3, 1], 9, spread=10.0)):
         assert np.isfinite(chain.expectations(scores)[0]).all()
 
@@ -347,7 +347,7 @@ def test_second_call_compiles_nothing():
         chain.only_path(clamp)
 
     def compiled():
-        return {**signatures(kernels), **signatures(pieces)}
+        return {**signatures(kernels), **signatures(log_space)}
 
     first = random_scores([3, 1], 2, spread=500.0)
     ask_everything(first, np.ones((4, 2), dtype=bool))

@@ -14,7 +14,7 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.features.segment_templates import SegmentFeatureSet
-from spacy_crf.kernels import walk as kernels
+from spacy_crf.kernels import online as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.arow import AROW
 from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe

@@ -25,11 +25,11 @@ from .reference_pages import tomllib
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "bars", "checks", "types", "schemes", "arrays", "sealed", "dollars"),
+    ("errors", "progress", "checks", "types", "schemes", "arrays", "whole_files", "config_escapes"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),
-    ("packing",),
+    ("msgpack_stream",),
     ("features", "optimizers"),
     ("cliques",),
     ("models",),

@@ -15,7 +15,7 @@ import srsly
 from spacy.tokens import Doc
 from spacy.util import registry
 
-from spacy_crf import packing, sealed
+from spacy_crf import msgpack_stream, whole_files
 from spacy_crf.cli.shared import save_pipeline
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.pipeline import saving
@@ -156,7 +156,7 @@ def damaged(data):
     yield "half", data[: len(data) // 2], "CRF503"
     yield "one bit", data[:-50] + bytes([data[-50] ^ 1]) + data[-49:], "CRF503"
     for what, version in (("newer", saving.FORMAT.version + 1), ("older", saving.FORMAT.oldest - 1)):
-        header = sealed.HEADER.pack(version, 0, 0)
+        header = whole_files.HEADER.pack(version, 0, 0)
         yield what, data[: len(saving.FORMAT.magic)] + header + data[len(saving.FORMAT.magic) + len(header) :], "CRF502"
 
 
@@ -164,8 +164,8 @@ def test_files_of_the_version_before_are_read(trained):
     nlp, _ = trained
     data = nlp.get_pipe("crf_ner").to_bytes()
     start = len(saving.FORMAT.magic)
-    version, *rest = sealed.HEADER.unpack(data[start : start + sealed.HEADER.size])
-    older = data[:start] + sealed.HEADER.pack(version - 1, *rest) + data[start + sealed.HEADER.size :]
+    version, *rest = whole_files.HEADER.unpack(data[start : start + whole_files.HEADER.size])
+    older = data[:start] + whole_files.HEADER.pack(version - 1, *rest) + data[start + whole_files.HEADER.size :]
     again = blank()
     again.get_pipe("crf_ner").from_bytes(older)
     assert again.get_pipe("crf_ner").to_bytes() == data
@@ -174,24 +174,28 @@ def test_files_of_the_version_before_are_read(trained):
 @pytest.mark.issue(19)
 @pytest.mark.parametrize("n_hashes, n_zeros", [(0, 0), (1, 0), (0, 100_000), (50_000, 0), (50_000, 100_000)])
 def test_what_hardly_shrinks_is_stored_in_a_stream_that_zlib_reads(n_hashes, n_zeros):
-    form = sealed.Format("numbers", b"numbers\n", 1)
+    form = whole_files.Format("numbers", b"numbers\n", 1)
     content = np.random.default_rng(0).bytes(n_hashes) + b"\0" * n_zeros
-    data = sealed.seal(form, content)
-    assert sealed.unseal(form, data, "data") == zlib.decompress(data[len(form.magic) + sealed.HEADER.size :]) == content
+    data = whole_files.seal(form, content)
+    assert (
+        whole_files.unseal(form, data, "data")
+        == zlib.decompress(data[len(form.magic) + whole_files.HEADER.size :])
+        == content
+    )
     assert len(data) < 1.001 * n_hashes + 0.04 * n_zeros + (1 << 15) * (n_hashes > 0 < n_zeros) + 50
     with pytest.raises(ValueError, match="CRF503"):
-        sealed.unseal(form, data[:-1], "data")
+        whole_files.unseal(form, data[:-1], "data")
 
 
 @pytest.mark.issue(18)
 @pytest.mark.parametrize("sizes", [[], [0], [1 << 15], [3, 1 << 16, 5, 1 << 15, 70_000]])
 def test_parts_are_sealed_as_a_whole_is(sizes):
-    form, random = sealed.Format("numbers", b"numbers\n", 1), np.random.default_rng(0)
+    form, random = whole_files.Format("numbers", b"numbers\n", 1), np.random.default_rng(0)
     parts, file = [random.bytes(size) for size in sizes], io.BytesIO(b"before")
     file.seek(6)
-    sealed.seal_into(file, form, iter(parts))
+    whole_files.seal_into(file, form, iter(parts))
     assert file.getvalue()[:6] == b"before"
-    assert sealed.unseal(form, file.getvalue()[6:], "data") == b"".join(parts)
+    assert whole_files.unseal(form, file.getvalue()[6:], "data") == b"".join(parts)
 
 
 @pytest.mark.issue(18)
@@ -199,9 +203,9 @@ def test_parts_are_sealed_as_a_whole_is(sizes):
 def test_parts_are_packed_as_a_whole_is(n):
     values = {str(number): number for number in range(n)}, ["a"] * n, b"b" * n, "c" * n, np.arange(float(n)), None
     for value in (*values, values, {"all": [values, {}, (), -1.5, True]}):
-        assert b"".join(packing.packed(value)) == srsly.msgpack_dumps(value)
+        assert b"".join(msgpack_stream.packed(value)) == srsly.msgpack_dumps(value)
     parts = [b"b" * (n + 65536), b"c"]
-    assert b"".join(packing.packed_bytes(parts)) == srsly.msgpack_dumps(b"".join(parts))
+    assert b"".join(msgpack_stream.packed_bytes(parts)) == srsly.msgpack_dumps(b"".join(parts))
 
 
 @pytest.mark.issue(19)
@@ -236,7 +240,7 @@ def crafted(form, pieces):
     """A file that is whole, and as small as zlib can make it."""
     compress = zlib.compressobj(9)
     content = b"".join([*map(compress.compress, pieces), compress.flush()])
-    header = sealed.HEADER.pack(form.version, zlib.crc32(content), len(content))
+    header = whole_files.HEADER.pack(form.version, zlib.crc32(content), len(content))
     return form.magic + header + content
 
 
@@ -254,7 +258,7 @@ HOSTILE = {
 def test_small_files_do_not_fill_the_memory(trained, content, monkeypatch):
     """A file of 4.5 MB once took 2.3 GB, and one of 300 kB 4.6 GB, before it was refused."""
     data, ner = crafted(saving.FORMAT, content), trained[0].get_pipe("crf_ner")
-    monkeypatch.setattr(sealed, "_ALWAYS_ROOM", 1 << 20)
+    monkeypatch.setattr(whole_files, "_ALWAYS_ROOM", 1 << 20)
     assert len(data) < 20_000
     tracemalloc.start()
     try:
@@ -270,14 +274,14 @@ def test_what_is_compressed_inside_of_a_file_shares_its_room(trained):
     table = trained[0].get_pipe("crf_ner").sparse_features.states.index
     strings = zlib.compress(b'["' + b"a" * (1 << 24) + b'"]')
     with (
-        sealed.unpacking(b"small"),
+        whole_files.unpacking(b"small"),
         pytest.raises(ValueError, match=r"CRF511.*takes more than 16,777,216 bytes.*50 times"),
     ):
         FeatureIndex.from_dict({**table.to_dict(), "strings": strings})
     data = crafted(saving.FORMAT, [bytes(1 << 24), b"0"])
-    inner = sealed.unpacking(bytes(1 << 20))  # a first stage, say
-    with sealed.unpacking(b"small"), inner, pytest.raises(ValueError, match=r"CRF508.*16,777,216 bytes"):
-        sealed.unseal(saving.FORMAT, data, "data")
+    inner = whole_files.unpacking(bytes(1 << 20))  # a first stage, say
+    with whole_files.unpacking(b"small"), inner, pytest.raises(ValueError, match=r"CRF508.*16,777,216 bytes"):
+        whole_files.unseal(saving.FORMAT, data, "data")
 
 
 @pytest.mark.issue(33)
@@ -286,10 +290,10 @@ def test_what_is_compressed_inside_of_a_file_shares_its_room(trained):
 )
 def test_what_is_written_can_be_read(content):
     """However much of it is the same."""
-    data = sealed.seal(saving.FORMAT, content)
-    with sealed.unpacking(data):
-        assert sealed.unseal(saving.FORMAT, data, "data") == content
-        assert content[0] == 0 or packing.unpacked(content) == srsly.msgpack_loads(content)
+    data = whole_files.seal(saving.FORMAT, content)
+    with whole_files.unpacking(data):
+        assert whole_files.unseal(saving.FORMAT, data, "data") == content
+        assert content[0] == 0 or msgpack_stream.unpacked(content) == srsly.msgpack_loads(content)
 
 
 def test_a_failed_load_changes_nothing(trained):
@@ -322,8 +326,8 @@ def test_a_failed_load_changes_nothing(trained):
 def test_a_component_that_is_no_name_is_refused(trained):
     """It was compared with one, and numpy said that the truth of an array is ambiguous: found by --hunt."""
     ner = trained[0].get_pipe("crf_ner")
-    content = srsly.msgpack_loads(sealed.unseal(saving.FORMAT, ner.to_bytes(), "data"))
-    data = sealed.seal(saving.FORMAT, srsly.msgpack_dumps({**content, "component": np.zeros(3)}))
+    content = srsly.msgpack_loads(whole_files.unseal(saving.FORMAT, ner.to_bytes(), "data"))
+    data = whole_files.seal(saving.FORMAT, srsly.msgpack_dumps({**content, "component": np.zeros(3)}))
     with pytest.raises(ValueError, match="CRF504"):
         ner.from_bytes(data)
 
@@ -337,7 +341,7 @@ def test_saving_over_a_model_leaves_a_whole_one(trained, tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(sealed.os, "fsync", fail)
+    monkeypatch.setattr(whole_files.os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         ner.to_disk(tmp_path)
     assert (tmp_path / "model").read_bytes() == before
@@ -538,7 +542,7 @@ def test_models_of_before_are_read(trained):
     """Their files say nothing of patterns."""
     nlp = _variant("matches")
     data = nlp.get_pipe("it").to_bytes()
-    start = len(saving.FORMAT.magic) + sealed.HEADER.size
+    start = len(saving.FORMAT.magic) + whole_files.HEADER.size
     content = srsly.msgpack_loads(zlib.decompress(data[start:]))
     model = srsly.msgpack_loads(content["model"])
     features = srsly.msgpack_loads(model["attrs"][2]["segment_features"])
@@ -546,7 +550,7 @@ def test_models_of_before_are_read(trained):
     model["attrs"][2]["segment_features"] = srsly.msgpack_dumps(features)
     content["model"] = srsly.msgpack_dumps(model)
     payload = zlib.compress(srsly.msgpack_dumps(content))
-    header = saving.FORMAT.magic + sealed.HEADER.pack(3, zlib.crc32(payload), len(payload))
+    header = saving.FORMAT.magic + whole_files.HEADER.pack(3, zlib.crc32(payload), len(payload))
     again = spacy.blank("en")
     again.add_pipe("semicrf_ner", name="it", config=VARIANTS["matches"][1]).from_bytes(header + payload)
     assert _says(again) == _says(nlp)

@@ -10,7 +10,7 @@ from spacy_crf.inference import semi_markov as inference
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import SpanStates
-from spacy_crf.kernels import pieces
+from spacy_crf.kernels import log_space
 from spacy_crf.kernels import semi_markov as kernels
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores, SpanList
@@ -123,7 +123,7 @@ def test_both_domains_agree(scores, monkeypatch):
 
 
 def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
-    monkeypatch.setattr(pieces, "log_forward", None)
+    monkeypatch.setattr(log_space, "log_forward", None)
     assert np.isfinite(semi.expectations(random_scores([50, 3, 1], 9, 8, spread=6.0, forbidden=0.3))[0]).all()
     assert np.isfinite(semi.expectations(drifting(10.0))[0]).all()
 
@@ -134,8 +134,8 @@ def test_long_sequences_stay_exact():
     scores.tokens[:] += 5.0
     log_z, expectations = semi.expectations(scores)
     np.testing.assert_allclose(expectations.tokens.sum(axis=1), 1.0, atol=1e-8)
-    pieces = semi.log_partition(scores._replace(tokens=scores.tokens - 5.0))
-    assert log_z[0] == pytest.approx(pieces[0] + 5.0 * 20_000, rel=1e-12)
+    log_space = semi.log_partition(scores._replace(tokens=scores.tokens - 5.0))
+    assert log_z[0] == pytest.approx(log_space[0] + 5.0 * 20_000, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_second_call_compiles_nothing():
         semi.only_path(clamp)
 
     def compiled():
-        return {**signatures(kernels), **signatures(pieces)}
+        return {**signatures(kernels), **signatures(log_space)}
 
     ask_everything(random_scores([3, 1], 2))
     before = compiled()

@@ -18,13 +18,13 @@ from thinc.api import Adam
 
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import FeatureSet
-from spacy_crf.features.stages import STAGE_ATTRIBUTES, Labelling, read_stage
-from spacy_crf.kernels import stages as stage_kernels
+from spacy_crf.features.two_stage import STAGE_ATTRIBUTES, Labelling, read_stage
+from spacy_crf.kernels import two_stage as stage_kernels
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.minibatch import Minibatch
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline import initialization
-from spacy_crf.pipeline.stages import FirstStage, first_stage
+from spacy_crf.pipeline.two_stage import FirstStage, first_stage
 from spacy_crf.schemes import Segments
 
 from .util import draws, entities, ner_examples, plain, signatures, tag_examples

@@ -19,12 +19,12 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, registry
 
-from spacy_crf import bars
+from spacy_crf import progress
 from spacy_crf.optimizers import batch
 from spacy_crf.optimizers.conjugate_gradient import ConjugateGradient
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.batchers import Tick, clock
-from spacy_crf.pipeline.lasting import left_at_exit, not_searched
+from spacy_crf.pipeline.gc_policy import left_at_exit, not_searched
 from spacy_crf.pipeline.readers import Corpus
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
@@ -137,7 +137,7 @@ class Terminal(io.StringIO):
 def test_long_reading_is_shown_in_a_terminal(file, short, is_shown, monkeypatch):
     stderr, nlp = file(), spacy.blank("en")
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(bars, "_SHORT", short)
+    monkeypatch.setattr(progress, "_SHORT", short)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     nlp.add_pipe("crf_ner").initialize(lambda: ner_examples(nlp))
@@ -149,7 +149,7 @@ def test_long_reading_is_shown_in_a_terminal(file, short, is_shown, monkeypatch)
 def test_a_reading_that_fails_ends_the_bar(monkeypatch):
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(bars, "_SHORT", 0.0)
+    monkeypatch.setattr(progress, "_SHORT", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     component = spacy.blank("en").add_pipe("crf_ner")
     monkeypatch.setattr(component.training, "_blocks", lambda examples: iter([[], [], []]))
@@ -169,7 +169,7 @@ def test_the_iterations_of_a_long_step_are_shown_in_a_terminal(file, short, is_s
     stderr, nlp = file(), spacy.blank("en")
     nlp.add_pipe("crf_ner").initialize(lambda: ner_examples(nlp))
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(bars, "_SHORT", short)
+    monkeypatch.setattr(progress, "_SHORT", short)
     monkeypatch.setattr(batch, "SILENCE", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")

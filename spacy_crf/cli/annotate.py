@@ -15,7 +15,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from ..sealed import named_in_errors, whole, write_whole
+from ..whole_files import named_in_errors, whole, write_whole
 from .annotation import Options, Record, certain_pipes, checksum, records, without_annotation
 from .formats.spans import check_length
 from .formats.writers import WRITERS

@@ -8,7 +8,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .group import app
 from .reading import read_examples
 from .shared import (

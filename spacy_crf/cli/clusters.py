@@ -13,7 +13,7 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .group import app
 from .raw_texts import read_raw
 from .shared import CodeOption, blank, check_writable, import_code, load_pipeline, told_briefly

@@ -10,7 +10,7 @@ from wasabi import msg
 
 from ..errors import Errors, counted
 from ..pipeline.doc_bin import doc_bin
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .formats import FORMATS, Report, Settings, Source, brat, read
 from .formats.tags import SCHEMES
 from .group import app

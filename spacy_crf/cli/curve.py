@@ -19,7 +19,7 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..pipeline.doc_bin import doc_bin
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .formats import Settings
 from .group import app
 from .reading import read_docs

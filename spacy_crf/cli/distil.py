@@ -11,8 +11,8 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors, known_names
-from ..sealed import write_whole
 from ..types import SOFT_LABELS
+from ..whole_files import write_whole
 from .group import app
 from .raw_texts import RawText, read_raw
 from .shared import CodeOption, check_writable, load_pipeline, told_briefly

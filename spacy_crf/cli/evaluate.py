@@ -34,7 +34,7 @@ def _with_entities(render_parses: Callable[..., None]) -> Callable[..., None]:
 
 def _render_ours(docs: list[Doc], output_path: Path, model_name: str, *, is_all: bool) -> None:
     from ..explain.marks import render
-    from ..sealed import write_whole
+    from ..whole_files import write_whole
 
     found = any(doc.ents for doc in docs)
     if found or (is_all and any(doc.has_annotation("TAG") for doc in docs)):

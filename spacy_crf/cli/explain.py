@@ -11,7 +11,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from ..errors import Errors
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .group import app
 from .reading import read_examples
 from .shared import (

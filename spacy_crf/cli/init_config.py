@@ -11,7 +11,7 @@ import typer
 from wasabi import msg
 
 from ..errors import Errors, known_names
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .group import app
 from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
 

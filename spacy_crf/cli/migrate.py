@@ -10,7 +10,7 @@ from thinc.api import Config
 from wasabi import msg
 
 from ..errors import Errors, counted
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .group import app
 from .shared import (
     CodeOption,

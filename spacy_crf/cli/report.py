@@ -9,7 +9,7 @@ import typer
 from wasabi import msg
 
 from ..errors import Errors
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .group import app
 from .reading import read_examples
 from .shared import CodeOption, ModelArgument, check_writable, load_pipeline, our_pipes, told_briefly

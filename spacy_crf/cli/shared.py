@@ -21,7 +21,7 @@ from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
 from ..errors import Errors, announcements, known_names, shown
-from ..sealed import beside, is_full, named_in_errors
+from ..whole_files import beside, is_full, named_in_errors
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe

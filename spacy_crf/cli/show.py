@@ -11,7 +11,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from ..errors import Errors
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .formats.spans import check_length
 from .group import app
 from .raw_texts import STANDARD, read_items

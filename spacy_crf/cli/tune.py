@@ -15,7 +15,7 @@ from wasabi import msg
 
 from ..errors import Errors
 from ..schemes import SCHEMES
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .group import app
 from .shared import CodeOption, check_writable, import_code, print_table, read_config, read_overrides, told_briefly
 

@@ -1,5 +1,5 @@
 """The best labelling of a document under automata that a short search did not satisfy: a lattice of the nodes that
-matter, an upper bound by dual decomposition, and a search among what the bound leaves (`kernels.ascent`).
+matter, an upper bound by dual decomposition, and a search among what the bound leaves (`kernels.dual_decomposition`).
 
 At first the lattice has the nodes that are worth almost as much as the best labelling without the automata, near what
 they read, and others in its place. A labelling that is found there is the best of all if no node beside them is worth
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..inference.lattice import ROWS, Lattice
-from ..kernels import ascent
+from ..kernels import dual_decomposition
 from ..kernels.lattice import Steps
 from ..types import Floats
 from .budget import Budget
@@ -223,10 +223,10 @@ class _Part:
         self.steps, self._readers = steps, readers
         kinds = np.stack([reader.kinds(steps) for reader in readers])
         self._automata = stacked(readers)
-        self._slots = ascent.make_slots(steps, kinds, self._automata.states, rests)
+        self._slots = dual_decomposition.make_slots(steps, kinds, self._automata.states, rests)
         self._prices = np.zeros(len(self._slots.kind))
         order = np.argsort([not reader.is_hard for reader in readers], kind="stable")
-        ascent.first_prices(steps, kinds, self._slots, order, self._prices)
+        dual_decomposition.first_prices(steps, kinds, self._slots, order, self._prices)
         if prices is not None:
             self._go_on(prices)
 
@@ -247,19 +247,23 @@ class _Part:
         rest, suffixes = np.empty(n_places), np.empty(int(slots.bounds[-1]))
         path, length = np.zeros((2, n_places), dtype=np.int32), np.zeros(1, dtype=np.int64)
         values, prices = np.array([np.inf, floor, 1.0, 0.0]), np.stack([self._prices, self._prices])
-        climb = ascent.Climb(values, *prices, path[0], length)
+        climb = dual_decomposition.Climb(values, *prices, path[0], length)
         self._prices = climb.best_prices
         width, tries = 1, 0
         complete = False
         iterations = int(min(20, 0.5 * budget.left / self._iteration))
         while iterations > 0 and width > 0:
-            climbing = self._iteration * ascent.ascend(steps, automata, slots, climb, rest, suffixes, iterations)
+            climbing = self._iteration * dual_decomposition.ascend(
+                steps, automata, slots, climb, rest, suffixes, iterations
+            )
             budget.spend(climbing)
             searching = 0.0
             if values[0] > -np.inf and values[0] > values[1] + _slack(values[1]):
-                ascent.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
+                dual_decomposition.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
                 most = min((width + 2) * n_places + 64 * width, _PREFIXES // (4 + len(slots.rows)))
-                found = ascent.search(steps, automata, slots, rest, suffixes, width, values[1], most, path[1])
+                found = dual_decomposition.search(
+                    steps, automata, slots, rest, suffixes, width, values[1], most, path[1]
+                )
                 score, taken, left_out, tried = found
                 searching = (_TRIED + _READ * len(slots.rows)) * tried + _PLACE * n_places
                 budget.spend(searching)
@@ -274,7 +278,7 @@ class _Part:
             left = _SHARE * budget.left
             iterations = int(min(4 * iterations, left / max(climbing, 1e-6) * iterations))
             width = int(min(4 * width, left / max(searching, 1e-6) * width))
-        ascent.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
+        dual_decomposition.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
         self._of_labellings = rest[0]
         return _Found(values[1], path[0, : length[0]].copy()) if length[0] else None, complete
 
@@ -332,7 +336,9 @@ class _Part:
                 default[:, 0] = 0.0 if lattice.rests or members[0].any() else np.inf
                 everywhere = np.where(np.isnan(prices), default, prices)
                 reader.forbid(everywhere)
-                bounds.append(ascent.bound_automaton(reader.following, reader.scores, reader.last, everywhere))
+                bounds.append(
+                    dual_decomposition.bound_automaton(reader.following, reader.scores, reader.last, everywhere)
+                )
             self.everywhere[a] = everywhere
             if bounds[1] <= bounds[0] + largest.max():  # not for an automaton that would take it again and again
                 reader.pay(table, np.where(np.isnan(prices) & (everywhere < np.inf), everywhere, 0.0))

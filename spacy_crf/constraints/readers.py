@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..inference.lattice import ROWS
-from ..kernels.ascent import Automata
+from ..kernels.dual_decomposition import Automata
 from ..kernels.lattice import Steps
 from ..types import Floats
 from .automaton import BREAK, OUTSIDE, Automaton, SpanTags

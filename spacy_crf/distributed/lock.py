@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 from ..errors import Errors
-from ..sealed import is_unfinished
+from ..whole_files import is_unfinished
 from .mapped import no_room
 
 NAME = "lock"

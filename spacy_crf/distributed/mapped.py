@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import sealed
+from .. import whole_files
 from ..errors import Errors
 
 _MAGIC = b"spacy_crf shard 1\n"
@@ -49,7 +49,7 @@ def write(path: Path, value: Any) -> None:
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
     """A file that is whole or not there. RAISES (ValueError): CRF475 if there is no room for it."""
-    with room_for(path), sealed.whole(path) as file:
+    with room_for(path), whole_files.whole(path) as file:
         yield file
 
 
@@ -97,7 +97,7 @@ class File:
 
 def no_room(error: OSError, path: Path) -> Exception:
     """What to raise in its place: CRF475 for a disk that is full."""
-    return ValueError(Errors.CRF475.format(path=path, reason=error.strerror)) if sealed.is_full(error) else error
+    return ValueError(Errors.CRF475.format(path=path, reason=error.strerror)) if whole_files.is_full(error) else error
 
 
 def _said(value: Any, arrays: list[NDArray]) -> Any:

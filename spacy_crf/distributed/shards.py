@@ -32,12 +32,12 @@ from .. import __version__, checks
 from ..errors import Errors, announcements
 from ..inference.threads import default_threads
 from ..models.counted import counts_in_parts, put_together
-from ..models.tied import SEEDS, SharedSteps, Ties, Variables, keys_of
+from ..models.shared_weights import SEEDS, SharedSteps, Ties, Variables, keys_of
 from ..models.weights import Weights, checksum
 from ..pipeline.prepared_corpus import StepsAbout
 from ..pipeline.training import takes_objective, view_for
-from ..sealed import Format, seal_into, unseal
 from ..types import Floats
+from ..whole_files import Format, seal_into, unseal
 from . import mapped
 from .cut import Pieces
 from .executors import Executor, Processes, Ray, Staff
@@ -159,7 +159,7 @@ class ShardedTraining:
         if _FROZEN not in self._manifest.done:
             return False
         pipe.from_disk(self.shards.path / FROZEN)
-        pipe.training.going_on = pipe.training.new_features = None
+        pipe.training.continuation = pipe.training.new_features = None
         what = f"{self.shards.n} shards are" if self._kind_done in self._manifest.done else "features of all shards are"
         announcements.info("%s: %s in %s already", pipe.name, what, self.shards.path)
         return True

@@ -13,7 +13,7 @@ from ..errors import Errors, announcements
 from ..models.counted import counted, counts_all
 from ..models.objective import CorpusObjective
 from ..models.sequences import SequencesObjective
-from ..models.tied import SEEDS
+from ..models.shared_weights import SEEDS
 from ..pipeline.initialization import count
 from . import mapped
 from .cut import Pieces
@@ -172,7 +172,7 @@ class ShardWork:
         """The component with all features, and no weights."""
         if not hasattr(self, "_pipe"):
             self._pipe = _unpickled(self._job.pipe).from_disk(self._folder / FROZEN)
-            self._pipe.training.going_on = self._pipe.training.new_features = None
+            self._pipe.training.continuation = self._pipe.training.new_features = None
         return self._pipe
 
     @property

@@ -9,7 +9,7 @@ from .. import arrays
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
-from ..pipeline.settled import restrict
+from ..pipeline.preset_annotation import restrict
 from ..types import Floats
 from .reading import Reading
 from .rules import Ruled

@@ -17,8 +17,8 @@ from spacy.tokens import Doc
 
 from ..errors import Errors
 from ..kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
-from ..packing import unpacked
-from ..sealed import Format, seal, unpacking, unseal
+from ..msgpack_stream import unpacked
+from ..whole_files import Format, seal, unpacking, unseal
 from .clusters import WordClusters, with_zeros
 from .feature_index import CountingTable
 

@@ -20,8 +20,8 @@ from spacy.strings import get_string_id, hash_string
 
 from ..errors import Errors, shown
 from ..kernels.hashing import ABSENT
-from ..packing import unpacked
-from ..sealed import Format, seal, unpacking, unseal, write_whole
+from ..msgpack_stream import unpacked
+from ..whole_files import Format, seal, unpacking, unseal, write_whole
 
 # The attributes, and how many bits of the path they are; all for None
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}

@@ -21,7 +21,7 @@ from .document import DOCUMENT_ATTRIBUTES, READS, read_document
 from .gazetteers import Gazetteer
 from .items import Items, KnownHashes, Source, read_items
 from .lexemes import LEXEME_ATTRIBUTES, NO_TABLES, LexemeTable, Padding, WordTables, padding_values
-from .stages import STAGE_ATTRIBUTES, Labeller, read_stage
+from .two_stage import STAGE_ATTRIBUTES, Labeller, read_stage
 from .word_vectors import VECTOR
 
 # Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.

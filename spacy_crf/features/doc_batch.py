@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 
 from ..errors import Errors
 from ..kernels.hashing import sequence_starts
-from .stages import Labeller, Labelling
+from .two_stage import Labeller, Labelling
 
 # Read together, since most of what reading costs is the same for one attribute and for three
 _PLAIN = [ORTH, SENT_START, ENT_IOB]

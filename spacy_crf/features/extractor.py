@@ -23,8 +23,8 @@ from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
 from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, Padding, WordTables, columns_of
-from .stages import STAGE_ATTRIBUTES
 from .templates import Part, Template, is_text, parse_templates
+from .two_stage import STAGE_ATTRIBUTES
 from .word_vectors import VECTOR, WordVectors
 
 _OWNER = "spacy_crf.features.v1"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..kernels.hashing import count, find_known, insert, look_up, make_sieve
-from ..sealed import current_room, inflated
+from ..whole_files import current_room, inflated
 
 _SMALLEST = 1024
 

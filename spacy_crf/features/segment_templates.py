@@ -30,8 +30,8 @@ from .extractor import FeatureSet, check_attribute
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions
 from .lexemes import NGRAMS
-from .stages import STAGE_ATTRIBUTES
 from .templates import OFFSETS, Part, combined, is_text, offsets_of
+from .two_stage import STAGE_ATTRIBUTES
 
 SpanSource = Callable[[Span], Any]
 Pattern = list[dict[str, Any]]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import beam as kernels
-from ..kernels import higher_order, pieces
+from ..kernels import higher_order, log_space
 from ..types import Floats, Path
 from .scaling import Shared
 from .structure import Beam, States
@@ -32,7 +32,7 @@ class BeamSearch:
         """As `Structure.rank`, of the labellings within the beam."""
         folded, (left, _) = self._work.folded, self._found
         within = folded._replace(closing=np.where(left > -np.inf, folded.closing, -np.inf))
-        return pieces.n_best(within, self._work.predecessors, len(scores), states, scores)
+        return log_space.n_best(within, self._work.predecessors, len(scores), states, scores)
 
     @cached_property
     def _found(self) -> tuple[NDArray, Path]:

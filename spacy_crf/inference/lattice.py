@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..kernels import lattice as kernels
 from ..kernels.lattice import Steps
-from ..kernels.pieces import Folded
+from ..kernels.log_space import Folded
 from ..types import GOES_ON, Floats
 
 ROWS = 2  # of a token: in front of it, and behind it

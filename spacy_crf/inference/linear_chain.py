@@ -16,7 +16,7 @@ from .structure import Asked, States, Structure
 
 if TYPE_CHECKING:
     from .beam import ChainSearch
-    from .pieces import LogPass
+    from .log_space import LogPass
 
 
 class LinearChain(Structure[ChainScores]):
@@ -67,20 +67,20 @@ class LinearChain(Structure[ChainScores]):
         return ChainSearch(work, self.beam)
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
-        from . import pieces
+        from . import log_space
 
-        return pieces.rank(work, states, scores)
+        return log_space.rank(work, states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
-        from . import pieces
+        from . import log_space
 
         uniforms = np.stack((uniforms, uniforms), axis=-1)  # there is nothing to draw of lengths
         linear = scaling.forward(work)
         if np.isnan(linear.log_z).any():
-            return pieces.draw(work, uniforms)
+            return log_space.draw(work, uniforms)
         with np.errstate(divide="ignore"):
             prefixes = np.log(linear.alpha[:, work.exponentials.layout.number])  # less a number for each token
-        return pieces.draw(work, uniforms, (prefixes, prefixes))
+        return log_space.draw(work, uniforms, (prefixes, prefixes))
 
     def only(self, work: ChainWork, states: States) -> Clamp:
         return states[:, np.newaxis] == np.arange(work.n_tags)
@@ -175,14 +175,14 @@ class _Kept(NamedTuple):
 
 
 def _log_forward(work: ChainWork, b: int, log_z: Floats) -> "LogPass":
-    from . import pieces
+    from . import log_space
 
-    return pieces.forward(work, work.chunk(b, b + 1), log_z)
+    return log_space.forward(work, work.chunk(b, b + 1), log_z)
 
 
 def _log_backward(work: ChainWork, b: int, done: "LogPass", log_z: Floats, weights: Floats, out: ChainScores) -> None:
-    from . import pieces
+    from . import log_space
 
-    pieces.backward(done, log_z, weights, out)
+    log_space.backward(done, log_z, weights, out)
     out.first[:] += out.emissions[work.starts[b]]
     out.last[:] += out.emissions[work.starts[b + 1] - 1]

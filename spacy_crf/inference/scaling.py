@@ -21,7 +21,7 @@ from ..types import ChainScores, Floats, StateGraph
 from .structure import Chunk, Work
 
 if TYPE_CHECKING:
-    from ..kernels.pieces import Folded, Scores
+    from ..kernels.log_space import Folded, Scores
 
 # What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
 # is faster than the whole matrix from about this share of its entries on.
@@ -53,7 +53,7 @@ class ChainWork(Work[ChainScores]):
     @cached_property
     def folded(self) -> "Folded":
         """As segments of one token each."""
-        from ..kernels.pieces import Folded  # for few
+        from ..kernels.log_space import Folded  # for few
 
         opening = np.ascontiguousarray(self.emissions, dtype=np.float64)
         _, _, closing, *rows = self.rows(self.scores)
@@ -62,7 +62,7 @@ class ChainWork(Work[ChainScores]):
 
     def rows(self, scores: ChainScores) -> "Scores":
         """Scores, or derivatives, as those of segments of one token each."""
-        from ..kernels.pieces import Scores
+        from ..kernels.log_space import Scores
 
         nothing = np.zeros((self.n_tokens + 1, self.n_states))
         transitions = scores.transitions.reshape(self.transitions.shape)

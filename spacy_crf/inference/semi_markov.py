@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..kernels import checks
 from ..kernels import semi_markov as kernels
+from ..kernels.log_space import Folded
+from ..kernels.log_space import Scores as Rows
 from ..kernels.numerics import SPREAD
-from ..kernels.pieces import Folded
-from ..kernels.pieces import Scores as Rows
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
-from . import pieces
+from . import log_space
 from .scaling import Shared, exp_less
 from .structure import LikelySpans, SpanStates, States, Structure, Work
 
@@ -132,11 +132,11 @@ class SemiMarkov(Structure[SegmentScores]):
         linear, whole = _linear_forward(work), work.chunk(0, work.n_sequences)
         if linear is None:
             log_z = np.empty(work.n_sequences)
-            return log_z, _Kept(None, log_z, {0: pieces.forward(work, whole, log_z)})
+            return log_z, _Kept(None, log_z, {0: log_space.forward(work, whole, log_z)})
         log_z = linear.log_z.copy()
         log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
         chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
-        logs = {chunk.sequences.start: pieces.forward(work, chunk, log_z) for chunk in chunks}
+        logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
         return log_z, _Kept(linear, log_z, logs)
 
     def backward(self, work: SegmentWork, kept: "_Kept", weights: Floats, out: SegmentScores) -> None:
@@ -146,9 +146,9 @@ class SemiMarkov(Structure[SegmentScores]):
             rows.transitions[:] *= work.exponentials.transitions
             for b in np.flatnonzero(np.isnan(kept.linear.log_z)).tolist():
                 if b not in kept.logs:  # the pass backward gave up first
-                    kept.logs[b] = pieces.forward(work, work.chunk(b, b + 1), kept.log_z)
+                    kept.logs[b] = log_space.forward(work, work.chunk(b, b + 1), kept.log_z)
         for done in kept.logs.values():
-            pieces.backward(done, kept.log_z, weights, out)
+            log_space.backward(done, kept.log_z, weights, out)
         _sum_up(work, out)
 
     def best(self, work: SegmentWork) -> Path:
@@ -162,10 +162,10 @@ class SemiMarkov(Structure[SegmentScores]):
         return BeamSearch(work, self.beam)
 
     def rank(self, work: SegmentWork, states: States, scores: Floats) -> int:
-        return pieces.rank(work, states, scores)
+        return log_space.rank(work, states, scores)
 
     def draw(self, work: SegmentWork, uniforms: Floats) -> States:
-        return pieces.draw(work, uniforms)
+        return log_space.draw(work, uniforms)
 
     def only(self, work: SegmentWork, states: States) -> SegmentClamp:
         begins = states != GOES_ON
@@ -257,8 +257,8 @@ class SemiMarkov(Structure[SegmentScores]):
         # one part in a million more, so that a bound such as 1.0 is not missed by rounding
         min_log_prob = np.log(min_prob) - 1e-6 if min_prob > 0 else -np.inf
         log_z = np.empty(work.n_sequences)
-        entered, _ = pieces.prefixes(work, log_z)
-        leaving, _ = pieces.suffixes(work)
+        entered, _ = log_space.prefixes(work, log_z)
+        leaving, _ = log_space.suffixes(work)
         room = 0
         while True:
             found = *np.empty((2, room), dtype=np.int64), np.empty(room, dtype=np.int32), np.empty(room)
@@ -333,7 +333,7 @@ class _LinearPass(NamedTuple):
 class _Kept(NamedTuple):
     linear: Optional[_LinearPass]  # None if all was done in log space
     log_z: Floats  # [B]
-    logs: dict[int, pieces.LogPass]  # by their first sequence
+    logs: dict[int, log_space.LogPass]  # by their first sequence
 
 
 def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:

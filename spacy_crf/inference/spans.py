@@ -112,13 +112,13 @@ def _find_neighbours(matrices: Floats, continues: NDArray[np.bool_]) -> NDArray[
 
 def _log_posterior(sequence: ChainWork) -> Posterior:
     """Of one sequence, in logarithms: its steps are not factored, the factors are 1."""
-    from . import pieces  # for few
+    from . import log_space  # for few
 
     tokens, size = sequence.emissions.shape
     steps = np.array(np.broadcast_to(sequence.transitions, (tokens, size, size)), order="C")  # writable
     work, log_z = ChainWork(sequence.scores._replace(transitions=steps), sequence.clamp), np.empty(1)
     expected = arrays.zeros(work.scores)
-    pieces.backward(pieces.forward(work, work.chunk(0, 1), log_z), log_z, np.ones(1), expected)
+    log_space.backward(log_space.forward(work, work.chunk(0, 1), log_z), log_z, np.ones(1), expected)
     ones = np.ones((tokens, size))
     number, neighbours, opening = np.arange(size), np.ones((4, size), dtype=bool), np.arange(tokens) == 0
     return Posterior(ones, expected.transitions, ones, number, neighbours, expected.emissions, opening)

@@ -11,8 +11,8 @@ from typing import Any, Optional
 
 from numba.core import event
 
-from ..bars import Bar
 from ..errors import announcements
+from ..progress import Bar
 from .blas import postpone_search
 from .garbage import collect_later
 

@@ -113,7 +113,7 @@ def _is_first(prefixes, node):
 def best_first(folded, automata, max_nodes, path):
     """Best labelling of one sequence of at least one token.
 
-    folded (pieces.Folded), automata (Automata)
+    folded (log_space.Folded), automata (Automata)
     max_nodes (int): Prefixes to keep at most.
     path (int32[T]): Receives the path of segments.
     RETURNS (int): 1 if it was found, 0 if there is none, -1 if there were too many prefixes.

@@ -58,7 +58,7 @@ def segment_score(folded, t, k, j):
 def suffixes(folded, rest):
     """The best that can follow each node.
 
-    folded (pieces.Folded): Of one sequence of at least one token.
+    folded (log_space.Folded): Of one sequence of at least one token.
     rest (float64[2 n, S]): Receives it.
     """
     transitions, size = folded.transitions, rest.shape[1]
@@ -87,7 +87,7 @@ def suffixes(folded, rest):
 def find_worth(folded, prefix, worth):
     """What the nodes are worth.
 
-    folded (pieces.Folded): Of one sequence of at least one token.
+    folded (log_space.Folded): Of one sequence of at least one token.
     prefix (float64[2 n, S]): Receives the score of the best way to each node.
     worth (float64[2 n, S])
     RETURNS (float64): Score of the best labelling.

@@ -80,7 +80,7 @@ def number_spans(span_starts, span_lengths, longest):
 def fold(scores, opening, closing):
     """Spread the scores of tokens over the ends of the segments: running sums, added behind and taken off in front.
 
-    scores (pieces.Scores)
+    scores (log_space.Scores)
     opening, closing (float64[n, S]): Receive them. A token that forbids a state counts as 0 here: see `mask`.
     RETURNS (bool): Whether a token forbids a state.
     """
@@ -346,7 +346,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
 
     weights (float64[B]): Factor of each sequence.
     prefixes, log_z: From `forward`. log_z receives NaN if the sequence has to be done in log space.
-    out (pieces.Scores): Its begins, ends and spans receive the expectations; 0 for sequences without a path or refused. Its
+    out (log_space.Scores): Its begins, ends and spans receive the expectations; 0 for sequences without a path or refused. Its
         lengths and transitions are added to; these are still to be multiplied by the exp of the transitions.
     """
     opening, closing, lengths, spans, _, transitions, _, last, shift, unbroken, span_of, starts = potentials
@@ -471,7 +471,7 @@ def viterbi(folded, states, totals):
     """Best segmentation of each sequence. Among equals: the lower state of the last segment, the shorter last segment,
     then the same of the one before, and so on to the front.
 
-    folded (pieces.Folded)
+    folded (log_space.Folded)
     states (int32[n]): Receives the path, -1 where the sequence has none.
     totals (float64[B]): Receives the score of the path.
 
@@ -547,7 +547,7 @@ def viterbi(folded, states, totals):
 
 @kernel
 def list_probable(folded, entered, leaving, log_z, min_log_prob, found):
-    """Segments with at least a certain probability, from what `pieces.log_forward` and `pieces.log_backward` left.
+    """Segments with at least a certain probability, from what `log_space.log_forward` and `log_space.log_backward` left.
 
     found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive the first M.
     RETURNS (int): How many there are.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .foreign import MOST_LABELS, ForeignModel, Weighted
 from .octets import Octets, as_text
 

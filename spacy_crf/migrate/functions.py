@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from spacy.util import registry
 
 from ..errors import Errors
-from ..sealed import write_whole
+from ..whole_files import write_whole
 from .columns import Columns
 
 FILE_NAME = "functions.py"

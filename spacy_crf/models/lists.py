@@ -13,9 +13,9 @@ from thinc.model import deserialize_attr, serialize_attr
 from ..features.clusters import Clusters
 from ..features.columns import MOST_WORDS
 from ..features.gazetteers import Gazetteer
-from ..features.stages import Labeller
+from ..features.two_stage import Labeller
 from ..features.word_vectors import WordVectors
-from ..packing import packed, unpacked
+from ..msgpack_stream import packed, unpacked
 from .role import check_equal
 
 # Those met so far in the model that is being saved or loaded; None where nodes are by themselves

@@ -13,7 +13,7 @@ from thinc.api import Model, NumpyOps
 
 from .. import checks
 from ..arrays import ranges
-from ..dollars import is_written
+from ..config_escapes import is_written
 from ..errors import Errors, announcements
 from ..features.clusters import Clusters
 from ..features.columns import TokenColumns

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple, Optional, Protocol, Union
 import numpy as np
 
 from .. import checks
-from ..bars import Bar
 from ..errors import Errors, Warnings, announcements
+from ..progress import Bar
 from ..types import Floats
 from .anchor import Anchored
 from .line_search import Point, strong_wolfe

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import Errors, announcements
-from ..kernels import walk as kernels
+from ..kernels import online as kernels
 from ..losses.clamped import MaxMargin
 from ..types import GOES_ON, ChainCorpus
 from .batch import SILENCE

@@ -18,7 +18,7 @@ from thinc.types import FloatsXd
 
 from ..errors import Errors
 from ..losses.clamped import ClampedLoss
-from ..packing import packed
+from ..msgpack_stream import packed
 from ..types import ChainCorpus, Floats
 
 

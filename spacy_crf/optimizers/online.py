@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import Errors
-from ..kernels import walk as kernels
+from ..kernels import online as kernels
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats
 from .objective import CRFOptimizer, SequenceObjective, WeightFrame, setting, with_settings

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from .. import checks
-from ..kernels import walk as kernels
+from ..kernels import online as kernels
 from ..types import Floats
 from .objective import SequenceObjective, setting, with_settings
 from .online import Averaged, OnlineRun, Pass

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 
 from ..errors import Warnings
-from ..kernels import walk as kernels
+from ..kernels import online as kernels
 from ..types import Floats
 from .objective import SequenceObjective
 from .online import Averaged, OnlineOptimizer, OnlineRun, Pass

@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import checks
 from ..errors import Errors
-from ..kernels import walk as kernels
+from ..kernels import online as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .objective import SequenceObjective, setting, with_settings

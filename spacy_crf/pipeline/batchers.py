@@ -7,7 +7,7 @@ from typing import Optional, TypeVar
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from .lasting import left_at_exit, not_searched
+from .gc_policy import left_at_exit, not_searched
 
 Item = TypeVar("Item")
 

@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
 
 from .. import checks
-from ..dollars import is_written
+from ..config_escapes import is_written
 from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Beam
@@ -24,17 +24,17 @@ from ..types import Floats
 from .annotation.annotation import Annotation
 from .arguments import check_doc, doc_batch, labelling
 from .learning_pipe import LearningPipe
-from .least import MinProb, check_min_prob, least_of_labels
-from .listening import require_vectors
+from .min_prob import MinProb, check_min_prob, least_of_labels
 from .prediction import DECODERS, Prediction, predict, write_probabilities
+from .upstream import require_vectors
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
     from .decoding import Distribution
+    from .preset_annotation import Question
     from .rule_matching import RuleMatcher
-    from .settled import Question
-    from .stages import FirstStage
+    from .two_stage import FirstStage
 
 
 class Rules(NamedTuple):
@@ -325,7 +325,7 @@ class CRFPipe(LearningPipe):
 
     def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Any, Any, Any, "Optional[Question]"]:
         """The Doc, its scores, what is still allowed, and what that leaves to be asked if anything is settled."""
-        from .settled import restrict
+        from .preset_annotation import restrict
 
         check_doc(self.name, doc)
         self.follow_settings()

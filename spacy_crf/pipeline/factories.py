@@ -138,7 +138,7 @@ def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **se
     """A component. What `nlp.analyze_pipes` says of a factory spaCy takes from it right after it made a component, and what ours
     read and write is up to their settings."""
     if settings.get("second_stage") is not None:
-        from .stages import first_stage  # most do without
+        from .two_stage import first_stage  # most do without
 
         settings["second_stage"] = first_stage(
             make, nlp.vocab, {**settings, **PREDICTION, **STAGES}, settings["second_stage"]

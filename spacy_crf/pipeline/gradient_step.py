@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 from thinc.api import Model, Optimizer
 
 from ..errors import Errors
-from ..models.tied import shared_gradient
+from ..models.shared_weights import shared_gradient
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -38,7 +38,7 @@ def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, do
     before = {(node.id, name): node.get_param(name).copy() for node, name in params}
     if isinstance(optimizer, Optimizer):
         _forget_other_shapes(optimizer, params)
-    going_on = pipe.training.going_on
+    going_on = pipe.training.continuation
     shares = pipe.training.steps_that_share()
     if shares is not None and pipe.model.has_grad("transitions"):
         pipe.model.set_grad("transitions", shared_gradient(pipe.model.get_grad("transitions"), shares))
@@ -78,7 +78,7 @@ def _drawing_back(pipe: "CRFPipe", optimizer: Optimizer, before: dict[Any, Any])
         averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
 
     def draw_back(n_sequences: int) -> None:
-        anchor = pipe.training.going_on.anchor(pipe)
+        anchor = pipe.training.continuation.anchor(pipe)
         # A single rate, as optimizers with many do not tell them
         rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
         moves = pipe.training.frame().parameters(anchor.drawn(anchor.now, rate, n_sequences) - anchor.now)

@@ -27,14 +27,14 @@ from . import saving
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
 from .gold_report import GoldReport, reported_once
 from .gradient_step import forget_gradients
-from .listening import require_upstream
-from .novelty import NewFeatures, labels_of
-from .pooling import find_optimum
+from .missing_attributes import MissingAttributes
+from .new_features import NewFeatures, labels_of
+from .pool import find_optimum
 from .prepared_corpus import InitialCorpus
 from .supervision import Keys
 from .training import takes_objective, view_for
 from .training_data import are_made_up, at_least_one
-from .unread import Unread
+from .upstream import require_upstream
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -136,7 +136,7 @@ def initialize(
         pipe.choose_settings(get_examples)
     pipe.check_settings()
     if saved is None:
-        pipe.training.going_on = None
+        pipe.training.continuation = None
         forget(pipe.model)
     clusters = _clusters(pipe, lists.clusters, goes_on=saved is not None)
     vectors = _vectors(pipe, lists.vectors, goes_on=saved is not None)
@@ -151,7 +151,7 @@ def initialize(
         pipe.training.new_features = NewFeatures()
     _tell_counted(pipe)
     if saved is None and pipe.model.attrs.get("restarts", 1) > 1 and pipe.training.new_features is None:
-        from .beginnings import choose_beginning  # most models know one
+        from .restarts import choose_beginning  # most models know one
 
         choose_beginning(pipe, get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp), optimizer)
     if finds_optimum and pipe.training.new_features is None:
@@ -265,7 +265,7 @@ def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labe
     RAISES (ValueError): CRF431 if nothing is annotated, and nobody named labels.
     """
     report, left_out, was_read, says_something = GoldReport(), set(pipe.cfg["left_out"]), False, False
-    annotate, unread = earlier_annotation(pipe, nlp), Unread(pipe)
+    annotate, unread = earlier_annotation(pipe, nlp), MissingAttributes(pipe)
 
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something, was_read

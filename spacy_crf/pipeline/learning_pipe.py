@@ -35,21 +35,21 @@ from ..models.latent_chain import check_hidden
 from ..models.pool import PoolRole
 from ..models.role import gives
 from ..models.sparse import prune
-from ..sealed import unpacking, whole
+from ..whole_files import unpacking, whole
 from . import saving
 from .annotation.annotation import Annotation
 from .arguments import only_docs
 from .decoding import Decoding
+from .gc_policy import only_young_searched
 from .gradient_step import forget_gradients, parameters
 from .initialization import Lists, expect_kernels, initialize
-from .lasting import only_young_searched
-from .listening import require_vectors
-from .novelty import NewFeatures
+from .new_features import NewFeatures
 from .prediction import batches
 from .training import Training, TrainingBatch
+from .upstream import require_vectors
 
 if TYPE_CHECKING:
-    from .stages import FirstStage
+    from .two_stage import FirstStage
 
 logger = logging.getLogger("spacy.spacy_crf")
 _WHOLE = "model"  # what a component is saved as

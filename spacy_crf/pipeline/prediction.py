@@ -17,7 +17,7 @@ from ..features.doc_batch import DocBatch, read_attributes
 from ..schemes import Segments
 from ..types import Floats
 from .decoding import Decoding, States
-from .least import least_of_labels
+from .min_prob import least_of_labels
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -57,7 +57,7 @@ def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
     if preset is not None:
         pipe.annotation.look_for_lost(pipe, docs, scores, preset)
     if preset is not None or any(map(_SPANS, docs)):
-        from .settled import restrict  # most prediction does without
+        from .preset_annotation import restrict  # most prediction does without
 
         question = restrict(pipe, docs, scores, preset)
         if question is not None:

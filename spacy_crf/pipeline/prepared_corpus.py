@@ -11,7 +11,7 @@ from ..features.columns import ANNOTATION
 from ..models.objective import CorpusObjective
 from ..models.role import AnnotatedDocs
 from ..models.sequences import SequencesObjective
-from ..models.tied import SharedSteps, TiedObjective
+from ..models.shared_weights import SharedSteps, TiedObjective
 from ..models.weights import Evidence
 from . import supervision
 from .supervision import Keys
@@ -52,13 +52,13 @@ class PreparedCorpus(StepsAbout):
         self._knows = self._of_pipe()
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         view = VIEWS[kind]
-        if view is CorpusObjective and pipe.training.going_on is None:
+        if view is CorpusObjective and pipe.training.continuation is None:
             view = TiedObjective  # where a model goes on, each weight does from where it is
         self.objective = objective = view(pipe.model, pipe.loss, corpus)
-        if pipe.training.going_on is not None:
+        if pipe.training.continuation is not None:
             from ..optimizers.anchor import Anchored  # prediction does without
 
-            anchor = pipe.training.going_on.anchor(pipe, self.evidence)
+            anchor = pipe.training.continuation.anchor(pipe, self.evidence)
             if kind == "objective":
                 self.objective = Anchored(self.objective, anchor)
             else:
@@ -69,7 +69,7 @@ class PreparedCorpus(StepsAbout):
 
     def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         self.n_tokens += sum(map(len, batch.docs))
-        if self._pipe.training.going_on is not None:
+        if self._pipe.training.continuation is not None:
             found = self._pipe.training.frame().evidence_of(batch.docs)
             self.evidence = found if self.evidence is None else self.evidence.plus(found)
         return batch

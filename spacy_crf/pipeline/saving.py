@@ -13,8 +13,8 @@ from thinc.util import convert_recursive, is_xp_array
 
 from ..errors import Errors
 from ..models.lists import ListedFeatures, shared_lists
-from ..packing import packed, packed_bytes, unpacked
-from ..sealed import Format, seal_into, unseal
+from ..msgpack_stream import packed, packed_bytes, unpacked
+from ..whole_files import Format, seal_into, unseal
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe

@@ -16,7 +16,7 @@ from ..arrays import ranges
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.span_choice import LEAST
-from .least import OTHERS, MinProb
+from .min_prob import OTHERS, MinProb
 from .prediction import Prediction, batches, predict_scored
 from .readers import Corpus
 

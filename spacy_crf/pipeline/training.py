@@ -15,7 +15,6 @@ from spacy.util import registry
 from thinc.api import Optimizer, set_dropout_rate
 
 from ..arrays import named
-from ..bars import Bar
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import doc_bounds
 from ..models.corpus import block_tokens
@@ -23,18 +22,19 @@ from ..models.latent_chain import has_hidden, refuse_optimizer
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
+from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS
 from . import supervision
 from .batchers import Tick
-from .going_on import GoingOn
+from .continuation import Continuation
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
-from .listening import require_rest, require_vectors, with_vectors
-from .novelty import NewFeatures, add_labels
-from .pooling import check_pooled
+from .new_features import NewFeatures, add_labels
+from .pool import check_pooled
 from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
 from .supervision import Keys, Supervision
+from .upstream import require_rest, require_vectors, with_vectors
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -61,7 +61,7 @@ class Training:
         self._pipe, optimizer = pipe, pipe.optimizer
         self.corpus: Optional[StepsAbout] = None
         # None where the weights come from this training
-        self.going_on: Optional[GoingOn] = None
+        self.continuation: Optional[Continuation] = None
         # Whose features are still to be added; None where `initialize` counted all there are
         self.new_features: Optional[NewFeatures] = None
         self.prunes = False  # whether zero weights are left out when the model is saved
@@ -292,13 +292,13 @@ class Training:
 
     def meet(self, examples: list[Example]) -> None:
         """Adds what a batch brings that is not known: labels, and features where `initialize` did not count all."""
-        if self.going_on is not None:
-            self.going_on.begin(self._pipe)
+        if self.continuation is not None:
+            self.continuation.begin(self._pipe)
         add_labels(self._pipe, examples)
         if self.new_features is not None and self._pipe.feature_stores:
             self.new_features.add(self._pipe, examples)
-        if self.going_on is not None:
-            self.going_on.meet(self._pipe, examples)
+        if self.continuation is not None:
+            self.continuation.meet(self._pipe, examples)
 
     @property
     def has_read_corpus(self) -> bool:
@@ -347,7 +347,7 @@ class Training:
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
             n_sequences, self._n_gradients = self._n_gradients, 0
-            self._tell_going_on(n_sequences)
+            self._tell_continuation(n_sequences)
             step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
             pipe.forget_scores()
         elif not pipe.is_linear:
@@ -369,8 +369,7 @@ class Training:
         pipe = self._pipe
         doc = with_vectors(pipe, min(filter(len, self._last_docs), key=len).copy())
         if doc is not None:
-            # Rules may look for attributes that components in front of this one set, and a Doc of a corpus lacks them: its evaluation
-            # is what has to succeed.
+            # Rules may look for what earlier components set and Docs of a corpus lack: no reason to end a training
             with suppress(ValueError):
                 pipe.set_annotations([doc], pipe.predict([doc]))
             pipe.forget_scores()  # they take memory, and an evaluation need not follow
@@ -419,7 +418,7 @@ class Training:
             if self.corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %d texts", pipe.name, len(examples))
             self.meet(examples)
-            self._tell_going_on(len(examples))
+            self._tell_continuation(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
         self.corpus.objective.passes_per_evaluation = self._evaluation / (per_token * max(1, self.corpus.n_tokens))
@@ -468,11 +467,11 @@ class Training:
         wake(self._pipe.model, holds_out=False)  # a correction is to be learned, whatever its words
         self._pipe.told.discard(_GOES_ON)
         counts = self._pipe.is_initialized and self._pipe.is_linear
-        self.going_on = GoingOn(self.frame().evidence()) if counts else None
+        self.continuation = Continuation(self.frame().evidence()) if counts else None
 
-    def _tell_going_on(self, n_texts: int) -> None:
-        if self.going_on is not None:
-            self._announce_once(_GOES_ON, self.going_on.evidence.sequences, n_texts)
+    def _tell_continuation(self, n_texts: int) -> None:
+        if self.continuation is not None:
+            self._announce_once(_GOES_ON, self.continuation.evidence.sequences, n_texts)
 
     def _announce_once(self, text: str, *values: Any) -> None:
         if text not in self._pipe.told:

@@ -24,7 +24,7 @@ from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of,
 if TYPE_CHECKING:
     from ..crf_pipe import CRFPipe
     from ..prediction import Prediction
-    from ..settled import Settled
+    from ..preset_annotation import PresetAnnotation
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 _IS_PRESET = 1  # the bit that INSIDE and BEGIN have
@@ -177,7 +177,7 @@ class Entities(Annotation):
     def look_for_lost(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
         overlaps.look(pipe, docs, scores, _entities(preset))
 
-    def settle(self, settled: "Settled", preset: NDArray[np.uint64], starts: Starts) -> None:
+    def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
         """Takes up the annotation that is present, in place."""
         iob, types = preset.T
         label, settled.taken[:] = self.label_indices(types), _is_preset(iob)
@@ -189,11 +189,13 @@ class Entities(Annotation):
         settled.label[:] = np.maximum(label, 0)
         settled.present[settled.taken] = types[settled.taken]
 
-    def clamp(self, settled: "Settled", starts: Starts) -> Clamp:
+    def clamp(self, settled: "PresetAnnotation", starts: Starts) -> Clamp:
         """The clamp of the labellings that have the spans which are settled, as annotation is read."""
         return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
 
-    def refused_beside(self, settled: "Settled", starts: Starts, begin: int, end: int, label: int) -> Optional[str]:
+    def refused_beside(
+        self, settled: "PresetAnnotation", starts: Starts, begin: int, end: int, label: int
+    ) -> Optional[str]:
         """Why no labelling has these tokens as a span beside what is settled, None if one has."""
         if ((starts > begin) & (starts < end)).any():
             return "it crosses the start of a sentence"

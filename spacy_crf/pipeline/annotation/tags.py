@@ -23,7 +23,7 @@ from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of,
 
 if TYPE_CHECKING:
     from ..prediction import Prediction
-    from ..settled import Settled
+    from ..preset_annotation import PresetAnnotation
 
 BUILT_IN = ("tag", "pos", "morph", "pos+morph")
 
@@ -175,18 +175,20 @@ class TokenTags(Annotation):
         values = self._values(docs)
         return values if values.any() else None
 
-    def settle(self, settled: "Settled", preset: NDArray[np.uint64], starts: Starts) -> None:
+    def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
         label = self.label_indices(preset)
         settled.iob[label >= 0] = BEGIN  # what a value of another kind stands for is not known
         settled.label[:] = label
         settled.present[:] = preset
         settled.taken[:] = preset != 0
 
-    def clamp(self, settled: "Settled", starts: Starts) -> Clamp:
+    def clamp(self, settled: "PresetAnnotation", starts: Starts) -> Clamp:
         known = (settled.iob != MISSING)[:, np.newaxis]
         return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
 
-    def refused_beside(self, settled: "Settled", starts: Starts, begin: int, end: int, label: int) -> Optional[str]:
+    def refused_beside(
+        self, settled: "PresetAnnotation", starts: Starts, begin: int, end: int, label: int
+    ) -> Optional[str]:
         return None
 
     def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _ALWAYS = ("norm", "lang", "spacy")
 
 
-class Unread:
+class MissingAttributes:
     """What a component's templates read of the output of others, and no Doc had so far.
 
     pipe (CRFPipe): The component.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
 
 
-class Settled(NamedTuple):
+class PresetAnnotation(NamedTuple):
     """What is known of the T tokens of some Docs. The arrays are filled in place."""
 
     iob: NDArray[np.int64]  # [T] spaCy's codes of what is settled; MISSING where anything may be
@@ -35,7 +35,7 @@ class Settled(NamedTuple):
     blocked: NDArray[np.bool_]  # [T, L] labels that a token does not get
 
     @classmethod
-    def nothing(cls, n_tokens: int, n_labels: int) -> "Settled":
+    def nothing(cls, n_tokens: int, n_labels: int) -> "PresetAnnotation":
         iob, label = np.full(n_tokens, MISSING), np.zeros(n_tokens, dtype=np.int64)
         present, taken = np.zeros(n_tokens, dtype=np.uint64), np.zeros(n_tokens, dtype=bool)
         return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
@@ -65,7 +65,7 @@ def restrict(pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: Optional[NDAr
     spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
     if preset is None and not spans:
         return None
-    settled = Settled.nothing(int(docs.bounds[-1]), len(pipe.labels))
+    settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(pipe.labels))
     if preset is not None:
         pipe.annotation.settle(settled, preset, scores.starts)
     for doc, shift, key, span in spans:
@@ -83,7 +83,7 @@ def restrict(pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: Optional[NDAr
     return Question(DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
 
 
-def _leave_settled(decoding: "Decoding", scores: Any, settled: Settled) -> tuple[Any, Any]:
+def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
     """The scores and the clamp of the labellings that have all that is settled."""
     clamp, steps = decoding.spell(decoding.annotation.clamp(settled, scores.starts), scores.starts)
     label = decoding.label_of_states
@@ -99,7 +99,9 @@ def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
                 yield key, span
 
 
-def _block(pipe: "CRFPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
+def _block(
+    pipe: "CRFPipe", settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int
+) -> Optional[str]:
     """Takes up a span where nothing is found, or nothing of its label. RETURNS (str): Why it does not hold everywhere."""
     if span.label and span.label_ not in pipe.labels:
         return None  # nothing of this label is found anyway
@@ -111,7 +113,9 @@ def _block(pipe: "CRFPipe", settled: Settled, starts: NDArray[np.int64], span: S
     return f"{pipe.annotation.found} is there already" if contradicts.any() else None
 
 
-def _force(pipe: "CRFPipe", settled: Settled, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
+def _force(
+    pipe: "CRFPipe", settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int
+) -> Optional[str]:
     """Takes up a span that is one of those found. RETURNS (str): Why it can't be."""
     annotation = pipe.annotation
     begin, end = shift + span.start, shift + span.end

@@ -10,7 +10,7 @@ from ..errors import Errors, announcements
 from ..features.doc_batch import DocBatch
 from ..models.pool import held_out_sequences
 from ..models.role import AnnotatedDocs
-from ..models.tied import TiedObjective
+from ..models.shared_weights import TiedObjective
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe

@@ -7,7 +7,7 @@ import numpy as np
 from ...types import GOES_ON
 from .. import helper
 from .. import semi_markov as batches
-from ..pieces import Folded, Scores, log_backward, log_expectations, log_forward
+from ..log_space import Folded, Scores, log_backward, log_expectations, log_forward
 from .blocks import add_scores, rows_of_kind
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from ..arrays import Scores, part_of
-from ..kernels import pieces as kernels
+from ..kernels import log_space as kernels
 from ..types import Floats
 from .structure import Chunk, States
 

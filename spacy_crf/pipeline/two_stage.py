@@ -22,7 +22,7 @@ from thinc.api import Optimizer
 from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..features.stages import MAJORITIES, Labelling
+from ..features.two_stage import MAJORITIES, Labelling
 from ..models.architecture import without_stage
 from ..models.role import AnnotatedDocs, forget, gives
 from ..schemes import Segments

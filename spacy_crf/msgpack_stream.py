@@ -6,7 +6,7 @@ from typing import Any
 
 from srsly.msgpack import Packer, unpackb
 
-from .sealed import current_room
+from .whole_files import current_room
 
 _FEW = 64  # items of a list
 _LARGE = 1 << 15  # bytes

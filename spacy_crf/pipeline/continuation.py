@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Optional
 from spacy.training import Example
 
 from ..models.weights import Evidence
-from .novelty import TextsMet
+from .new_features import TextsMet
 
 if TYPE_CHECKING:
     from ..optimizers.anchor import Anchor
     from .crf_pipe import CRFPipe
 
 
-class GoingOn:
+class Continuation:
     """What training met before, of which nothing is left but the weights that it led to.
 
     evidence (Evidence): How often it met what weights belong to.

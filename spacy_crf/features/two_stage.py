@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.hashing import ABSENT
-from ..kernels.stages import FirstLabels, majorities
+from ..kernels.two_stage import FirstLabels, majorities
 from ..schemes import Segments
 
 MAJORITIES = ("token_majority", "entity_majority", "superentity_majority")

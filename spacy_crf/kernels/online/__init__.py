@@ -12,10 +12,15 @@ longest segment.
 compiled for either. (With variants for pairs and for losses too it took four times as long, in all, to compile them.)
 """
 
+from ..online.dual import Ascent as Ascent
+from ..online.dual import ascend as ascend
+from ..online.rules.adagrad import catch_up_all as catch_up_all
+from ..online.rules.sgd import charge_all as charge_all
+from ..online.work import Room as Room
+from ..online.work import make_room as make_room
+from ..online.work import make_table as make_table
 from .driver import Lesson as Lesson
 from .driver import walk as walk
-from .dual import Ascent as Ascent
-from .dual import ascend as ascend
 from .rules import ADAGRAD as ADAGRAD
 from .rules import AROW as AROW
 from .rules import BATCH_PERCEPTRON as BATCH_PERCEPTRON
@@ -24,8 +29,3 @@ from .rules import PASSIVE_AGGRESSIVE as PASSIVE_AGGRESSIVE
 from .rules import PERCEPTRON as PERCEPTRON
 from .rules import SGD as SGD
 from .rules import SGD_L1 as SGD_L1
-from .rules.adagrad import catch_up_all as catch_up_all
-from .rules.sgd import charge_all as charge_all
-from .work import Room as Room
-from .work import make_room as make_room
-from .work import make_table as make_table
