@@ -18,7 +18,7 @@ from spacy_crf.cli.annotate import Journal, Options, annotate
 from spacy_crf.cli.formats import Settings
 from spacy_crf.cli.formats.writers import WRITERS
 from spacy_crf.cli.formats.writers import Annotated as Found
-from spacy_crf.cli.reading import read_docs
+from spacy_crf.cli.texts import read_docs
 
 from .test_probabilities import trained
 from .util import draws, tag_examples

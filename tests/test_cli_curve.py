@@ -12,7 +12,7 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.cli import curve as command
+from spacy_crf.cli import tune as command
 from spacy_crf.report import charts
 
 from .test_configs import ROOT
@@ -78,7 +78,7 @@ def test_parts_are_within_each_other(folder, monkeypatch):
         taken.append([doc.text for doc in docs])
         return command.Point(share, len(docs), 1, 0.5, {}, 0.0)
 
-    monkeypatch.setattr(command, "_train", keep)
+    monkeypatch.setattr(command, "_train_share", keep)
     config = load_config(CONFIG, overrides={"paths.train": str(folder / "train.spacy")}, interpolate=False)
     command.curve(config, [1.0, 50.0, 100.0])
     command.curve(config, [50.0])
@@ -89,7 +89,7 @@ def test_parts_are_within_each_other(folder, monkeypatch):
 
 def test_the_table(folder, overrides, monkeypatch):
     points = iter([command.Point(10, 1, 9, 0.5, {}, 1.0), command.Point(100, 10, 90, 0.75, {}, 2.0)])
-    monkeypatch.setattr(command, "_train", lambda *args: next(points))
+    monkeypatch.setattr(command, "_train_share", lambda *args: next(points))
     code, result = run(CONFIG, "--shares", "10,100", *overrides)
     assert code == 0 and "75.00" in result.output and "+25.00" in result.output
 

@@ -8,7 +8,7 @@ from spacy.tokens import Doc, Span
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.corpus import describe, inconsistent, overlap
+from spacy_crf.cli.data import describe, inconsistent, overlap
 
 pytestmark = pytest.mark.issue(15)
 NLP = spacy.blank("en")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli.distil import Teacher, distil, find_teacher
-from spacy_crf.cli.raw_texts import RawText
+from spacy_crf.cli.texts import RawText
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities, ner_examples, plain, tag_examples

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from spacy_crf import whole_files
 from spacy_crf.cli import app
 from spacy_crf.cli.formats import Report, Settings
-from spacy_crf.cli.reading import read_docs, read_examples
+from spacy_crf.cli.texts import read_docs, read_examples
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities

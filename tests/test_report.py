@@ -18,7 +18,7 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
-from spacy_crf.cli.errors import _around
+from spacy_crf.cli.report import _around
 from spacy_crf.pipeline.annotation.annotation import Mention
 from spacy_crf.report import figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match

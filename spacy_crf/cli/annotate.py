@@ -20,7 +20,6 @@ from .annotation import Options, Record, certain_pipes, checksum, records, witho
 from .formats.spans import check_length
 from .formats.writers import WRITERS
 from .group import app
-from .raw_texts import STANDARD, Item, read_items
 from .shared import (
     CodeOption,
     ModelArgument,
@@ -29,6 +28,7 @@ from .shared import (
     load_pipeline,
     told_briefly,
 )
+from .texts import STANDARD, Item, read_items
 
 if TYPE_CHECKING:
     from rich.progress import Progress

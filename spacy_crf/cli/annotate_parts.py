@@ -25,8 +25,8 @@ from ..errors import Errors
 from .annotation import Options, Record, certain_pipes, records, without_annotation
 from .formats.source import read_lines
 from .formats.writers import WRITERS
-from .raw_texts import Item, item_of_line
 from .shared import load_pipeline
+from .texts import Item, item_of_line
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,8 +11,8 @@ from ..errors import Errors, shown
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, check_spans, probability
 from .formats.writers import Annotated as Found
-from .raw_texts import Item
 from .shared import our_pipes
+from .texts import Item
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe

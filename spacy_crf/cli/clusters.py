@@ -1,22 +1,25 @@
-"""Clusters of words from raw texts or word vectors, for templates such as ``cluster6[0]``."""
+"""Clusters and vectors of words from raw texts, for templates such as ``cluster6[0]`` and ``vector[0]``."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 from spacy.language import Language
+from spacy.training.initialize import convert_vectors
 from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
 from .group import app
-from .raw_texts import read_raw
-from .shared import CodeOption, blank, check_writable, import_code, load_pipeline, told_briefly
+from .shared import CodeOption, blank, check_writable, choice, import_code, load_pipeline, save_pipeline, told_briefly
+from .texts import read_raw
 
 if TYPE_CHECKING:
     from spacy.vectors import Vectors
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from ..features.brown import Brown, WordCounter
     from ..features.clusters import WordClusters
 
-OWNER = "spacy crf clusters"
+CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
 MOST_BROWN = 10_000  # clusters: their table takes 1.6 GB
 SAVE_SECONDS = 60.0
 
@@ -61,14 +64,14 @@ def clusters_cli(
             made = clusters_of_texts(
                 texts, n, output, min_count=min_count, lang=lang, lower=lower, digits=digits, progress=progress
             )
-        _write(made, output)
+        _write_clusters(made, output)
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
 
 
 def _check_arguments(method: Optional[str], texts: list[Path], from_vectors: Optional[str]) -> None:
     """RAISES (ValueError): CRF020 or CRF952 for arguments that don't go together."""
     if method is not None:
-        checks.one_of(OWNER, "--method", method, ("brown", "kmeans"))
+        checks.one_of(CLUSTERS, "--method", method, ("brown", "kmeans"))
     is_kmeans = from_vectors is not None
     if is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
         raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
@@ -96,7 +99,7 @@ def _silent(what: str, done: int, total: int) -> None:
     pass
 
 
-def _write(made: "WordClusters", output: Path) -> None:
+def _write_clusters(made: "WordClusters", output: Path) -> None:
     from ..features.clusters import write_clusters
 
     write_clusters(output, made)
@@ -114,7 +117,7 @@ def clusters_of_vectors(source: str, n: int, *, progress: Progress = _silent) ->
     from ..features.clusters import MOST_CLUSTERS
     from ..features.vector_clusters import cluster_vectors
 
-    n = checks.count(OWNER, "--n", n, least=2, most=MOST_CLUSTERS)
+    n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_CLUSTERS)
     splits = iter(range(1, n))
     return cluster_vectors(
         _load_vectors(source), n, source, on_split=lambda: progress("splitting", next(splits), n - 1)
@@ -151,8 +154,8 @@ def clusters_of_texts(
     """
     from ..features.brown import Brown
 
-    n = checks.count(OWNER, "--n", n, least=2, most=MOST_BROWN)
-    min_count = checks.count(OWNER, "--min-count", min_count, most=checks.ANY)
+    n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_BROWN)
+    min_count = checks.count(CLUSTERS, "--min-count", min_count, most=checks.ANY)
     settings = {"n": n, "min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
     what = json.dumps([settings, [_fingerprint(path) for path in texts]])
     checkpoint, saved = _checkpoint(output), time.monotonic()
@@ -220,3 +223,112 @@ def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter"
     if not counter.n_words:
         raise ValueError(Errors.CRF949.format(paths=", ".join(map(str, paths))))
     return counter
+
+
+METHODS = ("cbow", "skipgram")
+
+
+class Settings(NamedTuple):
+    """What floret is told, with its names in the comments."""
+
+    dims: int = 100  # dim
+    rows: int = 50_000  # bucket
+    shortest: int = 3  # minn, characters of the shortest part of a word
+    longest: int = 5  # maxn
+    method: str = "cbow"  # model
+    epochs: int = 5  # epoch
+    min_count: int = 5  # minCount
+    threads: int = 1  # thread
+
+    def checked(self) -> "Settings":
+        """RAISES (ValueError): CRF020."""
+        most = {"dims": 1 << 12, "rows": 1 << 24, "longest": 100, "epochs": 10_000, "threads": 1024}
+        for name in self._fields:
+            if name != "method":
+                option = f"--{name.replace('_', '-')}"
+                checks.count(VECTORS, option, getattr(self, name), most=most.get(name, 1 << 30))
+        must = f"at most --longest, {self.longest}"
+        checks.expect(self.shortest <= self.longest, VECTORS, "--shortest", self.shortest, must)
+        checks.one_of(VECTORS, "--method", self.method, METHODS)
+        return self
+
+    @property
+    def of_floret(self) -> dict[str, Any]:
+        names = ("dim", "bucket", "minn", "maxn", "model", "epoch", "minCount", "thread")
+        # Two rows for each part: fewer parts share all of theirs (Svenstrup et al. 2017)
+        return {**dict(zip(names, self)), "mode": "floret", "hashCount": 2}
+
+
+@app.command("vectors")
+def vectors_cli(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="TEXTS... OUTPUT", help="Raw texts (.jsonl, .spacy, or a text a line).")
+    ],
+    dims: Annotated[int, typer.Option("--dims", "-d", help="Numbers of a vector.")] = 100,
+    rows: Annotated[int, typer.Option("--rows", help="Rows of the table that parts of words share.")] = 50_000,
+    shortest: Annotated[int, typer.Option("--shortest", help="Characters of the shortest part of a word.")] = 3,
+    longest: Annotated[int, typer.Option("--longest", help="Characters of the longest one.")] = 5,
+    method: Annotated[choice("Method", METHODS), typer.Option("--method", help="How they are learned.")] = "cbow",
+    epochs: Annotated[int, typer.Option("--epochs", help="How often the texts are read.")] = 5,
+    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words that texts have less often.")] = 5,
+    threads: Annotated[int, typer.Option("--threads", help="Cores; with one, the same texts give the same.")] = 1,
+    lang: Annotated[str, typer.Option("--lang", "-l", help="Language whose tokenizer cuts the texts.")] = "en",
+    code: CodeOption = None,
+) -> None:
+    """Learn vectors of words and their parts from raw texts. They are floret's; the output is a pipeline without components,
+    which [initialize] vectors takes as it is."""
+    *texts, output = files
+    settings = Settings(dims, rows, shortest, longest, getattr(method, "value", method), epochs, min_count, threads)
+    with told_briefly():
+        import_code(code)
+        _check_writable(output, texts)
+        nlp = vectors_of_texts(texts, settings, lang=lang, verbose=sys.stderr.isatty())
+        save_pipeline(nlp, output)
+    msg.good(f"{len(nlp.vocab.vectors):,} vectors of {dims} numbers: {output}")
+    msg.info(f'[initialize] vectors = "{output}"')
+
+
+def _check_writable(output: Path, texts: list[Path]) -> None:
+    """Before the work is done: whether its result can be kept, as a folder. RAISES (ValueError, OSError)."""
+    checks.expect(texts, VECTORS, "TEXTS", texts, "files of raw texts, and behind them the folder to write")
+    checks.expect(output not in texts, VECTORS, "OUTPUT", str(output), "another path than those of the texts")
+    check_writable(output / "config.cfg")
+
+
+def vectors_of_texts(texts: list[Path], settings: Settings, *, lang: str = "en", verbose: bool = False) -> Language:
+    """A pipeline without components, whose vectors were learned from raw texts.
+
+    verbose (bool): Whether to show how far it is.
+    RAISES (ValueError): CRF808 if floret is not there, CRF809 if the texts have too few words; if they can't be read.
+    """
+    options = settings.checked().of_floret
+    try:
+        from floret import train_unsupervised
+    except ImportError as error:
+        raise ValueError(Errors.CRF808.format(reason=error)) from error
+    with TemporaryDirectory() as folder:
+        words, table, source = Path(folder) / "words.txt", Path(folder) / "vectors.floret", ", ".join(map(str, texts))
+        with progress_bars() as progress:
+            n_words = _write_words(texts, words, tokenizer(lang), progress)
+        if not n_words:
+            raise ValueError(Errors.CRF809.format(paths=source, reason="there are none at all"))
+        try:
+            model = train_unsupervised(str(words), **options, verbose=2 if verbose else 0)
+        except ValueError as error:
+            reason = f"none is there {settings.min_count} times or more often, which --min-count asks for ({error})"
+            raise ValueError(Errors.CRF809.format(paths=source, reason=reason)) from error
+        model.save_floret_vectors(str(table))
+        nlp = blank(lang)  # without the words of the texts
+        convert_vectors(nlp, table, truncate=0, prune=-1, mode="floret")
+    return nlp
+
+
+def _write_words(texts: list[Path], output: Path, nlp: Language, progress: Progress) -> int:
+    """A text a line, its words between spaces. RETURNS (int): How many words there are."""
+    n_words = 0
+    with output.open("w", encoding="utf8") as file:
+        for text in read_raw(texts, nlp, lambda done, total: progress("reading", done, total)):
+            words = " ".join(token.text for token in text.doc).split()
+            n_words += len(words)
+            file.write(" ".join(words) + "\n")
+    return n_words

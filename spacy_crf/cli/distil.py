@@ -14,8 +14,8 @@ from ..errors import Errors, known_names
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
 from .group import app
-from .raw_texts import RawText, read_raw
 from .shared import CodeOption, check_writable, load_pipeline, told_briefly
+from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
 _SOFTENER = "spacy_crf_softener"  # the component that is put behind the teacher

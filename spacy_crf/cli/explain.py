@@ -1,19 +1,21 @@
-"""Why a trained pipeline finds what it finds in a text."""
+"""What a trained pipeline finds in texts, why, what it has learned, and what its rules do."""
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from spacy.language import Language
 from spacy.tokens import Doc, Span
-from wasabi import msg
+from wasabi import msg, table
 
-from ..errors import Errors
+from ..errors import Errors, counted
 from ..whole_files import write_whole
+from .formats.spans import check_length
 from .group import app
-from .reading import read_examples
 from .shared import (
     CodeOption,
     ModelArgument,
@@ -21,12 +23,68 @@ from .shared import (
     doc_before,
     load_pipeline,
     our_pipes,
+    print_table,
     told_briefly,
 )
+from .texts import STANDARD, read_examples, read_items
 
 if TYPE_CHECKING:
     from ..explain.explanation import Explanation
     from ..pipeline.crf_pipe import CRFPipe
+
+
+@app.command("show")
+def show_cli(
+    model: ModelArgument,
+    texts: Annotated[
+        Optional[list[str]],
+        typer.Argument(help='Texts; lines of the standard input if there are none, or JSONL with a "text" in each.'),
+    ] = None,
+    html: Annotated[Optional[Path], typer.Option("--html", help="Also write the marked texts to this file.")] = None,
+    code: CodeOption = None,
+) -> None:
+    """Print the entities of texts. Where the pipeline sets none, the labels of the texts, or the tags."""
+    with told_briefly():
+        if html is not None:
+            check_writable(html)
+        nlp, docs = load_pipeline(model, code), []
+        if html is not None:
+            from ..pipeline.crf_pipe import CRFPipe
+            from ..pipeline.prediction import tell_probabilities
+
+            tell_probabilities(pipe for _, pipe in nlp.pipeline if isinstance(pipe, CRFPipe))
+        for doc in nlp.pipe(texts or _standard_texts(nlp)):
+            docs.append(doc)
+            print(f"\n{doc.text}")
+            print(indent(table(_found_in(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
+        if not docs:
+            raise ValueError(Errors.CRF718)
+        if html is not None:
+            from ..explain.marks import render
+
+            write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
+            msg.good(f"Marked texts in {html}")
+
+
+def _standard_texts(nlp: Language) -> Iterator[str]:
+    """RAISES (ValueError): With the place, if a text can't be read or is too long."""
+    for place, item in read_items(Path(STANDARD)):
+        check_length(item["text"], nlp, place)
+        yield item["text"]
+
+
+def _found_in(doc: Doc) -> list[tuple[str, ...]]:
+    """What was found, as columns: the words, what they are, and how probable that is, if the pipeline says so."""
+    if doc.has_annotation("ENT_IOB"):
+        return [(" ".join(ent.text.split()), ent.label_, *_probability(ent)) for ent in doc.ents]
+    rows = [(token.text, token.tag_, token.pos_, str(token.morph)) for token in doc if not token.is_space]
+    found = [row for row in rows if any(row[1:])]
+    return found or [(label, f"{share:.0%}") for label, share in sorted(doc.cats.items(), key=lambda item: -item[1])]
+
+
+def _probability(span: Span) -> tuple[str, ...]:
+    return () if span._.crf_prob is None else (f"{span._.crf_prob:.0%}",)
+
 
 _SPAN = re.compile(r"(\d{1,9}):(\d{1,9})(?::(.+))?")
 
@@ -76,7 +134,7 @@ def explain_cli(
             if isinstance(pipe, CRFTextClassifier):
                 asked = [label]
             else:
-                asked = _found(pipe, doc) if span is None else [_parse(span, doc)]
+                asked = _found_spans(pipe, doc) if span is None else [_parse_span(span, doc)]
             found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
         if html is not None:
             from ..explain.html import page
@@ -87,10 +145,10 @@ def explain_cli(
     if as_json:
         print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))
         return
-    _show(found, top)
+    _show_explanations(found, top)
 
 
-def _show(found: "list[Explanation]", top: int) -> None:
+def _show_explanations(found: "list[Explanation]", top: int) -> None:
     from rich.console import Console
 
     console = Console()
@@ -106,16 +164,156 @@ def _training(nlp: Language, train: Path) -> dict[str, Any]:
     return {"corpus": list(read_examples(train, nlp)), **strengths}
 
 
-def _found(pipe: "CRFPipe", doc: Doc) -> list[Optional[Span]]:
+def _found_spans(pipe: "CRFPipe", doc: Doc) -> list[Optional[Span]]:
     """What a component finds; the labelling as a whole, if that is nothing."""
     best = pipe.n_best(doc, 1)
     return list(best[0][1]) if best and best[0][1] else [None]
 
 
-def _parse(given: str, doc: Doc) -> Span:
+def _parse_span(given: str, doc: Doc) -> Span:
     """RAISES (ValueError): CRF847 for what names no tokens."""
     match = _SPAN.fullmatch(given)
     if match is None or not int(match[1]) < int(match[2]) <= len(doc):
         words = " ".join(f"{token.i}:{token.text}" for token in doc[:30])
         raise ValueError(Errors.CRF847.format(given=given, n=len(doc), words=words))
     return Span(doc, int(match[1]), int(match[2]), label=match[3] or "")
+
+
+_WIDEST = 24  # tags of a matrix that is printed
+
+
+@app.command("inspect")
+def inspect_cli(
+    model: ModelArgument,
+    label: Annotated[
+        Optional[str], typer.Option("--label", "-l", help="A label, or a tag; by default all labels.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many weights for and against each label.")] = 20,
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    code: CodeOption = None,
+) -> None:
+    """Print what the components of a pipeline have learned."""
+    from ..explain.overview import overview
+
+    with told_briefly():
+        pipes = our_pipes(load_pipeline(model, code), component, Errors.CRF848, of_tokens=False)
+        found = [overview(pipe, label, top) for pipe in pipes]
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    for of_component in found:
+        _show_overview(of_component, label)
+
+
+def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
+    msg.divider(f"{found['component']} ({found['class']}, {found['model']})")
+    print(f"{counted(len(found['labels']), 'label')}: {', '.join(found['labels'])}")
+    print(f"{found['weights']:,} weights that have names")
+    for name, said in (
+        ("gazetteer", found["gazetteers"]),
+        ("clusters", found["clusters"]),
+        ("longest", found.get("longest", {})),
+    ):
+        for key, value in said.items():
+            print(f"{name} {key}: {value:,}")
+    if "encoder" in found:
+        print(f"and an encoder ({found['encoder']}), whose weights have no names")
+    for rule in found["rules"]:
+        rest = ", ".join(f"{key}: {value}" for key, value in rule.items() if key != "name")
+        print(f"rule {rule['name']} ({rest})")
+    rows = [
+        (r["template"], r["of"], *(f"{r[key]:,}" for key in ("features", "weights")), f"{r['mass']:.2f}")
+        for r in found["templates"]
+    ]
+    print_table("templates", ("template", "weighs", "features", "weights", "sum of |weights|"), rows, n_texts=2)
+    for name, sides in found["top"].items():
+        for side, rows in sides.items():
+            cells = [(row["feature"], row["tags"][0], f"{row['weight']:+.4f}", str(row["count"] or "")) for row in rows]
+            if cells:
+                print_table(f"{side} {name}", ("feature", "tag", "weight", "met"), cells, n_texts=2)
+    if found["transitions"]:
+        _show_transitions(found, label)
+
+
+def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
+    """The matrix, of the tags of a label and those outside if there is one; of many tags the largest weights."""
+    tags = found["tags"]
+    chosen = [n for n, tag in enumerate(tags) if label is None or tag == "O" or tag in (label, f"{tag[:2]}{label}")]
+    steps, ends = found["transitions"]["transitions"], [found["transitions"][name] for name in ("first", "last")]
+    if len(chosen) <= _WIDEST:
+        for columns in _fitting(chosen, tags):
+            rows = [("begin", *(_cell(ends[0][j]) for j in columns), "")]
+            rows += [(tags[i], *(_cell(steps[i][j]) for j in columns), _cell(ends[1][i])) for i in chosen]
+            heads = ("", *(tags[j] for j in columns), "end")
+            print_table("transitions (from the row to the column)", heads, rows, n_texts=1)
+        return
+    weights = [(steps[i][j], tags[i], tags[j]) for i in chosen for j in chosen if steps[i][j]]
+    largest = sorted(weights, key=lambda item: -abs(item[0]))[:_WIDEST]
+    rows = [(before, after, f"{weight:+.4f}") for weight, before, after in largest]
+    print_table("the largest transitions (all with --json)", ("from", "to", "weight"), rows, n_texts=2)
+
+
+def _fitting(columns: list[int], tags: list[str]) -> Iterator[list[int]]:
+    """As many columns at a time as fit into the terminal."""
+    from rich.console import Console
+
+    widest = 3 + max([5, *(len(tags[n]) for n in columns)])
+    n = max(1, Console().width // widest - 2)
+    for first in range(0, len(columns), n):
+        yield columns[first : first + n]
+
+
+def _cell(weight: Optional[float]) -> str:
+    """Nothing for what has no weight, and a dot for what is never taken."""
+    return "·" if weight is None else f"{weight:+.2f}" if weight else ""
+
+
+_UNDER_A_BEAM = (
+    'decode = "beam": automata run over the labelling that a beam of {n} states finds under the masks. Where that breaks a '
+    "rule, the search for the best one that keeps it is exact."
+)
+
+
+@app.command("rules")
+def rules_cli(
+    model: ModelArgument,
+    text: Annotated[Optional[str], typer.Argument(help="Show which rule changes what in this text.")] = None,
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all with rules.")] = None,
+    code: CodeOption = None,
+) -> None:
+    """Print the rules of a pipeline's components."""
+    with told_briefly():
+        nlp = load_pipeline(model, code)
+        for pipe in our_pipes(nlp, component, Errors.CRF711, lambda pipe: pipe.rules() is not None):
+            _show_rules(pipe)
+            if text is not None:
+                _show_effects(nlp, pipe, text)
+
+
+def _show_rules(pipe) -> None:
+    columns, rows = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities"), []
+    for rule, how, known in pipe.rules().all.enforcement():
+        arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
+        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
+    print_table(pipe.name, columns, rows, n_texts=len(columns))
+    if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
+        msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
+
+
+def _show_effects(nlp: Language, pipe, text: str) -> None:
+    """What the spans are without rules, and what they become as the rules are added one by one."""
+    from ..pipeline.rule_effects import effects
+
+    doc = doc_before(nlp, pipe, text)
+    before, changes = effects(pipe, doc)
+    msg.text(f"without rules: {_written(before)}")
+    for rule, spans, price in changes:
+        msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
+    if not changes:
+        msg.text("no rule changes anything")
+
+
+def _written(spans) -> str:
+    return "; ".join(f"{span.text} ({span.label_})" for span in spans) or "nothing"

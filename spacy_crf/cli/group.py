@@ -13,30 +13,30 @@ from spacy.cli._util import app as spacy_app
 from typer.core import TyperGroup
 from typer.main import get_group
 
-# Of each command
+# The file that has each command
 _FILES = {
     "annotate": "annotate",
-    "calibrate": "calibrate",
+    "calibrate": "report",
     "clusters": "clusters",
-    "compile": "compile",
+    "compile": "train",
     "convert": "convert",
-    "curve": "curve",
+    "curve": "tune",
     "data": "data",
     "distil": "distil",
-    "errors": "errors",
+    "errors": "report",
     "explain": "explain",
-    "init-config": "init_config",
-    "inspect": "inspect",
-    "import": "migrate",
     "export": "migrate",
+    "import": "migrate",
+    "init-config": "init_config",
+    "inspect": "explain",
     "report": "report",
-    "rules": "rules",
-    "show": "show",
-    "threshold": "threshold",
+    "rules": "explain",
+    "show": "explain",
+    "threshold": "tune",
     "train": "train",
     "tune": "tune",
-    "update": "update",
-    "vectors": "vectors",
+    "update": "train",
+    "vectors": "clusters",
 }
 
 

@@ -1,18 +1,133 @@
-"""A page about what a trained pipeline does well and badly."""
+"""How good a trained pipeline is: its mistakes, a page about them, and how far its probabilities can be trusted."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
+from spacy.language import Language
 from wasabi import msg
 
 from ..errors import Errors
 from ..whole_files import write_whole
 from .group import app
-from .reading import read_examples
-from .shared import CodeOption, ModelArgument, check_writable, load_pipeline, our_pipes, told_briefly
+from .shared import CodeOption, ModelArgument, check_writable, load_pipeline, our_pipes, print_table, told_briefly
+from .texts import read_examples
+
+_AROUND = 30  # characters beside a mistake
+_SPACE = re.compile(r"\s")
+
+
+@app.command("errors")
+def errors_cli(
+    model: ModelArgument,
+    data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
+    kind: Annotated[
+        Optional[str], typer.Option("--kind", "-k", help="label, boundary, both, missed or spurious.")
+    ] = None,
+    label: Annotated[Optional[str], typer.Option("--label", "-l", help="Annotated or found with this label.")] = None,
+    most: Annotated[int, typer.Option("--most", "-n", help="Show so many of each component, the surest first.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Scores and all mistakes as JSON, for scripts.")] = False,
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    code: CodeOption = None,
+) -> None:
+    """Print scores and mistakes of a pipeline on annotated texts."""
+    from ..report.cases import KINDS, judge
+
+    with told_briefly():
+        if kind not in (None, *KINDS) or kind == "right":
+            raise ValueError(
+                Errors.CRF893.format(kind=kind, known=", ".join(name for name in KINDS if name != "right"))
+            )
+        nlp = load_pipeline(model, code)
+        found = judge(nlp, our_pipes(nlp, component, Errors.CRF710), read_examples(data, nlp))
+        if as_json:
+            print(json.dumps({judged.pipe.name: _as_data(judged, kind, label) for judged in found}, ensure_ascii=False))
+            return
+        for judged in found:
+            _show_errors(judged, kind, label, most)
+
+
+def _chosen_errors(judged, kind: Optional[str], label: Optional[str]) -> list:
+    """The mistakes that are asked for, the surest first."""
+    from ..report.cases import certainty
+
+    chosen = [
+        case
+        for case in judged.errors
+        if kind in (None, case.kind)
+        and (label is None or label in {mention.label for mention in (case.gold, case.found) if mention})
+    ]
+    return sorted(chosen, key=certainty, reverse=True)
+
+
+def _show_errors(judged, kind: Optional[str], label: Optional[str], most: int) -> None:
+    from ..report.cases import KINDS
+    from ..report.figures import scores
+
+    columns = ("label", "annotated", "found", "precision", "recall", "F1", "95 %")
+    rows = [
+        (
+            row.label,
+            f"{row.n_gold:,}",
+            f"{row.n_found:,}",
+            *(f"{100 * share.value:.1f}" for share in (row.precision, row.recall, row.f)),
+            f"{100 * row.f.low:.1f}–{100 * row.f.high:.1f}",
+        )
+        for row in scores(judged)
+    ]
+    print_table(judged.pipe.name, columns, rows, n_texts=1)
+    chosen, rows = _chosen_errors(judged, kind, label), []
+    for case in chosen[:most]:
+        text = judged.texts[case.doc]
+        rows.append((KINDS[case.kind], _said(text, case.gold), _said(text, case.found), _around(text, *case.places)))
+    title = f"{min(most, len(chosen))} of {len(chosen)} mistakes"
+    print_table(title, ("kind", "annotated", "found", "around it"), rows, n_texts=4)
+
+
+def _around(text: str, first: int, last: int) -> str:
+    """A place in a text with the words beside it; letters where no words are told apart."""
+    start, end = max(0, first - _AROUND), last + _AROUND
+    before, after = _SPACE.sub(" ", text[start:first]), _SPACE.sub(" ", text[last:end])
+    if start and not text[start - 1].isspace() and " " in before:
+        before = before.partition(" ")[2]
+    if text[end : end + 1].strip() and " " in after:
+        after = after.rpartition(" ")[0]
+    return " ".join((before + text[first:last] + after).split())
+
+
+def _said(text: str, mention) -> str:
+    if mention is None:
+        return ""
+    probability = "" if mention.probability is None else f" {mention.probability:.1%}"
+    return f"{text[mention.start : mention.end]} ({mention.label}{probability})"
+
+
+def _as_data(judged, kind: Optional[str], label: Optional[str]) -> dict[str, Any]:
+    from ..report.figures import scores
+
+    return {
+        "scores": {
+            row.label: {
+                "annotated": row.n_gold,
+                "found": row.n_found,
+                "right": row.n_right,
+                **{name: getattr(row, name)._asdict() for name in ("precision", "recall", "f")},
+            }
+            for row in scores(judged)
+        },
+        "errors": [
+            {
+                "text": case.doc,
+                "kind": case.kind,
+                "annotated": case.gold and case.gold._asdict(),
+                "found": case.found and case.found._asdict(),
+            }
+            for case in _chosen_errors(judged, kind, label)
+        ],
+    }
 
 
 @app.command("report")
@@ -43,12 +158,12 @@ def report_cli(
         points = [] if curve is None else read_curve(curve)
         nlp = load_pipeline(model, code)
         pipes = our_pipes(nlp, component, Errors.CRF710)
-        page = _report(nlp, pipes, data, train, folds, points, progress)
+        page = _page(nlp, pipes, data, train, folds, points, progress)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
 
 
-def _report(nlp, pipes, data: Path, train: Optional[Path], folds: int, curve: list, progress: Any) -> str:
+def _page(nlp, pipes, data: Path, train: Optional[Path], folds: int, curve: list, progress: Any) -> str:
     from ..report.cases import judge
     from ..report.page import Subject, render
     from ..report.suspects import cross_validated
@@ -79,3 +194,79 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
     if len(points) < 2:
         raise ValueError(Errors.CRF892.format(path=path, reason="it has fewer than two rows"))
     return points
+
+
+@app.command("calibrate")
+def calibrate_cli(
+    model: ModelArgument,
+    data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all that can tell.")] = None,
+    svg: Annotated[Optional[Path], typer.Option("--svg", help="Draw it to this file, of a single component.")] = None,
+    code: CodeOption = None,
+) -> None:
+    """Compare the probabilities of spans with how many are right."""
+    with told_briefly():
+        if svg is not None:
+            check_writable(svg, data)
+        nlp = load_pipeline(model, code)
+        if svg is not None and component is None:
+            _require_one(our_pipes(nlp, None, Errors.CRF710))
+        found = calibrate(nlp, data, component=component)
+        if svg is not None:
+            [(name, scores)] = found.items()
+            write_whole(svg, _drawn(name, scores))
+    for name, scores in found.items():
+        _show_calibration(name, scores)
+        if not nlp.get_pipe(name).decoding.structure.exact:
+            msg.info(
+                f"the probabilities of {name} are approximate: its labellings are too many to be summed up exactly"
+            )
+    if svg is not None:
+        msg.good(f"Calibration in {svg}")
+
+
+def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> dict[str, dict[str, Any]]:
+    """Calibration scores of the components of a pipeline, by their names.
+
+    nlp (Language): The pipeline, whose components tell their confidence from now on.
+    data (Path): Annotated texts: a .spacy file, a folder of them, or what `spacy crf convert` reads.
+    component (str): Only this one.
+    RAISES (ValueError): If no component gives probabilities.
+    """
+    from ..pipeline.prediction import tell_probabilities
+
+    pipes = our_pipes(nlp, component, Errors.CRF710)
+    tell_probabilities(pipes)
+    scores = nlp.evaluate(read_examples(data, nlp))
+    return {
+        pipe.name: {
+            name: scores[f"{pipe.annotation.scores_prefix}_{name}"]
+            for name in ("calibration", "calibration_error", "brier")
+        }
+        for pipe in pipes
+    }
+
+
+def _require_one(pipes: list[Any]) -> None:
+    """RAISES (ValueError): CRF746 for several, of which one picture can't show more than one."""
+    if len(pipes) > 1:
+        raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
+
+
+def _drawn(name: str, scores: dict[str, Any]) -> bytes:
+    from ..report import charts
+
+    points = [(row["probability"], row["right"], row["spans"]) for row in scores["calibration"] or () if row["spans"]]
+    return charts.alone(charts.reliability(f"{name}: share that is right by probability", points))
+
+
+def _show_calibration(name: str, scores: dict[str, Any]) -> None:
+    if scores["brier"] is None:
+        msg.warn(f"{name} finds nothing where the texts are annotated")
+        return
+    rows = []
+    for row in scores["calibration"]:
+        cells = (f"{100 * row[key]:.1f} %" if row[key] is not None else "" for key in ("probability", "right"))
+        rows.append((f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells))
+    print_table(name, ("probability", "spans", "mean probability", "right"), rows)
+    msg.info(f"expected calibration error {scores['calibration_error']:.4f}, Brier score {scores['brier']:.4f}")

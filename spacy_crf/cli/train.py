@@ -1,16 +1,41 @@
-"""``spacy train`` on shards: the config it needs, made of one that knows none."""
+"""Commands that train: on shards, on new texts, and ahead of time so that kernels are compiled."""
 
 import copy
+import io
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Optional
 
+import spacy
 import typer
-from spacy.util import Config
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import Config, load_config
+from wasabi import msg
 
 from ..errors import Errors
+from ..pipeline.doc_bin import doc_bin
 from .group import app
-from .shared import CodeOption, import_code, read_config, read_overrides, told_briefly
+from .init_config import FOLDER, ComponentName
+from .shared import (
+    CodeOption,
+    ModelArgument,
+    check_writable,
+    import_code,
+    load_pipeline,
+    our_pipes,
+    print_table,
+    quietly,
+    read_config,
+    read_overrides,
+    save_pipeline,
+    told_briefly,
+)
+from .texts import read_examples
 
 _FACTORIES = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
 _CLOCK = {"@batchers": "spacy_crf.clock.v1"}
@@ -86,3 +111,128 @@ def _train_corpus(config: Config) -> dict[str, Any]:
     if block.get("@readers") == "spacy_crf.Corpus.v1":
         block["@readers"] = "spacy.Corpus.v1"
     return block
+
+
+Scores = dict[str, Optional[float]]
+
+
+@app.command("update")
+def update_cli(
+    model: ModelArgument,
+    data: Annotated[Path, typer.Argument(help="New annotated texts: .spacy, or what `convert` reads.", exists=True)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the pipeline to.")],
+    dev: Annotated[Optional[Path], typer.Option("--dev", help="Annotated texts to score it by.", exists=True)] = None,
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    l2: Annotated[float, typer.Option("--l2", help="Weight of the squared distance from what it has learned.")] = 0.1,
+    code: CodeOption = None,
+) -> None:
+    """Teach a trained pipeline new texts, without the old ones. Labels and features are added, and what it has learned stays as
+    far as the new texts allow. Prints its scores before and after."""
+    with told_briefly():
+        nlp = load_pipeline(model, code)
+        check_writable(output / "meta.json")
+        changes = update(nlp, data, dev=dev, component=component, l2=l2)
+        save_pipeline(nlp, output)
+    for title, (before, after) in changes.items():
+        rows = [(name, _percent(before.get(name)), _percent(after.get(name))) for name in {**after, **before}]
+        print_table(title, ("", "before", "after"), rows, n_texts=1)
+    msg.good(f"Updated pipeline in {output}")
+
+
+def update(
+    nlp: Language, data: Path, *, dev: Optional[Path] = None, component: Optional[str] = None, l2: float = 0.1
+) -> dict[str, tuple[Scores, Scores]]:
+    """Goes on with new texts, by L-BFGS until it has converged, or by the component's own optimizer.
+
+    nlp (Language): The pipeline, whose other components are left as they are.
+    data, dev (Path): Annotated texts to learn, and to score it by: .spacy, a folder of them, or what `spacy crf convert` reads.
+    component (str): Only this one.
+    RAISES (ValueError): CRF414 if there is none to update.
+    RETURNS (dict[str, tuple[Scores, Scores]]): Scores before and after, of the dev texts and of the new ones.
+    """
+    from ..optimizers.lbfgs import LBFGS
+
+    names = [pipe.name for pipe in our_pipes(nlp, component, Errors.CRF414, of_tokens=False)]
+    sets = {"dev": dev, "new texts": data} if dev is not None else {"new texts": data}
+    before = {title: _scores(nlp, names, path) for title, path in sets.items()}
+    sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
+    others = [name for name in nlp.pipe_names if name not in names]
+    annotates = (nlp.config.get("training") or {}).get("annotating_components") or []
+    examples = read_examples(data, nlp)
+    for _ in range(10):
+        nlp.update(examples, sgd=sgd, exclude=others, annotates=annotates)
+    return {title: (before[title], _scores(nlp, names, path)) for title, path in sets.items()}
+
+
+def _scores(nlp: Language, names: Iterable[str], data: Path) -> Scores:
+    """What the components are judged by, and F of each label."""
+    found, scores = nlp.evaluate(read_examples(data, nlp, tell=False)), {}
+    for name in names:
+        for score, weight in nlp.get_pipe_meta(name).default_score_weights.items():
+            if weight:
+                scores[score] = found.get(score)
+    for label, of_label in sorted((found.get("ents_per_type") or {}).items()):
+        scores[label] = of_label["f"]
+    return scores
+
+
+def _percent(value: Any) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+# Words that begin with capitals are names: all annotation is made of that
+_COMPILED_TEXTS = [
+    "Ann Lee lives in New York City .",
+    "Bob left Paris for Acme Foods .",
+    "nobody was there",
+    "Acme Foods hired Ann Lee , Bob and 12 others on Monday .",
+    "In New York it rains .",
+    "yes",
+]
+
+
+@app.command("compile")
+def compile_cli(
+    components: Annotated[Optional[list[ComponentName]], typer.Argument(help="By default all of ours.")] = None,
+) -> None:
+    """Compile ahead what components need. Each is trained with its config of `init-config` on a few words, saved, loaded and
+    asked, so that no training with this config and no prediction of its model has to compile anything. Kernels that are there
+    already are not compiled again."""
+    from ..kernels import cache_folder
+    from ..kernels.announcing import announcer
+
+    with told_briefly():
+        for component in [chosen.value for chosen in components or ComponentName]:
+            before, started = announcer.compiled, time.perf_counter()
+            _train_and_predict(component)
+            compiled, seconds = announcer.compiled - before, time.perf_counter() - started
+            if compiled:
+                msg.good(f"{component}: {compiled} kernels compiled in {seconds:.0f} s")
+            else:
+                msg.good(f"{component}: everything is compiled already")
+        msg.info(f"Kept in {cache_folder(__file__).parent}")
+
+
+def _train_and_predict(component: str) -> None:
+    """Trains a component with its config, and predicts with what was saved."""
+    with TemporaryDirectory() as folder, quietly():
+        path = Path(folder, "texts.spacy")
+        _write_corpus(path)
+        config = load_config(FOLDER / f"{component}.cfg", overrides={"paths.train": str(path), "paths.dev": str(path)})
+        train(init_nlp(config), Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
+        nlp = spacy.load(Path(folder, "model-best"))
+        list(nlp.pipe(_COMPILED_TEXTS))
+
+
+def _write_corpus(path: Path) -> None:
+    nlp = spacy.blank("en")
+    doc_bin(_annotated(nlp, text.split()) for text in _COMPILED_TEXTS).to_disk(path)
+
+
+def _annotated(nlp: Language, words: list[str]) -> Doc:
+    """A Doc with what any of the components learns from: entities, tags, and labels of the text."""
+    named = [word[0].isupper() for word in words]
+    ents = ["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)]
+    doc = Doc(nlp.vocab, words=words, tags=["NAME" if is_name else "WORD" for is_name in named], ents=ents)
+    doc.cats = {"NAMES": float(any(named)), "NONE": float(not any(named))}
+    return doc

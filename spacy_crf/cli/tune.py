@@ -1,23 +1,52 @@
-"""Which l1 and l2, and which tag scheme, do best on texts that training did not see."""
+"""Settings and data of a training: which regularization, how many texts and which threshold do best on held-out texts."""
 
+import io
+import json
+import time
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import numpy as np
 import typer
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
+from spacy.tokens import Doc
 from spacy.training import Example
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import DIR_MODEL_BEST, train
 from spacy.util import Config, load_model_from_config, registry, resolve_dot_names
 from wasabi import msg
 
+from .. import checks
 from ..errors import Errors
+from ..pipeline.doc_bin import doc_bin
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
+from .formats import Settings
 from .group import app
-from .shared import CodeOption, check_writable, import_code, print_table, read_config, read_overrides, told_briefly
+from .shared import (
+    CodeOption,
+    ModelArgument,
+    blank,
+    check_writable,
+    import_code,
+    load_pipeline,
+    our_pipes,
+    print_table,
+    quietly,
+    read_config,
+    read_overrides,
+    save_pipeline,
+    told_briefly,
+)
+from .texts import read_docs, read_examples, read_raw
+
+if TYPE_CHECKING:
+    from ..pipeline.thresholds import Point
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -80,7 +109,7 @@ def tune_cli(
             on_training=lambda: progress.advance(task),
         )
     best = max(tuned.trials, key=lambda trial: trial.score)
-    _show(tuned.trials, best, folds)
+    _show_trials(tuned.trials, best, folds)
     if output is not None:
         _set_optimizer(settings, tuned.component, best)
         if best.scheme is not None:
@@ -122,8 +151,8 @@ def tune(
     interpolated = nlp.config.interpolate()
     training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
     train_corpus, dev_corpus = resolve_dot_names(interpolated, [training["train_corpus"], training["dev_corpus"]])
-    examples = _read(nlp, train_corpus, training["train_corpus"])
-    dev_examples = _read(nlp, dev_corpus, training["dev_corpus"]) if folds == 1 else []
+    examples = _read_corpus(nlp, train_corpus, training["train_corpus"])
+    dev_examples = _read_corpus(nlp, dev_corpus, training["dev_corpus"]) if folds == 1 else []
     if folds > len(examples):
         raise ValueError(Errors.CRF720.format(name="folds", value=folds))
     # Only what a fold learns from is counted in it.
@@ -150,7 +179,7 @@ def tune(
     return Tuned(name, trials)
 
 
-def _read(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
+def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
     """RAISES (ValueError): CRF734 for what can't be read, CRF708 if there is nothing."""
     try:
         examples = list(corpus(nlp))
@@ -260,7 +289,7 @@ def _numbers(name: str, text: str) -> list[float]:
     return list(dict.fromkeys(values))
 
 
-def _show(trials: list[Trial], best: Trial, folds: int) -> None:
+def _show_trials(trials: list[Trial], best: Trial, folds: int) -> None:
     columns, rows = ("scheme", "l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"), {}
     for trial in trials:
         deviation = [f"{trial.deviation:.4f}"] if folds > 1 else []
@@ -268,3 +297,247 @@ def _show(trials: list[Trial], best: Trial, folds: int) -> None:
         rows[trial] = *settings, f"{trial.score:.4f}", *deviation, f"{trial.n_weights:,}"
     title = f"{folds} folds" if folds > 1 else "held out: the dev corpus"
     print_table(title, columns, rows.values(), n_texts=1, bold=rows[best])
+
+
+class Point(NamedTuple):
+    """What training reached with a share of the texts."""
+
+    share: float  # in percent
+    texts: int
+    tokens: int
+    score: float
+    scores: dict[str, float]  # those that it is made of
+    seconds: float
+
+
+@app.command("curve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def curve_cli(
+    ctx: typer.Context,
+    config: Annotated[
+        Path, typer.Argument(help="As for `spacy train`; overrides such as --paths.train work.", exists=True)
+    ],
+    shares: Annotated[
+        str, typer.Option("--shares", help="Of the training texts, in percent, between commas.")
+    ] = "10,25,50,100",
+    svg: Annotated[Optional[Path], typer.Option("--svg", help="Draw it to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, which `report --curve` draws.")] = False,
+    code: CodeOption = None,
+) -> None:
+    """Train with parts of the training texts, and score them. Each part is within the next, trained as by `spacy train`, and
+    scored on dev."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with told_briefly(), Progress(console=Console(stderr=True), transient=True) as progress:
+        import_code(code)
+        if svg is not None:
+            check_writable(svg)
+        wanted = _percents(shares)
+        task = progress.add_task("training", total=sum(wanted))
+        settings = read_config(config, read_overrides(ctx.args), interpolate=False)
+        points = curve(settings, wanted, on_training=lambda share: progress.advance(task, share))
+        if svg is not None:
+            write_whole(svg, _draw_curve(points))
+    if as_json:
+        print(json.dumps([point._asdict() for point in points], indent=2))
+        return
+    _show_curve(points)
+    if svg is not None:
+        msg.good(f"Learning curve in {svg}")
+
+
+def curve(
+    config: Config, shares: list[float], *, on_training: Callable[[float], None] = lambda share: None
+) -> list[Point]:
+    """Trains with each share of the training texts, and scores by what the best evaluation on dev was.
+
+    config (Config): As for `spacy train`, not interpolated.
+    shares (List[float]): In percent.
+    on_training (Callable[[float], None]): Called after each training, with the share.
+    RAISES (ValueError): CRF876 if the training corpus is no reader of a path; what `spacy train` would say.
+    """
+    name = _path_of_texts(config)
+    files = Path(_at(config.interpolate(), name) or "")
+    docs = _read_texts(files, blank(config.interpolate()["nlp"]["lang"]))
+    order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
+    points = []
+    for share in shares:
+        taken = sorted(order[: max(1, round(len(docs) * share / 100))])
+        points.append(_train_share(config, name, [docs[n] for n in taken], share))
+        on_training(share)
+    return points
+
+
+def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> Point:
+    with TemporaryDirectory() as folder, quietly():
+        texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
+        output.mkdir()
+        doc_bin(docs).to_disk(texts)
+        started = time.perf_counter()
+        part = config.copy().merge(_nested(name, str(texts)))
+        nlp = init_nlp(part)
+        train(nlp, output, stdout=io.StringIO(), stderr=io.StringIO())
+        seconds = time.perf_counter() - started
+        performance = json.loads((output / DIR_MODEL_BEST / "meta.json").read_text(encoding="utf8"))["performance"]
+        weights = {key: weight for key, weight in nlp.config["training"]["score_weights"].items() if weight}
+    scores = {key: float(performance.get(key) or 0.0) for key in weights}
+    score = sum(weights[key] * value for key, value in scores.items())
+    return Point(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
+
+
+# ---------------------------------------------------------------------------------------------------------- config
+
+
+def _path_of_texts(config: Config) -> str:
+    """Where the config says which the training texts are: the variable, if it is one, since others may read it too.
+
+    RAISES (ValueError): CRF876 if it says so nowhere.
+    """
+    corpus = config.interpolate().get("training", {}).get("train_corpus", "corpora.train")
+    value = _at(config, f"{corpus}.path")
+    if not isinstance(value, str):
+        raise ValueError(Errors.CRF876.format(corpus=corpus))
+    is_variable = value.startswith("${") and value.endswith("}") and ":" not in value
+    return value[2:-1] if is_variable else f"{corpus}.path"
+
+
+def _at(config: dict[str, Any], name: str) -> Any:
+    for part in name.split("."):
+        config = config.get(part) if isinstance(config, dict) else None
+    return config
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return value
+
+
+def _read_texts(path: Path, nlp: Language) -> list[Doc]:
+    """RAISES (ValueError): CRF708 if there are no texts."""
+    files = sorted(path.rglob("*.spacy")) if path.is_dir() else [path]
+    docs = [doc for file in files for doc in read_docs(file, nlp, Settings(format="spacy", without_spans=True))]
+    if not docs:
+        raise ValueError(Errors.CRF708.format(path=path))
+    return docs
+
+
+def _percents(text: str) -> list[float]:
+    """RAISES (ValueError): CRF877 if they are none."""
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] <= 0 or found[-1] > 100:
+        raise ValueError(Errors.CRF877.format(value=text))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- shown
+
+
+def _show_curve(points: list[Point]) -> None:
+    names = [name for name in points[0].scores if len(points[0].scores) > 1]
+    rows = []
+    for n, point in enumerate(points):
+        gain = f"{100 * (point.score - points[n - 1].score):+.2f}" if n else ""
+        scores = [f"{100 * point.scores[name]:.2f}" for name in names]
+        size = (f"{point.share:g} %", f"{point.texts:,}", f"{point.tokens:,}")
+        rows.append((*size, f"{100 * point.score:.2f}", gain, *scores, f"{point.seconds:.1f}"))
+    print_table("learning curve", ("share", "texts", "tokens", "score", "gain", *names, "seconds"), rows)
+
+
+def _draw_curve(points: list[Point]) -> bytes:
+    from ..report import charts
+
+    places = [(point.texts, point.score) for point in points]
+    return charts.alone(charts.curve("Score by training texts", places, x_name="texts", y_name="score"))
+
+
+@app.command("threshold")
+def threshold_cli(
+    model: ModelArgument,
+    data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
+    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all that can tell.")] = None,
+    beta: Annotated[float, typer.Option("--beta", help="How many times as much recall is worth as precision.")] = 1.0,
+    expected: Annotated[
+        bool, typer.Option("--expected", help="By what the model itself expects: the texts need no annotation.")
+    ] = False,
+    per_label: Annotated[
+        bool, typer.Option("--per-label", help="One for each label, where there are many entities of each.")
+    ] = False,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Folder for the pipeline with it.")] = None,
+    code: CodeOption = None,
+) -> None:
+    """Look for the min_prob that leaves the best entities. Prints precision and recall of the entities of at least some
+    probability, as decode = "spans" finds them, and the setting."""
+    from ..pipeline.thresholds import best, use
+
+    with told_briefly():
+        checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
+        nlp = load_pipeline(model, code)
+        if output is not None:
+            check_writable(output / "meta.json")
+        found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
+        for name, points in found.items():
+            chosen = points[-1] if per_label else best(points, beta, expected=expected)
+            _show_thresholds(name, points, chosen, beta, annotated=not expected)
+            use(nlp, nlp.get_pipe(name), chosen.min_prob)
+            settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
+            print(settings.to_str(interpolate=False).strip())
+        if output is not None:
+            save_pipeline(nlp, output)
+            msg.good(f"Saved with it to {output}")
+
+
+def threshold(
+    nlp: Language,
+    data: Path,
+    *,
+    component: Optional[str] = None,
+    beta: float = 1.0,
+    expected: bool = False,
+    per_label: bool = False,
+) -> dict[str, "list[Point]"]:
+    """What the components of a pipeline find with each of some thresholds, by their names.
+
+    data (Path): Annotated texts: a .spacy file, a folder of them, or what `spacy crf convert` reads. With `expected` they may be
+        raw texts, one a line or in JSON.
+    component (str): Only this one.
+    per_label (bool): Whether a threshold for each label is looked for: the last point.
+    RAISES (ValueError): If there is no component, or nothing annotated to compare with.
+    """
+    from ..pipeline.thresholds import annotated_before, best_of_labels, measure
+
+    checks.positive("threshold", "beta", beta)
+    pipes = our_pipes(nlp, component, Errors.CRF710)
+    if expected:
+        texts = [text.doc for text in read_raw([data], nlp)]
+        examples = [Example(nlp.make_doc(doc.text), doc) for doc in texts]
+    else:
+        examples = read_examples(data, nlp)
+    found = {}
+    for pipe in pipes:
+        annotated = annotated_before(nlp, pipe.name, examples)
+        points = found[pipe.name] = measure(pipe, annotated, judge=not expected)
+        if not expected and not points[0].all.gold:
+            raise ValueError(Errors.CRF423.format(name=pipe.name, path=data))
+        if per_label:
+            points += measure(pipe, annotated, [best_of_labels(points, beta)])
+    return found
+
+
+def _show_thresholds(name: str, points: "list[Point]", chosen: "Point", beta: float, *, annotated: bool) -> None:
+    columns = [
+        "min_prob",
+        "found",
+        *(["precision", "recall", f"F{beta:g}"] if annotated else []),
+        f"expected F{beta:g}",
+    ]
+    rows = []
+    for point in points:
+        judged = (point.precision, point.recall, point.f(beta)) if annotated else ()
+        shares = [f"{100 * share:.2f}" for share in (*judged, point.expected_f(beta))]
+        least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
+        rows.append([least, f"{point.found:,}", *shares])
+    print_table(name, columns, rows, bold=rows[points.index(chosen)])

@@ -15,7 +15,7 @@ from spacy.language import Language
 from spacy.training import Example
 from spacy.util import minibatch, registry
 
-from spacy_crf.cli.reading import read_examples
+from spacy_crf.cli.texts import read_examples
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .data import SETS, make_examples, read_sentences

@@ -18,7 +18,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.cli.distil import distil, find_teacher
-from spacy_crf.cli.raw_texts import RawText
+from spacy_crf.cli.texts import RawText
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import SOFT_LABELS
 

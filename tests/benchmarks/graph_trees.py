@@ -13,7 +13,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.cli.reading import read_docs
+from spacy_crf.cli.texts import read_docs
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .data import data_folder

@@ -14,8 +14,7 @@ from typing import Annotated, Any, NamedTuple, Optional
 import typer
 from spacy.language import Language
 
-from spacy_crf.cli.clusters import clusters_of_texts
-from spacy_crf.cli.vectors import Settings, vectors_of_texts
+from spacy_crf.cli.clusters import Settings, clusters_of_texts, vectors_of_texts
 from spacy_crf.features.clusters import write_clusters
 from spacy_crf.optimizers.lbfgs import LBFGS
 
