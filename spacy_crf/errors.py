@@ -930,6 +930,10 @@ class Warnings(metaclass=_Coded):
         "{n} of {sentences} sentences have so many ties between their own tokens that {what} is approximate there (said once). "
         "Tie fewer tokens of a sentence, or set chain = false where ties make a tree."
     )
+    CRFW043 = (
+        "numba {version} can't compile the vector code of this package, so kernels use loops: the same results, but they take "
+        "up to twice as long. Install a version of numba that spacy_crf was tested with. ({reason})"
+    )
     CRFW369 = (
         "{owner}: '{text}...' has {n} different words to compare with each other, more than max_words = {most}: none of them are "
         "tied. Raise max_words, or leave more of them out by only or shortest."

@@ -1,5 +1,6 @@
 """The kernels' cache: where it goes, and what is said while it is cold."""
 
+import ast
 import gc
 import io
 import logging
@@ -308,3 +309,44 @@ def test_a_folder_prepared_by_others_is_not_taken(tmp_path, monkeypatch):
     (tmp_path / "theirs").mkdir()
     expected.symlink_to(tmp_path / "theirs")
     assert kernels._private_temporary_folder() != expected
+
+
+_WITHOUT_VECTORS = """
+import sys
+import numpy as np
+from llvmlite import ir
+from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.types import ChainScores
+
+def gone(self):
+    raise AttributeError("typed pointers are gone")
+
+if sys.argv[1] == "broken":
+    ir.VectorType.as_pointer = gone
+random = np.random.default_rng(0)
+scores = ChainScores(*(random.normal(size=size) for size in ((40, 9), (9, 9), 9, 9)), np.array([0, 3, 40]))
+total, derivative = LinearChain().expectations(scores)
+print(repr([float(x) for x in (*total, *derivative.emissions.ravel(), *derivative.transitions.ravel())]))
+"""
+
+
+@pytest.mark.issue(34)
+@compiled
+def test_loops_take_the_place_of_vector_code_that_does_not_compile(tmp_path):
+    """As after a change of LLVM's own language."""
+
+    def expectations(way):
+        environment = {
+            **os.environ,
+            "NUMBA_CACHE_DIR": str(tmp_path / way),
+            "PYTHONPATH": str(Path(kernels.__file__).parents[2]),
+        }
+        command = [sys.executable, "-c", _WITHOUT_VECTORS, way]
+        done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
+        return np.array(ast.literal_eval(done.stdout)), done.stderr
+
+    found, told = expectations("broken")
+    assert told.count("CRFW043") == 1 and "typed pointers are gone" in told
+    expected, told = expectations("whole")
+    assert "CRFW043" not in told
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)

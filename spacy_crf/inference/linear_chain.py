@@ -79,7 +79,9 @@ class LinearChain(Structure[ChainScores]):
         if np.isnan(linear.log_z).any():
             return log_space.draw(work, uniforms)
         with np.errstate(divide="ignore"):
-            prefixes = np.log(linear.alpha.take(work.exponentials.layout.number, axis=1))  # less a number for each token
+            prefixes = np.log(
+                linear.alpha.take(work.exponentials.layout.number, axis=1)
+            )  # less a number for each token
         return log_space.draw(work, uniforms, (prefixes, prefixes))
 
     def only(self, work: ChainWork, states: States) -> Clamp:

@@ -6,14 +6,13 @@ a maximum where the sign of 0 and NaN are to be kept, which scores have no use f
 
 import math
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from . import helper
+from .llvm_code import with_loops
 from .tiles import INT, VECTOR, WHOLE
 
 LEAST = -700.0  # exp is told of no number below it
@@ -24,13 +23,13 @@ _ROUND = 1.5 * 2.0**52  # numbers that it is added to are rounded, and their las
 _BIAS, _FRACTION = 1023, 52  # of the exponent of a number, and the bits behind it
 
 
-def _power_of_two(rounded):
-    """2^n of n + _ROUND."""
-    return np.ldexp(1.0, int(rounded - _ROUND)) if rounded == rounded else rounded  # NaN has none
+def _power_by_loops(rounded):
+    return math.ldexp(1.0, int(rounded - _ROUND)) if rounded == rounded else rounded  # NaN has no exponent
 
 
-def _typed_power_of_two(typing, rounded):
-    """The same for numba: n becomes the exponent of a number."""
+@with_loops(_power_by_loops)
+def _two_to_the(typing, rounded):
+    """2^n of n + _ROUND: n becomes the exponent of a number."""
 
     def generate(context, builder, signature, arguments):
         exponent = builder.add(builder.bitcast(arguments[0], INT), INT(_BIAS))
@@ -39,14 +38,21 @@ def _typed_power_of_two(typing, rounded):
     return types.float64(types.float64), generate
 
 
-def _extremes(rows, t):
+def _extremes_by_loops(rows, t):
+    largest, smallest = -np.inf, np.inf
+    for j in range(rows.shape[1]):
+        score = rows[t, j]
+        if score > largest:
+            largest = score
+        if -np.inf < score < smallest:
+            smallest = score
+    return largest, smallest
+
+
+@with_loops(_extremes_by_loops)
+def extremes(typing, rows, t):
     """The largest of the scores (float64[n, P], P a multiple of WHOLE) in a row, and the smallest that is not -inf; -inf and inf
     if there is none."""
-    return rows[t].max(), rows[t].min(initial=np.inf, where=rows[t] > -np.inf)
-
-
-def _typed_extremes(typing, rows, t):
-    """The same for numba."""
 
     def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -78,12 +84,6 @@ def _among(builder, which, vector):
         vector = _chosen(builder, which, builder.shuffle_vector(vector, vector, turned), vector)
         distance //= 2
     return builder.extract_element(vector, ir.IntType(32)(0))
-
-
-if numba.config.DISABLE_JIT:
-    extremes, _two_to_the = _extremes, _power_of_two
-else:
-    extremes, _two_to_the = intrinsic(_typed_extremes), intrinsic(_typed_power_of_two)
 
 
 @helper(fastmath={"contract"}, forceinline=True)

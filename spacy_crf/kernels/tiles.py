@@ -8,14 +8,12 @@ Each sum is formed in the order of what is added up, whatever is at hand beside 
 fastest where they begin with a cache line.
 """
 
-import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from . import helper
+from .llvm_code import with_loops
 from .numerics import LANES
 
 WHOLE = 8  # numbers of a vector
@@ -27,19 +25,20 @@ VECTOR = ir.VectorType(ir.DoubleType(), WHOLE)
 _FUSED = ("contract",)
 
 
-def _add_up(width, n, left, a, a_step, right, b, b_step, sums, s):
+def _add_up_by_loops(width, n, left, a, a_step, right, b, b_step, sums, s):
+    left, right, sums = left.reshape(-1), right.reshape(-1), sums.reshape(-1)
+    for i in range(len(s)):
+        total = sums[s[i] : s[i] + width]
+        for k in range(n):
+            total += left[a[i] + k * a_step] * right[b + k * b_step : b + k * b_step + width]
+
+
+@with_loops(_add_up_by_loops)
+def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
     """sums[s[i] + j] += sum_k left[a[i] + k · a_step] · right[b + k · b_step + j], of arrays taken as flat, for each i.
 
     width (int): What j is below, a multiple of WHOLE. n (int): What k is below. a, s (tuple[int, ...]): For each row of a tile.
     """
-    j, k = np.arange(width), np.arange(n)
-    left, sums, rows = left.reshape(-1), sums.reshape(-1), right.reshape(-1)[b + k[:, np.newaxis] * b_step + j]
-    for begin, to in zip(a, s):
-        sums[to + j] += left[begin + k * a_step] @ rows
-
-
-def _typed_add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
-    """The same for numba."""
     height = len(a)
 
     def generate(context, builder, signature, arguments):
@@ -118,9 +117,6 @@ def _everywhere(builder, number):
     undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     of_first = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [0] * WHOLE)
     return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, of_first)
-
-
-add_up = _add_up if numba.config.DISABLE_JIT else intrinsic(_typed_add_up)
 
 
 @helper(forceinline=True)
