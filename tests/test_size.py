@@ -1,0 +1,109 @@
+"""The package stays one that a person can know: how many lines, files and classes it has, which files import each other in a circle,
+and which know a structure by its name. `python -m tests.test_size` prints all of it."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from .test_package import MODULES, PACKAGE, ROOT, imports_of
+
+pytestmark = pytest.mark.issue(34)
+
+# What is there may shrink; who lets it grow says why in the commit that raises a bound.
+MOST_LINES, MOST_FILES, MOST_CLASSES = 59_300, 355, 635
+MOST_LINES_OF_CORE = 46_900
+BESIDE_CORE = ("cli", "explain", "report", "migrate", "lab", "sklearn.py")
+# How many files name the scores of a structure that are neither its own nor those of all structures
+STRUCTURES = {
+    "SegmentScores": ("semi_markov", "segments", "segment_", "semicrf_ner", "log_space"),
+    "HigherOrderScores": ("higher_order", "order"),
+    "HiddenChain": ("hidden_chain",),
+    "LatentChain": ("latent",),
+    "TiedScores": ("ties", "tied", "graph", "lab"),
+}
+MOST_NAMING = {"SegmentScores": 6, "HigherOrderScores": 4, "HiddenChain": 4, "LatentChain": 4, "TiedScores": 5}
+MOST_IN_CIRCLES = 33  # files that import each other, counting what is imported for annotations
+
+
+def sources() -> dict[Path, str]:
+    return {path: (ROOT / path).read_text(encoding="utf8") for path in MODULES}
+
+
+def lines_of_folders() -> Counter[str]:
+    lines = Counter()
+    for path, source in sources().items():
+        lines[path.parts[1] if len(path.parts) > 2 else path.name] += source.count("\n")
+    return lines
+
+
+def n_classes() -> int:
+    return sum(isinstance(node, ast.ClassDef) for source in sources().values() for node in ast.walk(ast.parse(source)))
+
+
+def circles() -> list[set[str]]:
+    """Files that import each other, neither more nor less directly, imports under TYPE_CHECKING included (Tarjan 1972)."""
+    names = {path: ".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
+    known, graph = set(names.values()), {}
+    for path, name in names.items():
+        wanted = {found.module for found in imports_of(path)}
+        graph[name] = {module if module in known else module.rpartition(".")[0] for module in wanted} & known - {name}
+    found, numbers, low, stack = [], {}, {}, []
+
+    def visit(name: str) -> None:
+        numbers[name] = low[name] = len(numbers)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in numbers:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], numbers[other])
+        if low[name] == numbers[name]:
+            place = stack.index(name)
+            found.append({*stack[place:]})
+            del stack[place:]
+
+    for name in graph:
+        if name not in numbers:
+            visit(name)
+    return [circle for circle in found if len(circle) > 1]
+
+
+def files_naming(structure: str) -> list[str]:
+    """Files that know a structure's scores by name, without being about it."""
+    name, own = re.compile(rf"\b{structure}\b"), STRUCTURES[structure]
+    naming = [path for path, source in sources().items() if name.search(source) and path.name != "types.py"]
+    return [str(path) for path in naming if not any(word in str(path.relative_to("spacy_crf")) for word in own)]
+
+
+def test_lines_files_and_classes_are_bounded():
+    lines = lines_of_folders()
+    core = sum(n for name, n in lines.items() if name not in BESIDE_CORE)
+    assert sum(lines.values()) <= MOST_LINES and core <= MOST_LINES_OF_CORE
+    assert len(MODULES) <= MOST_FILES and n_classes() <= MOST_CLASSES
+
+
+def test_no_circle_of_files_grows():
+    assert sum(map(len, circles())) <= MOST_IN_CIRCLES
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_few_files_know_a_structure_by_name(structure):
+    assert len(files_naming(structure)) <= MOST_NAMING[structure]
+
+
+if __name__ == "__main__":
+    for folder, n in lines_of_folders().most_common():
+        print(f"{n:7,} {folder}")
+    total = lines_of_folders()
+    core = sum(n for name, n in total.items() if name not in BESIDE_CORE)
+    print(
+        f"{sum(total.values()):,} lines, {core:,} of them core, {len(MODULES)} files, {n_classes()} classes in {PACKAGE}"
+    )
+    for circle in circles():
+        print("import each other:", len(circle), *sorted(circle))
+    for structure in STRUCTURES:
+        print(f"{structure} is named by", *files_naming(structure))
