@@ -574,7 +574,8 @@ class Errors(metaclass=_Coded):
     CRF784 = "{path} can't be annotated: {reason}. Texts are lines of text or JSONL, or the column 'text' of Parquet."
     CRF785 = "{path}: Parquet needs pyarrow: pip install 'spacy-crf[parquet]' ({reason})."
     CRF786 = (
-        "{folder} can't be gone on with: {reason}. Give the same command as before, or another folder; this one stays."
+        "The work in {folder} can't be continued: {reason}. Give the same command as before, name another output, or delete "
+        "the folder to begin anew."
     )
     CRF788 = "{option} is for archives that several workers annotate: give --workers too."
     CRF789 = "--sort is for a single file: with --workers texts are written in the order in which they are read."
@@ -694,10 +695,6 @@ class Errors(metaclass=_Coded):
         "annotated texts; take the key out of them if they are to be annotated anew."
     )
     CRF874 = "The format '{format}' is for spans, and the pipeline finds tags of tokens only: write them as {known}."
-    CRF875 = (
-        "{path} should hold what was done before it was stopped, but {reason}. Give the same command with the same texts to go "
-        "on, or remove the file to begin anew."
-    )
     CRF876 = (
         "[{corpus}] has no path, so parts of the training texts can't be taken: a learning curve needs a reader of .spacy files, "
         'such as @readers = "spacy.Corpus.v1".'

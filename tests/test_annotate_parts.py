@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from spacy_crf import __version__
 from spacy_crf.cli import annotate, app
-from spacy_crf.cli.annotate_parts import ERRORS, Job, annotate_parts
-from spacy_crf.cli.annotation import Options
+from spacy_crf.cli.annotate_parts import ERRORS, annotate_archive
+from spacy_crf.cli.annotator import Job, Options
 from spacy_crf.distributed import lock
 from spacy_crf.distributed.executors import Processes, check_versions
 from spacy_crf.distributed.parts import lines, plan
@@ -31,7 +31,7 @@ from spacy_crf.distributed.target import MANIFEST
 from .test_probabilities import trained
 
 pytestmark = pytest.mark.issue(18)
-SPANS = Options("spans", False, 0.0)
+SPANS = Options("spans")
 TEXTS = [f"Ann Lee lives in New York {n} ." if n % 3 else f"Nobody 😀 came {n} ." for n in range(40)]
 
 
@@ -73,8 +73,8 @@ def source(tmp_path):
 
 def annotated(model, source, target, executor=None, *, size=300, strict=False, options=SPANS):
     told = []
-    job = Job(model, None, str(target), options, None, strict)
-    found = annotate_parts(job, source, executor or Here(), size, lambda *args: told.append(args))
+    job = Job(model, None, str(target), options, strict)
+    found = annotate_archive(job, source, executor or Here(), size, lambda *args: told.append(args))
     assert told[-1][1:] == (told[-1][2], told[-1][2])
     return found
 
@@ -395,7 +395,7 @@ def run(*args):
 
 def test_where_there_is_no_terminal_lines_tell_how_far_it_is(monkeypatch, capsys):
     monkeypatch.setattr(annotate, "_SECONDS", 0.0)
-    with annotate._bar_of_parts() as told:
+    with annotate._progress() as told:
         told(100, 250, 1000)  # of an earlier run
         told(200, 500, 1000)
     [line] = [line for line in capsys.readouterr().err.splitlines() if "left" in line]

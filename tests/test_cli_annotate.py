@@ -7,14 +7,16 @@ import re
 
 import pytest
 import spacy
+from fsspec.implementations.local import LocalFileOpener
 from hypothesis import given
 from hypothesis import strategies as st
 from spacy.tokens import DocBin, Span
 from typer.testing import CliRunner
 
 from spacy_crf import whole_files
-from spacy_crf.cli import app
-from spacy_crf.cli.annotate import Journal, Options, annotate
+from spacy_crf.cli import annotator, app
+from spacy_crf.cli.annotate_parts import annotate_file
+from spacy_crf.cli.annotator import Annotator, Job, Options
 from spacy_crf.cli.formats import Settings
 from spacy_crf.cli.formats.writers import WRITERS
 from spacy_crf.cli.formats.writers import Annotated as Found
@@ -141,29 +143,39 @@ def test_less_probable_spans_are_left_out(nlp, folder, tmp_path):
     assert missing[0] == missing[1] > 0
 
 
+def annotate(folder, target, options, *, stops_after=None, texts="texts.jsonl"):
+    """In batches of two texts. RETURNS (list[str]): The texts that were annotated, until the command was stopped."""
+    seen, records = [], Annotator.records
+
+    def watched(self, items, *args):
+        for item in items:
+            if len(seen) == stops_after:
+                raise KeyboardInterrupt
+            seen.append(item["text"])
+            yield from records(self, [item], *args)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(annotator, "TEXTS", 2)
+        patched.setattr(Annotator, "records", watched)
+        try:
+            found = annotate_file(
+                Job(str(folder / "model"), None, str(target), options), folder / texts, lambda *_: None
+            )
+            assert found.texts == len((folder / texts).read_text().splitlines())
+        except KeyboardInterrupt:
+            assert stops_after is not None and not target.exists()
+    return seen
+
+
 @pytest.mark.parametrize("name", ["prodigy", "labelstudio", "spacy"])
 @pytest.mark.parametrize("sort", [False, True])
-def test_what_was_stopped_goes_on(nlp, tmp_path, monkeypatch, name, sort):
-    items, options, target = [{"text": text} for text in TEXTS], Options(name, sort, 0.0), tmp_path / "out"
-    annotate(nlp, items, tmp_path / "whole", options)
-
-    def stopped():
-        yield from items[:3]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(nlp, "batch_size", 1)
-    with pytest.raises(KeyboardInterrupt):
-        annotate(nlp, stopped(), target, options)
-    journal = tmp_path / "out.part"
-    assert not target.exists()
-    lines = journal.read_bytes().splitlines(keepends=True)
-    assert len(lines) > 2
-    journal.write_bytes(b"".join(lines)[:-5])  # within a record
-    tokenized = []
-    monkeypatch.setattr(nlp, "make_doc", lambda text, make=nlp.make_doc: tokenized.append(text) or make(text))
-    counts = annotate(nlp, items, target, options)
-    assert counts.texts == 8 and tokenized == TEXTS[len(lines) - 2 :]
-    assert not journal.exists()
+def test_what_was_stopped_goes_on(nlp, folder, tmp_path, name, sort):
+    options, target = Options(name, sort), tmp_path / "out"
+    annotate(folder, tmp_path / "whole", options)
+    assert annotate(folder, target, options, stops_after=5) == TEXTS[:5]
+    assert len(list((tmp_path / "out.part").glob("part-*"))) == 2
+    assert annotate(folder, target, options) == TEXTS[4:]
+    assert not (tmp_path / "out.part").exists()
     if name == "spacy":
         one, other = (list(DocBin().from_disk(tmp_path / path).get_docs(nlp.vocab)) for path in ("whole", "out"))
         assert spans_of(one) == spans_of(other)
@@ -171,31 +183,22 @@ def test_what_was_stopped_goes_on(nlp, tmp_path, monkeypatch, name, sort):
         assert target.read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_a_journal_of_something_else(nlp, tmp_path, monkeypatch):
-    monkeypatch.setattr(nlp, "batch_size", 1)
-    items, target = [{"text": text} for text in TEXTS], tmp_path / "out"
-    annotate(nlp, items, target, Options("prodigy", False, 0.0))
-
-    def begin():
-        def stopped():
-            yield from items[:2]
-            raise KeyboardInterrupt
-
-        (tmp_path / "out.part").unlink(missing_ok=True)
-        with pytest.raises(KeyboardInterrupt):
-            annotate(nlp, stopped(), target, Options("prodigy", False, 0.0))
-
-    begin()
-    with pytest.raises(ValueError, match=r"CRF875.*another command"):
-        annotate(nlp, items, target, Options("doccano", False, 0.0))
-    lines = (tmp_path / "out.part").read_bytes().splitlines(keepends=True)
-    record = json.dumps([1, 0.0, 0, 0, "x"]).encode()
-    (tmp_path / "out.part").write_bytes(lines[0] + record + b"\n")
-    with pytest.raises(ValueError, match=r"CRF875.*text 1 is another"):
-        annotate(nlp, items, target, Options("prodigy", False, 0.0))
-    (tmp_path / "out.part").write_bytes(lines[0] + b"[1]\n")
-    with pytest.raises(ValueError, match=r"CRF875.*damaged"):
-        annotate(nlp, items, target, Options("prodigy", False, 0.0))
+def test_work_goes_on_with_the_same_only(folder, tmp_path):
+    options, target = Options("prodigy"), tmp_path / "out"
+    annotate(folder, target, options, stops_after=0)
+    assert not (tmp_path / "out.part").exists()  # nothing was done
+    annotate(folder, target, options, stops_after=2)
+    with pytest.raises(ValueError, match=r"CRF786.*options"):
+        annotate(folder, target, Options("doccano"))
+    part = tmp_path / "out.part"
+    (folder / "others.jsonl").write_text((folder / "texts.jsonl").read_text().replace("Bob left Rome", "Bob left"))
+    manifest = part / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace("texts.jsonl", "others.jsonl"))
+    with pytest.raises(ValueError, match=r"CRF786.*the texts from .*line 1 on are others"):
+        annotate(folder, target, options, texts="others.jsonl")
+    manifest.write_text("{")
+    with pytest.raises(ValueError, match=r"CRF786.*manifest"):
+        annotate(folder, target, options)
 
 
 def test_standard_input_and_output(folder, tmp_path):
@@ -213,7 +216,7 @@ BAD = {
     "annotated": ('{"text": "Ann", "label": [[0, 3, "PER"]]}\n', "CRF873: .*texts.jsonl, line 1: 'label'"),
     "no text": ('{"text": "Ann"}\n{"texte": "Bob"}\n', "CRF709: .*texts.jsonl, line 2"),
     "no JSON": ('{"text": "Ann"}\n{"text": \n', "CRF701: .*texts.jsonl, line 2"),
-    "empty": ("", "CRF718"),
+    "empty": ("", "CRF784"),
 }
 
 
@@ -231,11 +234,12 @@ def test_tags_are_written_as_columns_or_docs(tmp_path):
     tagger = nlp.add_pipe("crf_tagger")
     examples = tag_examples(nlp)
     tagger.initialize(lambda: examples, nlp=nlp)
-    items = [{"text": "the dog barks"}]
+    nlp.to_disk(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("the dog barks\n")
     with pytest.raises(ValueError, match=r"CRF874: .*'prodigy'.*conll or spacy"):
-        annotate(nlp, items, tmp_path / "out", Options("prodigy", False, 0.0))
+        annotate(tmp_path, tmp_path / "out", Options("prodigy"), texts="texts.txt")
     assert not (tmp_path / "out.part").exists()  # nothing is in it
-    annotate(nlp, items, tmp_path / "out.conll", Options("conll", False, 0.0))
+    annotate(tmp_path, tmp_path / "out.conll", Options("conll"), texts="texts.txt")
     [doc] = read_docs(tmp_path / "out.conll", BLANK, Settings(tag_column="2"))
     assert [token.tag_ for token in doc] == [token.tag_ for token in nlp("the dog barks")]
 
@@ -253,9 +257,9 @@ def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "_take", full)  # as its file does
+        patched.setattr(LocalFileOpener, "write", full)
         code, said = run(folder / "model", texts, output)
-        assert code == 1 and f"CRF706: {output}.part can't" in said and "No space left" in said
+        assert code == 1 and re.search(rf"CRF475: .*{output}.part/.*No space left", said), said
     with monkeypatch.context() as patched:
         patched.setattr(whole_files.os, "fsync", full)
         code, said = run(folder / "model", texts, output)

@@ -1,142 +1,146 @@
-"""Archives that a pipeline annotates: many texts, in parts, by several workers. See `distributed`.
+"""Texts that a pipeline annotates, in parts, each of which is written as a whole or not at all. See `distributed`.
 
-A worker loads the pipeline by its path, reads a part, annotates it and writes it to a file of the part's number; a text that
-can't be read or annotated is told beside it and left out. In the end all that went wrong is in one file.
+Without workers a part is a batch of texts from one file, and in the end all parts are joined to the output. With workers a part
+is some bytes or rows of an archive, each worker loads the pipeline by its path, and the parts themselves are the output. A
+manifest names the parts that are done: the same command goes on with the others.
 """
 
 import hashlib
-import io
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, Optional
 
 import spacy
 from spacy.util import get_package_path
 
 from .. import __version__
 from ..distributed.executors import Executor
-from ..distributed.parts import PARQUET, Part, Plan, is_parquet, lines, opened_parquet, plan
+from ..distributed.parts import plan
 from ..distributed.target import Manifest, Target
 from ..errors import Errors
-from .annotation import Options, Record, certain_pipes, records, without_annotation
-from .formats.source import read_lines
+from ..whole_files import whole
+from .annotator import TEXTS, Annotator, Finished, Job, Task, Written, all_wrong, read_batches
 from .formats.writers import WRITERS
-from .shared import load_pipeline
-from .texts import Item, item_of_line
-
-if TYPE_CHECKING:
-    import pyarrow
+from .texts import STANDARD
 
 ERRORS = "errors.jsonl"
-_TEXTS = 512  # that are annotated at a time; where one of them fails, each of them is
-_ROW = "row"  # of a table, as it goes to the record and back
-_KEPT = 1 << 20  # bytes that a worker writes until it forgets words
-Told = Callable[[int, int, int], Any]  # told how many texts and bytes are done, and bytes in all
+Told = Callable[[int, int, int], Any]  # called with the number of texts done, of bytes done, and of all bytes
+Run = Callable[[Iterable[Task]], Iterator[tuple[Task, Written]]]
 
 
-class Placed(NamedTuple):
-    place: str
-    item: Item
+def annotate_archive(job: Job, source: str, executor: Executor, part_bytes: Optional[int], told: Told) -> Finished:
+    """Annotates the parts of an archive that are not done yet, and lists the texts that could not be annotated.
 
-
-class Job(NamedTuple):
-    """What a worker has to know.
-
-    model (str), code (str): As of every command. target (str): The folder. strict (bool): Whether a text that can't be
-    annotated ends the work.
-    """
-
-    model: str
-    code: Optional[str]
-    target: str
-    options: Options
-    component: Optional[str]
-    strict: bool
-
-
-class Finished(NamedTuple):
-    """A part, or several. errors (list): Which texts could not be read or annotated, and why."""
-
-    texts: int
-    spans: int
-    doubtful: int
-    errors: list[tuple[str, str]]
-
-
-class Written(NamedTuple):
-    """The file of a part."""
-
-    file: str
-    bytes: int
-    found: Finished
-
-
-def annotate_parts(job: Job, source: str, executor: Executor, part_bytes: Optional[int], told: Told) -> Finished:
-    """Annotates what is not done yet, and lists what went wrong.
-
-    part_bytes (int): How large a part is to be: what is lost if a worker dies. By default `plan` says.
+    part_bytes (int): Size of a part, which is lost if a worker dies. By default `plan` says.
     RAISES (ValueError): With a code, if the source, the target or a worker can't do it; CRF491 if the results would be
-    texts of the next run.
+        texts of the next run.
     """
     planned, target = plan(source, part_bytes), Target(job.target)
     if target.is_within(source):
         raise ValueError(Errors.CRF491.format(target=job.target, source=source))
-    head = {
-        "files": planned.files,
-        "part_bytes": planned.part_bytes,
-        "model": fingerprint(job.model),
-        "code": Path(job.code).read_text(encoding="utf8") if job.code else None,
-        "options": [*job.options, job.component],
-        "versions": [__version__, spacy.__version__],
-    }
+    head = _head(job) | {"files": planned.files, "part_bytes": planned.part_bytes}
+    run = partial(executor.run, partial(Annotator, job, len(planned.parts)))
     with target.alone():
         manifest = Manifest(target, head)
-        try:
-            _annotate_left(job, planned, executor, manifest, told)
-        finally:
-            manifest.end()
-        total = _in_all(manifest)
-        if not total.texts and not total.errors:
-            raise ValueError(Errors.CRF784.format(path=source, reason="there are no texts in it"))
+        left = [part for part in planned.parts if part.number not in manifest.done]
+        total = _annotate(run, left, manifest, source, planned.size, told)
         if total.errors:
-            lines_of_errors = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
-            target.write(ERRORS, "".join(f"{line}\n" for line in lines_of_errors).encode("ascii"))
+            listed = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
+            target.write(ERRORS, "".join(f"{line}\n" for line in listed).encode("ascii"))
     return total
 
 
-def _annotate_left(job: Job, planned: Plan, executor: Executor, manifest: Manifest, told: Told) -> None:
-    """RAISES (ValueError): CRF779 if none of many texts can be annotated."""
-    sizes, before = planned.sizes, _in_all(manifest)
-    texts, left_out, done = before.texts, len(before.errors), sum(sizes[number] for number in manifest.done)
-    told(texts, done, sum(sizes))
-    left = [part for part in planned.parts if part.number not in manifest.done]
-    for part, written in executor.run(partial(_Annotator, job, len(planned.parts)), left):
-        manifest.enter(part.number, {"file": written.file, "bytes": written.bytes, **written.found._asdict()})
-        texts, done = texts + written.found.texts, done + sizes[part.number]
-        left_out += len(written.found.errors)
-        if not texts and left_out >= _TEXTS:  # of small parts
-            raise _all_wrong(part, written.found.errors)
-        told(texts, done, sum(sizes))
+def annotate_file(job: Job, source: Path, told: Told) -> Finished:
+    """Annotates the texts of a file in this process, and writes them to one file, which `job` has as its target. Until that is
+    done, the finished parts are in a folder beside it.
+
+    source (Path): Any file of texts, "-" for the standard input.
+    RAISES (ValueError): With the place, if a text can't be annotated; CRF710 if nobody knows the certainty that is asked for;
+        CRF784 if there are no texts; CRF786 if the folder has the parts of something else.
+    """
+    output, folder = Path(job.target), Path(f"{job.target}.part")
+    target, annotator = Target(str(folder)), Annotator(job._replace(target=str(folder)))
+    head = _head(job) | {"file": str(source), "batch": TEXTS}
+    try:
+        with target.alone():
+            manifest = Manifest(target, head)
+            batches = read_batches(source, annotator.nlp, manifest.done, str(folder))
+            size = 0 if str(source) == STANDARD else source.stat().st_size
+            total = _annotate(annotator.run, batches, manifest, str(source), size, told)
+            files = [folder / manifest.done[number]["file"] for number in sorted(manifest.done)]
+            with whole(output) as file:
+                WRITERS[job.options.format].join(_joined(files, job.options.sort), file, annotator.nlp.vocab)
+            for path in files:
+                path.unlink()
+    finally:
+        if not any(folder.glob("part-*")):  # all is in the output, or nothing was done
+            shutil.rmtree(folder, ignore_errors=True)
+    return total
 
 
-def _all_wrong(part: Part, errors: list[tuple[str, str]]) -> ValueError:
-    [place, error], *_ = errors
-    return ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
+def annotate_stream(job: Job, source: Path, file: BinaryIO) -> None:
+    """Annotates the texts of a file to an open one: each text when it is done, unless they are to be sorted."""
+    if job.options.sort:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "sorted"
+            annotate_file(job._replace(target=str(path)), source, lambda *_: None)
+            file.write(path.read_bytes())
+        return
+    annotator = Annotator(job)
+    items = (item for batch in read_batches(source, annotator.nlp, {}, "") for _, item in batch.items)
+    texts = (record.text for record in annotator.records(items))
+    WRITERS[job.options.format].join(texts, file, annotator.nlp.vocab)
+    file.flush()
+
+
+def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, size: int, told: Told) -> Finished:
+    """Enters what `run` makes of the parts that are left. RETURNS (Finished): What is done of all parts.
+
+    size (int): Bytes of all parts. source (str): For messages.
+    RAISES (ValueError): CRF779 if none of many texts can be annotated, CRF784 if there are no texts.
+    """
+    before = _in_all(manifest)
+    texts, left_out = before.texts, len(before.errors)
+    done = size - sum(part.size for part in left) if isinstance(left, list) else 0
+    told(texts, done, size)
+    try:
+        for part, (file, length, found, checksum) in run(left):
+            manifest.enter(part.number, {"file": file, "bytes": length, "checksum": checksum, **found._asdict()})
+            texts, left_out, done = texts + found.texts, left_out + len(found.errors), done + part.size
+            if not texts and left_out >= TEXTS:  # of small parts
+                raise all_wrong(part, found.errors)
+            told(texts, done, size)
+    finally:
+        manifest.end()
+    total = _in_all(manifest)
+    if not total.texts and not total.errors:
+        raise ValueError(Errors.CRF784.format(path=source, reason="there are no texts in it"))
+    return total
 
 
 def _in_all(manifest: Manifest) -> Finished:
-    """What is told of all parts that are done, in their order."""
+    """Sums and errors of all parts that are done, in their order."""
     parts = [manifest.done[number] for number in sorted(manifest.done)]
     texts, spans, doubtful = (sum(part[count] for part in parts) for count in ("texts", "spans", "doubtful"))
     return Finished(texts, spans, doubtful, [error for part in parts for error in part["errors"]])
 
 
+def _head(job: Job) -> dict[str, Any]:
+    """The pipeline and options, by which a manifest tells the same work from other work."""
+    return {
+        "model": fingerprint(job.model),
+        "code": Path(job.code).read_text(encoding="utf8") if job.code else None,
+        "options": list(job.options),
+        "versions": [__version__, spacy.__version__],
+    }
+
+
 def fingerprint(model: str) -> str:
-    """Of a pipeline, by what its files hold. RAISES (ValueError): CRF715 if there is none."""
+    """A digest of the files of a pipeline. RAISES (ValueError): CRF715 if there is no such pipeline."""
     folder = Path(model) if Path(model).exists() else None
     try:
         folder = folder or get_package_path(model)
@@ -151,147 +155,21 @@ def fingerprint(model: str) -> str:
     return digest.hexdigest()[:16]
 
 
-class _Annotator:
-    """What a worker does with a part.
-
-    n_parts (int): In all: the names of their files are equally long, for their order.
-    """
-
-    def __init__(self, job: Job, n_parts: int):
-        self._job, self._digits = job, max(5, len(str(n_parts - 1)))
-        self._nlp = load_pipeline(job.model, Path(job.code) if job.code else None)
-        certain_pipes(self._nlp, job.options, job.component)  # before texts are blamed
-        self._target = Target(job.target)
-        self._written = 0  # bytes
-
-    def __call__(self, part: Part) -> Written:
-        errors = _Errors(self._job.strict)
-        with self._zone():
-            annotate = self._annotate_rows if is_parquet(part.path) else self._annotate_lines
-            found, suffix, content = annotate(part, errors)
-        if not found and len(errors.kept) >= _TEXTS:
-            raise _all_wrong(part, errors.kept)
-        name = f"part-{part.number:0{self._digits}}{suffix}"
-        self._target.write(name, content)
-        self._written += len(content)
-        counts = len(found), sum(record.spans for record in found), sum(record.doubtful for record in found)
-        told = sorted(errors.kept, key=lambda error: (len(error[0]), error[0]))  # places end with numbers
-        return Written(name, len(content), Finished(*counts, told))
-
-    @contextmanager
-    def _zone(self) -> Iterator[None]:
-        """Of the words of other parts nothing is kept, but for the first: the tokenizer keeps in mind how words are cut, a
-        quarter of all work, only outside of memory zones."""
-        with self._nlp.memory_zone() if self._written >= _KEPT else nullcontext():
-            yield
-
-    def _annotate_lines(self, part: Part, errors: "_Errors") -> tuple[list[Record], str, bytes]:
-        writer, content = WRITERS[self._job.options.format], io.BytesIO()
-        found = list(self._annotate(_items_of_lines(part, errors), self._job.options, errors))
-        writer.join((record.text for record in found), content, self._nlp.vocab)
-        return found, writer.suffix, content.getvalue()
-
-    def _annotate_rows(self, part: Part, errors: "_Errors") -> tuple[list[Record], str, bytes]:
-        """The rows that could be annotated, with two columns more: "spans" and "cats"."""
-        from pyarrow.parquet import write_table
-
-        with opened_parquet(part.path) as file:
-            table = file.read_row_groups(range(part.begin, part.end))
-        _check_columns(part, table.column_names)
-        items = _items_of_rows(part, table.column("text").to_pylist(), errors)
-        found = list(self._annotate(items, self._job.options._replace(format="spans"), errors))
-        values = [json.loads(record.text) for record in found]
-        table = table.take([value[_ROW] for value in values])
-        for name, type_ in _column_types().items():
-            table = table.append_column(name, _column([value.get(name, []) for value in values], type_))
-        content = io.BytesIO()
-        write_table(table, content)
-        return found, PARQUET, content.getvalue()
-
-    def _annotate(self, items: Iterable[Placed], options: Options, errors: "_Errors") -> Iterator[Record]:
-        """Of some texts at a time; where one can't be annotated, of each of these alone."""
-        items = iter(items)
-        while some := list(islice(items, _TEXTS)):
-            try:
-                found = self._records(some, options)
-            except Exception:  # whatever components raise
-                found = []
-                for placed in some:
-                    with errors.kept_of(placed.place):
-                        found += self._records([placed], options)
-            yield from found
-
-    def _records(self, items: Iterable[Placed], options: Options) -> list[Record]:
-        return list(records(self._nlp, (item for _, item in items), options, self._job.component))
+def _joined(files: Iterable[Path], by_uncertainty: bool) -> Iterator[str]:
+    """The texts of finished batches, in their order or the least certain first. One at a time is in memory."""
+    if not by_uncertainty:
+        yield from (text for path in files for _, _, text in _stored(path))
+        return
+    places = [(uncertainty, path, at) for path in files for uncertainty, at, _ in _stored(path)]
+    for _, path, at in sorted(places, key=lambda place: -place[0]):
+        yield next(_stored(path, at))[2]
 
 
-class _Errors:
-    """is_strict (bool): Whether the first is raised."""
-
-    def __init__(self, is_strict: bool):
-        self._is_strict = is_strict
-        self.kept: list[tuple[str, str]] = []
-
-    @contextmanager
-    def kept_of(self, place: str) -> Iterator[None]:
-        """RAISES (ValueError): CRF787 with the place, if it is strict."""
-        try:
-            yield
-        except OSError:
-            raise  # it is not the text
-        except Exception as error:
-            if self._is_strict:
-                raise ValueError(Errors.CRF787.format(place=place, error=error)) from error
-            self.kept.append((place, str(error) or type(error).__name__))
-
-
-# ------------------------------------------------------------------------------------------------------------ texts
-
-
-def _items_of_lines(part: Part, errors: _Errors) -> Iterator[Placed]:
-    for place, line in lines(part):
-        item = None
-        with errors.kept_of(place):
-            item = _item_of_line(line, place)
-        if item is not None:
-            yield Placed(place, item)
-
-
-def _item_of_line(line: bytes, place: str) -> Optional[Item]:
-    """None of an empty one. RAISES (ValueError): With the place, if it can't be read."""
-    [(_, text)] = read_lines([line], place)
-    text = text.strip()
-    return without_annotation(item_of_line(text, place), place) if text else None
-
-
-def _items_of_rows(part: Part, texts: list[Any], errors: _Errors) -> Iterator[Placed]:
-    for row, text in enumerate(texts):
-        place = f"{part.place}, row {row + 1}"
-        with errors.kept_of(place):
-            if not isinstance(text, str):
-                raise ValueError(Errors.CRF709.format(place=place))
-        if isinstance(text, str):
-            yield Placed(place, {"text": text, _ROW: row})
-
-
-def _check_columns(part: Part, names: list[str]) -> None:
-    """RAISES (ValueError): CRF784."""
-    missing, taken = {"text"} - {*names}, {*_column_types()} & {*names}
-    if missing or taken:
-        reason = (
-            f"it has a column '{taken.pop()}' already" if taken else f"it has no column 'text', but {', '.join(names)}"
-        )
-        raise ValueError(Errors.CRF784.format(path=part.path, reason=reason))
-
-
-def _column_types() -> dict[str, "pyarrow.DataType"]:
-    import pyarrow
-
-    span = {"start": pyarrow.int64(), "end": pyarrow.int64(), "label": pyarrow.string(), "prob": pyarrow.float64()}
-    return {"spans": pyarrow.list_(pyarrow.struct(span)), "cats": pyarrow.map_(pyarrow.string(), pyarrow.float64())}
-
-
-def _column(values: list[Any], type_: "pyarrow.DataType") -> "pyarrow.Array":
-    import pyarrow
-
-    return pyarrow.array([[*value.items()] if isinstance(value, dict) else value for value in values], type=type_)
+def _stored(path: Path, at: int = 0) -> Iterator[tuple[float, int, str]]:
+    """Uncertainty, place in the file and text of each record from a place on."""
+    with path.open("rb") as file:
+        file.seek(at)
+        for line in file:
+            uncertainty, text = json.loads(line)
+            yield uncertainty, at, text
+            at += len(line)

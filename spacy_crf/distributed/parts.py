@@ -20,12 +20,13 @@ _STAMPS = ("size", "mtime", "ETag", "etag", "md5Hash", "generation", "LastModifi
 
 class Part(NamedTuple):
     """number (int): From 0 on, in the order of the corpus. begin, end (int): Of the bytes in which its lines begin, or of its
-    row groups."""
+    row groups. size (int): Bytes."""
 
     number: int
     path: str
     begin: int
     end: int
+    size: int
 
     @property
     def place(self) -> str:
@@ -33,13 +34,17 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """files (dict): What tells that they are the same: equal for equal files. sizes (list): Bytes of each part. part_bytes (int):
-    What it should be."""
+    """files (dict): What tells that they are the same: equal for equal files. part_bytes (int): The size that parts should
+    have."""
 
     parts: list[Part]
     files: dict[str, list[str]]
-    sizes: list[int]
     part_bytes: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
 
 
 def plan(source: str, part_bytes: Optional[int] = None) -> Plan:
@@ -58,12 +63,11 @@ def plan(source: str, part_bytes: Optional[int] = None) -> Plan:
         )
     infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths]
     part_bytes = part_bytes or min(max(sum(info["size"] for _, info in infos) // _SHARE, _LEAST), _MOST)
-    found = Plan([], {}, [], part_bytes)
+    found = Plan([], {}, part_bytes)
     for name, info in infos:
         found.files[name] = [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None]
         for begin, end, size in _cut(name, info["size"], part_bytes):
-            found.parts.append(Part(len(found.parts), name, begin, end))
-            found.sizes.append(size)
+            found.parts.append(Part(len(found.parts), name, begin, end, size))
     return found
 
 
