@@ -431,7 +431,7 @@ def test_taggers():
 
 
 def test_rules(nlp, examples):
-    from spacy_crf.report.rules import rule_effects
+    from spacy_crf.report.why import rule_effects
 
     (judged,) = judge(nlp, [nlp.get_pipe("crf_ner")], examples)
     (effect,) = rule_effects(judged)

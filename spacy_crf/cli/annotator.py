@@ -15,8 +15,8 @@ from spacy.tokens import Doc
 from ..distributed.parts import PARQUET, Part, is_parquet, lines, opened_parquet
 from ..distributed.target import Target
 from ..errors import Errors, shown
+from .formats.annotation import check_length
 from .formats.source import read_lines
-from .formats.spans import check_length
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, check_spans, probability
 from .formats.writers import Annotated as Found

@@ -14,7 +14,7 @@ from wasabi import msg, table
 
 from ..errors import Errors, counted
 from ..whole_files import write_whole
-from .formats.spans import check_length
+from .formats.annotation import check_length
 from .group import app
 from .shared import (
     CodeOption,

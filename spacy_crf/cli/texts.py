@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc
 from spacy.training import Corpus, Example
 from spacy.training.corpus import walk_corpus
 
 from ..errors import Errors
 from .formats import Report, Settings, brat, check_doc, read
+from .formats.annotation import tokenized
 from .formats.source import Source, parsed, read_lines
-from .formats.spans import tokenized
+from .formats.spacy_files import docs_of
 
 STANDARD = "-"  # input or output
 _STEPS = 1000  # of a progress bar
@@ -43,7 +44,8 @@ def read_raw(paths: Iterable[Path], nlp: Language, progress: Progress = _silent)
     total, before = sum(size for _, size in sizes), 0
     for path, size in sizes:
         if path.suffix == ".spacy":
-            yield from _docs(path, nlp)
+            for number, doc in enumerate(docs_of(path, nlp), start=1):
+                yield RawText(f"{path}, text {number}", doc)
         else:
             for place, item in read_items(path, _behind(progress, before, total)):
                 if item["text"].strip():
@@ -54,15 +56,6 @@ def read_raw(paths: Iterable[Path], nlp: Language, progress: Progress = _silent)
 
 def _behind(progress: Progress, before: int, total: int) -> Progress:
     return lambda done, _: progress(before + done, total)
-
-
-def _docs(path: Path, nlp: Language) -> Iterator[RawText]:
-    try:
-        docs = list(DocBin().from_disk(path).get_docs(nlp.vocab))
-    except Exception as error:  # whatever zlib and msgpack raise
-        raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
-    for number, doc in enumerate(docs, start=1):
-        yield RawText(f"{path}, text {number}", doc)
 
 
 def read_items(path: Path, progress: Progress = _silent) -> Iterator[tuple[str, Item]]:
@@ -150,12 +143,7 @@ def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Examp
         if tell:
             report.tell()
         return examples
-    try:
-        docs = list(corpus.read_docbin(nlp.vocab, walk_corpus(path, ".spacy")))
-    except OSError:
-        raise
-    except Exception as error:  # whatever zlib and msgpack raise
-        raise ValueError(Errors.CRF717.format(path=path, reason=error)) from None
+    docs = [doc for file in walk_corpus(path, ".spacy") for doc in docs_of(file, nlp)]
     for number, doc in enumerate(docs, start=1):
         check_doc(doc, nlp, f"{path}, document {number}")
     examples = list(corpus.make_examples(nlp, docs))

@@ -13,8 +13,8 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..features.items import named_numbers
 from ..types import Floats
-from .columns import Columns, set_columns
 from .foreign import ForeignModel, Weighted
+from .functions import Columns, set_columns
 from .pipeline import COMPONENT, PAIRS, SOURCE
 
 TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from .foreign import MOST_LABELS, ForeignModel
-from .octets import Octets, as_text
+from .foreign import MOST_LABELS, ForeignModel, Octets, as_text
 from .patterns import (
     Blocks,
     Pattern,

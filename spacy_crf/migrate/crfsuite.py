@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..whole_files import write_whole
-from .foreign import MOST_LABELS, ForeignModel, Weighted
-from .octets import Octets, as_text
+from .foreign import MOST_LABELS, ForeignModel, Octets, Weighted, as_text
 
 MAGIC = b"lCRF"
 _HEADER = struct.Struct("<4sI4s9I")

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 
-from .columns import Columns
 from .foreign import ForeignModel, Weighted
+from .functions import Columns
 
 
 class Place(NamedTuple):

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Errors
-from .foreign import MOST_LABELS, ForeignModel
-from .octets import Octets, as_octets, as_text
+from .foreign import MOST_LABELS, ForeignModel, Octets, as_octets, as_text
 from .patterns import (
     Blocks,
     Pattern,

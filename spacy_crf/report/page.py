@@ -31,9 +31,8 @@ from .figures import (
     labels_of,
     scores,
 )
-from .rules import MOST, rule_effects
 from .suspects import Suspect, judged_by, ranked
-from .why import Reason, reasons
+from .why import MOST_TEXTS, Reason, reasons, rule_effects
 
 AROUND = 90  # characters of the text on each side of a mistake
 MOST_ERRORS = 5000
@@ -65,7 +64,7 @@ def render(title: str, subjects: Iterable[Subject], *, curve: Sequence[tuple[flo
         version=f"spacy-crf {__version__}",
         n_texts=len(subjects[0].judged.examples),
         level=round(100 * LEVEL),
-        most_texts=MOST,
+        most_texts=MOST_TEXTS,
         sections=[_section(subject) for subject in subjects],
         curve=drawn,
         style=style,

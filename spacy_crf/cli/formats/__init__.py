@@ -8,10 +8,10 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors
-from . import brat, columns, conllu, docbin, label_studio, spacy_json, table, texts, tokens, words
+from . import brat, columns, conllu, label_studio, spacy_files, table, texts
+from .annotation import check_doc
 from .settings import Report, Settings
 from .source import Source
-from .spans import check_doc
 
 _LONG = 5_000  # tokens of a document that is hardly one
 Sniff = Callable[[Source], bool]
@@ -26,18 +26,18 @@ class Format(NamedTuple):
 
 # The first whose `sniff` says yes is what a file is read as.
 FORMATS = {
-    "spacy": Format("a .spacy file", docbin.sniff, docbin.read),
+    "spacy": Format("a .spacy file", spacy_files.sniff_docbin, spacy_files.read_docbin),
     "brat": Format("brat's standoff", brat.sniff, brat.read),
     "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
-    "spacy2": Format("spaCy 2's JSON", spacy_json.sniff, spacy_json.read),
-    "tokens": Format("lists of words and tags", tokens.sniff, tokens.read),
+    "spacy2": Format("spaCy 2's JSON", spacy_files.sniff_json, spacy_files.read_json),
+    "tokens": Format("lists of words and tags", columns.sniff_lists, columns.read_lists),
     "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read),
     "doccano": Format("doccano's JSONL", texts.sniff_doccano, texts.read),
     "texts": Format("annotated texts", texts.sniff, texts.read),
     "conllu": Format("CoNLL-U", conllu.sniff, conllu.read),
     "table": Format("a table with a header", table.sniff, table.read),
-    "words": Format("words with their tags behind them", words.sniff, words.read),
-    "conll": Format("columns", columns.sniff, columns.read),
+    "words": Format("words with their tags behind them", columns.sniff_words, columns.read_words),
+    "conll": Format("columns", columns.sniff_columns, columns.read_columns),
 }
 
 

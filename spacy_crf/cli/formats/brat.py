@@ -9,9 +9,9 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors
+from .annotation import Span, make_doc, parse_span
 from .settings import Report, Settings
 from .source import Source
-from .spans import Span, make_doc, parse_span
 
 SUFFIX = ".ann"
 # What a line is, by the first letter of its identifier

@@ -1,29 +1,30 @@
-"""Columns, as shared tasks write them: a token on each line, an empty line between sentences."""
+"""Words with their tags: a token on each line, words with tags behind them, or lists of both in JSON."""
 
 import re
 from collections.abc import Iterator
-from typing import Optional
+from typing import Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...errors import Errors
+from ...errors import Errors, shown
+from .annotation import is_unicode
 from .settings import Report, Settings
-from .source import Source
+from .source import Item, Source
 from .tags import Row, is_tag, tagged_docs
 
 
-def sniff(source: Source) -> bool:
+def sniff_columns(source: Source) -> bool:
     return not source.is_json()
 
 
-def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read_columns(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
     """The word is in the first column and the entity tag in the last, unless the settings say otherwise. The line
     ``-DOCSTART-`` begins a document."""
-    return tagged_docs(lambda: _sentences(source, settings, report), nlp.vocab, settings, report)
+    return tagged_docs(lambda: _sentences_of_columns(source, settings, report), nlp.vocab, settings, report)
 
 
-def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[Optional[list[Row]]]:
+def _sentences_of_columns(source: Source, settings: Settings, report: Report) -> Iterator[Optional[list[Row]]]:
     word, label, tag = (_number(settings, name) for name in ("word_column", "label_column", "tag_column"))
     least, width = max(2, word or 0, label or 0, tag or 0), None
     rows: list[Row] = []
@@ -69,3 +70,110 @@ def _number(settings: Settings, name: str) -> Optional[int]:
     if not re.fullmatch("[1-9][0-9]{0,5}", value):
         raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
     return int(value)
+
+
+def sniff_words(source: Source) -> bool:
+    if source.is_json():
+        return False
+    lines = [line for line in source.head_lines() if not _begins_document(line)]
+    parts = [part for line in lines for part in line.split()]
+    return bool(parts) and all("|" in part for part in lines[0].split()) and _share(parts) > 0.9
+
+
+def read_words(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """``word|tag``, or ``word|part of speech|tag``. The last is the entity tag."""
+    return tagged_docs(lambda: _sentences_of_words(source), nlp.vocab, settings, report)
+
+
+def _share(parts: list[str]) -> float:
+    return sum("|" in part and len(part.rpartition("|")[2]) > 0 for part in parts) / len(parts)
+
+
+def _begins_document(line: str) -> bool:
+    return line.startswith("-DOCSTART-")
+
+
+def _sentences_of_words(source: Source) -> Iterator[Optional[list[Row]]]:
+    width = None
+    for place, line in source.lines():
+        if _begins_document(line):
+            yield None
+            continue
+        rows = []
+        for part in line.split():
+            width = width or (3 if part.count("|") == 2 and is_tag(part.rpartition("|")[2]) else 2)
+            cells = part.rsplit("|", width - 1)
+            if len(cells) != width or not cells[0] or not cells[-1]:
+                reason = (
+                    f"'{part}' is not {'word|tag' if width == 2 else 'word|part of speech|tag'}, as the words before"
+                )
+                raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+            rows.append(Row(place, cells[0], cells[-1], cells[1] if width == 3 else None))
+        if rows:
+            yield rows
+
+
+_WORDS = ("tokens", "words")
+_ENTS = ("ner_tags", "ner", "tags", "labels")
+_TAGS = ("pos_tags", "pos", "upos", "xpos")
+
+
+def sniff_lists(source: Source) -> bool:
+    return source.is_json() and any(_key(item, _WORDS) and _key(item, _ENTS) for item in source.head_items())
+
+
+def read_lists(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    """A sentence in each item. Tags that are numbers need the settings' ``tag_names``."""
+    return tagged_docs(lambda: _sentences_of_lists(source, settings), nlp.vocab, settings, report)
+
+
+def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
+    """The first key that holds a list of words, of tags or of their numbers."""
+    lists = item.items() if isinstance(item, dict) else ()
+    found = {key for key, value in lists if isinstance(value, list) and all(type(part) in (str, int) for part in value)}
+    return next((key for key in known if key in found), None)
+
+
+def _sentences_of_lists(source: Source, settings: Settings) -> Iterator[list[Row]]:
+    for place, value in source.items():
+        item = (
+            {key: part for key, part in value.items() if key not in settings.ignore} if isinstance(value, dict) else {}
+        )
+        words, ents, tags = (_key(item, known) for known in (_WORDS, _ENTS, _TAGS))
+        if words is None or ents is None or not all(isinstance(word, str) for word in item[words]):
+            reason = f'it has no list of words under "tokens", or none of tags under "ner_tags": {shown(value)}'
+            raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+        if tags and not all(isinstance(tag, str) for tag in item[tags]):
+            tags = None  # numbers without names: told below
+        _check(Item(place, item), [key for key in (words, ents, tags) if key])
+        names = [_named(tag, settings, place) for tag in item[ents]]
+        of_tags = item[tags] if tags else [None] * len(names)
+        rows = [Row(place, *row) for row in zip(item[words], names, of_tags)]
+        if any(not row.word.strip() or not row.ent for row in rows):
+            raise ValueError(Errors.CRF701.format(place=place, reason=f"a word or a tag is empty: {shown(value)}"))
+        if not all(is_unicode(part or "") for row in rows for part in row):
+            raise ValueError(
+                Errors.CRF701.format(place=place, reason=f"a word or a tag is not valid Unicode: {shown(value)}")
+            )
+        yield rows
+
+
+def _check(item: Item, used: list[str]) -> None:
+    """RAISES (ValueError): If lists are of different lengths, or one that belongs to the words would be lost."""
+    length = len(item.value[used[0]])
+    for key in used[1:]:
+        if len(item.value[key]) != length:
+            reason = f'{length} words under "{used[0]}", but {len(item.value[key])} tags under "{key}"'
+            raise ValueError(Errors.CRF701.format(place=item.place, reason=reason))
+    for key, value in item.value.items():
+        if key not in used and isinstance(value, list) and value and key.endswith(("tags", "labels", "ner")):
+            known = ", ".join(used[1:])
+            raise ValueError(Errors.CRF707.format(place=item.place, key=key, value=shown(value), known=known))
+
+
+def _named(tag: Any, settings: Settings, place: str) -> str:
+    if isinstance(tag, str):
+        return tag
+    if not 0 <= tag < len(settings.tag_names):
+        raise ValueError(Errors.CRF870.format(place=place, tag=shown(tag), n=len(settings.tag_names)))
+    return list(settings.tag_names)[tag]

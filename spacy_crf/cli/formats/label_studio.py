@@ -7,10 +7,9 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from .cats import Labels, TextLabels, is_labels, parse_labels
+from .annotation import Labels, Span, TextLabels, is_labels, make_doc, parse_labels, parse_span, tokenized
 from .settings import Report, Settings
 from .source import Item, Source
-from .spans import Span, make_doc, parse_span, tokenized
 
 _ANNOTATIONS = ("annotations", "completions")  # the latter before version 1
 _MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # of its export JSON-MIN, where data and spans lie side by side

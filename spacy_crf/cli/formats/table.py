@@ -11,10 +11,9 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, known_names
-from .cats import Labels, TextLabels, parse_labels
+from .annotation import Labels, TextLabels, parse_labels, tokenized
 from .settings import Report, Settings
 from .source import Source
-from .spans import tokenized
 from .tags import Row, is_tag, tagged_docs
 
 _SEPARATORS = "\t,;|"

@@ -7,10 +7,9 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, known_names, shown
-from .cats import Labels, TextLabels, is_labels, parse_labels
+from .annotation import Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, parse_span, tokenized
 from .settings import Report, Settings
 from .source import Item, Source
-from .spans import holds_annotation, make_doc, parse_span, tokenized
 
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
 SPAN_KEYS = ("spans", "entities", "label", "labels")

@@ -1,12 +1,13 @@
-"""The JSON that spaCy 2 trained on: documents of paragraphs of sentences of tokens."""
+"""What spaCy itself writes: ``.spacy`` files, and the JSON that spaCy 2 trained on (documents of paragraphs of sentences)."""
 
 import json
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 from spacy.training.converters import json_to_docs
 
 from ...errors import Errors, shown
@@ -14,12 +15,32 @@ from .settings import Report, Settings
 from .source import Source
 
 
-def sniff(source: Source) -> bool:
+def sniff_docbin(source: Source) -> bool:
+    return source.path.suffix == ".spacy"
+
+
+def read_docbin(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+    for doc in docs_of(source.path, nlp):
+        report.has_spans |= doc.has_annotation("ENT_IOB")
+        yield doc
+
+
+def docs_of(path: Path, nlp: Language) -> list[Doc]:
+    """RAISES (ValueError): CRF717 if the file is damaged, or none of spaCy's."""
+    try:
+        return list(DocBin().from_disk(path).get_docs(nlp.vocab))
+    except OSError:
+        raise
+    except Exception as error:  # whatever zlib and msgpack raise
+        raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
+
+
+def sniff_json(source: Source) -> bool:
     items = source.head_items() if source.is_json() else []
     return any(isinstance(item, dict) and "paragraphs" in item for item in items)
 
 
-def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read_json(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
     """spaCy's own reading, a Doc for each paragraph. What it would pass over is an error here."""
     for place, value in source.items():
         paragraphs = value.get("paragraphs") if isinstance(value, dict) else None
