@@ -1,5 +1,5 @@
-"""The package stays one that a person can know: how many lines, files and classes it has, which files import each other in circles,
-and which know a structure by its name. `python -m tests.test_size` prints all of it."""
+"""The package stays one that a person can know: how many lines, files and classes it has, which files import each other in a
+circle, and which know a structure by its name. `python -m tests.test_size` prints all of it."""
 
 import ast
 import re
