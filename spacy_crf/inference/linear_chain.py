@@ -72,17 +72,19 @@ class LinearChain(Structure[ChainScores]):
         return log_space.rank(work, states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
-        from . import log_space
-
-        uniforms = np.stack((uniforms, uniforms), axis=-1)  # there is nothing to draw of lengths
         linear = scaling.forward(work)
-        if np.isnan(linear.log_z).any():
-            return log_space.draw(work, uniforms)
-        with np.errstate(divide="ignore"):
-            prefixes = np.log(
-                linear.alpha.take(work.exponentials.layout.number, axis=1)
-            )  # less a number for each token
-        return log_space.draw(work, uniforms, (prefixes, prefixes))
+        if work.per_position or np.isnan(linear.log_z).any():
+            from . import log_space
+
+            return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))  # there is nothing to draw of lengths
+        before, sources = work.predecessors
+        arcs = work.transitions[0][sources, np.repeat(np.arange(work.n_states), np.diff(before))]
+        arcs = np.exp(arcs - arcs.max(initial=-np.inf))
+        states = np.empty(uniforms.shape, dtype=np.int32)
+        exponentials = work.exponentials
+        number, rows = exponentials.layout.number, (linear.alpha, linear.log_z)
+        kernels.sample(rows, number, exponentials.last, (before, sources), arcs, work.starts, uniforms, states)
+        return states
 
     def only(self, work: ChainWork, states: States) -> Clamp:
         return states[:, np.newaxis] == np.arange(work.n_tags)

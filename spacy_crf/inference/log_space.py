@@ -1,7 +1,7 @@
 """What structures of tokens and of segments do alike: sums in logarithms, where the linear domain refuses, and labellings that
 are not the best ones. Their work says what its scores are of pieces (``folded``), and where derivatives go (``rows``)."""
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,12 +54,9 @@ def rank(work: Any, states: States, scores: Floats) -> int:
     return kernels.n_best(work.folded, work.predecessors, len(scores), states, scores)
 
 
-def draw(work: Any, uniforms: Floats, known: Optional[tuple[Floats, Floats]] = None) -> States:
-    """Paths by random numbers (float64[N, T, 2]).
-
-    known (float64[n, S], float64[n, S]): The `prefixes`, each row less any number.
-    """
+def draw(work: Any, uniforms: Floats) -> States:
+    """Paths by random numbers (float64[N, T, 2])."""
     drawn = np.empty(uniforms.shape[:2], dtype=np.int32)
-    entered, left = known or prefixes(work, np.empty(work.n_sequences))
+    entered, left = prefixes(work, np.empty(work.n_sequences))
     kernels.sample(work.folded, work.predecessors, entered, left, uniforms, drawn)
     return drawn

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from ..types import Floats
 from . import helper, kernel
 from .exponentials import LEAST, exp_less, extremes
-from .numerics import LANES, LINEAR, SPREAD, TINY, best_end
+from .numerics import LANES, LINEAR, SPREAD, TINY, best_end, draw_mass
 from .tiles import add_product, add_products_of_neighbours
 
 FEW = 16  # states among which a path is searched
@@ -457,6 +457,36 @@ def viterbi_among_likely(scores, marginals, log_z, states, found):
 
 
 # --------------------------------------------------------------------------------------------------------- given paths
+
+
+@kernel
+def sample(linear, number, last, predecessors, arcs, starts, uniforms, states):
+    """Draw labellings from the posterior: forward filtering has been done, this is backward sampling (Scott 2002).
+
+    linear (float64[n, P], float64[B]): Rows and log partitions of `forward`. number (int[S]): The columns of states in the rows.
+    last (float64[P]): exp of the scores of ends.
+    predecessors (int64[S + 1], int64[A]), arcs (float64[A]): See `Work.predecessors`, and exp of the scores of these transitions.
+    uniforms (float64[N, n]): Random numbers in [0, 1). states (int32[N, n]): Receives the paths, -1 where none is allowed.
+    """
+    alpha, log_z = linear
+    before, sources = predecessors
+    masses = np.empty(len(number))
+    for n in range(len(states)):
+        for b in range(len(log_z)):
+            state = -1
+            for t in range(starts[b + 1] - 1, starts[b] - 1, -1):
+                if log_z[b] == -np.inf:
+                    drawn = -1
+                elif state == -1:
+                    for i in range(len(number)):
+                        masses[i] = alpha[t, number[i]] * last[number[i]]
+                    drawn = draw_mass(masses, uniforms[n, t])
+                else:
+                    first, n_sources = before[state], before[state + 1] - before[state]
+                    for m in range(n_sources):
+                        masses[m] = alpha[t, number[sources[first + m]]] * arcs[first + m]
+                    drawn = sources[first + draw_mass(masses[:n_sources], uniforms[n, t])]
+                states[n, t] = state = drawn
 
 
 @kernel

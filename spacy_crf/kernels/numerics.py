@@ -36,22 +36,29 @@ def log_sum(terms):
 
 @helper
 def draw(terms, uniform):
-    """One of N, with probabilities proportional to exp(terms); -1 if all are -inf."""
+    """One of N, with probabilities proportional to exp(terms); -1 if all are -inf. It writes over the terms."""
     largest = -np.inf
     for term in terms:
         largest = max(largest, term)
     if largest == -np.inf:
         return -1
-    total = 0.0
-    for term in terms:
-        total += np.exp(term - largest)
-    remaining = uniform * total
-    drawn = -1
     for i in range(len(terms)):
-        mass = np.exp(terms[i] - largest)
-        if mass > 0.0:
+        terms[i] = np.exp(terms[i] - largest)
+    return draw_mass(terms, uniform)
+
+
+@helper
+def draw_mass(masses, uniform):
+    """One of N, with probabilities proportional to masses; -1 if all are 0."""
+    remaining = 0.0
+    for mass in masses:
+        remaining += mass
+    remaining *= uniform
+    drawn = -1
+    for i in range(len(masses)):
+        if masses[i] > 0.0:
             drawn = i  # the last possible one stays, should rounding leave a rest
-            remaining -= mass
+            remaining -= masses[i]
             if remaining < 0.0:
                 break
     return drawn
