@@ -84,7 +84,7 @@ def model_of(program, lines, seed=0):
 
 
 def both(model):
-    """The pipeline that replays all lines, and the one with templates of ours."""
+    """The pipeline that replays all lines, and the one with native templates."""
     native = find_native(model, ["orth", "tag"])
     replaying = make_pipeline(model, ["orth", "tag"], None)
     return replaying, make_pipeline(model, ["orth", "tag"], None, native=native), native
@@ -190,7 +190,7 @@ def test_import_command_says_what_is_replayed(wapiti, crfpp, tmp_path):
     arguments = ["import", str(tmp_path / "model"), "--from", "wapiti", "--columns", "orth,tag", "--output"]
     result = CliRunner().invoke(app, [*arguments, str(tmp_path / "nlp")])
     assert result.exit_code == 0, result.output
-    assert "1 template of ours" in result.output
+    assert "1 native template" in result.output
     assert "*:x=%X[0,0]: it changes or tests words" in " ".join(result.output.split())
     result = CliRunner().invoke(app, [*arguments, str(tmp_path / "replay"), "--replay"])
     assert result.exit_code == 0 and "ours" not in result.output

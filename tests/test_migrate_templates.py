@@ -307,12 +307,12 @@ def test_dollars_survive_configs(text):
 
 
 WRONG = [
-    (compile_template, "U%y[0,0]", "begins nothing"),
+    (compile_template, "U%y[0,0]", "begins only"),
     (compile_template, "U%x[9,0]", "at most 8"),
     (compile_template, "X%x[0,0]", "begin with U or B"),
-    (compile_pattern, "u%x[*1,0]", "is none of"),
+    (compile_pattern, "u%x[*1,0]", "begins only"),
     (compile_pattern, 'u%t[0,0,"a**"]', "repeats nothing"),
-    (compile_pattern, 'u%m[0,0,"a\\\\"]'.replace("\\\\", "\\"), "is none of"),
+    (compile_pattern, 'u%m[0,0,"a\\\\"]'.replace("\\\\", "\\"), "begins only"),
     (compile_pattern, "u%t[0,0]", "have an expression"),
     (compile_pattern, 'u%x[0,0,"a"]', "have an expression"),
     (compile_pattern, "x%x[0,0]", "begin with u, b"),

@@ -1,4 +1,4 @@
-"""Models of other programs as pipelines, and the way back."""
+"""Import models of other programs as pipelines, and export them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
@@ -32,31 +32,34 @@ PROGRAMS = ("crfsuite", "crfpp", "wapiti")
 
 @app.command("import")
 def import_cli(
-    file: Annotated[Path, typer.Argument(help="A model.", exists=True, dir_okay=False)],
-    program: Annotated[str, typer.Option("--from", help=f"Whose it is: {', '.join(PROGRAMS)}.")],
+    file: Annotated[Path, typer.Argument(help="The model.", exists=True, dir_okay=False)],
+    program: Annotated[str, typer.Option("--from", help=f"The program that trained it: {', '.join(PROGRAMS)}.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the pipeline.")],
     columns: Annotated[
-        Optional[str], typer.Option("--columns", help="Attributes of tokens that stand for the columns: orth,tag.")
+        Optional[str], typer.Option("--columns", help="Attributes of tokens that the columns are, such as orth,tag.")
     ] = None,
     features: Annotated[
         Optional[str],
-        typer.Option("--features", help="CRFsuite: the function that makes features, package.module:function."),
+        typer.Option("--features", help="crfsuite: the function that makes features, as package.module:function."),
     ] = None,
     check: Annotated[
         Optional[Path],
-        typer.Option("--check", help="File of columns that both programs label.", exists=True, dir_okay=False),
+        typer.Option(
+            "--check", help="A file of columns: compare the labels of both programs.", exists=True, dir_okay=False
+        ),
     ] = None,
     lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
-    attribute: Annotated[str, typer.Option("--attribute", help="Of tokens, which gets the labels.")] = "tag",
+    attribute: Annotated[str, typer.Option("--attribute", help="Attribute of tokens that gets the labels.")] = "tag",
     replay: Annotated[
-        bool, typer.Option("--replay", help="crfpp, wapiti: make the names of all features, no templates of ours.")
+        bool,
+        typer.Option("--replay", help="crfpp, wapiti: make features as that program does, by no native templates."),
     ] = False,
     code: CodeOption = None,
 ) -> None:
     """Make a pipeline of another program's model.
 
-    Its component crf_tagger gives each token the label that the other program gives. Of a file of templates (crfpp) or patterns
-    (wapiti) alone, features for a config are made: --output is the file of that block.
+    Its component crf_tagger gives each token the same label as the other program. From a file of templates (crfpp) or patterns
+    (wapiti), the command makes the features of a config: --output is the file for that block.
     """
     with told_briefly():
         import_code(code)
@@ -83,18 +86,18 @@ def import_cli(
             from ..migrate.functions import write_registration
 
             registered = write_registration(output, features, names)
-            msg.info(f"Its features are made by {features}: give --code {registered} to commands that load it")
+            msg.info(f"{features} makes its features: give --code {registered} to commands that load the pipeline")
     if comparison is not None:
         _tell(comparison)
 
 
 class _Syntax(NamedTuple):
-    """What a program calls what makes its features."""
+    """How a program writes the lines that make its features."""
 
     source: str  # the registered function
     argument: str
-    of_labels: str  # first letters
-    of_pairs: str
+    of_labels: str  # first letters of lines that make features of labels
+    of_pairs: str  # first letters of lines that make features of pairs of labels
 
 
 _SYNTAX = {
@@ -104,12 +107,13 @@ _SYNTAX = {
 
 
 def is_templates(data: bytes) -> bool:
-    """Whether a file holds no model, but text that one is made with."""
+    """Whether a file holds templates or patterns, and no model."""
     return data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
 
 
 def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
-    """RAISES (ValueError): CRF863 for a program that is not known; CRF854 and others for what is no model of it."""
+    """Read the model of a program. RAISES (ValueError): CRF863 for an unknown program; CRF854 and others if it is not its
+    model."""
     from ..migrate.crfpp import read_crfpp
     from ..migrate.crfsuite import read_crfsuite
     from ..migrate.wapiti import read_wapiti
@@ -121,9 +125,9 @@ def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
 
 
 def find_native(model: "ForeignModel", columns: list[str]) -> "Native":
-    """What templates of ours stand for, of a model that says how its features are made.
+    """Find native templates for a model whose file has the lines that make its features.
 
-    RAISES (ValueError): CRF860 or CRF864 for columns that can't be used.
+    RAISES (ValueError): CRF860 or CRF864 for wrong columns.
     """
     from ..migrate.native import native_of
 
@@ -141,12 +145,13 @@ def make_pipeline(
     attribute: str = "tag",
     native: Optional["Native"] = None,
 ) -> Language:
-    """A pipeline of a model.
+    """Make a pipeline of a model.
 
     columns (List[str]): Attributes of tokens that features are made of.
-    features (str): Path of the function that makes them, for models that don't say.
-    native (Native): What templates of ours stand for; nothing by default: the names of all features are made.
-    RAISES (ValueError): CRF861 if nothing says.
+    features (str): Path of the function that makes features, for models whose file does not say how they are made.
+    native (Native): Native templates. By default there are none, and all features are made as the other program makes them.
+    RETURNS (Language)
+    RAISES (ValueError): CRF861 if neither the model nor `features` says how features are made.
     """
     from ..migrate.functions import find_function, register_features
     from ..migrate.native import NOTHING
@@ -168,14 +173,15 @@ def make_pipeline(
 
 
 def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
-    """Those that make features of labels, and those that make features of pairs of labels and read anything."""
+    """The lines that make features of labels, and the lines with commands that make features of pairs of labels."""
     _, _, of_labels, of_pairs = _SYNTAX[program]
     reading = [line for line in templates if line[0] in of_pairs and "%" in line]
     return [line for line in templates if line[0] in of_labels], reading
 
 
 def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> dict[str, dict[str, Any]]:
-    """The blocks of functions that make the features of labels, and of pairs of labels if there are lines for them."""
+    """Blocks of functions for a config: one makes features of labels, another features of pairs of labels if there are lines for
+    it."""
     from ..migrate.patterns import for_config
     from ..migrate.pipeline import PAIRS, SOURCE
 
@@ -188,14 +194,14 @@ def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[s
 
 
 def _resolved(functions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """RAISES (ValueError): CRF856, CRF860 or CRF864 for lines or columns that can't be used."""
+    """Make the functions of some blocks. RAISES (ValueError): CRF856, CRF860 or CRF864 for wrong lines or columns."""
     return {name: registry.resolve({"source": block})["source"] for name, block in functions.items()}
 
 
 def features_block(text: str, program: str, columns: list[str]) -> Config:
-    """The features of a config that are those of a file of templates.
+    """Make the features of a config from the text of a file of templates or patterns.
 
-    RAISES (ValueError): CRF856 for a line that is no template, CRF864 for too few columns.
+    RAISES (ValueError): CRF856 for a line that is not a template, CRF864 for too few columns.
     """
     from ..migrate.crfpp import read_templates
     from ..migrate.pipeline import PAIRS, SOURCE
@@ -210,7 +216,7 @@ def features_block(text: str, program: str, columns: list[str]) -> Config:
 
 
 def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, columns: list[str]) -> "Comparison":
-    """The pipeline beside the program it comes from. RAISES (ValueError): CRF862 if that is not installed."""
+    """Compare a pipeline with the program of its model. RAISES (ValueError): CRF862 if the program is not installed."""
     from ..migrate.checking import RIVALS, compare, read_columns
 
     functions = None
@@ -221,10 +227,10 @@ def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, co
 
 
 def _tell_replayed(native: "Native") -> None:
-    """Which lines no template of ours stands for, and why."""
+    """Print the lines that no native template can replace, and the reasons."""
     n_native = len(native.of_labels.templates) + len(native.of_pairs.templates)
     if n_native:
-        msg.info(f"{n_native} template{'s' if n_native > 1 else ''} of ours, in place of names that are made")
+        msg.info(f"{counted(n_native, 'native template')}")
     for line, reason in native.replayed:
         msg.info(f"Replayed: {line}: {reason}")
 
@@ -243,7 +249,7 @@ def _tell(found: "Comparison") -> None:
 def export_cli(
     model: ModelArgument,
     output: Annotated[Path, typer.Argument(help="The file to write.")],
-    program: Annotated[str, typer.Option("--to", help="For whom: crfsuite.")] = "crfsuite",
+    program: Annotated[str, typer.Option("--to", help="The program that will read it: crfsuite.")] = "crfsuite",
     component: Annotated[
         Optional[str], typer.Option("--component", "-c", help="By default the first that fits.")
     ] = None,
@@ -251,7 +257,7 @@ def export_cli(
 ) -> None:
     """Write a component's weights as a model of CRFsuite.
 
-    Its features are named as ours (lower[0]=the); `spacy_crf.migrate.pipeline.features_of` makes them of Docs.
+    Features keep their names (lower[0]=the); `spacy_crf.migrate.pipeline.features_of` makes them of Docs.
     """
     with told_briefly():
         if program != "crfsuite":

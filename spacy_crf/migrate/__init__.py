@@ -1,1 +1,1 @@
-"""Models of other programs, read in plain Python, and the way back."""
+"""Read models of other programs in plain Python, and export models to them."""

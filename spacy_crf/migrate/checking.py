@@ -1,5 +1,6 @@
-"""An imported model beside the program it comes from."""
+"""Compare an imported model with the program that trained it."""
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +20,17 @@ from .pipeline import COMPONENT, PAIRS, SOURCE
 
 TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32
 
-Rows = list[Any]  # what a source gives for each token
+Rows = list[Any]  # for each token the features that a source makes
 Rival = Callable[[Doc, Rows], list[str]]
 
 
 class Comparison(NamedTuple):
+    """Counts of a comparison of two programs on the same texts."""
+
     sequences: int
     tokens: int
-    different: int  # tokens with other labels
-    ties: int  # of these, in sequences whose two labellings score the same
+    different: int  # tokens that get two labels
+    ties: int  # of these, tokens of sequences whose two labellings have equal scores
     largest_gap: float  # between the scores of two labellings of a sequence
 
     @property
@@ -36,7 +39,7 @@ class Comparison(NamedTuple):
 
 
 class Scorer:
-    """Scores as the other program sums them up, in float64, feature by feature."""
+    """Scores labellings as the other program does: a sum in float64, feature by feature."""
 
     def __init__(self, model: ForeignModel):
         self._model = model
@@ -44,7 +47,10 @@ class Scorer:
         self._number = {label: n for n, label in enumerate(model.labels)}
 
     def score(self, rows: Rows, of_pairs: Optional[Rows], labels: Sequence[str]) -> float:
-        """Of one labelling of a sequence."""
+        """The score of a labelling of a sequence.
+
+        rows (list): Features of each token. of_pairs (list): Features of each pair of labels, or None.
+        """
         n_states, states = len(self._model.labels), [self._number[label] for label in labels]
         total = sum(self._model.transitions[i, j] for i, j in pairwise(states))
         for t, row in enumerate(rows):
@@ -78,11 +84,12 @@ def compare(
     rival: Rival,
     functions: Optional[dict[str, Callable[[Doc], Any]]] = None,
 ) -> Comparison:
-    """Labels of both, sequence by sequence.
+    """Label texts by the pipeline and by the other program, and compare the labels.
 
-    docs (Iterable[Doc]): With what the features read, each a single sequence.
-    rival (Callable): From a Doc and what the source gives for its tokens to the other program's labels.
-    functions (dict): Sources of all names of features, by SOURCE and PAIRS; those of the component by default.
+    docs (Iterable[Doc]): Each is a single sequence, and has the attributes that the features read.
+    rival (Callable): Labels a Doc by the other program, which gets the features that the source makes of the Doc.
+    functions (dict): Sources of all names of features, by SOURCE and PAIRS. By default the component's functions.
+    RETURNS (Comparison)
     """
     tagger, scorer = nlp.get_pipe(COMPONENT), Scorer(model)
     functions = tagger.sparse_features.feature_set.functions if functions is None else functions
@@ -103,7 +110,7 @@ def compare(
 
 
 def _labels(tagger: Any, docs: list[Doc]) -> Iterator[list[str]]:
-    """Those that a component finds, whatever the Docs have."""
+    """The labels that a component finds, whatever annotation the Docs have."""
     prediction = tagger.predict([doc if not doc.has_annotation("SENT_START") else doc.copy() for doc in docs])
     labels = tagger.labels
     for begin, end in pairwise(DocBatch(docs).bounds.tolist()):
@@ -111,10 +118,10 @@ def _labels(tagger: Any, docs: list[Doc]) -> Iterator[list[str]]:
 
 
 def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[Doc]:
-    """Docs of a file of columns between tabs or blanks, with an empty line after each sentence.
+    """Docs of a file with columns between tabs or blanks, and an empty line after each sentence.
 
-    columns (Sequence[str]): The first ones, of which one is the word; further ones are not read.
-    RAISES (ValueError): CRF703 for a line with too few.
+    columns (Sequence[str]): What the first columns are. One is the word; further columns are not read.
+    RAISES (ValueError): CRF703 for a line with too few columns.
     """
     rows: list[list[str]] = []
     with path.open(encoding="utf8") as lines:
@@ -139,25 +146,25 @@ def _doc(nlp: Language, rows: list[list[str]], columns: Sequence[str]) -> Doc:
     return doc
 
 
-def crfsuite_rival(path: Path) -> Rival:
-    """RAISES (ValueError): CRF862 without python-crfsuite."""
+def _module(name: str, program: str, package: str) -> Any:
+    """A program's module for Python. RAISES (ValueError): CRF862 if its package is not installed."""
     try:
-        import pycrfsuite
+        return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(Errors.CRF862.format(program="CRFsuite", package="python-crfsuite")) from error
-    tagger = pycrfsuite.Tagger()
+        raise ValueError(Errors.CRF862.format(program=program, package=package)) from error
+
+
+def crfsuite_rival(path: Path) -> Rival:
+    """CRFsuite with a model. RAISES (ValueError): CRF862 without python-crfsuite."""
+    tagger = _module("pycrfsuite", "CRFsuite", "python-crfsuite").Tagger()
     tagger.open(str(path))
     return lambda doc, rows: tagger.tag(rows)
 
 
 def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """RAISES (ValueError): CRF862 without crfpy."""
+    """CRF++ with a model. RAISES (ValueError): CRF862 without crfpy, CRF854 if CRF++ can't read the model."""
     try:
-        import CRFPP
-    except ImportError as error:
-        raise ValueError(Errors.CRF862.format(program="CRF++", package="crfpy")) from error
-    try:
-        tagger, read = CRFPP.Tagger(f"-m {path}"), Columns(columns).read
+        tagger, read = _module("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}"), Columns(columns).read
     except RuntimeError as error:  # as for text
         place = {"kind": "a model by CRF++ itself", "place": "--check"}
         raise ValueError(Errors.CRF854.format(source=path, reason=error, **place)) from error
@@ -176,12 +183,9 @@ def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
 
 
 def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """RAISES (ValueError): CRF862 without libwapiti."""
-    try:
-        import wapiti
-    except ImportError as error:
-        raise ValueError(Errors.CRF862.format(program="Wapiti", package="libwapiti")) from error
-    model, read = wapiti.Model(model=str(path), encoding="utf8"), Columns(columns).read
+    """Wapiti with a model. RAISES (ValueError): CRF862 without libwapiti."""
+    model = _module("wapiti", "Wapiti", "libwapiti").Model(model=str(path), encoding="utf8")
+    read = Columns(columns).read
 
     def label(doc: Doc, rows: Rows) -> list[str]:
         labels = []
@@ -193,7 +197,7 @@ def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
     return label
 
 
-# By the program: what labels the texts that are compared
+# By program: makes the function that labels the texts to compare
 RIVALS: dict[str, Callable[[Path, Sequence[str]], Rival]] = {
     "crfsuite": lambda path, columns: crfsuite_rival(path),
     "crfpp": crfpp_rival,

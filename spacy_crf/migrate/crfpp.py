@@ -1,5 +1,5 @@
-"""Models of CRF++: as text (``crf_learn -t``), and binary, whose features are the paths through a double array (Aoe 1989); and
-what its templates make of columns."""
+"""Models of CRF++, and the features that its templates make of columns. A model is text (``crf_learn -t``), or binary with
+features that are paths through a double array (Aoe 1989)."""
 
 import re
 import struct
@@ -9,18 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Errors
-from .foreign import MOST_LABELS, ForeignModel, Octets, as_text
-from .patterns import (
-    Blocks,
-    Pattern,
-    PatternSource,
-    Place,
-    assemble,
-    from_config,
-    literal,
-    needed_columns,
-    template_lines,
-)
+from .foreign import ForeignModel, Octets, as_text
+from .patterns import Blocks, Pattern, PatternSource, Place, assemble, compile_form, template_lines
 
 _KIND = "a model of CRF++"
 _MACRO = re.compile(r"%x\[(-?\d{1,9}),(\d{1,9})\]")
@@ -32,44 +22,36 @@ _HEAD = re.compile(rb"(version|cost-factor|maxid|xsize): *(\S+) *\r?")
 
 
 def compile_template(line: str) -> Pattern:
-    """RAISES (ValueError): CRF856 for what is no template."""
-    form, at, places = "", 0, []
-    for match in [*_MACRO.finditer(line), None]:
-        between = line[at : match.start() if match else len(line)]
-        if "%" in between:
-            raise ValueError(
-                Errors.CRF856.format(template=line, reason=f"'%' begins nothing but %x[row,column], not {between!r}")
-            )
-        form += literal(between)
-        if match:
-            place = Place(int(match[2]), int(match[1]))
-            if abs(place.offset) > _FARTHEST:
-                raise ValueError(Errors.CRF856.format(template=line, reason=f"rows are at most {_FARTHEST} away"))
-            form, at, places = form + "%s", match.end(), [*places, place]
+    """Compile a line of a file of templates. RAISES (ValueError): CRF856 if it is not a template."""
+
+    def place(match: "re.Match[str]") -> Place:
+        row, column = int(match[1]), int(match[2])
+        if abs(row) > _FARTHEST:
+            raise ValueError(Errors.CRF856.format(template=line, reason=f"rows are at most {_FARTHEST} away"))
+        return Place(column, row)
+
+    pattern = compile_form(line, _MACRO, place, "%x[row,column]")
     if line[:1] not in ("U", "B"):
         raise ValueError(Errors.CRF856.format(template=line, reason="templates begin with U or B"))
-    return Pattern(form, tuple(places))
+    return pattern
 
 
 def crfpp_features(templates: Sequence[str], columns: Sequence[str]) -> PatternSource:
-    """The names of features that CRF++'s templates make (``spacy_crf.crfpp_features.v1``).
+    """Names of features as CRF++'s templates make them (``spacy_crf.crfpp_features.v1``).
 
-    templates (List[str]): Such as "U05:%x[-1,0]/%x[0,0]"; a dollar is written %24.
-    columns (List[str]): Attributes of tokens that its columns are, such as ["orth", "tag"]; "ext:NAME" for an extension.
+    templates (List[str]): Templates such as "U05:%x[-1,0]/%x[0,0]". Write a dollar as %24.
+    columns (List[str]): Attributes of tokens that the columns are, such as ["orth", "tag"], or "ext:NAME" for an extension.
     """
-    patterns = [compile_template(from_config(template)) for template in templates]
-    if needed_columns(patterns) > len(columns):
-        raise ValueError(Errors.CRF864.format(needed=needed_columns(patterns), given=", ".join(columns) or "none"))
-    return PatternSource(patterns, columns, outside)
+    return PatternSource(templates, compile_template, columns, outside)
 
 
 def outside(n: int) -> str:
-    """What stands outside of a sequence, so many words before or behind it."""
+    """The text of the position `n` words before (negative) or behind a sequence."""
     return f"_B{n:+d}"
 
 
 def read_templates(text: str) -> list[str]:
-    """Those of a file. RAISES (ValueError): CRF856."""
+    """The templates of a file. RAISES (ValueError): CRF856 for a line that is not a template."""
     lines = [line for line in template_lines(text) if not line.startswith("#")]
     for line in lines:
         compile_template(line)
@@ -77,10 +59,11 @@ def read_templates(text: str) -> list[str]:
 
 
 def read_crfpp(data: bytes, source: str) -> ForeignModel:
-    """A model from the bytes of its file, text or binary.
+    """Read a model, text or binary, from the bytes of its file.
 
-    source (str): Where they come from, for messages.
-    RAISES (ValueError): CRF854 for what is no such model, or damaged, with the place; CRF856 for a template.
+    source (str): Name of the file, for messages.
+    RETURNS (ForeignModel)
+    RAISES (ValueError): CRF854 with the place, if the file is damaged or not a model of CRF++; CRF856 for a wrong template.
     """
     return _read_text(data, source) if data.startswith(b"version:") else _read_binary(data, source)
 
@@ -157,8 +140,11 @@ def _read_binary(data: bytes, source: str) -> ForeignModel:
 
 
 def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]]:
-    """All keys of a double array and their values. A unit at ``b + c + 1`` whose check is b goes on with the byte c from the one
-    whose base is b; at b itself a key ends, and its value is -1 - base."""
+    """All keys of a double array, and their values.
+
+    A unit whose base is b continues with the byte c at the unit ``b + c + 1``, if the check of that is b. At the unit b itself, a
+    key ends, whose value is -1 - base.
+    """
     base, check = units["base"].astype(np.int64), units["check"].astype(np.int64)
     if not len(units):
         octets.refuse("the features", "there are none")
@@ -198,10 +184,7 @@ def _model(
     ids: NDArray[np.int64],
     weights: NDArray[np.float64],
 ) -> ForeignModel:
-    if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
-        octets.refuse(
-            "the labels", f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
-        )
+    octets.check_labels(labels)
     is_pair = np.array([name.startswith("B") for name in names], dtype=bool)
     ends = ids + np.where(is_pair, len(labels) ** 2, len(labels))
     if len(ids) and (ids.min() < 0 or ends.max() > len(weights)):

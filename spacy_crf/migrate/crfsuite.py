@@ -1,7 +1,7 @@
-"""Models of CRFsuite (python-crfsuite, sklearn-crfsuite): reading and writing.
+"""Read and write models of CRFsuite (python-crfsuite, sklearn-crfsuite).
 
-A file is a header and chunks: the features with their weights, the labels and the attributes (each a constant database: hash
-tables to find the number of a text, and a list to find the text of a number), and which features each label and attribute has.
+A file has a header and chunks: features with weights, labels, attributes, and lists of the features that each label and attribute
+has. Labels and attributes are constant databases: hash tables find the number of a text, and a list the text of a number.
 """
 
 import struct
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..whole_files import write_whole
-from .foreign import MOST_LABELS, ForeignModel, Octets, Weighted, as_text
+from .foreign import ForeignModel, Octets, Weighted, as_text
 
 MAGIC = b"lCRF"
 _HEADER = struct.Struct("<4sI4s9I")
@@ -29,10 +29,11 @@ _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 def read_crfsuite(data: bytes, source: str) -> ForeignModel:
-    """A model from the bytes of its file.
+    """Read a model from the bytes of its file.
 
-    source (str): Where they come from, for messages.
-    RAISES (ValueError): CRF855 for a pickle, CRF854 for what is no such model, or damaged, with the place.
+    source (str): Name of the file, for messages.
+    RETURNS (ForeignModel)
+    RAISES (ValueError): CRF855 for a pickle; CRF854 with the place, if the file is damaged or not a model of CRFsuite.
     """
     if data.startswith(_PICKLES):
         raise ValueError(Errors.CRF855.format(source=source))
@@ -47,10 +48,7 @@ def read_crfsuite(data: bytes, source: str) -> ForeignModel:
         octets.refuse("the header, byte 4", f"{size} bytes are announced, and there are {len(octets)}: it is cut off")
     labels = _read_texts(octets, offsets[1], n_labels, "the labels")
     attributes = _read_texts(octets, offsets[2], n_attributes, "the attributes")
-    if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
-        octets.refuse(
-            "the labels", f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
-        )
+    octets.check_labels(labels)
     found = _read_features(octets, offsets[0])
     for kind, sources, what in ((_STATE, attributes, "attributes"), (_TRANSITION, labels, "labels")):
         some = found[found["type"] == kind]
@@ -99,7 +97,7 @@ def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
 
 
 def write_crfsuite(model: ForeignModel, path: Path) -> None:
-    """Writes a model that CRFsuite reads. Weights that are 0 are left out, as CRFsuite does."""
+    """Write a model for CRFsuite, without weights that are 0, as CRFsuite itself does."""
     states, transitions = model.states, model.transitions
     kept = states.weights != 0
     used, rows = np.unique(states.rows[kept], return_inverse=True)
@@ -128,18 +126,18 @@ def _padded(chunk: bytes) -> bytes:
 
 
 def _starts(chunks: Sequence[bytes]) -> list[int]:
-    """Where each begins in the file, and where the next one would."""
+    """Where each chunk begins in the file, and where the next one would."""
     return [_HEADER.size, *(_HEADER.size + np.cumsum([len(_padded(chunk)) for chunk in chunks])).tolist()]
 
 
 def _listed(of: NDArray[np.int64], first: int, n: int) -> list[NDArray[np.int64]]:
-    """Numbers, from the first on, of the features of each of n sources."""
+    """For each of `n` sources the numbers of its features, which count from `first` on."""
     order = np.argsort(of, kind="stable")
     return np.split(first + order, np.searchsorted(of[order], np.arange(1, n))) if n else []
 
 
 def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used: int) -> bytes:
-    """Which features each label or attribute has; ``at`` is where the chunk begins."""
+    """The chunk with the features of each label or attribute. at (int): Where the chunk begins."""
     data = [np.append(len(numbers), numbers).astype("<u4").tobytes() for numbers in lists[:n_used]]
     begin = at + _CHUNK.size + 4 * len(lists)
     offsets = np.zeros(len(lists), dtype="<u4")
@@ -149,7 +147,7 @@ def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used:
 
 
 def _texts(texts: Sequence[str]) -> bytes:
-    """A database of texts, found by hash tables with as many free places as taken ones."""
+    """A database of texts. Half of the places in its hash tables are free."""
     begin = _DATABASE.size + 8 * _TABLES
     entries, tables = [], [[] for _ in range(_TABLES)]
     at = begin
@@ -181,7 +179,7 @@ def _buckets(table: list[tuple[int, int]]) -> bytes:
 
 
 def _jenkins(octets: bytes) -> int:
-    """Bob Jenkins' hash for look-ups (lookup3.c, 2006), of one sequence of bytes and from 0."""
+    """Bob Jenkins' hash for look-ups (lookup3.c, 2006) of one sequence of bytes, with the initial value 0."""
     most = 0xFFFFFFFF
     a = b = c = (0xDEADBEEF + len(octets)) & most
     last = (len(octets) - 1) // 12 * 12  # where the last block begins

@@ -1,4 +1,4 @@
-"""What a linear chain of another program knows, and the bytes of its file."""
+"""A linear chain of another program: its labels and weights, and the bytes of its file."""
 
 import struct
 from dataclasses import dataclass, field
@@ -14,11 +14,12 @@ MOST_LABELS = 4096  # a table of their pairs has to fit into the memory
 
 @dataclass
 class Weighted:
-    """Features by their names, and the weights that they have.
+    """F features by their names, and W weights.
 
-    names (list[str]): F of them.
-    rows (int64[W]), columns (int64[W]), weights (float64[W]): The feature, the label (or pair ``before * S + label``), and the
-        weight.
+    names (list[str]): F names.
+    rows (int64[W]): The feature of each weight.
+    columns (int64[W]): The label of each weight, or its pair of labels as ``before * S + label``.
+    weights (float64[W])
     """
 
     names: list[str]
@@ -35,12 +36,12 @@ class Weighted:
 class ForeignModel:
     """A first-order linear chain.
 
-    program (str): Whose it is.
-    labels (list[str]): S of them.
-    states (Weighted): Features of a token, which weigh its label.
-    transitions (float64[S, S]): Weights of a label and the one behind it.
-    pairs (Weighted): Features of a token, which weigh its label together with the one before.
-    templates (list[str]): What makes the names of features, where the program knows that.
+    program (str): The program that trained it.
+    labels (list[str]): S labels.
+    states (Weighted): Features of a token that weigh its label.
+    transitions (float64[S, S]): Weights of a label (row) and the next label (column).
+    pairs (Weighted): Features of a token that weigh its label together with the label before.
+    templates (list[str]): The lines that make the names of features, if the file of the model has them.
     """
 
     program: str
@@ -52,15 +53,15 @@ class ForeignModel:
 
     @property
     def n_weights(self) -> int:
-        """That are not 0."""
+        """How many weights are not 0."""
         parts = (self.states.weights, self.transitions, self.pairs.weights)
         return int(sum(np.count_nonzero(weights) for weights in parts))
 
 
 class Octets:
-    """The bytes of a file.
+    """The bytes of a file that may hold anything: nothing beyond its end is read, and no more memory is taken than it has bytes.
 
-    source (str): Its name, and kind (str): what it should be, for messages.
+    source (str): Name of the file, for messages. kind (str): What the file should hold, for messages.
     """
 
     def __init__(self, data: bytes, source: str, kind: str):
@@ -76,43 +77,49 @@ class Octets:
         raise ValueError(Errors.CRF854.format(source=self.source, kind=self._kind, place=place, reason=reason))
 
     def part(self, at: int, size: int, what: str) -> bytes:
-        """Some bytes. RAISES (ValueError): CRF854 if the file has not all of them."""
+        """The `size` bytes from a place on. RAISES (ValueError): CRF854 if the file ends before."""
         if at < 0 or size < 0 or at + size > len(self._data):
             self.refuse(f"{what}, byte {at}", f"{size} bytes are needed, and the file has {len(self._data)}")
         return self._data[at : at + size]
 
+    def check_labels(self, labels: list[str]) -> None:
+        """RAISES (ValueError): CRF854 if there are no labels or too many, or one stands twice."""
+        if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
+            reason = f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
+            self.refuse("the labels", reason)
+
     def check_last_line(self) -> None:
-        """RAISES (ValueError): CRF854 for a text that ends within a line: half of a number is a number too."""
+        """RAISES (ValueError): CRF854 if the last line of a text has no end: half of a number is a number too."""
         if not self._data.endswith(b"\n"):
             self.refuse("the last line", "it does not end: the file is cut off")
 
     def fields(self, form: str, at: int, what: str) -> tuple[Any, ...]:
-        """Numbers as `struct` reads them."""
+        """The numbers that `struct` reads from a place on, by a format of it."""
         return struct.unpack(form, self.part(at, struct.calcsize(form), what))
 
     def numbers(self, at: int, dtype: Any, n: int, what: str) -> NDArray:
-        """An array of n numbers or records."""
+        """An array of `n` numbers or records from a place on."""
         return np.frombuffer(self.part(at, n * np.dtype(dtype).itemsize, what), dtype=dtype)
 
     def find(self, octets: bytes, begin: int, end: int | None = None) -> int:
-        """Where these bytes are, the end of the file if nowhere."""
+        """The first place of these bytes; the end of the file if it does not have them."""
         at = self._data.find(octets, begin, len(self._data) if end is None else end)
         return len(self._data) if at < 0 else at
 
 
-# Bytes that are no UTF-8, as programs without Unicode cut characters into, and characters for private use that stand for them:
-# each text of bytes is another text of characters.
+# Programs without Unicode cut characters into bytes that are not UTF-8. A character for private use stands for each such byte, so
+# that different bytes make different texts.
 _PRIVATE = {0xDC00 + byte: 0xF700 + byte for byte in range(0x80, 0x100)}
 _BYTES = {private: escaped for escaped, private in _PRIVATE.items()}
 
 
 def as_text(octets: bytes) -> str:
-    """Bytes, most probably UTF-8, as a text."""
+    """Decode bytes, which are probably UTF-8."""
     return (
         octets.decode("utf8", errors="surrogateescape").translate(_PRIVATE) if not octets.isascii() else octets.decode()
     )
 
 
 def as_octets(text: str) -> bytes:
-    """The way back."""
+    """Encode a text that `as_text` made."""
     return text.translate(_BYTES).encode("utf8", errors="surrogateescape") if not text.isascii() else text.encode()

@@ -1,4 +1,8 @@
-"""Columns of words from the attributes of tokens, and the users' functions that make features of them."""
+"""Columns of words from the attributes of tokens, and users' functions that make features of such columns.
+
+Loading a pipeline must not run code that its config names by a path. So an imported model names a registered function, and a file
+beside the model, which users read and give to commands with ``--code``, registers the function.
+"""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -31,10 +35,10 @@ ATTRIBUTES = (
 
 
 class Columns:
-    """What stands for a word.
+    """Reads the columns of a word from a token.
 
     names (Sequence[str]): Attributes of tokens, or extensions as ``ext:NAME``.
-    RAISES (ValueError): CRF860 for one that is not known.
+    RAISES (ValueError): CRF860 for an unknown attribute.
     """
 
     def __init__(self, names: Sequence[str]):
@@ -48,7 +52,7 @@ class Columns:
         return len(self.names)
 
     def read(self, doc: Doc) -> list[list[list[str]]]:
-        """The columns of each sequence of a Doc, which is cut where the component cuts it: at known sentence starts."""
+        """The columns of each sequence of a Doc. Sequences begin at known sentence starts, as those of the component do."""
         columns = [[get(token) for token in doc] for get in self._getters]
         bounds = [0, *(token.i for token in doc if token.i and token.is_sent_start), len(doc)] if len(doc) else []
         return [[column[b:e] for column in columns] for b, e in pairwise(bounds)]
@@ -65,7 +69,7 @@ def _getter(name: str):
 
 
 def set_columns(doc: Doc, names: Sequence[str], values: Sequence[Sequence[str]]) -> None:
-    """Annotates a Doc with columns of a file; the words, and what follows from them, are there."""
+    """Annotate a Doc with the columns of a file, except for columns that follow from the words."""
     for name, column in zip(names, values):
         for token, value in zip(doc, column):
             if name.startswith("ext:"):
@@ -89,11 +93,10 @@ register_features("{name}", {function}, columns={columns})
 
 
 class WordFunction:
-    """A function of the words of a sentence, as sklearn-crfsuite's users write them, as one of a Doc.
+    """Makes a function of Docs of a function of sentences, such as users of sklearn-crfsuite write.
 
-    function (Callable): From a list of words to a list of feature dicts, one for each; from a list of tuples where there are
-        several columns.
-    columns (Sequence[str]): What stands for a word: attributes of tokens, or extensions as ``ext:NAME``.
+    function (Callable): Takes a list of words, or of tuples if there are several columns; returns a dict of features for each.
+    columns (Sequence[str]): The columns of a word: attributes of tokens, or extensions as ``ext:NAME``.
     """
 
     def __init__(self, function: Callable[[list], list], columns: Sequence[str]):
@@ -115,19 +118,20 @@ class WordFunction:
 
 
 def register_features(name: str, function: Callable, *, columns: Sequence[str] = ()) -> None:
-    """Makes a function known to pipelines that were imported with it.
+    """Register a function, so that pipelines imported with it can be loaded.
 
-    name (str): What their configs call it.
-    columns (Sequence[str]): It takes a list of words, or of tuples of these columns; a Doc if there are none.
+    name (str): Name of the function in their configs.
+    columns (Sequence[str]): The function takes a list of words, or of tuples of these columns; without columns it takes a Doc.
     """
     source = WordFunction(function, columns) if columns else function
     registry.misc.register(name, func=lambda: source)
 
 
 def find_function(path: str) -> tuple[str, Callable]:
-    """The function of a path such as ``usaddress:tokens2features``, and what to call it.
+    """Find the function of a path such as ``usaddress:tokens2features``.
 
-    RAISES (ValueError): CRF859 if there is none.
+    RETURNS (tuple[str, Callable]): The name to register, and the function.
+    RAISES (ValueError): CRF859 if there is no such function.
     """
     module, _, name = path.partition(":")
     try:
@@ -140,7 +144,7 @@ def find_function(path: str) -> tuple[str, Callable]:
 
 
 def write_registration(folder: Path, path: str, columns: Sequence[str]) -> Path:
-    """Writes the file that registers the function of a path."""
+    """Write the file that registers the function of a path. RETURNS (Path): The file."""
     module, _, function = path.partition(":")
     text = _FILE.format(module=module, function=function, name=f"{module}.{function}", columns=list(columns))
     target = folder / FILE_NAME

@@ -1,9 +1,9 @@
-"""Templates of ours in place of CRF++'s templates and Wapiti's patterns: those that fill in words of columns and nothing else.
+"""Native templates in place of CRF++'s templates and Wapiti's patterns, for lines that only fill in the words of columns.
 
-A feature of theirs is a text, ``U05:the/dog``; one of ours is a template, ``orth[-1]|orth[0]``, and its values. Each text of a
-model stands for all the ways in which its lines make it: several where a word has the separator inside, where lines share a
-name, or where a line is there twice. Each way gets the weight of the text. So the features that a token has of ours weigh what
-its texts weigh, whatever its words are; and what stands outside of a sequence is the program's texts, and not ours.
+A foreign feature is a text, ``U05:the/dog``. A native feature is a template, ``orth[-1]|orth[0]``, with values. The lines of a
+model may make the same text in several ways: if a word contains the separator, if two lines share a name, or if a line stands
+twice. The native feature of each way gets the weight of the text. So the native features of a token have the same sum of weights
+as its foreign ones, whatever its words are. Positions outside a sequence have the texts of the foreign program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,9 @@ from . import crfpp, wapiti
 from .foreign import ForeignModel, Weighted
 from .patterns import Pattern
 
-# Attributes whose values are strings, in columns as in templates
+# Attributes whose values are strings both in columns and in templates
 _TEXTS = ("orth", "lower", "norm", "shape", "prefix", "suffix", "tag", "pos", "lemma", "dep", "ent_type")
-_MOST_WAYS = 4  # to make a name, on average; of few names as many as this often a hundred
+_MOST_WAYS = 4  # to make a name, on average over at least 100 names
 
 _Compile = Callable[[str], Pattern]
 _PROGRAMS: dict[str, tuple[_Compile, Callable[[int], str]]] = {
@@ -30,31 +30,31 @@ _PROGRAMS: dict[str, tuple[_Compile, Callable[[int], str]]] = {
 
 
 class Use(NamedTuple):
-    """A feature of ours that has the weights of one of theirs."""
+    """A native feature, and the foreign feature whose weights it gets."""
 
     template: str
     values: tuple[str, ...]
-    row: int  # of theirs
+    row: int  # of the foreign feature
 
 
 class Replayed(NamedTuple):
-    """A line that no template of ours stands for."""
+    """A line that no native template can replace: its names are made as the foreign program makes them."""
 
     line: str
     reason: str
 
 
 class NativeLines(NamedTuple):
-    """What stands for lines that make features of labels, or of pairs of labels."""
+    """Native templates in place of the lines that make features of labels, or of pairs of labels."""
 
-    templates: list[str]  # of ours, each once
+    templates: list[str]  # native, each once
     uses: list[Use]
     replayed: list[Replayed]
-    heads: tuple[str, ...]  # what names begin with that lines make which are replayed
+    heads: tuple[str, ...]  # beginnings of the names that replayed lines make
 
 
 class Native(NamedTuple):
-    """What stands for the lines of a model."""
+    """Native templates in place of the lines of a model."""
 
     of_labels: NativeLines
     of_pairs: NativeLines
@@ -62,12 +62,12 @@ class Native(NamedTuple):
 
     @property
     def replayed(self) -> list[Replayed]:
-        """Each line once."""
+        """The replayed lines, each once."""
         return list(dict.fromkeys([*self.of_labels.replayed, *self.of_pairs.replayed]))
 
     @property
     def lines_replayed(self) -> tuple[list[str], list[str]]:
-        """Those of labels, and those of pairs."""
+        """The replayed lines of features of labels, and of features of pairs of labels."""
         of_labels, of_pairs = ([each.line for each in lines.replayed] for lines in self[:2])
         return of_labels, of_pairs
 
@@ -77,10 +77,11 @@ NOTHING = Native(_NONE, _NONE, True)  # all lines are replayed
 
 
 def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[str], columns: Sequence[str]) -> Native:
-    """What can stand for the lines of a model of CRF++ or Wapiti.
+    """Find native templates for the lines of a model of CRF++ or Wapiti.
 
-    of_labels (Sequence[str]), of_pairs (Sequence[str]): The lines.
-    columns (Sequence[str]): Attributes of tokens that its columns are, as many as it reads.
+    of_labels (Sequence[str]), of_pairs (Sequence[str]): Lines of features of labels, and of features of pairs of labels.
+    columns (Sequence[str]): Attributes of tokens that the columns are; at least as many as the lines read.
+    RETURNS (Native)
     """
     compile_line, outside = _PROGRAMS[model.program]
     found = [
@@ -121,7 +122,7 @@ def _native_lines(lines: Sequence[tuple[str, Pattern]], weighted: Weighted, colu
 
 
 def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
-    """What no template of ours does."""
+    """Why no native template can replace a pattern; None if one can."""
     for column, offset, anchor, change in pattern.places:
         if anchor != "token":
             return "it reads a position that is counted from an end of the sentence"
@@ -140,7 +141,7 @@ def _template(pattern: Pattern, columns: Sequence[str]) -> Template:
 
 
 def _uses(template: str, literals: list[str], names: list[str], rows: list[int]) -> Optional[list[Use]]:
-    """All ways in which a line makes names. None if there are too many of them."""
+    """All ways in which a line makes names; None if there are too many ways."""
     own = [(name, row) for name, row in zip(names, rows) if name.startswith(literals[0])]
     ways = (Use(template, values, row) for name, row in own for values in ways_to_make(name, literals))
     most = _MOST_WAYS * max(100, len(own))
@@ -149,10 +150,10 @@ def _uses(template: str, literals: list[str], names: list[str], rows: list[int])
 
 
 def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """All values that make a name when they are put between texts.
+    """All tuples of values that make a name when they are put between the literals.
 
-    literals (Sequence[str]): One before each value, and one behind the last; if there is only one, it is the name, and the value
-        that of a bias.
+    literals (Sequence[str]): The texts before each value, and the text behind the last value. A single literal is the whole name,
+        whose only value is that of a bias.
     """
     first, *others = literals
     if name.startswith(first) and name.endswith(literals[-1]):
@@ -163,7 +164,7 @@ def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]
 
 
 def _cuts(text: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """literals (Sequence[str]): One behind each value."""
+    """All tuples of values that make a text. literals (Sequence[str]): The text behind each value."""
     latest = [len(text) - len(literals[-1]) if text.endswith(literals[-1]) else -1]
     for literal in literals[
         -2::-1

@@ -1,4 +1,4 @@
-"""What CRF++'s templates and Wapiti's patterns have in common: texts with places that are filled in from columns of words."""
+"""Lines of CRF++'s templates and Wapiti's patterns: texts with places that words of columns fill."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,20 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 
+from ..errors import Errors
 from .foreign import ForeignModel, Weighted
 from .functions import Columns
 
 
 class Place(NamedTuple):
-    """What is filled in: the word of a column."""
+    """A place in a pattern, which the word of a column fills."""
 
     column: int
-    offset: int  # from the token, or from where it is anchored
-    anchor: str = "token"  # or "start", "end": the first token, or behind the last one
-    change: Optional[Callable[[str], str]] = None  # what is made of the word
+    offset: int  # from the anchor
+    anchor: str = (
+        "token"  # the token itself; "start": the first token of the sentence, "end": the place behind its last token
+    )
+    change: Optional[Callable[[str], str]] = None  # makes the text that fills the place of the word
 
 
 class Pattern(NamedTuple):
+    """A line that makes names of features."""
+
     form: str  # with %s for each place
     places: tuple[Place, ...]
 
@@ -33,14 +38,25 @@ class Pattern(NamedTuple):
 class PatternSource:
     """Makes the names of features as the other program does: a source for ``fn:NAME[0]``.
 
-    patterns (Sequence[Pattern]): Each gives a name at each token.
+    lines (Sequence[str]): Lines as configs keep them. Each makes one name at each token.
+    compile_line (Callable[[str], Pattern]): Compiles a line as the program writes it.
     columns (Sequence[str]): Attributes of tokens that the columns are.
-    outside (Callable[[int], str]): What stands outside of a sequence, at -1, -2 … before and +1, +2 … behind it.
+    outside (Callable[[int], str]): The text of positions outside a sequence, at -1, -2 … before and +1, +2 … behind it.
+    RAISES (ValueError): CRF864 if a line reads more columns.
     """
 
-    def __init__(self, patterns: Sequence[Pattern], columns: Sequence[str], outside: Callable[[int], str]):
-        self._patterns = list(patterns)
+    def __init__(
+        self,
+        lines: Sequence[str],
+        compile_line: Callable[[str], Pattern],
+        columns: Sequence[str],
+        outside: Callable[[int], str],
+    ):
+        self._patterns = patterns = [compile_line(from_config(line)) for line in lines]
         self._columns = Columns(columns)
+        needed = max([place.column + 1 for pattern in patterns for place in pattern.places], default=0)
+        if needed > len(columns):
+            raise ValueError(Errors.CRF864.format(needed=needed, given=", ".join(columns) or "none"))
         places = [place for pattern in patterns for place in pattern.places]
         self._reach = max([abs(place.offset) for place in places], default=0)
         self._before = [outside(n) for n in range(-self._reach, 0)]
@@ -51,7 +67,7 @@ class PatternSource:
         return [row for columns in self._columns.read(doc) for row in self._rows(columns)]
 
     def _rows(self, columns: list[list[str]]) -> list[list[str]]:
-        """Of one sequence. All names of a pattern are made at once, which takes a third of the time."""
+        """The names at the tokens of one sequence. A pattern makes all of its names at once: a third of the time."""
         size = len(columns[0]) if columns else 0
         padded = [[*self._before, *column, *self._behind] for column in columns]
         names = []
@@ -71,27 +87,40 @@ class PatternSource:
         return [word if place.change is None else place.change(word)] * size
 
 
-def literal(text: str) -> str:
-    """A text as it stands in a form."""
-    return text.replace("%", "%%")
+def compile_form(
+    line: str, command: "re.Pattern[str]", place: Callable[["re.Match[str]"], Place], known: str
+) -> Pattern:
+    """Compile a line with commands such as ``%x[-1,0]``.
+
+    command (re.Pattern): Matches a command.
+    place (Callable): Makes the place of a matched command.
+    known (str): The commands, for messages.
+    RAISES (ValueError): CRF856 for any other "%".
+    """
+    form, at, places = "", 0, []
+    for match in [*command.finditer(line), None]:
+        between = line[at : match.start() if match else len(line)]
+        if "%" in between:
+            raise ValueError(Errors.CRF856.format(template=line, reason=f"'%' begins only {known}, not {between!r}"))
+        form += between
+        if match:
+            form, at, places = form + "%s", match.end(), [*places, place(match)]
+    return Pattern(form, tuple(places))
 
 
 def for_config(text: str) -> str:
-    """A pattern as configs keep it: they double a dollar each time they are written, so it is spelled %24."""
+    """Escape a pattern for a config, which doubles a dollar each time it is written: the dollar is spelled %24."""
     return text.replace("%2", "%252").replace("$", "%24")
 
 
 def from_config(text: str) -> str:
-    """The way back."""
+    """Undo `for_config`."""
     return text.replace("%24", "$").replace("%252", "%2")
 
 
-def needed_columns(patterns: Sequence[Pattern]) -> int:
-    return max([place.column + 1 for pattern in patterns for place in pattern.places], default=0)
-
-
 class Blocks(NamedTuple):
-    """Where the weights of each of F features begin: for a label each, and for a pair of labels each; -1 where there are none."""
+    """The number of the first weight of each of F features: of its weights by label, and of those by pair of labels; -1 if it has
+    none."""
 
     of_labels: NDArray[np.int64]  # [F]
     of_pairs: NDArray[np.int64]  # [F]
@@ -107,11 +136,12 @@ def assemble(
     patterns: list[str],
     constants: set[str],
 ) -> ForeignModel:
-    """A model of weights that are numbered through.
+    """Make a model of weights that are numbered from 0 on.
 
-    ids (int64[W]), weights (float64[W]): The weights that are not 0.
-    patterns (list[str]): As the program writes them. constants (set[str]): Features of pairs that every token but the first has:
-        they are transitions.
+    names (list[str]): F features. blocks (Blocks): Which weights belong to each.
+    ids (int64[W]), weights (float64[W]): Numbers and values of the weights that are not 0.
+    patterns (list[str]): Lines as the program writes them.
+    constants (set[str]): Features of pairs that every token but the first has: their weights are transitions.
     """
     size = len(labels)
     states = Weighted(names, *_in_blocks(blocks.of_labels, size, ids, weights))
@@ -125,7 +155,10 @@ def assemble(
 def _in_blocks(
     starts: NDArray[np.int64], size: int, ids: NDArray[np.int64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The weights in some blocks of a size: of which feature, where in its block, and what they are."""
+    """The weights that are in some blocks of a size.
+
+    RETURNS (int64[V], int64[V], float64[V]): Feature, place in the block, and value of each.
+    """
     [owners] = np.nonzero(starts >= 0)
     if not len(owners):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -137,5 +170,5 @@ def _in_blocks(
 
 
 def template_lines(text: str) -> list[str]:
-    """Lines of a file of templates that are not empty."""
+    """The lines of a file of templates, without empty ones."""
     return [line for line in re.split(r"\r?\n", text) if line.strip()]

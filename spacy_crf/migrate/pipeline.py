@@ -1,4 +1,4 @@
-"""From the weights of another program to a pipeline with a `crf_tagger`, and from such a component to weights."""
+"""Make a pipeline with a `crf_tagger` of the weights of another program, and export the weights of such a component."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
@@ -21,7 +21,11 @@ from ..pipeline.crf_tagger import CRFTagger
 from .foreign import ForeignModel, Weighted
 from .native import NOTHING, Native, NativeLines, Use
 
-COMPONENT, SOURCE, PAIRS = "crf_tagger", "imported", "imported_pairs"  # the sources of features of labels, and of pairs
+COMPONENT, SOURCE, PAIRS = (
+    "crf_tagger",
+    "imported",
+    "imported_pairs",
+)  # names of the sources of features of labels and of pairs of labels
 
 
 def build_pipeline(
@@ -33,12 +37,13 @@ def build_pipeline(
     reads: Sequence[str] = (),
     native: Native = NOTHING,
 ) -> Language:
-    """A pipeline whose component gives the labels that the other program gives.
+    """Make a pipeline whose component gives the same labels as the other program.
 
     functions (dict[str, dict]): Blocks of registered functions that make the names of features, by SOURCE and PAIRS.
-    attribute (str): Of tokens, which gets the labels.
-    reads (Sequence[str]): Attributes that the functions read: if one of them gets the labels, these take its place.
-    native (Native): What templates of ours read in place of the functions.
+    attribute (str): The attribute of tokens that gets the labels.
+    reads (Sequence[str]): Attributes that the functions read. If one of them gets the labels, the labels overwrite it.
+    native (Native): Native templates in place of the functions.
+    RETURNS (Language)
     """
     replayed = {name: [f"fn:{name}[0]"] if name in functions else [] for name in (SOURCE, PAIRS)}
     features = {
@@ -76,7 +81,7 @@ def _set_weights(tagger: CRFTagger, model: ForeignModel, native: Native) -> None
 
 
 def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
-    """The weights that are not 0. Those that one feature of ours has from several of theirs are added up."""
+    """The weights that are not 0. A native feature that stands for several foreign ones gets the sum of their weights."""
     kept = np.flatnonzero(weighted.weights != 0)
     kept = kept[np.argsort(weighted.rows[kept], kind="stable")]
     by_row = weighted.rows[kept]
@@ -98,7 +103,7 @@ def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int)
 
 
 def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureIndex:
-    """features (list[tuple[str, tuple[str, ...]]]): Templates, and the texts that are their values."""
+    """An index of features. features (list[tuple[str, tuple[str, ...]]]): The template and the values of each."""
     numbers: dict[str, int] = {}
     template_of = np.array([numbers.setdefault(name, len(numbers)) for name, _ in features], dtype=np.int32)
     keys = np.zeros(len(features), dtype=np.uint64)
@@ -117,13 +122,13 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
 
 
 def _value(attribute: str, text: str, source: str) -> int:
-    """What a part of a template finds where there is a text."""
+    """The number that a part of a template reads from a token whose attribute is a text."""
     if attribute == "bias":
         return int(text)
     return hash_item(source, text) if attribute.startswith("fn:") else get_string_id(text)
 
 
-# ---------------------------------------------------------------------------------------------------------- the way back
+# ---------------------------------------------------------------------------------------------------------- export
 
 
 _FORBIDDEN = -1e4  # exp of which is 0
@@ -132,10 +137,11 @@ _WITHOUT_RULES = "Remove the block [components.{name}.constraints] from the conf
 
 
 def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
-    """The weights of a component as another program can have them: features are named as ours are. A transition that the tag
-    scheme forbids has a weight that no other weights make up for.
+    """Export the weights of a component for another program. Features keep their native names. A transition that the tag scheme
+    forbids gets a weight so low that no other weights make up for it.
 
-    RAISES (ValueError): CRF858 for a component that is more than such a model.
+    RETURNS (ForeignModel)
+    RAISES (ValueError): CRF857 if no component can be exported, CRF858 if the component has rules or features of pairs of labels.
     """
     tagger = _exported(nlp, component)
     chain = tagger.model
@@ -166,15 +172,16 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
 
 
 def _plain_name(name: str) -> str:
-    """A name that a function gave is that name alone: what a CRFsuite model was imported with is what it is exported with."""
+    """The name that a function made, without its template: a model imported from CRFsuite is exported with the names it had."""
     prefix = f"fn:{SOURCE}[0]="
     return name[len(prefix) :] if name.startswith(prefix) else name
 
 
 def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = None) -> list[list[dict[str, float]]]:
-    """What to feed to the program that a component was exported to: for each Doc the features of its tokens, by their names.
+    """Features of tokens by name, as input for the program that a component was exported to.
 
-    docs (Iterable[Doc]): Annotated by the components before it. Each sentence is a sequence of its own.
+    docs (Iterable[Doc]): Annotated by the components in front of it.
+    RETURNS (list[list[dict[str, float]]]): For each sentence the features of its tokens.
     """
     tagger = _exported(nlp, component)
     [emissions] = tagger.model.layers
@@ -197,7 +204,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
 
 
 def _exported(nlp: Language, component: Optional[str]) -> CRFTagger:
-    """RAISES (ValueError): CRF857 if there is none that another program can stand for."""
+    """The component to export. RAISES (ValueError): CRF857 if no component can be exported."""
     found = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:
         raise ValueError(Errors.CRF857.format(components=", ".join(nlp.pipe_names) or "none", named=component or "any"))
@@ -205,7 +212,7 @@ def _exported(nlp: Language, component: Optional[str]) -> CRFTagger:
 
 
 def pipe_fits(pipe: Any) -> bool:
-    """Whether a component is a chain on sparse features alone, with weights."""
+    """Whether a component can be exported: an initialized linear chain on sparse features alone."""
     return (
         hasattr(pipe, "sparse_features")
         and pipe.model.name == "linear_chain"

@@ -1,4 +1,4 @@
-"""Models of Wapiti (its linear chains), and what its patterns make of columns."""
+"""Models of Wapiti (linear chains), and the features that its patterns make of columns."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,18 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import Errors
-from .foreign import MOST_LABELS, ForeignModel, Octets, as_octets, as_text
-from .patterns import (
-    Blocks,
-    Pattern,
-    PatternSource,
-    Place,
-    assemble,
-    from_config,
-    literal,
-    needed_columns,
-    template_lines,
-)
+from .foreign import ForeignModel, Octets, as_octets, as_text
+from .patterns import Blocks, Pattern, PatternSource, Place, assemble, compile_form, template_lines
 
 _KIND = "a model of Wapiti"
 _COMMAND = re.compile(r'%([xtmXTM])\[(@?)([+-]?\d{1,9}),(\d{1,9})(?:,"((?:[^"\\]|\\.)*)")?\]')
@@ -49,12 +39,12 @@ _MOST_ITEMS = 100
 
 
 class Expression:
-    """A regular expression as Wapiti has them: over bytes, with the letters of ASCII.
+    """A regular expression of Wapiti, over bytes. Letters are those of ASCII.
 
-    ``.``, a byte, or ``\\`` and a class (a capital one for what is not in it); with ``*`` any number, as few as possible, with
-    ``?`` one or none; ``^`` and ``$`` at the ends. It has at most 100 items, and a match takes time in proportion to their
-    number and to that of bytes.
-    RAISES (ValueError): What is wrong about it.
+    An item is ``.``, a byte, or ``\\`` and the letter of a class (a capital letter for all bytes outside the class). ``*``
+    repeats an item as few times as possible, ``?`` makes it optional, ``^`` and ``$`` stand for the ends. An expression has at
+    most 100 items. A match takes time in proportion to the number of items and of bytes.
+    RAISES (ValueError): With the reason, if the text is not such an expression.
     """
 
     def __init__(self, text: str):
@@ -81,8 +71,8 @@ class Expression:
             at += width + (kind != _ONCE)
 
     def find(self, octets: bytes) -> tuple[int, int] | None:
-        """Where the first match begins, and how long it is said to be: at times longer than it is, as in Wapiti, where what a
-        failed try has counted is not taken back."""
+        """The first match: where it begins, and its length as Wapiti counts it. That may be too long: Wapiti does not subtract
+        the bytes that a failed try has counted."""
         failed: dict[tuple[int, int], int] = {}
         for begin in range(1 if self._is_anchored else len(octets) + 1):
             length = [0]
@@ -91,11 +81,11 @@ class Expression:
         return None
 
     def _match(self, n: int, octets: bytes, at: int, length: list[int], failed: dict[tuple[int, int], int]) -> bool:
-        """Whether the items from number n on match at a position.
+        """Whether the items from number `n` on match at a position.
 
-        length (list[int]): The one number is what was counted so far.
-        failed (dict[tuple[int, int], int]): By item and position, what tries have counted that failed. None is made twice, or
-            the time would double with each item.
+        length (list[int]): A single number, the bytes counted so far.
+        failed (dict[tuple[int, int], int]): By item and position, the bytes that a failed try has counted. No try is made twice:
+            otherwise the time would double with each item.
         """
         if n == len(self._items):
             return True
@@ -144,7 +134,7 @@ def _bytes_of(what: bytes) -> frozenset[int]:
 
 
 class _Command(dict[str, str]):
-    """What a command makes of each word, remembered: tests and matches take long, and most words come again."""
+    """Applies a command to words, and remembers the results: tests and matches take long, and most words come again."""
 
     def __init__(self, command: str, expression: str | None):
         super().__init__()
@@ -173,19 +163,12 @@ def _change(command: str, expression: str | None) -> Callable[[str], str] | None
 
 
 def compile_pattern(line: str) -> Pattern:
-    """RAISES (ValueError): CRF856 for what is no pattern, or none that can be followed."""
-    form, at, places = "", 0, []
-    for match in [*_COMMAND.finditer(line), None]:
-        between = line[at : match.start() if match else len(line)]
-        if "%" in between:
-            reason = f'{between!r} is none of %x[offset,column], %t[offset,column,"…"] and %m[offset,column,"…"]'
-            raise ValueError(Errors.CRF856.format(template=line, reason=reason))
-        form += literal(between)
-        if match:
-            form, at, places = form + "%s", match.end(), [*places, _place(line, match)]
+    """Compile a line of a file of patterns. RAISES (ValueError): CRF856 if it is not a pattern, or one that can't be followed."""
+    known = '%x[offset,column], %t[offset,column,"…"] or %m[offset,column,"…"]'
+    form, places = compile_form(line, _COMMAND, lambda match: _place(line, match), known)
     if form[:1].lower() not in ("u", "b", "*"):
         raise ValueError(Errors.CRF856.format(template=line, reason="patterns begin with u, b or *"))
-    return Pattern(form[:1].lower() + form[1:], tuple(places))
+    return Pattern(form[:1].lower() + form[1:], places)
 
 
 def _place(line: str, match: "re.Match[str]") -> Place:
@@ -209,25 +192,22 @@ def _place(line: str, match: "re.Match[str]") -> Place:
 
 
 def wapiti_features(patterns: Sequence[str], columns: Sequence[str]) -> PatternSource:
-    """The names of features that Wapiti's patterns make (``spacy_crf.wapiti_features.v1``).
+    """Names of features as Wapiti's patterns make them (``spacy_crf.wapiti_features.v1``).
 
-    patterns (List[str]): Such as '*:suffix=%m[0,0,".?.?%24"]', where %24 is a dollar.
-    columns (List[str]): Attributes of tokens that its columns are, such as ["orth", "tag"]; "ext:NAME" for an extension.
+    patterns (List[str]): Patterns such as '*:suffix=%m[0,0,".?.?%24"]'. Write a dollar as %24.
+    columns (List[str]): Attributes of tokens that the columns are, such as ["orth", "tag"], or "ext:NAME" for an extension.
     """
-    compiled = [compile_pattern(from_config(pattern)) for pattern in patterns]
-    if needed_columns(compiled) > len(columns):
-        raise ValueError(Errors.CRF864.format(needed=needed_columns(compiled), given=", ".join(columns) or "none"))
-    return PatternSource(compiled, columns, outside)
+    return PatternSource(patterns, compile_pattern, columns, outside)
 
 
 def outside(n: int) -> str:
-    """What stands outside of a sequence, so many words before or behind it."""
+    """The text of the position `n` words before (negative) or behind a sequence."""
     distance = str(abs(n)) if abs(n) <= _FARTHEST else "#"
     return f"_x{'-' if n < 0 else '+'}{distance}"
 
 
 def read_patterns(text: str) -> list[str]:
-    """Those of a file. RAISES (ValueError): CRF856."""
+    """The patterns of a file. RAISES (ValueError): CRF856 for a line that is not a pattern."""
     lines = [*filter(None, (line.split("#")[0].rstrip() for line in template_lines(text)))]
     for line in lines:
         compile_pattern(line)
@@ -238,7 +218,7 @@ def read_patterns(text: str) -> list[str]:
 
 
 class _Lines:
-    """A file of headers, netstrings (``3:the,``) and lines, from its beginning to its end."""
+    """Reads a file of headers, netstrings (``3:the,``) and lines from its beginning to its end."""
 
     def __init__(self, octets: Octets):
         self._octets = octets
@@ -253,7 +233,7 @@ class _Lines:
         return match.groups() if match else self.refuse(f"{what} is expected, not {line[:40]!r}")
 
     def line(self) -> bytes:
-        """The next one; empty behind the last one."""
+        """The next line; empty behind the last line."""
         end = self._octets.find(b"\n", self._at)
         line = self._octets.part(self._at, end - self._at, "a line")
         self._at = min(end + 1, len(self._octets))
@@ -278,11 +258,12 @@ class _Lines:
 
 
 def read_wapiti(data: bytes, source: str) -> ForeignModel:
-    """A model from the bytes of its file.
+    """Read a model from the bytes of its file.
 
-    source (str): Where they come from, for messages.
-    RAISES (ValueError): CRF854 for what is no such model, or damaged, with the place; CRF856 for a pattern.
-    """
+    source (str): Name of the file, for messages.
+    RETURNS (ForeignModel)
+    RAISES (ValueError): CRF854 with the place, if the file is damaged or not a linear chain of Wapiti; CRF856 for a wrong
+        pattern."""
     octets = Octets(data, source, _KIND)
     octets.check_last_line()
     lines = _Lines(octets)
@@ -299,10 +280,7 @@ def read_wapiti(data: bytes, source: str) -> ForeignModel:
         octets.refuse("the patterns", "there are none: it was trained on features that were ready-made")
     (n_labels,) = lines.header(_HEADERS[2], "#qrk#")
     labels = [lines.text() for _ in range(int(n_labels))]
-    if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
-        octets.refuse(
-            "the labels", f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
-        )
+    octets.check_labels(labels)
     (n_names,) = lines.header(_HEADERS[2], "#qrk#")
     names = [lines.text() for _ in range(int(n_names))]
     of_labels, of_pairs = (np.array([name[:1] in kinds for name in names], dtype=bool) for kinds in ("u*", "b*"))
