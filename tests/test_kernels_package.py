@@ -20,7 +20,7 @@ import pytest
 from spacy_crf import kernels
 from spacy_crf.kernels import announcing, hashing
 from spacy_crf.kernels.announcing import Announcer
-from spacy_crf.kernels.garbage import Waiting
+from spacy_crf.kernels.numba_setup import PausedCollector
 
 compiled = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 
@@ -124,7 +124,7 @@ def test_numba_names_what_it_keeps_as_it_is_looked_for():
 @pytest.mark.issue(19)
 @pytest.mark.parametrize("is_on", [True, False])
 def test_garbage_is_collected_after_a_kernel_with_its_helpers_not_meanwhile(is_on):
-    waiting, seen = Waiting(), []
+    waiting, seen = PausedCollector(), []
     was_on = gc.isenabled()
     try:
         (gc.enable if is_on else gc.disable)()

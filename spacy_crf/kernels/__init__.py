@@ -18,9 +18,11 @@ from pathlib import Path
 import numba
 
 from .announcing import announcer
-from .symbols import number_at_random
+from .numba_setup import number_at_random, pause_collector, postpone_blas
 
 number_at_random()
+postpone_blas()
+pause_collector()
 
 _RELATIVE_IMPORT = re.compile(r"^[ ]*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 _NAME = re.compile(r"\w+")

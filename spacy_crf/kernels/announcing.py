@@ -13,8 +13,6 @@ from numba.core import event
 
 from ..errors import announcements
 from ..progress import Bar
-from .blas import postpone_search
-from .garbage import collect_later
 
 _PACKAGE = __name__.rpartition(".")[0]
 _ONCE = (
@@ -95,5 +93,3 @@ def _is_ours(kernel: Any) -> bool:
 
 announcer = Announcer()
 event.register("numba:compile", announcer)
-postpone_search()  # here, for every kernel is declared after these two
-collect_later()
