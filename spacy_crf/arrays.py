@@ -152,10 +152,16 @@ def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any
     """The scores and the clamp of one document of a batch; its sequences without empty ones."""
     first, last = np.searchsorted(scores.starts, [tokens.start, tokens.stop], side="left")
     starts = np.unique(np.clip(scores.starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
+    return cut_linked(scores, tokens, starts), cut_clamp(clamp, tokens)
+
+
+def cut_linked(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
+    """As `cut`, for tokens of which not all of a sequence need be there; with the ties between them, if the scores have any."""
     part, ties = cut(scores, tokens, starts), getattr(scores, "ties", None)
-    if ties is not None:
-        part = part._replace(ties=ties.among(np.arange(tokens.start, tokens.stop), len(scores[0])))
-    return part, cut_clamp(clamp, tokens)
+    if ties is None:
+        return part
+    n_tokens = len(scores[0])
+    return part._replace(ties=ties.among(np.arange(n_tokens)[tokens], n_tokens))
 
 
 def cut_clamp(clamp: Any, tokens: Tokens) -> Any:

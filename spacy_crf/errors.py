@@ -234,10 +234,6 @@ class Errors(metaclass=_Coded):
         "Component '{name}': rules with in_training = true don't go together with ties between tokens, as no automaton holds "
         "these. Set in_training = false: the rules then hold in prediction, on chains that know what the ties say."
     )
-    CRF363 = (
-        "Component '{name}': semicrf_ner takes no ties between tokens (spacy_crf.FactorGraph.v1), as its labels are those of "
-        "segments, which are not known before they are found. Use crf_ner, or rules such as same_text_same_label."
-    )
     CRF364 = (
         "FactorGraph: {features} features of ties with tables of {labels} x {labels} labels are more than {most} weights. Take "
         "features with fewer values, or fewer of them."
@@ -283,10 +279,6 @@ class Errors(metaclass=_Coded):
     CRF324 = (
         "The loss {loss} of '{name}' asks for the scores of single tokens, which chains of higher order don't give. Losses that "
         "fit them: spacy_crf.LogLikelihood.v1, SoftmaxMargin.v1, MaxMargin.v1 and Perceptron.v1."
-    )
-    CRF368 = (
-        "Component '{name}' can't split a decision up among its training texts: what a tie tells a token is no sum over them. "
-        "The other kinds of explanations know ties."
     )
     CRF315 = (
         "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "

@@ -10,14 +10,14 @@ from rapidfuzz.distance import JaroWinkler, Levenshtein
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 
-from spacy_crf.cliques.acronyms import Acronyms
-from spacy_crf.cliques.features import TieFeatureSet
-from spacy_crf.cliques.linked_spans import LinkedSpans
-from spacy_crf.cliques.pairs import Pairs
-from spacy_crf.cliques.repeated_phrases import RepeatedPhrases
-from spacy_crf.cliques.shared_features import SharedFeatures
-from spacy_crf.cliques.similar_words import SimilarWords
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.lab.ties.acronyms import Acronyms
+from spacy_crf.lab.ties.features import TieFeatureSet
+from spacy_crf.lab.ties.linked_spans import LinkedSpans
+from spacy_crf.lab.ties.pairs import Pairs
+from spacy_crf.lab.ties.repeated_phrases import RepeatedPhrases
+from spacy_crf.lab.ties.shared_features import SharedFeatures
+from spacy_crf.lab.ties.similar_words import SimilarWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .test_factor_graph import examples, graph, make_doc, name_docs, trained

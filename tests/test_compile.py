@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
 
 import numba
 import pytest
@@ -25,6 +26,7 @@ from spacy_crf.kernels.announcing import announcer
 from .test_configs import ROOT
 
 pytestmark = [pytest.mark.issue(33), pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")]
+PACKAGES = ("spacy_crf.kernels.", "spacy_crf.lab.kernels.")
 COMPONENTS = [
     pytest.param(component, marks=[] if component == "crf_textcat" else [pytest.mark.slow]) for component in RECIPES
 ]
@@ -32,9 +34,9 @@ COMPONENTS = [
 
 def kernels():
     """By the names that `needed` gives them."""
-    modules = {name: module for name, module in sys.modules.items() if name.startswith("spacy_crf.kernels.")}
+    modules = {name: module for name, module in sys.modules.items() if name.startswith(PACKAGES)}
     return {
-        f"{name.removeprefix('spacy_crf.kernels.')}.{value.py_func.__name__}": value
+        f"{name.partition('.kernels.')[2]}.{value.py_func.__name__}": value
         for name, module in modules.items()
         for value in vars(module).values()
         if isinstance(value, Dispatcher) and value.py_func.__module__ == name
@@ -122,9 +124,9 @@ def test_another_process_finds_in_an_empty_folder_what_was_compiled_into_it(tmp_
 
 
 def test_names_of_kernels_that_are_needed_are_those_of_kernels():
-    from spacy_crf.kernels import segment_features, semi_markov, sparse_rows  # noqa: F401
-
     every = {name for of_structure in (*needed.TRAINING.values(), *needed.PREDICTION.values()) for name in of_structure}
+    for module in {name.rpartition(".")[0] for name in every}:
+        import_module(f"spacy_crf.kernels.{module}")
     assert every <= set(kernels())
     assert all(needed.PREDICTION[name] <= training for name, training in needed.TRAINING.items())
 

@@ -13,8 +13,8 @@ from spacy.util import registry
 
 from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels import online as kernels
+from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.losses.clamped import MaxMargin
-from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.optimizers.online import Pass
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.types import ChainScores, SegmentScores, SpanList

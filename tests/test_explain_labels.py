@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.explain.reading import Reading
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.inference.hidden_chain import HiddenScores
+from spacy_crf.lab.hidden_chain import HiddenScores
 
 from .test_crf_textcat import MODELS, TEXTS, WORDS, examples_of, trained
 

@@ -7,22 +7,21 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from spacy_crf import arrays
-from spacy_crf.inference import belief_propagation, blocks, frontiers
-from spacy_crf.inference.belief_propagation import BeliefPropagation
-from spacy_crf.inference.gibbs import Gibbs
-from spacy_crf.inference.graph import TiedChains
-from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.mean_field import MeanField
-from spacy_crf.inference.ties import TiedScores, Ties
-from spacy_crf.kernels import elimination
-from spacy_crf.kernels import junction_tree as junction_tree_kernels
-from spacy_crf.kernels import trees as tree_kernels
-from spacy_crf.losses import sentences
+from spacy_crf.lab.kernels import elimination
+from spacy_crf.lab.kernels import junction_tree as junction_tree_kernels
+from spacy_crf.lab.kernels import trees as tree_kernels
+from spacy_crf.lab.ties import belief_propagation, blocks, frontiers, sentence_likelihood
+from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf.lab.ties.gibbs import Gibbs
+from spacy_crf.lab.ties.junction_tree import JunctionTree
+from spacy_crf.lab.ties.mean_field import MeanField
+from spacy_crf.lab.ties.scores import TiedScores, Ties
+from spacy_crf.lab.ties.sentence_likelihood import SentenceLikelihood
+from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.sampled import SampledLikelihood
-from spacy_crf.losses.sentences import SentenceLikelihood
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
 from .structures import assert_scores_close
@@ -839,7 +838,7 @@ def test_the_reweighted_bound_is_convex_with_ties_inside_sentences():
 def test_sentences_too_wide_for_a_junction_tree_are_told_of(monkeypatch, caplog):
     """Nothing is exact there, and the best labelling that was found and the loss are approximate."""
     narrow = JunctionTree(max_table=26)
-    for module in (blocks, sentences):
+    for module in (blocks, sentence_likelihood):
         monkeypatch.setattr(module, "SENTENCES", narrow)
     monkeypatch.setattr(blocks, "_told_wide", set())
     rng, pairs = np.random.default_rng(29), [(u, v) for u in range(5) for v in range(u)]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from spacy_crf.inference import scaling
-from spacy_crf.inference.hidden_chain import HiddenChain, HiddenScores
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.texts import Texts, TextScores
+from spacy_crf.lab.hidden_chain import HiddenChains, HiddenScores
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import ChainScores
 
-STRUCTURE = HiddenChain()
+STRUCTURE = HiddenChains()
 LENGTHS = {"usual": [3, 1, 4], "with empty ones": [0, 2, 0], "all empty": [0, 0], "none": []}
 
 

@@ -15,9 +15,9 @@ from spacy.util import registry
 
 from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels import online as kernels
+from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.arow import AROW
-from spacy_crf.optimizers.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.online import EMPTY
 from spacy_crf.optimizers.passive_aggressive import PassiveAggressive

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemes import TransitionMask
-from ..types import SegmentClamp, SegmentScores
+from ..types import SegmentClamp
 
 if TYPE_CHECKING:
     from ..pipeline.decoding import Decoding
@@ -43,7 +43,7 @@ class Events:
 
 
 def events_of(decoding: "Decoding") -> Events:
-    return _SegmentEvents(decoding) if decoding.takes is SegmentScores else _ChainEvents(decoding)
+    return _SegmentEvents(decoding) if decoding.labelled == "segments" else _ChainEvents(decoding)
 
 
 class _ChainEvents(Events):

@@ -14,15 +14,13 @@ from ..features.doc_batch import DocBatch
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 from ..features.units import TOKEN, Rows
-from ..models.architecture import Architecture
+from ..models.architecture import TokenTerms
 from ..models.emissions import Emissions
-from ..models.linear_chain import ChainRole
 from ..models.neural_segments import EncodedSegments
 from ..models.pool import PoolRole, tell_members
 from ..models.sparse import SparseFeatures, SparseRole
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
-from .ties import Told, told_by_ties
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
@@ -256,8 +254,8 @@ def _whole(of: str, scores: Floats, spans: Any) -> Terms:
     return Terms(of, place, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
 
 
-def _read_ties(told: Told, emissions: Emissions) -> Layer:
-    """What ties say, as scores of states at tokens."""
+def _read_terms(told: TokenTerms, emissions: Emissions) -> Layer:
+    """What tokens are told, as a layer that scores their states."""
     (names, tokens, scores), (size, starts) = told, (emissions.scores.shape, emissions.starts)
     some, column = np.nonzero(scores)
     ones, every = np.ones(len(some)), np.arange(size[0])
@@ -297,26 +295,20 @@ class Member:
 
     def __init__(self, model: Model, share: float, docs: DocBatch):
         self.share = share
-        self._architecture = architecture_of(model)
+        self._architecture = model.attrs["role"].explained
         self._model = model
         layers = [layer for layer in model.layers if layer.attrs["role"].has_weights]
         self._layers = [
             read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseRole) else read_encoder(layer, docs)
             for layer in layers
         ]
-        if len(layers) < len(model.layers):
-            self._layers.append(_read_ties(told_by_ties(model, self._tied(docs), docs), self._layers[0].output))
+        told = model.attrs["role"].token_terms(model, tuple(layer.output for layer in self._layers), docs)
+        if told is not None:
+            self._layers.append(_read_terms(told, self._layers[0].output))
         self._outputs = tuple(layer.output for layer in self._layers)
         self._terms = [[one._replace(weight=share * one.weight) for one in layer.terms] for layer in self._layers]
         self.weights = {name: model.get_param(name).astype(np.float64) for name in self._architecture.params}
         self.scores = self._join(self._outputs)
-
-    def _tied(self, docs: DocBatch) -> Any:
-        """The scores of a factor graph."""
-        role, cliques = self._model.attrs["role"], self._model.get_ref("cliques")
-        weights = {name: self._model.get_param(name).astype(np.float64) for name in role.params}
-        outputs = (*(layer.output for layer in self._layers), cliques.predict(docs))
-        return role.join(outputs, role.potentials(self._model, weights))
 
     def _join(self, outputs: tuple) -> Any:
         return self._architecture.join(outputs, self._architecture.potentials(self._model, self.weights))
@@ -338,12 +330,6 @@ class Member:
                 yield terms, _array(part, terms.of)
 
 
-def architecture_of(model: Model) -> Architecture:
-    """What joins what layers say: of a factor graph the chain, to which ties say something."""
-    role = model.attrs["role"]
-    return ChainRole() if model.has_ref("cliques") else role
-
-
 def members_of(model: Model) -> list[tuple[Model, float]]:
     """The models of a structure that a component's model is made of, and what each counts for."""
     if not isinstance(model.attrs["role"], PoolRole):
@@ -363,7 +349,7 @@ class Reading:
         self._tags = pipe.decoding.state_names()
         self._model, members = pipe.model, members_of(pipe.model)
         self._members = [Member(model, share, docs) for model, share in members]
-        self._architecture = architecture_of(members[0][0])
+        self._architecture = members[0][0].attrs["role"].explained
         self.scores = self._total([member.scores for member in self._members])
         # What all tokens share: the weights of the members, each as often as it counts
         self.shared = {

@@ -85,10 +85,9 @@ def effects_of_texts(asked: Asked, left_out: LeftOut, n: int) -> tuple[float, di
 
 def _checked(question: Question, corpus: Optional[Iterable[Example]]) -> list[Example]:
     pipe = question.pipe
-    if pipe.model.has_ref("cliques"):
-        raise ValueError(Errors.CRF368.format(name=pipe.name))
-    if getattr(pipe.model.attrs["role"], "counts_alone", False):
-        raise ValueError(Errors.CRF840.format(name=pipe.name, reason="naive Bayes counts, and has no optimum"))
+    reason = pipe.model.attrs["role"].no_shares_of_texts
+    if reason is not None:
+        raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
     if question.is_of_texts and pipe.decoding.structure.ambiguous:
         reason = "its hidden states are not known, so that scores are no sums of weights"
         raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))

@@ -110,26 +110,15 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
             if name == "grams":
                 yield from _n_grams(model, share)
                 continue
+            own = architecture.weight_block(model, name)
+            if own is not None:
+                yield own
+                continue
             places = np.nonzero(mask)
             weights = share * model.get_param(name)[mask]
-            if name == "tables":
-                yield _block_of_ties(model, weights, places)
-                continue
             rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
             states = architecture.named_states(model, name, states)
             yield Block(name, weights, states, rows, _shared(name), None, None)
-
-
-def _block_of_ties(model: Model, weights: NDArray[np.float32], places: tuple) -> Block:
-    known = model.get_ref("cliques").attrs["known"]
-    features = [Feature(f"{name}: {text}", f"{name}: {text.partition('=')[0]}", None) for name, _, _, text, _ in known]
-    templates = list(dict.fromkeys(feature.template for feature in features))
-    of_rows = np.array([templates.index(feature.template) for feature in features], dtype=np.int64)
-    counts, label_of = np.array([count for *_, count in known], dtype=np.int64), model.attrs["label_of"]
-    weights = model.attrs["role"].strength * weights
-    return Block(
-        "ties", weights, places[1:], places[0], features.__getitem__, counts, (templates, of_rows[places[0]]), label_of
-    )
 
 
 def _blocks_of(layer: Model, share: float) -> Iterator[Block]:

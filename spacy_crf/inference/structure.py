@@ -304,6 +304,16 @@ class Structure(Generic[Scores]):
         """What answers the same without rules: itself, if it has none."""
         return self
 
+    def own_terms(self, loss: Any) -> Optional[Callable]:
+        """What a structure computes in place of the terms of `losses.local`: called with the loss, and then as the loss is. None
+        where those terms are right."""
+        return None
+
+    def walk_samples(self, work: Work[Scores], n: int, *, seed: int, **walk: Any) -> States:
+        """n labellings for training (int32[n, T]). They are drawn, unless the structure can only walk from one to another: then
+        as the settings of `losses.sampled.SampledLikelihood` say."""
+        return self.sample(work, n, seed=seed)
+
     # ------------------------------------------------------------------------------------------ what a structure adds
 
     def forward(self, work: Work[Scores]) -> tuple[Floats, Any]:

@@ -88,7 +88,7 @@ def _kept(module: str, function: str, folder: Path) -> Iterator[Path]:
 
 def _is_ours(kernel: Any) -> bool:
     module = kernel.py_func.__module__  # None where a string was executed
-    return module is not None and module.startswith(_PACKAGE)
+    return module is not None and module.partition(".")[0] == _PACKAGE.partition(".")[0]
 
 
 announcer = Announcer()

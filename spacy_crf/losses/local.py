@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..arrays import Scores
-from ..errors import Errors
 from ..inference.structure import Structure
-from ..inference.ties import TiedScores
 from ..schemes import Segments
-from ..types import Clamp, Floats, SegmentClamp
+from ..types import Floats, SegmentClamp
 from . import terms
 from .clamped import LabelledLoss
 from .terms import Annotation
-from .tied import Told, tie_pieces
 
 # Numbers in a table of a batch that are in memory at once
 _LARGEST_TABLE = 1 << 22
@@ -35,13 +32,13 @@ class LocalLoss(LabelledLoss):
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """As `ClampedLoss`. Impossible are sequences with a term that no labelling satisfies."""
-        if isinstance(scores, TiedScores):
-            structure.prepare(scores)  # for its checks
-            return self.of_ties(structure, scores, clamp, weights)
         free = structure.without_rules
+        own = free.own_terms(self)
+        if own is not None:
+            return own(self, structure, scores, clamp, weights)
         work = free.prepare(scores)
         weights = work.check_weights(weights)
-        whole = self._annotation(_in_pieces(clamp), structure.wrong, weights)
+        whole = self.annotation(clamp, structure.wrong, weights)
         losses, impossible = np.zeros(len(weights)), np.zeros(len(weights), dtype=bool)
         d_scores = arrays.zeros(work.scores)
         row_size = work.n_states * max(work.n_states, len(free.lengths(work)))
@@ -51,16 +48,12 @@ class LocalLoss(LabelledLoss):
             arrays.add(d_scores, d_part, chunk.tokens)
         return losses, free.narrow(work, d_scores), impossible
 
-    def of_ties(
-        self, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
-    ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
-        """The same of chains with ties.
+    def annotation(self, clamp: Any, wrong: Segments, weights: Floats) -> Annotation:
+        """What the terms compare the scores with.
 
-        RAISES (ValueError): CRF350 by losses that don't know these.
+        wrong (Segments): Beside what the clamp forbids. weights (float64[B]): Of the sequences.
         """
-        raise ValueError(Errors.CRF350.format(loss=type(self).__name__))
-
-    def _annotation(self, clamp: SegmentClamp, wrong: Segments, weights: Floats) -> Annotation:
+        clamp = _in_pieces(clamp)
         states = clamp.states
         gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), -1)
         factors = np.where(gold >= 0, self.state_weights(states.shape[1])[gold], 1.0)
@@ -107,13 +100,6 @@ class BesagPseudoLikelihood(LocalLoss):
     names_states = True
     terms = staticmethod(terms.conditionals)
 
-    def of_ties(
-        self, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
-    ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
-        told = Told.of(scores, clamp)
-        losses, d_chains, impossible = self(structure.chain, told.chains, clamp, weights=weights)
-        return losses, told.derivative(d_chains), impossible
-
 
 class Piecewise(LocalLoss):
     """Each token with its predecessor is a model of its own (Sutton & McCallum 2005, eq. 5): the score of a piece is the
@@ -132,18 +118,6 @@ class Piecewise(LocalLoss):
     """
 
     terms = staticmethod(terms.piecewise)
-
-    def of_ties(
-        self, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
-    ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
-        losses, d_chains, impossible = self(structure.chain, scores.chains, clamp, weights=weights)
-        starts = np.asarray(scores.starts)
-        of_sequences = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
-        annotation = self._annotation(_in_pieces(clamp), structure.wrong, of_sequences)
-        of_ties, d_tables = tie_pieces(scores, clamp, terms.token_factors(annotation, impossible, starts))
-        sequences = np.searchsorted(starts, scores.ties.source, side="right") - 1
-        losses = losses + np.bincount(sequences, of_ties, minlength=len(losses))
-        return losses, scores._replace(**arrays.named(d_chains), tables=d_tables), impossible
 
 
 def _in_pieces(clamp: Any) -> SegmentClamp:

@@ -1,7 +1,6 @@
 """The log-likelihood by samples in place of sums: what trains graphs that no one sums up."""
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, Optional
 
 import numpy as np
@@ -9,9 +8,8 @@ from numpy.typing import NDArray
 
 from .. import arrays, checks
 from ..arrays import Scores
-from ..inference.graph import TiedWork
 from ..inference.structure import States, Structure, Work
-from ..types import Clamp, Floats
+from ..types import Floats
 from .clamped import LabelledLoss
 from .local import BesagPseudoLikelihood
 
@@ -92,36 +90,6 @@ class SampledLikelihood(LabelledLoss):
         clamp: What the annotation allows.
         """
         seed = int(self.walks.random.integers(1 << 31))
-        if not isinstance(work, TiedWork):
-            return structure.sample(work, self.samples, seed=seed)
-        begin = structure.chain.sample(work.scores.chains, self.samples, seed=seed, clamp=work.clamp)
-        if not work.is_tied:
-            return begin
-        if self.start == "gold" and gold is not None:
-            tied = work.halves.tied_tokens
-            begin[:, tied] = gold[:, tied]
-        keys = _keys(work, clamp) if self.persistent else []
-        for tokens, key in keys:
-            if key in self.walks.kept:
-                begin[:, tokens] = self.walks.kept[key]
-        drawn = structure.walk_on(work, begin, self.steps, self.walks.random)
-        self.walks.kept.update({key: drawn[:, tokens].copy() for tokens, key in keys})
-        return drawn
-
-
-def _keys(work: TiedWork, clamp: Clamp) -> list[tuple[NDArray[np.int64], bytes]]:
-    """The tokens of each component, and what tells it from others: its annotation and its ties. (Texts for which these are the
-    same share their walks, which may go on from any labelling.)"""
-    problem, found = work.problem, []
-    starts = np.zeros(work.n_tokens, dtype=bool)
-    starts[work.starts[work.starts < work.n_tokens]] = True
-    for c in range(len(problem.firsts)):
-        tokens, ties = np.flatnonzero(problem.of_tokens == c), slice(*problem.bounds[c : c + 2])
-        ends = [np.searchsorted(tokens, end[ties]) for end in (problem.source, problem.target)]
-        of_batch = work.halves.tied_tokens[tokens]
-        told = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
-        digest = blake2b(digest_size=16)
-        for array in told:
-            digest.update(np.ascontiguousarray(array).tobytes())
-        found.append((of_batch, digest.digest()))
-    return found
+        walk = {"walks": self.walks, "steps": self.steps, "persistent": self.persistent, "annotation": clamp}
+        begin = gold if self.start == "gold" else None
+        return structure.walk_samples(work, self.samples, seed=seed, begin=begin, **walk)

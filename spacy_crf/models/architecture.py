@@ -8,7 +8,7 @@ weight (uint8[S + 2, S]), and "met", how many tokens and sequences training met.
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,21 @@ from thinc.api import Model, NumpyOps
 from thinc.util import data_validation
 
 from ..arrays import per_position, states_of
+from ..features.doc_batch import DocBatch
 from ..inference.structure import Places, Structure
 from ..types import Floats
 from .emissions import pairs_allowed
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
 
 Shared = dict[str, NDArray]  # an array for each parameter
+
+
+class TokenTerms(NamedTuple):
+    """What single tokens of a Doc are told beside their features, as an explanation shows it."""
+
+    names: list[str]  # N
+    tokens: NDArray[np.int64]  # [N]
+    scores: Floats  # [N, S] that are added to those of the token
 
 
 class StructureModel(Model):
@@ -117,6 +126,24 @@ class Architecture(Role):
     def alike(self, scores: Any, other: Any) -> Any:
         """Scores whose arrays have a place for everything that others of the same texts have."""
         return scores
+
+    # ------------------------------------------------------------------------------------------- what is explained
+
+    @property
+    def explained(self) -> "Architecture":
+        """What puts together the scores of which an explanation shows the terms."""
+        return self
+
+    def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
+        """What tokens are told beside what layers with weights say, None for nothing.
+
+        outputs: Of these layers, in double precision. docs (DocBatch): Of a single Doc.
+        """
+        return None
+
+    def weight_block(self, model: Model, name: str) -> Any:
+        """The weights of a parameter with their names (`explain.weights.Block`), None where they are scores of states."""
+        return None
 
     # ---------------------------------------------------------------------------------------- what all of them do
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from ..inference.structure import Places
 from ..inference.threads import run_chunks
 from ..types import Floats, Seed, SegmentClamp, SpanList, TokenFeatures
 from .chosen import ChosenScores, Weighing
-from .cliques import CliqueRole, TieCorpus
 from .emissions import EmissionFeatures, Emissions
 from .fixed_tokens import FixedTokens, TokensPass
 from .frozen import DenseCorpus
@@ -455,10 +454,11 @@ def _finish(tokens: TokensPass, d_slots: Floats, part: Part) -> None:
     tokens.finish(d_slots, part=part)
 
 
-def corpus_of(layer: Model) -> Union[Corpus, DenseCorpus, TieCorpus]:
+def corpus_of(layer: Model) -> Any:
     """What keeps of a corpus what a layer of a model looks at."""
-    if isinstance(layer.attrs["role"], CliqueRole):
-        return TieCorpus(layer)
+    own = layer.attrs["role"].fixed(layer)
+    if own is not None:
+        return own
     if not isinstance(layer.attrs["role"], SparseRole):
         return DenseCorpus(layer)
     features = layer.attrs["role"].features(layer)

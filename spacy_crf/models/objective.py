@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Hashable, Iterable
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,8 @@ from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss, LogLikelihood, SoftmaxMargin
 from ..types import Floats, Seed
 from .architecture import Shared
-from .cliques import TieCorpus
 from .corpus import Corpus, EmissionCorpus, PackedClamp, corpus_of
 from .emissions import EmissionFeatures
-from .frozen import DenseCorpus
 from .linear_chain import ChainRole
 from .merged import MergedStates
 from .role import AnnotatedDocs
@@ -67,7 +65,7 @@ class CorpusObjective(Weights):
         self._loss = loss
         self._structure = self.architecture.in_training.with_threads(default_threads())
         self._annotation: list[_Annotation] = []
-        self._layers: list[Union[Corpus, DenseCorpus, TieCorpus]] = [*map(corpus_of, model.layers)]
+        self._layers: list[Any] = [*map(corpus_of, model.layers)]
         for batch in corpus:
             annotation = _Annotation(PackedClamp(batch.allowed), batch.weights, batch.structure, batch.soft)
             self._annotation.append(annotation)

@@ -50,6 +50,10 @@ class Role:
     has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
     meaning: tuple[str, ...] = ()  # those of the config that say what the weights mean; the others say how to train
+    decoding: Optional[type] = None  # the `Decoding` of components, where they have none for what the node gives
+    no_shares_of_texts: Optional[str] = (
+        None  # why a decision can't be split up among the texts of training, if it can't
+    )
 
     def __repr__(self) -> str:  # for `spacy debug model`
         return f"{type(self).__name__}()"
@@ -79,6 +83,10 @@ class Role:
     def starts(self, docs: DocBatch) -> NDArray[np.int64]:
         """Where the rows of the scores of each sequence begin and end: int64[B + 1]."""
         return docs.sequence_starts()
+
+    def fixed(self, layer: Model) -> Any:
+        """What keeps of a fixed corpus what the layer looks at, see `corpus.Corpus`; None for what every layer has."""
+        return None
 
     def expect(self, model: Model, n_states: int) -> None:
         """Called before what a saved model has learned, with so many states, takes the place of what there is."""

@@ -143,6 +143,7 @@ def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
 class NaiveBayesRole(TextRole):
     counts_alone = True
     meaning = ("alpha",)
+    no_shares_of_texts = "naive Bayes counts, and has no optimum"
 
     def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
         """Sets the weights to logarithms of probabilities.

@@ -20,8 +20,6 @@ from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..features.units import SENT
 from ..features.vector_sources import VectorSource
-from ..inference.hidden_chain import HiddenScores
-from ..inference.texts import TextScores
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..types import Floats
 from .annotation.cats import Cats
@@ -35,7 +33,7 @@ from .supervision import Keys, Supervision
 class TextDecoding(Decoding):
     """States are the labels, and a clamp is bool[D, Y] for D texts."""
 
-    takes = TextScores
+    labelled = "texts"
 
     @property
     def looks_at_sentences(self) -> bool:
@@ -60,30 +58,6 @@ class TextDecoding(Decoding):
         return Supervision(gold.clamp, gold.unset)
 
 
-class HiddenDecoding(TextDecoding):
-    """Hidden states have names beside those of labels: "state 2", or "PLAY state 2" where each label has its own."""
-
-    takes = HiddenScores
-
-    def state_names(self) -> list[str]:
-        names, hidden = self.annotation.tags(), self.model.attrs["hidden"]
-        return [*names, *(f"{of}state {n}" for of in self._owners() for n in range(hidden))]
-
-    state_tags = state_names
-
-    def _owners(self) -> list[str]:
-        return [""] if self.model.attrs["shared"] else [f"{label} " for label in self.annotation.labels]
-
-    def labels_of_names(self) -> NDArray[np.int64]:
-        own, hidden = np.arange(len(self.annotation.labels)), self.model.attrs["hidden"]
-        return np.append(own, np.full(hidden, -1) if self.model.attrs["shared"] else np.repeat(own, hidden))
-
-    def names_with_features(self) -> list[str]:
-        if self.model.attrs["shared"]:
-            return self.state_names()[len(self.annotation.labels) :]
-        return super().names_with_features()
-
-
 class Prediction(NamedTuple):
     probabilities: Floats  # [D, Y] rows with sum 1
     hidden: Optional[list[dict[str, Any]]] = None  # of each text, what `explain` asks for
@@ -97,10 +71,8 @@ class CRFTextClassifier(LearningPipe):
     explain (bool): Whether each Doc is told which part of it speaks for its label, as ``doc._.crf_hidden``.
     """
 
-    decodings: Mapping[str, str] = {
-        "TextScores": "crf_textcat:TextDecoding",
-        "HiddenScores": "crf_textcat:HiddenDecoding",
-    }
+    decodings: Mapping[str, str] = {"TextScores": "crf_textcat:TextDecoding"}
+    labelled = "texts"
 
     def __init__(
         self,

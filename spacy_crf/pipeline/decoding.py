@@ -42,7 +42,7 @@ class Decoding:
     annotation (Annotation): The labels, and how they are spelt.
     """
 
-    takes: type = ChainScores  # what the model gives
+    labelled = "tokens"  # what has labels: tokens, "segments" or "texts"
     always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     searches = frozenset(["posterior", "spans"])  # ways to decode that ask for more than the best path

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 class HigherOrderDecoding(Decoding):
-    takes = HigherOrderScores
     unexplained = Errors.CRF325
 
     def __init__(self, model: Model, annotation: Annotation):

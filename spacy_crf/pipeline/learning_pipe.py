@@ -66,12 +66,13 @@ class LearningPipe(TrainablePipe):
     settings: Others that are saved.
     """
 
-    # Where the class is that decodes what its model gives, by the name of these scores: imported if the model gives such
+    # Where the class is that decodes what its model gives, by the name of these scores: imported if the model gives such.
+    # Nodes of models may bring others for the same `labelled` things
     decodings: Mapping[str, str] = {
         "ChainScores": "decoding:Decoding",
         "HigherOrderScores": "higher_order:HigherOrderDecoding",
-        "TiedScores": "ties:TiedDecoding",
     }
+    labelled = "tokens"  # what has labels, see `Decoding`
     # Settings that say what weights mean: those of a saved component are to be those of the config
     meaning: tuple[str, ...] = ()
     first_stage: "Optional[FirstStage]" = None  # what labels a Doc first, for templates that read stage:NAME
@@ -129,8 +130,10 @@ class LearningPipe(TrainablePipe):
         checks.expect(self._decodes(model), self.owner, "model", found, f"an architecture that gives {takes}")
 
     def _decodes(self, model: Any) -> bool:
-        scores = gives(model)
-        return scores is not None and scores.__name__ in self.decodings
+        if gives(model) is None:
+            return False
+        own = model.attrs["role"].decoding
+        return gives(model).__name__ in self.decodings if own is None else own.labelled == self.labelled
 
     @property
     def owner(self) -> str:
@@ -195,8 +198,10 @@ class LearningPipe(TrainablePipe):
             from .latent import latent_decoding  # most models do without
 
             return latent_decoding(self.model, self.annotation)
-        module, _, name = self.decodings[gives(self.model).__name__].partition(":")
-        decoding = getattr(import_module(f".{module}", __package__), name)
+        decoding = self.model.attrs["role"].decoding
+        if decoding is None:
+            module, _, name = self.decodings[gives(self.model).__name__].partition(":")
+            decoding = getattr(import_module(f".{module}", __package__), name)
         return decoding(self.model, self.annotation)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
-from ..arrays import spread, states_of
+from ..arrays import cut_linked, spread, states_of
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch, DocPart
-from ..inference.ties import TiedScores
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
 
 if TYPE_CHECKING:
@@ -156,10 +155,4 @@ def _tell_unlabelled(pipe: "CRFPipe", docs: DocBatch, empty: NDArray[np.bool_]) 
 def _leave_out(scores: Any, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> Any:
     """The scores of the tokens that are kept. What is left out parts its sequence."""
     starts = np.union1d(scores.starts, np.flatnonzero(empty))
-    if isinstance(scores, TiedScores):
-        scores = scores._replace(ties=scores.ties.among(kept, len(empty)))
-    return scores._replace(
-        emissions=scores.emissions[kept],
-        transitions=scores.transitions[kept] if np.ndim(scores.transitions) == 3 else scores.transitions,
-        starts=np.unique(np.searchsorted(kept, starts)),
-    )
+    return cut_linked(scores, kept, np.unique(np.searchsorted(kept, starts)))

@@ -31,7 +31,7 @@ _LITTLE = 1e-6  # of a token
 
 
 class SegmentDecoding(Decoding):
-    takes = SegmentScores
+    labelled = "segments"
     always_joins = False
     walks_around_wrong = True
 

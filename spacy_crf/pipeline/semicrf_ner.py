@@ -1,11 +1,7 @@
 """Named entities as segments: the semi-Markov component."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from ..errors import Errors
-from ..inference.ties import TiedScores
-from ..models.role import gives
 from ..schemes import SEGMENTS
 from .annotation.entities import Entities
 from .crf_pipe import CRFPipe
@@ -17,11 +13,7 @@ class SemiCRFEntityRecognizer(CRFPipe):
     """
 
     decodings: Mapping[str, str] = {"SegmentScores": "semi_markov:SegmentDecoding"}
+    labelled = "segments"
 
     def __init__(self, vocab, model, name="semicrf_ner", **settings):
         super().__init__(vocab, model, name, annotation=Entities(SEGMENTS), **settings)
-
-    def _check_model(self, model: Any) -> None:
-        if gives(model) is TiedScores:
-            raise ValueError(Errors.CRF363.format(name=self.name))
-        super()._check_model(model)

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from spacy_crf.inference.belief_propagation import BeliefPropagation
-from spacy_crf.inference.graph import TiedChains
-from spacy_crf.inference.junction_tree import JunctionTree
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.ties import TiedScores, Ties
+from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf.lab.ties.junction_tree import JunctionTree
+from spacy_crf.lab.ties.scores import TiedScores, Ties
+from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.types import ChainScores
 
 from . import graph_packages

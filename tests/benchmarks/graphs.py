@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.cliques.repeated_words import RepeatedWords
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.lab.ties.repeated_words import RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .document import SETS, DocumentSet, plain, read, score

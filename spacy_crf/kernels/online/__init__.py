@@ -12,8 +12,6 @@ longest segment.
 compiled for either. (With variants for pairs and for losses too it took four times as long, in all, to compile them.)
 """
 
-from ..online.dual import Ascent as Ascent
-from ..online.dual import ascend as ascend
 from ..online.rules.adagrad import catch_up_all as catch_up_all
 from ..online.rules.sgd import charge_all as charge_all
 from ..online.work import Room as Room

@@ -1,0 +1,176 @@
+"""Max-margin training in the dual: each sequence keeps a distribution over its labellings, of which the expected uses of its
+scores are enough – those of tokens and transitions, of segments also those of begins, ends, lengths and listed spans. Both
+optimizers minimize ``loss + l2·w²`` and know how far they are from the minimum: the duality gap.
+
+    primal = l2·w² + sum_i max_y (cost_i(y) + w·(features_i(y) - features_i(annotation)))
+    dual   = sum_i E_i[cost] - l2·w²       with w = sum_i (features_i(annotation) - E_i[features]) / 2·l2
+"""
+
+import logging
+import time
+from typing import ClassVar, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import checks
+from ..errors import Errors, announcements
+from ..kernels import online
+from ..losses.clamped import MaxMargin
+from ..optimizers.batch import SILENCE
+from ..optimizers.objective import SequenceObjective, setting, with_settings
+from ..optimizers.online import OnlineOptimizer, OnlineRun, Pass
+from ..types import GOES_ON, ChainCorpus
+from .kernels.dual import Ascent, ascend
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+@with_settings
+class DualOptimizer(OnlineOptimizer):
+    """Base of both. They need the whole corpus in every batch and complete annotation, and keep
+    T·S + B·(S + 2)·S numbers, for segments 3·T·S + N·S + B·(S + 2 + K)·S; `ExponentiatedGradient` twice that.
+
+    l2 is at least 1e-20.
+    """
+
+    wants_whole_corpus: ClassVar = True
+    walks_in_parts: ClassVar = False
+    names_states: ClassVar = True
+    losses: ClassVar = (MaxMargin,)
+    identity: ClassVar = ("seed", "l2")
+
+    l2: float = setting(1.0, checks.number, least=1e-20)
+    gap_tolerance: float = setting(1e-3, checks.number)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._last: dict[str, tuple[float, float]] = {}
+        self._last_said = time.monotonic()
+
+    def duality_gap(self, key: str) -> float:
+        """How far the objective of a component was above the minimum after its last step, at most."""
+        primal, dual = self._last[key]
+        return primal - dual
+
+    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
+        corpus = pass_.corpus
+        if corpus.pairs is not None:
+            raise ValueError(Errors.CRF207.format(key=key, optimizer=type(self).__name__))
+        partial = int((~corpus.is_known).sum())
+        if partial:
+            message = Errors.CRF208.format(
+                key=key, optimizer=type(self).__name__, partial=partial, sequences=len(corpus.is_known)
+            )
+            raise ValueError(message)
+        signature = list(objective.signature)
+        if run.numbers.get("signature") != signature:
+            # Another corpus: weights are again where they began, and a sum over its sequences, all of them at their annotation.
+            centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
+            if objective.anchor is not None:
+                centre[corpus.slot_of_weight] = objective.anchor.centre
+                strength[corpus.slot_of_weight] += objective.anchor.strength
+            run.slots[corpus.learned] = centre[corpus.learned]
+            rows = online.make_table(corpus, pass_.room).rows
+            run.arrays = {"uses": np.zeros((rows[-1, -1], corpus.n_states)), "dual": np.zeros(len(corpus.weights))}
+            run.arrays.update(centre=centre, strength=strength)
+            run.numbers = {"signature": signature, "first": True}
+            self.start_distributions(corpus, rows, run)
+
+    def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
+        """What else the rule remembers of each sequence.
+
+        rows (int64[B, kinds + 1]): Of the scores, see `ScoreTable`.
+        """
+
+    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+        if run.numbers.get("done"):
+            return run.numbers["loss"], -1
+        _, place = self.ascend(pass_, run, learns=True)
+        run.numbers["first"] = False
+        if place >= 0:
+            return 0.0, place
+        loss, _ = self.ascend(pass_._replace(order=np.sort(pass_.order)), run, learns=False)
+        slots = pass_.corpus.slot_of_weight
+        centre, strength = run.arrays["centre"][slots], run.arrays["strength"][slots]
+        distance = run.slots[slots] - centre
+        square = float(strength @ distance**2)
+        # The dual's costs count from the scores at the centre: w0 · uses, and d = -uses / 2 strength
+        primal, dual = (
+            loss + square,
+            float(run.arrays["dual"].sum()) - square - 2.0 * float((strength * distance) @ centre),
+        )
+        run.numbers.update(loss=loss, primal=primal, dual=dual)
+        run.numbers["done"] = primal - dual <= self.gap_tolerance * abs(primal)
+        return loss, -1
+
+    def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
+        """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
+        *room, _ = pass_.room
+        table = online.make_table(pass_.corpus, pass_.room)
+        uses, dual, strength = (run.arrays[name] for name in ("uses", "dual", "strength"))
+        theta, rates = run.arrays.get("theta", uses[:0]), run.arrays.get("rates", dual[:0])
+        given = pass_.order, learns, pass_.costs, run.slots, strength
+        return ascend(*room, table, Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
+
+    def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
+        """The anchor is part of the objective."""
+
+    def step(self, objective: SequenceObjective, *, key: str) -> float:
+        super().step(objective, key=key)
+        numbers = self._runs[key].numbers
+        self._last[key] = numbers["primal"], numbers["dual"]
+        # Every user shall read how far it is, now and then, and where it ended.
+        ended, now = numbers["done"] and not numbers.get("told", False), time.monotonic()
+        say = logger.info
+        if ended or now - self._last_said >= SILENCE:
+            say, self._last_said, numbers["told"] = announcements.info, now, numbers["done"]
+        text = "%s: %s epoch %d primal %.6f dual %.6f gap %.6f"
+        text += f" is within gap_tolerance = {self.gap_tolerance}" if ended else ""
+        values = (numbers["primal"], numbers["dual"], self.duality_gap(key))
+        say(text, key, type(self).__name__, self._runs[key].epoch, *values)
+        return numbers["primal"]
+
+    def stop_reason(self, key: str) -> Optional[str]:
+        is_done = key in self._runs and self._runs[key].numbers.get("done")
+        return f"the duality gap is within gap_tolerance = {self.gap_tolerance}" if is_done else None
+
+
+class FrankWolfe(DualOptimizer):
+    """A structural SVM by block-coordinate Frank-Wolfe (Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3): no
+    learning rate, the best step along each direction is known.
+
+    l2 (float): Weight of w², without a factor 1/2: lambda·n/2 of the paper.
+    gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
+    epochs_per_step (int): Passes over the corpus in one step, at most 1,000.
+    seed (int): For the order of the sequences.
+    """
+
+
+@with_settings
+class ExponentiatedGradient(DualOptimizer):
+    """Exponentiated gradients on the max-margin dual, on the marginals of what scores are about (Bartlett, Collins, Taskar &
+    McAllester 2004, figure 2), one sequence at a time with a step size each (Collins, Globerson, Koo, Carreras & Bartlett 2008,
+    section 6).
+
+    l2 (float): Weight of w², without a factor 1/2: 1/2C of the paper.
+    rate (float): First step size.
+    gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
+    epochs_per_step (int): Passes over the corpus in one step, at most 1,000.
+    seed (int): For the order of the sequences.
+    """
+
+    identity: ClassVar = ("seed", "l2", "rate")
+
+    rate: float = setting(1.0, checks.number, least=checks.LEAST, most=1e6)
+
+    def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
+        # Nearly all of the mass is on the annotation
+        theta = np.zeros(run.arrays["uses"].shape)
+        tokens = np.concatenate([np.arange(*bounds) for bounds in rows[:, :2]])
+        theta[tokens, corpus.gold] = 5.0
+        if corpus.segments is not None:
+            begins = np.concatenate([np.arange(*bounds) for bounds in rows[:, 2:4]])
+            theta[begins[corpus.segments.path == GOES_ON]] = -5.0
+        run.arrays["theta"] = theta
+        run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))

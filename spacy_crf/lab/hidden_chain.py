@@ -1,0 +1,381 @@
+"""One label for a text whose tokens, or sentences, have hidden states: what speaks for the label, and in which order.
+
+    score(y, h) = labels[y] + sum_t units[t, h_t] + sum_t states[y, h_t] + sum_t transitions[y, h_(t-1), h_t]
+                  + first[y, h_1] + last[y, h_T]
+
+(Quattoni, Wang, Morency, Collins & Darrell 2007, with ends.) Given a label it is a linear chain, so that the B texts are Y · B
+sequences of `LinearChain`; labels do not share a scale, so that none is lost in a long text whose beginning speaks against it.
+From top to bottom: the scores, the structure that sums them up, how a component reads its states, the model.
+"""
+
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from .. import arrays, checks
+from ..features.doc_batch import DocBatch
+from ..features.units import SENT, TOKEN
+from ..inference.linear_chain import LinearChain
+from ..inference.scaling import ChainWork
+from ..inference.structure import States, Structure
+from ..models.architecture import Architecture, Shared, build
+from ..models.emissions import Emissions
+from ..models.role import Corpus
+from ..models.texts import OfTexts, Reasons, check_text_emissions
+from ..pipeline.crf_textcat import TextDecoding
+from ..types import ChainScores, Clamp, Floats, Path
+
+
+class HiddenScores(NamedTuple):
+    """Potentials of B texts of altogether U units (tokens or sentences), Y labels and H hidden states for each.
+
+    The units have scores of H states that labels share, or of Y · H states, H of which each label has for itself.
+    """
+
+    labels: Floats  # [B, Y]
+    units: Floats  # [U, H] or [U, Y * H]
+    states: Floats  # [Y, H]
+    transitions: Floats  # [Y, H, H]
+    first: Floats  # [Y, H]
+    last: Floats  # [Y, H]
+    starts: NDArray[np.int64]  # [B + 1] units of the texts
+
+    AXES = {  # noqa: RUF012  nobody writes to it
+        "labels": ("text", "label"),
+        "units": ("token", "column"),
+        "states": ("label", "state"),
+        "transitions": ("label", "state", "next state"),
+        "first": ("label", "state"),
+        "last": ("label", "state"),
+    }
+
+
+class _OfLabel(NamedTuple):
+    """The texts that may have a label, as linear chains."""
+
+    label: int
+    texts: NDArray[np.bool_]  # [B]
+    units: Any  # theirs: bool[U], or a slice for all
+    columns: slice  # of the units
+    work: ChainWork
+
+
+class HiddenWork(NamedTuple):
+    """Scores that were checked, with a clamp."""
+
+    scores: HiddenScores
+    clamp: Optional[Clamp]  # bool[B, Y]
+
+    @property
+    def n_labels(self) -> int:
+        return self.scores.labels.shape[1]
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.scores.labels)
+
+    def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
+        """What some texts (bool[B]) score under a label."""
+        scores = self.scores
+        size = scores.states.shape[1]
+        shared = scores.units.shape[1] == size
+        columns = slice(0, size) if shared else slice(label * size, (label + 1) * size)
+        units, starts, chosen = scores.units, scores.starts, slice(None)
+        if not texts.all():
+            lengths = np.diff(starts)
+            chosen = np.repeat(texts, lengths)
+            units, starts = units[chosen], np.append(0, np.cumsum(lengths[texts]))
+        emissions = units[:, columns] + scores.states[label]
+        chain = ChainScores(emissions, scores.transitions[label], scores.first[label], scores.last[label], starts)
+        return _OfLabel(label, texts, chosen, columns, _CHAIN.prepare(chain))
+
+    def parts(self):
+        """The texts that may have each label."""
+        every = np.ones(len(self.scores.labels), dtype=bool)
+        for label in range(self.n_labels):
+            texts = every if self.clamp is None else self.clamp[:, label]
+            if texts.any():
+                yield self.of_label(label, texts)
+
+
+_CHAIN = LinearChain()
+
+
+class HiddenChains(Structure[HiddenScores]):
+    """Answers the questions of `Structure` that are about the labels of texts; clamps are bool[B, Y], and paths are labels:
+    int32[B]. Sums are over hidden states as well, maxima are of a label together with its states."""
+
+    ambiguous = True
+    answers = frozenset()
+
+    def prepare(self, scores: Any, clamp: Optional[Clamp] = None) -> HiddenWork:
+        if isinstance(scores, HiddenWork):
+            return scores if clamp is None else scores._replace(clamp=clamp)
+        checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
+        scores = scores._replace(**checked)
+        if not np.isfinite(scores.labels).all():
+            arrays.refuse(scores)
+        if clamp is not None:
+            arrays.check_shape("clamp", clamp, scores.labels.shape, "one bool per text and label")
+        return HiddenWork(scores, clamp)
+
+    def label_scores(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Log of the sum over the hidden states below each label: float64[B, Y], -inf for labels that are not allowed."""
+        work = self.prepare(scores, clamp)
+        found = np.full(work.scores.labels.shape, -np.inf)
+        for part in work.parts():
+            log_z, _ = _CHAIN.forward(part.work)
+            found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + log_z
+        return found
+
+    def log_partition(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
+        return log_sum(self.label_scores(scores, clamp=clamp))
+
+    def marginals(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
+        """Probability of each label: float64[B, Y], rows with sum 1."""
+        found = self.label_scores(scores, clamp=clamp)
+        return _shares(found, log_sum(found))
+
+    def expectations(
+        self, scores: Any, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, HiddenScores]:
+        work = self.prepare(scores, clamp)
+        found, passes = np.full(work.scores.labels.shape, -np.inf), []
+        for part in work.parts():
+            log_z, kept = _CHAIN.forward(part.work)
+            found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + log_z
+            passes.append((part, kept))
+        log_z, total = log_sum(found), arrays.zeros(work.scores)
+        total.labels[:] = _shares(found, log_z)
+        if weights is not None:
+            total.labels[:] *= weights[:, np.newaxis]
+        for part, kept in passes:
+            d_chain = arrays.zeros(part.work.scores)
+            _CHAIN.backward(part.work, kept, np.ascontiguousarray(total.labels[part.texts, part.label]), d_chain)
+            _add(total, part, d_chain)
+        return log_z, total
+
+    def viterbi(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Path:
+        """The label of each text that has the best states below it, and what both score."""
+        work = self.prepare(scores, clamp)
+        best = self._best(work)
+        labels = np.where(best.max(axis=1) > -np.inf, best.argmax(axis=1), -1)
+        return Path(labels.astype(np.int32), best.max(axis=1))
+
+    def viterbi_counts(
+        self, scores: Any, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, HiddenScores]:
+        work = self.prepare(scores, clamp)
+        labels, best = self.viterbi(work)
+        total, weights = arrays.zeros(work.scores), np.ones(len(labels)) if weights is None else weights
+        for label in np.unique(labels[labels >= 0]).tolist():
+            part = work.of_label(label, labels == label)
+            d_chain = arrays.zeros(part.work.scores)
+            _CHAIN.add_path(part.work, _CHAIN.best(part.work).states, weights[part.texts], d_chain)
+            total.labels[part.texts, label] = weights[part.texts]
+            _add(total, part, d_chain)
+        return best, total
+
+    def _best(self, work: HiddenWork) -> Floats:
+        """What the best states below each label score with it: float64[B, Y]."""
+        found = np.full(work.scores.labels.shape, -np.inf)
+        for part in work.parts():
+            found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + _CHAIN.best(part.work).scores
+        return found
+
+    def states_below(self, scores: Any, labels: States) -> Floats:
+        """Probability of each hidden state at each unit, where each text has the given label (int32[B]): float64[U, H]."""
+        work = self.prepare(scores)
+        found = np.zeros((len(work.scores.units), work.scores.states.shape[1]))
+        for label in np.unique(labels).tolist():
+            part = work.of_label(label, labels == label)
+            found[part.units] = _CHAIN.marginals(part.work)
+        return found
+
+    def left_out(self, scores: Any) -> Floats:
+        """What each label scores (see `label_scores`) in the text of each unit without the features of that unit:
+        float64[U, Y]."""
+        work = self.prepare(scores)
+        text_of = np.repeat(np.arange(len(work.scores.starts) - 1), np.diff(work.scores.starts))
+        found = self.label_scores(work)[text_of]
+        for part in work.parts():
+            # sum_h exp(score(h) - units[t, h_t]) = Z · sum_k p(h_t = k) · exp(-units[t, k])
+            with np.errstate(divide="ignore"):
+                terms = np.log(_CHAIN.marginals(part.work)) - work.scores.units[:, part.columns]
+            found[:, part.label] += log_sum(terms)
+        return found
+
+
+def _add(total: HiddenScores, part: _OfLabel, d_chain: ChainScores) -> None:
+    """Adds the derivative with respect to the scores under a label."""
+    total.units[part.units, part.columns] += d_chain.emissions
+    total.states[part.label] += d_chain.emissions.sum(axis=0)
+    for name in ("transitions", "first", "last"):
+        getattr(total, name)[part.label] += getattr(d_chain, name)
+
+
+def _shares(scores: Floats, log_z: Floats) -> Floats:
+    """exp(scores - log_z) of each row, 0 where nothing is allowed."""
+    return np.exp(scores - np.where(log_z > -np.inf, log_z, 0.0)[:, np.newaxis])
+
+
+def log_sum(rows: Floats) -> Floats:
+    """float64[B]"""
+    return np.logaddexp.reduce(rows, axis=1)
+
+
+class HiddenDecoding(TextDecoding):
+    """Hidden states have names beside those of labels: "state 2", or "PLAY state 2" where each label has its own."""
+
+    def state_names(self) -> list[str]:
+        names, hidden = self.annotation.tags(), self.model.attrs["hidden"]
+        return [*names, *(f"{of}state {n}" for of in self._owners() for n in range(hidden))]
+
+    state_tags = state_names
+
+    def _owners(self) -> list[str]:
+        return [""] if self.model.attrs["shared"] else [f"{label} " for label in self.annotation.labels]
+
+    def labels_of_names(self) -> NDArray[np.int64]:
+        own, hidden = np.arange(len(self.annotation.labels)), self.model.attrs["hidden"]
+        return np.append(own, np.full(hidden, -1) if self.model.attrs["shared"] else np.repeat(own, hidden))
+
+    def names_with_features(self) -> list[str]:
+        if self.model.attrs["shared"]:
+            return self.state_names()[len(self.annotation.labels) :]
+        return super().names_with_features()
+
+
+class HiddenRole(OfTexts, Architecture):
+    """The chains below the labels.
+
+    hidden (int): H. shared (bool): Whether labels share the scores of states at units. unit (str): What has a state.
+    """
+
+    gives = HiddenScores
+    params = ("transitions", "first", "last", "states", "labels")
+    of_sequences = ("first", "last", "labels")
+    learned = ("met",)
+    meaning = ("hidden", "shared", "unit")
+    structure = HiddenChains()
+    decoding = HiddenDecoding
+    walks = False
+
+    def __init__(self, hidden: int, shared: bool, unit: str):
+        super().__init__()
+        self.hidden, self.shared, self.unit = hidden, shared, unit
+
+    def named_states(
+        self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
+    ) -> tuple[NDArray[np.int64], ...]:
+        """Names are those of the Y labels, then those of hidden states: H that labels share, or Y · H."""
+        n_labels = model.get_dim("nO")
+        if parameter is None:
+            return tuple(place + n_labels for place in places)
+        label, *states = places
+        first = n_labels + (0 if self.shared else self.hidden) * label
+        return (label, *(first + state for state in states))
+
+    def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        scores = model.predict(docs)
+        return Reasons(self.structure.label_scores(scores), self.rows(docs), self.structure.left_out(scores))
+
+    def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Floats:
+        return self.structure.states_below(model.predict(docs), labels)
+
+    def columns(self, n_states: int) -> int:
+        return self.hidden if self.shared else self.hidden * n_states
+
+    def spread(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        if self.shared:
+            return np.ones((len(allowed), self.hidden), dtype=bool)
+        return np.repeat(allowed, self.hidden, axis=1)
+
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        of_label = (n_states, self.hidden)
+        return {
+            "transitions": (*of_label, self.hidden),
+            "first": of_label,
+            "last": of_label,
+            "states": of_label,
+            "labels": (n_states,),
+        }
+
+    def possible(self, model: Model) -> Shared:
+        return dict.fromkeys(self.params, np.True_)
+
+    def weighed(self, model: Model) -> Shared:
+        """With one hidden state all but the scores of labels say how long a text is, and nothing else."""
+        shapes = self.shapes(model, model.get_dim("nO"))
+        return {name: np.full(shapes[name], self.hidden > 1 or name == "labels") for name in self.params}
+
+    def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> HiddenScores:
+        [(units, _, starts)] = outputs
+        labels = np.tile(shared["labels"], (len(starts) - 1, 1))
+        return HiddenScores(labels, units, *(shared[n] for n in ("states", "transitions", "first", "last")), starts)
+
+    def part(self, d_scores: HiddenScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        return (Emissions(d_scores.units, None, d_scores.starts),)
+
+    def derivatives(self, d_scores: HiddenScores) -> Shared:
+        found = {name: getattr(d_scores, name) for name in self.params}
+        return {**found, "labels": d_scores.labels.sum(axis=0)}
+
+    def enlarge(self, model: Model, before: int, n_states: int) -> None:
+        """The states of new labels are to differ, too."""
+        if before and self.hidden > 1:
+            random = np.random.default_rng([model.attrs["seed"], before])
+            for name in self.params:
+                values = model.get_param(name)
+                values[before:] = random.normal(0.0, model.attrs["spread"], values[before:].shape)
+
+    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
+        """All scores have a weight."""
+
+    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
+        if is_new:
+            self.spread_out(model, model.attrs["seed"])
+
+    def spread_out(self, model: Model, seed: int) -> None:
+        """States that are alike would stay alike: chance makes a difference."""
+        random, spread = np.random.default_rng(seed), model.attrs["spread"]
+        for node in model.walk() if self.hidden > 1 else ():
+            for name in node.param_names:
+                values = node.get_param(name)
+                node.set_param(name, values + random.normal(0.0, spread, values.shape).astype(np.float32))
+
+
+def HiddenChain(
+    emissions: Model[list[Doc], Emissions],
+    hidden: int = 2,
+    shared: bool = False,
+    unit: str = "token",
+    spread: float = 0.1,
+    seed: int = 0,
+    restarts: int = 1,
+) -> Model[list[Doc], HiddenScores]:
+    """A hidden-state CRF (Quattoni et al. 2007).
+
+    emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
+    hidden (int): How many hidden states there are below each label.
+    shared (bool): Whether labels share the scores that features give to hidden states, and differ in how these follow each other;
+        otherwise each label has states of its own.
+    unit (str): What has a hidden state: "token", or for long texts "sent", the sentence.
+    spread (float): Standard deviation of the weights that learning begins with.
+    seed (int): Of these random numbers.
+    restarts (int): Beginnings that are tried, with the seeds from `seed` on; training goes on with the best one.
+    """
+    owner = "HiddenChain"
+    hidden, shared = checks.count(owner, "hidden", hidden, most=1 << 10), checks.flag(owner, "shared", shared)
+    unit = checks.one_of(owner, "unit", unit, (TOKEN, SENT))
+    check_text_emissions(owner, emissions, unit)
+    begins = {
+        "spread": checks.number(owner, "spread", spread, least=checks.LEAST, most=1000.0),
+        "seed": checks.count(owner, "seed", seed, least=0, most=checks.ANY),
+        "restarts": checks.count(owner, "restarts", restarts, most=1000),
+    }
+    settings: dict[str, Any] = {"hidden": hidden, "shared": shared, "unit": unit, **begins}
+    return build("hidden_chain", HiddenRole(hidden, shared, unit), {"emissions": emissions}, **settings)

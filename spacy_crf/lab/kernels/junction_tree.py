@@ -1,0 +1,323 @@
+"""Variables of a graph are eliminated one after the other, and what was said of each comes back in the opposite order.
+
+T tokens, which are the variables, S states, E edges, K tables, L labels. Of its states a token has those that are possible.
+Tokens are numbered as they are eliminated (see `elimination`). The table of one has an axis for each of the neighbours that it
+has left, those that are eliminated later first, and a last one for itself. Tables and messages are flat, each behind that of the
+one before.
+
+    table[n1, n2, ..., x] = own[x] + edges[ni, x] + messages[ni, ..., x]
+    message[n1, n2, ...] = log sum_x exp(table[n1, n2, ..., x])
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...kernels import helper, kernel
+from ...kernels.exponentials import exp_less
+from ...kernels.numerics import SPREAD
+from ...types import Floats
+from .elimination import Order
+
+
+class Graph(NamedTuple):
+    """Scores of tokens, and of pairs of them: edges are those of neighbours, and then ties."""
+
+    own: Floats  # [T, S]
+    states: NDArray[np.int64]  # [sum] the states of token t are states[bounds[t]:bounds[t + 1]]
+    bounds: NDArray[np.int64]  # [T + 1]
+    source: NDArray[np.int64]  # [E]
+    target: NDArray[np.int64]  # [E]
+    kind: NDArray[np.int64]  # [E] of ties, -1 for neighbours
+    transitions: Floats  # [1 or T, S, S]
+    tables: Floats  # [K, L, L]
+    label_of: NDArray[np.int64]  # [S]
+
+
+class Tree(NamedTuple):
+    """Where everything stands."""
+
+    order: Order
+    tables: NDArray[np.int64]  # [T + 1] where the table of each begins, all at 0 if they are not kept
+    messages: NDArray[np.int64]  # [T + 1] where its message does
+    edges: NDArray[np.int64]  # [E] those that are scored in the table n are edges[edge_starts[n]:edge_starts[n + 1]]
+    edge_starts: NDArray[np.int64]  # [T + 1]
+
+
+@kernel
+def possible(own):
+    """The states of tokens that are possible, one where none is: states and bounds of a `Graph`."""
+    n, size = own.shape
+    states, bounds, found = np.empty(n * size, dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0
+    for t in range(n):
+        for s in range(size):
+            if own[t, s] > -np.inf:
+                states[found] = s
+                found += 1
+        if found == bounds[t]:
+            states[found] = 0
+            found += 1
+        bounds[t + 1] = found
+    return states[:found].copy(), bounds
+
+
+@helper
+def _axes(tree, bounds, n, sizes, strides):
+    """Sets sizes (int64[A]) to those of the axes of a table, but for the last one. RETURNS (int): How many there are."""
+    order = tree.order
+    begin, end = order.starts[n], order.starts[n + 1]
+    for a in range(end - begin):
+        t = order.rest[begin + a]
+        sizes[a] = bounds[t + 1] - bounds[t]
+        strides[a] = 0
+    return end - begin
+
+
+@helper
+def _place_message(tree, bounds, n, child, strides):
+    """Sets strides (int64[A]) to those by which the message of a child goes along the axes of a table."""
+    order = tree.order
+    begin, own = order.starts[n], order.starts[child + 1] - 1  # its last axis is that of the token itself
+    stride = bounds[order.variables[n] + 1] - bounds[order.variables[n]]
+    a = order.starts[n + 1] - begin - 1
+    for k in range(own - 1, order.starts[child] - 1, -1):
+        while order.rest[begin + a] != order.rest[k]:
+            strides[a] = 0
+            a -= 1
+        strides[a] = stride
+        stride *= bounds[order.rest[k] + 1] - bounds[order.rest[k]]
+        a -= 1
+    strides[: a + 1] = 0
+
+
+@helper
+def _place_edge(tree, bounds, n, other, strides):
+    """The same for the scores of an edge to another token."""
+    order = tree.order
+    for a in range(order.starts[n + 1] - order.starts[n]):
+        is_it = order.rest[order.starts[n] + a] == other
+        strides[a] = bounds[order.variables[n] + 1] - bounds[order.variables[n]] if is_it else 0
+
+
+@helper
+def _next(counters, sizes, strides, n_axes, at):
+    """Goes to the next row of a table. RETURNS (int): And of what goes along."""
+    for a in range(n_axes - 1, -1, -1):
+        counters[a] += 1
+        at += strides[a]
+        if counters[a] < sizes[a]:
+            break
+        at -= strides[a] * sizes[a]
+        counters[a] = 0
+    return at
+
+
+@helper
+def _add(table, size, factor, axes, n_axes):
+    """Adds a factor (float64[...]) to a table (float64[rows * size]). axes (int64[3, A]): Counters, sizes, and strides."""
+    counters, sizes, strides = axes[0], axes[1], axes[2]
+    counters[:n_axes] = 0
+    at = 0
+    for row in range(0, len(table), size):
+        for x in range(size):
+            table[row + x] += factor[at + x]
+        at = _next(counters, sizes, strides, n_axes, at)
+
+
+@helper
+def _sum(table, size, factor, axes, n_axes):
+    """The way back: sums of a table, added to a factor."""
+    counters, sizes, strides = axes[0], axes[1], axes[2]
+    counters[:n_axes] = 0
+    at = 0
+    for row in range(0, len(table), size):
+        for x in range(size):
+            factor[at + x] += table[row + x]
+        at = _next(counters, sizes, strides, n_axes, at)
+
+
+@helper
+def _score_edge(graph, e, v, out):
+    """Sets out (float64[states of the other end * states of v]) to the scores of an edge. RETURNS (int): The other end."""
+    states, bounds, label_of = graph.states, graph.bounds, graph.label_of
+    u, k = graph.source[e] + graph.target[e] - v, graph.kind[e]
+    is_source, at = v == graph.source[e], 0
+    t = graph.target[e] if len(graph.transitions) > 1 else 0
+    for a in range(bounds[u], bounds[u + 1]):
+        for b in range(bounds[v], bounds[v + 1]):
+            i, j = (states[b], states[a]) if is_source else (states[a], states[b])
+            out[at] = graph.transitions[t, i, j] if k < 0 else graph.tables[k, label_of[i], label_of[j]]
+            at += 1
+    return u
+
+
+@helper
+def _read_edge(graph, e, v, found, d_transitions, d_tables):
+    """The way back."""
+    states, bounds, label_of = graph.states, graph.bounds, graph.label_of
+    u, k = graph.source[e] + graph.target[e] - v, graph.kind[e]
+    is_source, at = v == graph.source[e], 0
+    t = graph.target[e] if len(graph.transitions) > 1 else 0
+    for a in range(bounds[u], bounds[u + 1]):
+        for b in range(bounds[v], bounds[v + 1]):
+            i, j = (states[b], states[a]) if is_source else (states[a], states[b])
+            if k < 0:
+                d_transitions[t, i, j] += found[at]
+            else:
+                d_tables[k, label_of[i], label_of[j]] += found[at]
+            at += 1
+
+
+@helper
+def _sum_up(table, size, message):
+    """Sets a message to the log sums of the rows of a table, and these to the probabilities of their states."""
+    for row in range(len(message)):
+        at, largest = row * size, -np.inf
+        for x in range(at, at + size):
+            largest = max(largest, table[x])
+        message[row] = largest
+        if largest > -np.inf:
+            for x in range(at, at + size):
+                table[x] -= largest
+    as_row = table.reshape(1, len(table))
+    exp_less(as_row, 0, 0.0, -SPREAD)
+    for row in range(len(message)):
+        at, total = row * size, 0.0
+        for x in range(at, at + size):
+            total += table[x]
+        if total > 0.0:
+            message[row] += np.log(total)
+            factor = 1.0 / total
+            for x in range(at, at + size):
+                table[x] *= factor
+
+
+@helper
+def _largest(table, size, message):
+    for row in range(len(message)):
+        message[row] = -np.inf
+        for x in range(row * size, (row + 1) * size):
+            message[row] = max(message[row], table[x])
+
+
+@kernel
+def eliminate(graph, tree, maximum):
+    """Eliminates all tokens.
+
+    maximum (bool): Whether the best states count alone, in place of all together.
+    RETURNS (float64[sum], float64[sum], float): The tables (of sums, the probabilities of the states of the tokens given those of
+        their neighbours), the messages, and what all labellings come to.
+    """
+    bounds, (variables, place, starts, rest) = graph.bounds, tree.order
+    n, total = len(variables), 0.0
+    tables, messages = np.empty(tree.tables[n]), np.empty(tree.messages[n])
+    axes = np.zeros((3, np.diff(starts).max() if n else 0), dtype=np.int64)
+    most = np.diff(bounds).max() if n else 0
+    of_edge, last_child, next_child = np.empty(most * most), np.full(n, -1), np.full(n, -1)
+    for k in range(n):
+        v = variables[k]
+        size = bounds[v + 1] - bounds[v]
+        message = messages[tree.messages[k] : tree.messages[k + 1]]
+        table = tables[tree.tables[k] : tree.tables[k] + len(message) * size]
+        for row in range(0, len(table), size):
+            for x in range(size):
+                table[row + x] = graph.own[v, graph.states[bounds[v] + x]]
+        n_axes = _axes(tree, bounds, k, axes[1], axes[2])
+        for e in tree.edges[tree.edge_starts[k] : tree.edge_starts[k + 1]]:
+            _place_edge(tree, bounds, k, _score_edge(graph, e, v, of_edge), axes[2])
+            _add(table, size, of_edge, axes, n_axes)
+        child = last_child[k]
+        while child >= 0:
+            _place_message(tree, bounds, k, child, axes[2])
+            _add(table, size, messages[tree.messages[child] : tree.messages[child + 1]], axes, n_axes)
+            child = next_child[child]
+        if maximum:
+            _largest(table, size, message)
+        else:
+            _sum_up(table, size, message)
+        if starts[k] < starts[k + 1]:
+            parent = place[rest[starts[k + 1] - 1]]
+            next_child[k], last_child[parent] = last_child[parent], k
+        else:
+            total += message[0]
+    return tables, messages, total
+
+
+@kernel
+def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
+    """Adds to derivatives, of the shapes of the scores, how often each is used, times a weight. Tables (of sums) become the
+    weighted probabilities of their labellings."""
+    bounds, (variables, place, starts, rest) = graph.bounds, tree.order
+    n = len(variables)
+    axes = np.zeros((3, np.diff(starts).max() if n else 0), dtype=np.int64)
+    most = np.diff(bounds).max() if n else 0
+    of_edge, of_rest = np.empty(most * most), np.empty(np.diff(tree.messages).max() if n else 0)
+    for k in range(n - 1, -1, -1):
+        v = variables[k]
+        size = bounds[v + 1] - bounds[v]
+        table = tables[tree.tables[k] : tree.tables[k + 1]]
+        rows = of_rest[: tree.messages[k + 1] - tree.messages[k]]
+        if starts[k] < starts[k + 1]:
+            parent = rest[starts[k + 1] - 1]
+            p, size_there = place[parent], bounds[parent + 1] - bounds[parent]
+            n_axes = _axes(tree, bounds, p, axes[1], axes[2])
+            _place_message(tree, bounds, p, k, axes[2])
+            rows[:] = 0.0
+            _sum(tables[tree.tables[p] : tree.tables[p + 1]], size_there, rows, axes, n_axes)
+        else:
+            rows[:] = weight
+        for row in range(len(rows)):
+            for x in range(size):
+                table[row * size + x] *= rows[row]
+                d_own[v, graph.states[bounds[v] + x]] += table[row * size + x]
+        n_axes = _axes(tree, bounds, k, axes[1], axes[2])
+        for e in tree.edges[tree.edge_starts[k] : tree.edge_starts[k + 1]]:
+            other = graph.source[e] + graph.target[e] - v
+            _place_edge(tree, bounds, k, other, axes[2])
+            of_edge[: (bounds[other + 1] - bounds[other]) * size] = 0.0
+            _sum(table, size, of_edge, axes, n_axes)
+            _read_edge(graph, e, v, of_edge, d_transitions, d_tables)
+
+
+@helper
+def _row(tree, bounds, k, chosen):
+    """The row of a table that the states of the other tokens choose."""
+    order, row = tree.order, 0
+    for t in order.rest[order.starts[k] : order.starts[k + 1]]:
+        row = row * (bounds[t + 1] - bounds[t]) + chosen[t]
+    return row
+
+
+@kernel
+def best(graph, tree, tables, states):
+    """Sets the states (int32[T]) to the best ones, by tables of maxima."""
+    bounds, variables = graph.bounds, tree.order.variables
+    chosen = np.zeros(len(states), dtype=np.int64)
+    for k in range(len(variables) - 1, -1, -1):
+        v = variables[k]
+        size = bounds[v + 1] - bounds[v]
+        at = tree.tables[k] + size * _row(tree, bounds, k, chosen)
+        chosen[v] = np.argmax(tables[at : at + size])
+        states[v] = graph.states[bounds[v] + chosen[v]]
+
+
+@kernel
+def draw(graph, tree, tables, uniforms, states):
+    """Draws labellings (int32[M, T]), by tables of sums and random numbers (float64[M, T])."""
+    bounds, variables = graph.bounds, tree.order.variables
+    chosen = np.zeros(states.shape[1], dtype=np.int64)
+    for m in range(len(states)):
+        for k in range(len(variables) - 1, -1, -1):
+            v = variables[k]
+            size = bounds[v + 1] - bounds[v]
+            at = tree.tables[k] + size * _row(tree, bounds, k, chosen)
+            remaining, x = uniforms[m, k], -1
+            for other in range(size):
+                if tables[at + other] > 0.0:
+                    x = other  # the last possible one stays, should rounding leave a rest
+                    remaining -= tables[at + other]
+                    if remaining < 0.0:
+                        break
+            chosen[v] = x
+            states[m, v] = graph.states[bounds[v] + x]

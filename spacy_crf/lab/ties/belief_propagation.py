@@ -1,0 +1,354 @@
+"""Belief propagation by sweeps over chains (Sutton & McCallum 2004): exact inside each chain, messages along the ties.
+
+Repeated until the messages stay: forward–backward on the chains, whose tied tokens have the messages as further emissions; then
+messages along their ties, given what they say. After the first time only chains are asked that have been told something new,
+which soon are few (residual scheduling: Elidan, McGraw & Koller 2006). Where ties and chains have no cycle the answers are exact;
+elsewhere
+
+    log Z = sum over chains of log Z(with messages) + sum over ties of share · log z(tie)
+
+is Bethe's approximation, whose derivatives are the beliefs.
+"""
+
+from typing import Any, NamedTuple, Optional, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import checks
+from ...inference import scaling
+from ...inference.linear_chain import LinearChain
+from ...inference.structure import States
+from ...kernels.numerics import LANES
+from ...types import ChainScores, Floats
+from ..kernels import max_product
+from ..kernels import ties as kernels
+from .blocks import best_improved, neighbours, potentials
+from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
+from .reweighting import Bounded
+from .scores import Problem, cut_chains
+
+_STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
+_TOGETHER = 1000  # ties whose pairs of labels are in memory
+_SWEEPS = 10  # along the ties between two passes over chains, at most: they cost little
+_LEAST = 0.1  # of an iteration that a pass counts, however few chains it is over
+
+
+class _Places(NamedTuple):
+    """The tied tokens of a problem."""
+
+    tokens: NDArray[np.int64]  # [V]
+    sequences: NDArray[np.int64]  # [V] where they are
+    ends: NDArray[np.int64]  # [2, E] of the ties
+    receivers: NDArray[np.int64]  # [E, 2] the sequences of these
+
+    @classmethod
+    def of(cls, problem: Problem) -> "_Places":
+        tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)
+        ends = ends.reshape(2, -1)
+        sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
+        return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T))
+
+
+class _Messages:
+    """What passes along ties.
+
+    problem (Problem): Whose they are. sent (Sent): By which they are made.
+    told (float64[E, 2, ...]): What each end of each tie is told.
+    """
+
+    def __init__(self, problem: Problem, places: _Places, sent: kernels.Sent, told: Floats):
+        self.problem, self.places, self.sent, self.told = problem, places, sent, told
+        # [T, S] of the chains, with the messages that `arrive` last took there
+        self._emissions = problem.chains.emissions.copy()
+
+    def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+        """What some chains (bool[B]) say of their places (int64[N]), given all messages: a row for each."""
+        raise NotImplementedError
+
+    def sweep(self, *told: Any) -> None:
+        """See the kernels."""
+        raise NotImplementedError
+
+    def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
+        """Which are others than they were (float64[E, 2, ...]): bool[E, 2]."""
+        raise NotImplementedError
+
+    def arrive(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
+        """The chains with all messages into some places (int64[N]), or into all."""
+        tokens, chains = self.places.tokens, self.problem.chains
+        some = np.arange(len(tokens)) if some is None else some
+        scores = chains.emissions, self._emissions
+        kernels.arrive(self.sent, self.told, self._are_logarithms, some, tokens, self.problem.label_of, *scores)
+        return chains._replace(emissions=self._emissions)
+
+    def _chains(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> tuple[ChainScores, NDArray[np.int64]]:
+        """Some of the chains (bool[B]) with all messages, and which of their tokens some places are (int64[N])."""
+        chains, tokens = self.arrive(there), self.places.tokens[there]
+        if asked.all():
+            return chains, tokens
+        chains, of_chains = cut_chains(chains, asked)
+        return chains, np.searchsorted(of_chains, tokens)
+
+    _are_logarithms: bool
+
+
+class _Sums(_Messages):
+    """See `kernels.sweep`.
+
+    shares (float64[E]): How much of each tie counts.
+    """
+
+    _are_logarithms = False
+
+    def __init__(self, problem: Problem, shares: Floats):
+        if (shares == 1.0).all():
+            kind_of, kind, tables = np.arange(len(problem.tables)), problem.kind, problem.tables
+        else:
+            kind_of, kind = problem.kind, np.arange(len(problem.kind))
+            tables = problem.tables[problem.kind] / shares[:, np.newaxis, np.newaxis]
+        self.kind_of = kind_of  # [K'] of these tables, which of the problem's each is
+        self.shift = tables.max(axis=(1, 2), initial=-np.inf)  # [K'] their maxima
+        size = problem.n_labels
+        padded = -(-size // LANES) * LANES
+        both, told = np.zeros((2, len(tables), padded, padded)), np.full((len(shares), 2, padded), kernels.LEAST)
+        np.exp(tables - self.shift[:, np.newaxis, np.newaxis], out=both[0, :, :size, :size])
+        both[1] = both[0].swapaxes(1, 2)
+        told[:, :, :size] = 1.0 / size
+        places = _Places.of(problem)
+        super().__init__(problem, places, kernels.Sent(places.ends, kind, both, shares), told)
+
+    def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+        """Probabilities of labels: float64[N, P]."""
+        return self.by_label(_marginals(*self._chains(asked, there)))
+
+    def by_label(self, marginals: Floats) -> Floats:
+        """Of states, as those of labels: float64[N, P]."""
+        sums = np.zeros((len(marginals), self.told.shape[2]))
+        kernels.by_label(marginals, self.problem.label_of, sums)
+        return sums
+
+    def sweep(self, *told: Any) -> None:
+        kernels.sweep(self.sent, *told, self.told)
+
+    def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
+        n, _, size = self.told.shape
+        moved = np.empty(2 * n, dtype=bool)
+        kernels.changed(self.told.reshape(-1, size), before.reshape(-1, size), tolerance, moved)
+        return moved.reshape(n, 2)
+
+    @property
+    def logarithms(self) -> Floats:
+        """Less the largest of each message: float64[E, 2, L]."""
+        told = np.log(self.told[:, :, : self.problem.n_labels])
+        return told - told.max(axis=2, initial=-np.inf, keepdims=True)
+
+
+class _Maxima(_Messages):
+    """See `max_product.sweep`: logarithms, and tables of scores."""
+
+    _are_logarithms = True
+
+    def __init__(self, problem: Problem):
+        places, shares = _Places.of(problem), np.ones(len(problem.kind))
+        sent = kernels.Sent(places.ends, problem.kind, problem.tables, shares)
+        super().__init__(problem, places, sent, np.zeros((len(shares), 2, problem.n_labels)))
+
+    def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
+        """The scores of the best labellings where places have each label: float64[N, L]."""
+        chains, rows = self._chains(asked, there)
+        scores = np.empty((len(rows), self.problem.n_labels))
+        max_product.max_marginals(potentials(chains), self.problem.label_of, rows, scores)
+        return scores
+
+    def sweep(self, *told: Any) -> None:
+        max_product.sweep(self.sent, *told, self.told)
+
+    def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
+        return abs(self.told - before).max(axis=2) > tolerance
+
+
+OfMessages = TypeVar("OfMessages", bound=_Messages)
+
+
+class BeliefPropagation(Inference):
+    """See above. Shares (Wainwright, Jaakkola & Willsky 2005) make the sum an upper bound: each tie counts as often as it is in a
+    random forest that has all chains.
+
+    iterations (int): Passes over the chains, at most: over some of them is a part of one. 0 for the chains alone.
+    damping (float): From 0 to below 1: how much of its old value a message keeps. Half of it at least for messages that have not
+        settled after half of the iterations.
+    tolerance (float): Messages stay where none moves by more than this.
+    tree_reweighted (bool): Whether the log partition is to be an upper bound, which is convex: beliefs are less certain then.
+    max_product (bool): Whether predicted labellings are those that messages about maxima find, for the text as a whole: exact
+        where ties and sentences have no cycle. Otherwise each sentence has its best one, as the others expect it. Trainings that
+        ask for a best labelling (perceptron, max-margin) always get the former.
+    """
+
+    answers = frozenset([LOG_PARTITION, MAXIMUM])
+    remedy = "More iterations help, or more damping."
+
+    def __init__(
+        self,
+        iterations: int = 20,
+        damping: float = 0.0,
+        tolerance: float = 1e-4,
+        tree_reweighted: bool = False,
+        max_product: bool = False,
+    ):
+        owner = type(self).__name__
+        self.iterations = checks.count(owner, "iterations", iterations, least=0)
+        self.damping = checks.number(owner, "damping", damping, most=0.99)
+        self.tolerance = checks.positive(owner, "tolerance", tolerance)
+        self.tree_reweighted = checks.flag(owner, "tree_reweighted", tree_reweighted)
+        self.max_product = checks.flag(owner, "max_product", max_product)
+
+    def __repr__(self) -> str:
+        settings = f"iterations={self.iterations}, damping={self.damping}, tolerance={self.tolerance}"
+        flags = f"tree_reweighted={self.tree_reweighted}, max_product={self.max_product}"
+        return f"{type(self).__name__}({settings}, {flags})"
+
+    @property
+    def decodes_chains(self) -> bool:
+        return not self.max_product
+
+    def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        if self.tree_reweighted:
+            bounded = Bounded.of(problem)
+            return bounded.expected(self._expectations(bounded.problem, weights, bounded.shares))
+        return self._expectations(problem, weights, np.ones(len(problem.kind)))
+
+    def _expectations(self, problem: Problem, weights: Floats, shares: Floats) -> Expected:
+        messages = self._settle(_Sums(problem, shares))
+        sent, places = messages.sent, messages.places
+        chains = messages.arrive()
+        log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
+        if weights.all():
+            factors = weights[problem.component[places.sequences]]
+            marginals = expected.emissions[places.tokens] / factors[:, np.newaxis]
+        else:  # of some chains they were not asked for
+            marginals = _marginals(chains, places.tokens)
+        of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(sent.tables.shape[1:])
+        of_component = problem.of_ties
+        told = messages.by_label(marginals), messages.told
+        kernels.weigh(sent, *told, weights[of_component], of_ties, d_tables)
+        of_ties = shares * (of_ties + messages.shift[sent.kind])
+        sums = np.bincount(of_component, of_ties, minlength=len(problem.firsts))
+        of_kinds, n_labels = np.zeros(problem.tables.shape), problem.n_labels
+        np.add.at(of_kinds, messages.kind_of, d_tables[:, :n_labels, :n_labels])
+        return Expected(problem.by_component(log_z) + sums, expected, of_kinds)
+
+    def marginals(self, problem: Problem) -> Floats:
+        if self.tree_reweighted:
+            return super().marginals(problem)
+        return LinearChain().expectations(self.as_chains(problem))[1].emissions
+
+    def best(self, problem: Problem) -> States:
+        """By max-product, sequence by sequence: first the one that a component begins with, then those tied to it, and so on."""
+        apart = LinearChain().viterbi(problem.chains).states
+        if not self.iterations:
+            return apart
+        messages, decided = self._settle(_Maxima(problem)), np.empty(len(apart), dtype=np.int32)
+        chains, (ties, order) = potentials(problem.chains), neighbours(problem)
+        told = np.concatenate([messages.told[:, 0], messages.told[:, 1]])[order]
+        order, lost = _outwards(problem, messages.places), problem.lost(apart)
+        max_product.decide(chains, ties, told, order[~lost[problem.component[order]]], decided)
+        return best_improved(problem, [apart, decided])
+
+    def as_chains(self, problem: Problem) -> ChainScores:
+        shares = np.ones(len(problem.kind))
+        if self.tree_reweighted:
+            problem, shares, _ = Bounded.of(problem)
+        return self._settle(_Sums(problem, shares)).arrive()
+
+    def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
+        """What each end of each tie is told in the end.
+
+        work (TiedWork): The scores.
+        RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens, their partners, the kinds of the ties, and what they add to
+            the emissions.
+        """
+        halves = work.halves
+        if halves.tied is None:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none, np.zeros((0, work.n_states))
+        problem, shares = halves.tied, np.ones(len(halves.tied.kind))
+        if self.tree_reweighted:
+            problem, shares, _ = Bounded.of(problem)
+        told = self._settle(_Sums(problem, shares)).logarithms
+        added = [shares[:, np.newaxis] * told[:, side][:, problem.label_of] for side in range(2)]
+        ends = [halves.tied_tokens[end] for end in (problem.source, problem.target)]
+        kinds = np.append(problem.kind, problem.kind)
+        return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
+
+    def information(self, problem: Problem) -> Floats:
+        """How much the labels at the two ends of each tie say of each other: float64[E].
+
+        I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
+        """
+        messages = self._settle(_Sums(problem, np.ones(len(problem.kind))))
+        sent, places = messages.sent, messages.places
+        beliefs = messages.ask(np.ones(len(problem.component), dtype=bool), np.arange(len(places.tokens)))
+        found = np.empty(len(problem.kind))
+        for begin in range(0, len(found), _TOGETHER):
+            some = slice(begin, begin + _TOGETHER)
+            ends = [beliefs[sent.ends[side, some]] / messages.told[some, side] for side in range(2)]
+            left, right = (end / end.max(axis=1, initial=kernels.LEAST, keepdims=True) for end in ends)
+            pairs = left[:, :, np.newaxis] * sent.tables[0, sent.kind[some]] * right[:, np.newaxis]
+            pairs /= np.maximum(pairs.sum(axis=(1, 2), keepdims=True), kernels.LEAST)
+            apart = pairs.sum(axis=2, keepdims=True) * pairs.sum(axis=1, keepdims=True)
+            ratio = np.divide(pairs, apart, out=np.ones(pairs.shape), where=pairs > 0.0)
+            found[some] = (pairs * np.log(ratio)).sum(axis=(1, 2))
+        return found
+
+    def _settle(self, messages: OfMessages) -> OfMessages:
+        """Messages, from these on until they stay, or those after the last iteration."""
+        problem, places = messages.problem, messages.places
+        component, lengths, of_ties = problem.component, np.diff(problem.chains.starts), problem.of_ties
+        n_tokens = problem.by_component(lengths)
+        heard, beliefs = messages.told.copy(), np.zeros((len(places.tokens), messages.told.shape[2]))
+        spent, has_news = np.zeros(len(n_tokens)), np.isin(component, of_ties)
+        while True:
+            asked = has_news & (spent < self.iterations * n_tokens)[component]
+            if not asked.any():
+                break
+            damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _STUBBORN))
+            spent += np.maximum(problem.by_component(lengths * asked), _LEAST * n_tokens)
+            there = np.flatnonzero(asked[places.sequences])
+            beliefs[there] = messages.ask(asked, there)
+            hears = asked[places.receivers]
+            heard[hears] = messages.told[hears]
+            some = np.flatnonzero(hears.any(axis=1))
+            bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
+            messages.sweep(some, bounds, damping, _SWEEPS, self.tolerance, beliefs)
+            has_news[:] = False
+            has_news[places.receivers[messages.moved(heard, self.tolerance)]] = True
+        self.n_asked += len(n_tokens)
+        self.n_unsettled += len(np.unique(component[has_news])) if self.iterations else 0
+        return messages
+
+
+def _outwards(problem: Problem, places: _Places) -> NDArray[np.int64]:
+    """The sequences so that each, but the first of its component, comes after one that it is tied to: int64[B]."""
+    tied: list[list[int]] = [[] for _ in problem.component]
+    for a, b in np.unique(places.receivers, axis=0).tolist():
+        tied[a].append(b)
+        tied[b].append(a)
+    order, is_met = problem.firsts.tolist(), np.zeros(len(tied), dtype=bool)
+    is_met[order] = True
+    for b in order:  # which grows
+        for other in tied[b]:
+            if not is_met[other]:
+                is_met[other] = True
+                order.append(other)
+    return np.array(order, dtype=np.int64)
+
+
+def _marginals(chains: ChainScores, rows: NDArray[np.int64]) -> Floats:
+    """Of the states of some tokens (int64[N], rising) alone: without the transitions it is a third quicker."""
+    work = LinearChain().prepare(chains)
+    if not work.per_position:
+        marginals, log_z = scaling.marginals(work, rows)
+        if not np.isnan(log_z).any():  # what the linear domain has no numbers for
+            return marginals
+    return LinearChain().marginals(chains)[rows]

@@ -1,0 +1,128 @@
+"""Labellings of tied sequences, sequence by sequence: as kernels see them, and what makes one better."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import Warnings, announcements
+from ...inference.structure import States
+from ...types import ChainScores
+from ..kernels import gibbs as kernels
+from .elimination import Elimination
+from .scores import Problem
+
+SENTENCES = Elimination()  # of single sequences, with the ties inside them
+_MORE = 1e-9  # by which a labelling has to be better than another one
+_told_wide: set[str] = set()
+
+
+def potentials(chains: ChainScores) -> kernels.Chains:
+    transitions = np.asarray(chains.transitions, dtype=np.float64)
+    transitions = transitions if transitions.ndim == 3 else transitions[np.newaxis]
+    contiguous = [np.ascontiguousarray(array) for array in (chains.emissions, transitions, chains.first, chains.last)]
+    return kernels.Chains(*contiguous, np.ascontiguousarray(chains.starts, dtype=np.int64))
+
+
+def neighbours(problem: Problem) -> tuple[kernels.Neighbours, NDArray[np.int64]]:
+    """What is at the other ends of ties, and the order (int64[2 E]) in which sources and then targets are the ends at hand."""
+    tokens, ends = np.append(problem.source, problem.target), np.append(problem.target, problem.source)
+    # To a target the source says table[source, target], to a source the target says table[target, source] of the turned ones
+    kinds = np.append(problem.kind + len(problem.tables), problem.kind)
+    order = np.argsort(tokens, kind="stable")
+    bounds = np.searchsorted(tokens[order], np.arange(len(problem.chains.emissions) + 1))
+    tables = np.concatenate([problem.tables, problem.tables.swapaxes(1, 2)])
+    return kernels.Neighbours(bounds, ends[order], kinds[order], tables, problem.label_of.astype(np.int64)), order
+
+
+def best_improved(problem: Problem, found: list[States]) -> States:
+    """The best labelling of those that some (int32[T]) become when one sequence after the other is given its best labelling, the
+    labels of the others as they are, until there is nothing to improve (iterated conditional modes, Besag 1986).
+
+    RETURNS (int32[T]): -1 in components of which the first one lacks tokens.
+    """
+    chains, (ties, _) = potentials(problem.chains), neighbours(problem)
+    lost = problem.lost(found[0])
+    is_alone, blocks = _blocks(problem, ties, lost[problem.component])
+    some, of_lost = np.flatnonzero(is_alone), lost[problem.of_tokens]
+    better = np.where(of_lost, 0, np.stack(found)).astype(np.int32)
+    solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given what it is told
+    for states in better:
+        last = [b""] * len(blocks)  # what each was told when it had its best labelling
+        changed = True
+        while changed:
+            kernels.ascend(chains, ties, some, len(states), states)
+            changed = False
+            for n, block in enumerate(blocks):
+                part = block.given(ties, states)
+                told = part.chains.emissions.tobytes()
+                if told != last[n]:
+                    last[n] = told
+                    if (n, told) not in solved:
+                        solved[n, told] = SENTENCES.best(part)
+                    changed |= block.improve(part, solved[n, told], states)
+    best = problem.score(better).argmax(axis=0)[problem.of_tokens]
+    return np.where(of_lost, -1, better[best, np.arange(better.shape[1])]).astype(np.int32)
+
+
+class _Block(NamedTuple):
+    """A sequence with ties inside it."""
+
+    part: Problem  # with these ties alone
+    tokens: slice
+    tied: NDArray[np.int64]  # [N] its tokens that are tied to others, from its first one on
+    ties: NDArray[np.int64]  # [N] places of these ties in `Neighbours`
+
+    def given(self, neighbours: kernels.Neighbours, states: States) -> Problem:
+        """With what the labels of other sequences add to its emissions."""
+        _, ends, kinds, tables, label_of = neighbours
+        chains = self.part.chains
+        emissions = chains.emissions.copy()
+        np.add.at(emissions, self.tied, tables[kinds[self.ties], label_of[states[ends[self.ties]]]][:, label_of])
+        return self.part._replace(chains=chains._replace(emissions=emissions))
+
+    def improve(self, part: Problem, best: States, states: States) -> bool:
+        """Gives it a labelling (int32[t]). RETURNS (bool): Whether that is better than what it had."""
+        [[now], [better]] = part.score(np.stack([states[self.tokens], best]))
+        if better <= now + _MORE:
+            return False
+        states[self.tokens] = best
+        return True
+
+
+def _blocks(
+    problem: Problem, neighbours: kernels.Neighbours, lost: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], list[_Block]]:
+    """The sequences that have a labelling (but for bool[B]), by whether ties join their own tokens.
+
+    RETURNS (bool[B], list[_Block]): Those that chains are enough for, or which are too wide for a junction tree; and the others.
+    """
+    inside, starts, blocks = problem.inside, problem.chains.starts, []
+    is_joined = np.zeros(len(lost), dtype=bool)
+    if inside.any():
+        apart = problem.by_sequence(inside)
+        is_joined[np.unique(apart.of_ties)] = True
+        is_joined &= ~lost
+        is_joined[is_joined] = SENTENCES.decides(apart, np.flatnonzero(is_joined))
+        tell_wide(apart.of_ties, is_joined | lost, "a best labelling")
+    for b in np.flatnonzero(is_joined).tolist():
+        part, tokens = apart.only(b)[0], slice(int(starts[b]), int(starts[b + 1]))
+        ties = np.arange(neighbours.bounds[tokens.start], neighbours.bounds[tokens.stop])
+        ends = neighbours.ends[ties]
+        ties = ties[(ends < tokens.start) | (ends >= tokens.stop)]
+        blocks.append(
+            _Block(part, tokens, np.searchsorted(neighbours.bounds, ties, side="right") - 1 - tokens.start, ties)
+        )
+    return ~lost & ~is_joined, blocks
+
+
+def tell_wide(of_ties: NDArray[np.int64], fits: NDArray[np.bool_], what: str) -> None:
+    """Says once that some of the sequences of ties (int64[E]) are too wide, if not all of them fit (bool[B]).
+
+    what (str): Is approximate there.
+    """
+    tied = np.unique(of_ties)
+    n = int((~fits[tied]).sum())
+    if n and what not in _told_wide:
+        _told_wide.add(what)
+        announcements.warning(Warnings.CRFW042.format(n=n, sentences=len(tied), what=what))

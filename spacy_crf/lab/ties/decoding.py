@@ -1,0 +1,228 @@
+"""What ties between tokens add to a component: labellings, probabilities, and what goes together."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays import Joined
+from ...errors import Errors, Warnings, announcements
+from ...inference.linear_chain import LinearChain
+from ...inference.structure import Structure
+from ...losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from ...losses.local import BesagPseudoLikelihood, Piecewise
+from ...losses.sampled import SampledLikelihood
+from ...pipeline.decoding import Decoding, Distribution, States
+from ...schemes import Segments
+from ...types import ChainScores, Floats
+from .belief_propagation import BeliefPropagation
+from .gibbs import Gibbs
+from .junction_tree import JunctionTree
+from .mean_field import MeanField
+from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Inference
+from .scores import TiedScores
+from .sentence_likelihood import SentenceLikelihood
+from .structure import TiedChains
+
+if TYPE_CHECKING:
+    from ...constraints.decoding import Decoded, Documents
+
+METHODS: tuple[type[Inference], ...] = (BeliefPropagation, Gibbs, JunctionTree, MeanField)
+_NOTHING = "nothing"
+_LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a graph
+    _NOTHING: (SentenceLikelihood, BesagPseudoLikelihood, Piecewise),
+    LOG_PARTITION: (LogLikelihood, SoftmaxMargin),
+    MAXIMUM: (Perceptron, MaxMargin),
+    WALK: (SampledLikelihood,),
+}
+
+
+class TiedDecoding(Decoding):
+    """Of chains with ties. Labellings and marginals are those of the graph, and so are the n best and samples where the inference
+    answers them. Probabilities of spans are those of chains each of which knows what the ties say to it. Rules without a memory
+    hold in the graph; a junction tree is exact under the others too where its tables have room for their automata; all else is of
+    these chains."""
+
+    structure: TiedChains
+
+    def __init__(self, model: Any, annotation: Any):
+        super().__init__(model, annotation)
+        self._of_chains = Decoding(model, annotation)
+        self._of_chains.structure = LinearChain()
+        model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
+
+    @property
+    def of_chains(self) -> Decoding:
+        return self._of_chains
+
+    @property
+    def inference(self) -> Inference:
+        return self.structure.inference
+
+    @property
+    def in_training(self) -> TiedChains:
+        return self.model.attrs["role"].in_training
+
+    def check_fit(self, pipe: Any) -> None:
+        asked, inference = _question(type(pipe.loss)), self.in_training.inference
+        answers = [_NOTHING, *sorted(inference.answers)]
+        if asked not in answers:
+            losses = [loss.__name__ for question in answers for loss in _LOSSES.get(question, ())]
+            message = Errors.CRF361.format(
+                name=pipe.name,
+                loss=type(pipe.loss).__name__,
+                inference=inference.name,
+                losses=", ".join(f"spacy_crf.{name}.v1" for name in losses),
+                inferences=", ".join(that_answer(asked)) or "none",
+            )
+            raise ValueError(message)
+        if pipe.rules_train:
+            raise ValueError(Errors.CRF362.format(name=pipe.name))
+
+    def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
+        if isinstance(scores, ChainScores):
+            return scores
+        chains = self.structure.as_chains(scores, clamp=clamp)
+        self._tell_unsettled()
+        return chains
+
+    def best_tags(self, scores: Any, clamp: Any) -> States:
+        if isinstance(scores, ChainScores):
+            return self.of_chains.best_tags(scores, clamp)
+        if self.inference.decodes_chains or not len(scores.ties.source):
+            return self.of_chains.best_tags(self.as_chains(scores, clamp), clamp)
+        tags = self.structure.viterbi(scores, clamp=clamp).states
+        self._tell_unsettled()
+        return tags
+
+    @property
+    def _junction_tree(self) -> Optional[JunctionTree]:
+        """The inference, if it answers under rules too."""
+        return self.inference if isinstance(self.inference, JunctionTree) else None
+
+    def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
+        scores = documents.scores
+        if isinstance(scores, ChainScores) or self.inference.decodes_chains or not len(scores.ties.source):
+            return super().decode(
+                rules, documents._replace(scores=self.as_chains(scores, documents.clamp)), doc_starts, kept
+            )
+        from ...constraints.decoding import decode
+        from .tied_rules import TiedSearch
+
+        search = partial(TiedSearch, self._junction_tree, self.as_chains)
+        decoded = decode(rules, documents, doc_starts, kept, structure=self.structure, make_search=search)
+        self._tell_unsettled()
+        return decoded
+
+    def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
+        chains = self.as_chains(scores, clamp)
+        if self.inference.decodes_chains:
+            return self.of_chains.best_with_probabilities(chains, clamp)
+        tags = self.best_tags(scores, clamp)
+        segments = self.segments(tags, scores.starts)
+        return tags, self.of_chains.structure.span_probabilities(chains, self.spans, segments, clamp=clamp)
+
+    def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
+        return self.of_chains.distribution(self.as_chains(scores, clamp), clamp, graph)
+
+    def batch(self, scores: Any, clamp: Any) -> Distribution:
+        return self.of_chains.batch(self.as_chains(scores, clamp), clamp)
+
+    def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
+        if not len(scores.ties.source):
+            return None
+        joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
+        return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
+
+    def is_tied(self, scores: Any) -> bool:
+        return self._junction_tree is not None and not isinstance(scores, ChainScores) and len(scores.ties.source) > 0
+
+    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
+        from .rules import joined
+        from .tied_rules import under
+
+        scores = rules.apply(document.scores, document.facts, kept)
+        of_doc = joined(scores, document.clamp)
+        automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
+        if not automata:
+            return self.of_doc(scores, document.clamp)
+        structure = under(self.inference, rules, automata, of_doc)
+        if structure is None:
+            return None
+        return RuledDistribution(self, structure, of_doc, len(scores.first), np.asarray(scores.starts))
+
+    def excludes(self, loss: Any) -> bool:
+        """What is excluded would want states of its own, which ties don't know."""
+        return False
+
+    def _tell_unsettled(self) -> None:
+        """Once."""
+        inference = self.inference
+        if inference.n_unsettled and not inference.told:
+            inference.told = True
+            message = Warnings.CRFW041.format(
+                name=self.annotation.name,
+                n=inference.n_unsettled,
+                asked=inference.n_asked,
+                inference=inference,
+                remedy=inference.remedy,
+            )
+            announcements.warning(message)
+
+
+class TiedDistribution(Distribution):
+    """The distribution over the labellings of one Doc with ties."""
+
+    def span_probabilities(self, segments: Segments) -> Floats:
+        return self._chains.span_probabilities(segments)
+
+    def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
+        return self._chains.likely_spans(min_prob)
+
+    def n_best(self, n: int) -> list[tuple[float, States]]:
+        self._require(N_BEST, "the n best labellings")
+        found, log_z = (
+            self.structure.n_best_of_all(self.joined.scores, n, clamp=self.joined.clamp),
+            self._log_partition().sum(),
+        )
+        return [(min(1.0, float(np.exp(score - log_z))), self._tags(states)) for score, states in found]
+
+    def sample(self, n: int, seed: int) -> States:
+        self._require(SAMPLE, "samples")
+        return super().sample(n, seed)
+
+    def bounds(self) -> tuple[float, float]:
+        return self.structure.bounds(self.joined.scores, clamp=self.joined.clamp)
+
+    @property
+    def _chains(self) -> Distribution:
+        scores, clamp, _ = self.joined
+        return self.decoding.distribution(scores, clamp, None)._replace(kept=self.kept)
+
+    def _require(self, question: str, what: str) -> None:
+        """RAISES (ValueError): CRF366 for what the inference does not answer."""
+        if question not in self.structure.answers:
+            inference, name = self.structure.inference, self.decoding.annotation.name
+            fitting = ", ".join(that_answer(question)) or "nothing"
+            raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
+
+
+class RuledDistribution(TiedDistribution):
+    """The same under the automata of rules, whose states probabilities of spans know."""
+
+    span_probabilities, likely_spans = Distribution.span_probabilities, Distribution.likely_spans
+
+
+def that_answer(question: Optional[str]) -> list[str]:
+    """The registered names of the ways to answer a question."""
+    return sorted(each().name for each in METHODS if question in each.answers)
+
+
+def _question(loss: type) -> Optional[str]:
+    """Which question a loss asks of a graph; None for losses that look at something else."""
+    for kind in loss.__mro__:
+        for question, losses in _LOSSES.items():
+            if kind in losses:
+                return question
+    return None

@@ -1,0 +1,298 @@
+"""Exact answers by eliminating one variable after the other (Lauritzen & Spiegelhalter 1988; Koller & Friedman 2009, chapter 9).
+
+A variable is eliminated by summing all that is said of it and of its neighbours over its states: what is left is said of the
+neighbours alone. Which variable comes next is the one whose neighbours have to be joined by the fewest new edges (min-fill). The
+table of a variable has an axis for each neighbour that is left, so it grows with every one of them: hence `max_table`.
+
+    message[n1, n2, ...] = log sum_x exp(table[n1, n2, ..., x])
+
+The tables are the cliques of a junction tree: the one of x lies below that of the first of its neighbours to be eliminated, which
+all the others are neighbours of. So marginals come from the roots down, without a division, and so do samples and maxima.
+Tokens that ties alone connect, without a cycle, are trees already: see `trees`. For single sequences with few ties inside
+them there are quicker ways: see `frontiers` and `conditioning`.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import arrays, checks
+from ...errors import Errors
+from ...inference.structure import States
+from ...types import ChainScores, Floats, Seed
+from ..kernels import elimination
+from ..kernels import junction_tree as kernels
+from .conditioning import cutsets, in_batches
+from .frontiers import chosen_of, sum_up
+from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference
+from .scores import Problem
+from .trees import Trees
+
+
+class Clique(NamedTuple):
+    """A variable that is eliminated, with the neighbours that it has left."""
+
+    variable: int
+    rest: tuple[int, ...]  # the neighbours, those that are eliminated later first
+    table: Floats  # [neighbours..., states]
+    message: Floats  # [neighbours...]
+
+
+class Eliminated(NamedTuple):
+    """What is left of a component."""
+
+    graph: kernels.Graph
+    tree: kernels.Tree
+    tables: Floats
+    messages: Floats
+    total: float  # of all labellings
+
+
+class Elimination(Inference):
+    """See above: what `JunctionTree` is without leaving out ties.
+
+    max_table (int): Numbers of a table, at most. A sentence alone needs the square of the tags.
+    """
+
+    exact = True
+    answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, WALK])
+
+    def __init__(self, max_table: int = 1_000_000):
+        self.max_table = checks.count(type(self).__name__, "max_table", max_table, most=100_000_000)
+
+    def log_partition(self, problem: Problem) -> Floats:
+        trees = Trees.of(problem)
+        log_z = np.full(len(problem.firsts), np.nan) if trees is None else trees.expectations(None).log_z
+        sum_up(problem, log_z)
+        for c, part, _ in self._components(problem, np.isnan(log_z)):
+            log_z[c] = self._eliminate(part, kept=False).total
+        return log_z
+
+    def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        trees = Trees.of(problem)
+        if trees is None:
+            none = np.full(len(problem.firsts), np.nan), arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
+        log_z, d_chains, d_tables = none if trees is None else trees.expectations(weights)
+        sum_up(problem, log_z, weights, d_chains, d_tables)
+        for c, part, tokens in self._components(problem, np.isnan(log_z)):
+            found = self._eliminate(part)
+            log_z[c] = found.total
+            if found.total > -np.inf and weights[c]:
+                arrays.add(d_chains, _derive(part, found, weights[c], d_tables), tokens)
+        return Expected(log_z, d_chains, d_tables)
+
+    def best(self, problem: Problem) -> States:
+        trees, states = Trees.of(problem), np.full(len(problem.chains.emissions), -1, dtype=np.int32)
+        left = np.ones(len(problem.firsts), dtype=bool)
+        if trees is not None:
+            found_states, scores = trees.best()
+            left = ~(scores > -np.inf)
+            known = ~left[trees.component]
+            states[known] = found_states[known]
+        for copies in in_batches(problem, cutsets(problem, left)):
+            copies.best(states)
+            left[copies.components] = False
+        for _, part, tokens in self._components(problem, left):
+            found = self._eliminate(part, maximum=True)
+            if found.total > -np.inf:
+                of_part = np.empty(len(tokens), dtype=np.int32)
+                kernels.best(found.graph, found.tree, found.tables, of_part)
+                states[tokens] = of_part
+        return states
+
+    def as_chains(self, problem: Problem) -> ChainScores:
+        """Markov chains whose pairs of neighbours have the probabilities that they have in the graph."""
+        chains, (n_tokens, size) = problem.chains, problem.chains.emissions.shape
+        if not chains.transitions.any():
+            marginals = self.expectations(problem, np.ones(len(problem.firsts))).chains.emissions
+            with np.errstate(divide="ignore"):
+                return chains._replace(emissions=np.log(marginals), first=np.zeros(size), last=np.zeros(size))
+        by_token = np.array(np.broadcast_to(chains.transitions, (n_tokens, size, size)))
+        expected = self.expectations(
+            problem._replace(chains=chains._replace(transitions=by_token)), np.ones(len(problem.firsts))
+        ).chains
+        pairs, opens = expected.transitions, arrays.ends(chains.starts, n_tokens)[0]
+        before = pairs.sum(axis=2, keepdims=True)
+        with np.errstate(divide="ignore"):
+            steps = np.log(np.divide(pairs, before, out=np.zeros(pairs.shape), where=before > 0.0))
+            emissions = np.where(opens[:, np.newaxis], np.log(expected.emissions), 0.0)
+        possible = np.where(expected.emissions > 0.0, emissions, -np.inf)
+        free = np.zeros(size)
+        return ChainScores(possible, steps, free, free, chains.starts)
+
+    def draw(self, problem: Problem, n: int, seed: Seed) -> States:
+        states = np.full((n, len(problem.chains.emissions)), -1, dtype=np.int32)
+        random = np.random.default_rng(seed)
+        for _, part, tokens in self._components(problem, np.ones(len(problem.firsts), dtype=bool)):
+            found = self._eliminate(part)
+            if found.total > -np.inf:
+                of_part = np.empty((n, len(tokens)), dtype=np.int32)
+                kernels.draw(found.graph, found.tree, found.tables, random.random(of_part.shape), of_part)
+                states[:, tokens] = of_part
+        return states
+
+    def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
+        """It needs no walk."""
+        return self.draw(problem, len(states), int(random.integers(1 << 31)))
+
+    def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
+        """Best first: each labelling of the variables that were eliminated last is worth as much as the best way to go on, which
+        the tables say."""
+        found = self._eliminate(self._fitting(problem), maximum=True)
+        best, order, ranked = found.total, _cliques(found)[::-1], []
+        numbers = itertools.count()  # of equals, the one that was found first
+        heap: list[tuple] = [(-best, next(numbers), 0, None)] if best > -np.inf else []
+        while heap and len(ranked) < n:
+            cost, _, depth, path = heapq.heappop(heap)
+            if depth == len(order):
+                ranked.append((-cost, _read(found.graph, order, path)))
+                continue
+            clique = order[depth]
+            known = _assigned(order, path, clique.rest)
+            row, whole = clique.table[known], clique.message[known]
+            for state, score in enumerate(row.tolist()):
+                if score > -np.inf:
+                    heapq.heappush(heap, (cost + float(whole) - score, next(numbers), depth + 1, (state, path)))
+        return ranked
+
+    def _eliminate(self, part: Problem, *, maximum: bool = False, kept: bool = True) -> Eliminated:
+        """A component, all tokens of which are eliminated.
+
+        maximum (bool): Whether the best labelling counts alone. kept (bool): Whether the tables are asked for.
+        RAISES (ValueError): CRF042 if a table would be too large.
+        """
+        graph = _graph(part)
+        order, largest = _order(graph, self.max_table)
+        if largest > self.max_table:
+            raise ValueError(Errors.CRF042.format(size=int(largest), tokens=len(graph.own), most=self.max_table))
+        tree = _plan(graph, order, kept)
+        return Eliminated(graph, tree, *kernels.eliminate(graph, tree, maximum))
+
+    def _components(
+        self, problem: Problem, asked: NDArray[np.bool_]
+    ) -> Iterator[tuple[int, Problem, NDArray[np.int64]]]:
+        """Some components (bool[C]), as they are eliminated, and their tokens."""
+        if len(asked) == 1 and asked[0]:
+            yield 0, self._fitting(problem), np.arange(len(problem.chains.emissions))
+            return
+        for c in np.flatnonzero(asked).tolist():
+            part, tokens = problem.only(c)
+            yield c, self._fitting(part), tokens
+
+    def _fitting(self, part: Problem) -> Problem:
+        """What of a component is asked about: all of it."""
+        return part
+
+    def sums_up(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of which of some components (int64[N]) log partitions are within reach: bool[N]."""
+        asked = np.isin(np.arange(len(problem.firsts)), components)
+        return self._within_reach(problem, components, [c for c, *_ in chosen_of(problem, asked)])
+
+    def decides(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of which of some components (int64[N]) the best labelling is within reach: bool[N]."""
+        asked = np.isin(np.arange(len(problem.firsts)), components)
+        return self._within_reach(problem, components, [cutset.component for cutset in cutsets(problem, asked)])
+
+    def _within_reach(self, problem: Problem, components: NDArray[np.int64], known: list[int]) -> NDArray[np.bool_]:
+        found = np.isin(components, known)
+        if not found.all():
+            found[~found] = self.fits(problem, components[~found])
+        return found
+
+    def fits(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of some components (int64[N]) need no tables that are too large: bool[N]."""
+        if self._fits(problem):
+            return np.ones(len(components), dtype=bool)
+        return np.array([self._fits(problem.only(c)[0]) for c in components.tolist()], dtype=bool)
+
+    def _fits(self, part: Problem) -> bool:
+        return _order(_graph(part), self.max_table)[1] <= self.max_table
+
+
+def _order(graph: kernels.Graph, most: int) -> tuple[elimination.Order, float]:
+    """In which tokens are eliminated, and how large the largest table is, or the first one that is too large."""
+    return elimination.order(graph.source, graph.target, np.diff(graph.bounds), most)
+
+
+def _graph(problem: Problem) -> kernels.Graph:
+    """The tokens of a component by the states that are possible, and what scores them together."""
+    chains, own = problem.chains, problem.own
+    transitions = chains.transitions if chains.transitions.ndim == 3 else chains.transitions[np.newaxis]
+    t = _steps(chains)
+    return kernels.Graph(
+        own,
+        *kernels.possible(own),
+        np.concatenate([t - 1, problem.source]),
+        np.concatenate([t, problem.target]),
+        np.concatenate([np.full(len(t), -1), problem.kind]),
+        np.ascontiguousarray(transitions),
+        np.ascontiguousarray(problem.tables),
+        problem.label_of.astype(np.int64),
+    )
+
+
+def _plan(graph: kernels.Graph, order: elimination.Order, kept: bool) -> kernels.Tree:
+    """Where tables and messages stand."""
+    variables, place, starts, rest = order
+    n, sizes = len(variables), np.diff(graph.bounds)
+    of_rest = np.append(sizes[rest[: starts[n]]], 1)  # so that the last ones may have none
+    rows = np.where(starts[1:] > starts[:-1], np.multiply.reduceat(of_rest, starts[:-1]), 1)
+    tables, messages = (np.append(0, np.cumsum(numbers)) for numbers in (rows * sizes[variables], rows))
+    if not kept:
+        tables = np.append(np.zeros(n, dtype=np.int64), np.diff(tables).max(initial=0))
+    firsts = np.minimum(place[graph.source], place[graph.target])
+    edges = np.argsort(firsts, kind="stable")
+    return kernels.Tree(order, tables, messages, edges, np.searchsorted(firsts[edges], np.arange(n + 1)))
+
+
+def _steps(chains: ChainScores) -> NDArray[np.int64]:
+    """Tokens that have one before them in their sequence. None where no transition says anything: then there is no chain, and of
+    how often its transitions are used nothing is said."""
+    if not chains.transitions.any():
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(~arrays.ends(chains.starts, len(chains.emissions))[0])
+
+
+def _derive(problem: Problem, found: Eliminated, weight: float, d_tables: Floats) -> ChainScores:
+    """Derivatives with respect to the scores of a component, of which those of tables are added."""
+    chains = problem.chains
+    d_chains = arrays.zeros(chains)
+    d_transitions = d_chains.transitions.reshape(found.graph.transitions.shape)
+    kernels.derive(found.graph, found.tree, found.tables, weight, d_chains.emissions, d_transitions, d_tables)
+    opens, closes = arrays.ends(chains.starts, len(chains.emissions))
+    d_chains.first[:] = d_chains.emissions[opens].sum(axis=0)
+    d_chains.last[:] = d_chains.emissions[closes].sum(axis=0)
+    return d_chains
+
+
+def _cliques(found: Eliminated) -> list[Clique]:
+    """As they were eliminated."""
+    (variables, _, starts, rest), sizes, cliques = found.tree.order, np.diff(found.graph.bounds), []
+    for n, variable in enumerate(variables.tolist()):
+        others = rest[starts[n] : starts[n + 1]]
+        table = found.tables[found.tree.tables[n] : found.tree.tables[n + 1]].reshape((*sizes[others], sizes[variable]))
+        message = found.messages[found.tree.messages[n] : found.tree.messages[n + 1]].reshape(tuple(sizes[others]))
+        cliques.append(Clique(variable, tuple(others.tolist()), table, message))
+    return cliques
+
+
+def _read(graph: kernels.Graph, order: list[Clique], path: Any) -> States:
+    states = np.empty(len(order), dtype=np.int32)
+    for clique in reversed(order):
+        state, path = path
+        states[clique.variable] = graph.states[graph.bounds[clique.variable] + state]
+    return states
+
+
+def _assigned(order: list[Clique], path: Any, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """The states of some variables that have one."""
+    states = []
+    while path is not None:
+        state, path = path
+        states.append(state)
+    known = {clique.variable: state for clique, state in zip(order, reversed(states))}
+    return tuple(known[variable] for variable in wanted)

@@ -1,0 +1,152 @@
+"""Chains with ties between tokens, wherever in a Doc they stand: what the words of a sentence say of an entity is known to the
+other sentences that mention it.
+
+The model's output is ``TiedScores``: the potentials of the chains, and tables of scores of pairs of labels.
+"""
+
+from typing import Any, Optional, Union
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from ... import checks
+from ...errors import Errors
+from ...features.doc_batch import DocBatch
+from ...models.architecture import Shared, TokenTerms, build
+from ...models.emissions import Emissions, check_emissions
+from ...models.linear_chain import ChainRole
+from .belief_propagation import BeliefPropagation
+from .decoding import TiedDecoding
+from .explanation import told_by_ties, weights_of_ties
+from .layer import Cliques, check_templates
+from .method import Inference
+from .scores import TiedScores
+from .shared_features import NAME, share
+from .structure import TiedChains
+
+# ``cliques`` and ``inference`` are Any below: confection compares what a type says with a block that it has not called yet
+
+MOST_WEIGHTS = 50_000_000  # of ties: 400 MB while they are trained
+
+
+class FactorGraphRole(ChainRole):
+    """A chain with tables of ties, one for each feature of these. "label_of" (int64[S]) is set by the component."""
+
+    gives = TiedScores
+    decoding = TiedDecoding
+    no_shares_of_texts = "what a tie tells a token is no sum over them. The other kinds of explanations know ties"
+    params = (*ChainRole.params, "tables")
+    walks = False
+
+    def __init__(self, inference: Inference, training_inference: Optional[Inference] = None, strength: float = 1.0):
+        super().__init__()
+        self.strength = strength
+        self.structure = TiedChains(inference)
+        self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
+
+    @property
+    def in_training(self) -> TiedChains:
+        return self._in_training
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.structure.inference!r})"
+
+    def join(self, outputs: tuple[Any, ...], shared: Shared) -> TiedScores:
+        *emissions, ties = outputs
+        chains = super().join(tuple(emissions), shared)
+        return TiedScores(*chains[:4], shared["tables"], shared["label_of"], ties, chains.starts)
+
+    def part(self, d_scores: TiedScores, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*super().part(d_scores.chains, outputs[:-1]), None)
+
+    def potentials(self, model: Model, weights: Shared) -> Shared:
+        found = super().potentials(model, weights)
+        tables = self.strength * found["tables"]
+        return {**found, "tables": tables, "label_of": model.attrs["label_of"]}
+
+    def derivatives(self, d_scores: TiedScores) -> Shared:
+        found = super().derivatives(d_scores)
+        return {**found, "tables": self.strength * found["tables"]}
+
+    @property
+    def explained(self) -> ChainRole:
+        return ChainRole()
+
+    def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
+        weights = {name: model.get_param(name).astype(np.float64) for name in self.params}
+        scores = self.join((*outputs, _cliques(model).predict(docs)), self.potentials(model, weights))
+        return told_by_ties(model, scores, docs)
+
+    def weight_block(self, model: Model, name: str) -> Any:
+        return weights_of_ties(model) if name == "tables" else None
+
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """RAISES (ValueError): CRF364 if the tables are too large."""
+        n_features, n_labels = len(_cliques(model).attrs["known"]), int(model.attrs["label_of"].max(initial=0)) + 1
+        if n_features * n_labels**2 > MOST_WEIGHTS:
+            raise ValueError(Errors.CRF364.format(features=n_features, labels=n_labels, most=MOST_WEIGHTS))
+        return {**super().shapes(model, n_states), "tables": (n_features, n_labels, n_labels)}
+
+    def possible(self, model: Model) -> Shared:
+        return {**super().possible(model), "tables": np.ones((1, 1, 1), dtype=bool)}
+
+    def weighed(self, model: Model) -> Shared:
+        """Where it makes no difference which of two labels is first, a pair has one weight."""
+        shape = self.shapes(model, model.get_dim("nO"))["tables"]
+        cliques = _cliques(model)
+        symmetric = cliques.attrs["role"].symmetric(cliques)[:, np.newaxis, np.newaxis]
+        of_chain = super().weighed(model)
+        if not model.attrs["chain"]:  # what the tag scheme forbids stays so
+            of_chain = {name: np.zeros_like(mask) for name, mask in of_chain.items()}
+        return {**of_chain, "tables": ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))}
+
+
+def _cliques(model: Model) -> Model:
+    return model.get_ref("cliques")
+
+
+def FactorGraph(
+    emissions: Model[list[Doc], Emissions],
+    cliques: Optional[dict[str, Any]] = None,
+    inference: Optional[Any] = None,
+    training_inference: Optional[Any] = None,
+    chain: bool = True,
+    possible_transitions: bool = False,
+    share_features: Union[bool, list[str]] = False,
+    strength: float = 1.0,
+) -> Model[list[Doc], TiedScores]:
+    """A linear chain with ties between tokens of a Doc, of one sentence or of several.
+
+    emissions (Model): Scores of tags at tokens, sparse or neural.
+    cliques (Dict[str, CliqueTemplate]): Which tokens are tied, by names of your own: such as `spacy_crf.RepeatedWords.v1`.
+    inference (Inference): How questions are answered where there are ties, by default `spacy_crf.BeliefPropagation.v1`.
+    training_inference (Inference): How they are in training; as in prediction if None.
+    chain (bool): Whether neighbouring tags are weighed together, as in `spacy_crf.LinearChain.v1`. Without it there are the ties
+        alone, and what the tag scheme forbids.
+    possible_transitions (bool): See `spacy_crf.LinearChain.v1`.
+    share_features (Union[bool, List[str]]): Whether a token has features of those that it is tied to too, with weights of their
+        own: of their shapes and neighbours, or these templates.
+    strength (float): By what the tables of ties are multiplied. Below 1 the optimizer's l2 holds ties back more: with 0.5 four
+        times.
+    """
+    owner = "FactorGraph"
+    check_emissions(owner, emissions)
+    templates = check_templates(owner, cliques)
+    inference = BeliefPropagation() if inference is None else inference
+    must = "a way to answer questions about graphs, such as spacy_crf.BeliefPropagation.v1"
+    checks.expect(isinstance(inference, Inference), owner, "inference", inference, must)
+    possible = training_inference is None or isinstance(training_inference, Inference)
+    checks.expect(possible, owner, "training_inference", training_inference, must)
+    strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
+    shared = share(owner, emissions, templates, share_features)
+    further = [*([["strength", strength]] if strength != 1.0 else []), *([[NAME, *shared]] if shared else [])]
+    layers = {"emissions": emissions, "cliques": Cliques(templates, further)}
+    attrs = {
+        "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),
+        "chain": checks.flag(owner, "chain", chain),
+        "label_of": np.zeros(1, dtype=np.int64),
+    }
+    role = FactorGraphRole(inference, training_inference, strength)
+    role.meaning = ("chain",)
+    return build("factor_graph", role, layers, **attrs)

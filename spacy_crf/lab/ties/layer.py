@@ -1,0 +1,227 @@
+"""The layer of a factor graph that says which tokens are tied: from Docs to their ties."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model, NumpyOps
+
+from ...errors import Errors
+from ...features.doc_batch import DocBatch
+from ...kernels.hashing import ABSENT
+from ...models.lists import ListedFeatures
+from ...models.role import Corpus, Role, Sizes, check_equal, unset
+from ...types import Floats
+from .features import TieFeatureSet, TieReader, TieValues
+from .scores import Ties
+from .template import CliqueTemplate, TokenPairs
+
+Key = tuple[str, int, int]  # name of a template, number of its feature, and the value that this has
+
+
+class TieFeatures(ListedFeatures):
+    """What features of ties read of tokens."""
+
+    asks_functions = False
+
+    def __init__(self, templates: dict[str, CliqueTemplate]):
+        super().__init__(TieFeatureSet(templates))
+        self._reader: Optional[TieReader] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    def recompile(self) -> None:
+        self._reader = None
+
+    def forget_scores(self) -> None:
+        """They have none of their own."""
+
+    @property
+    def reader(self) -> TieReader:
+        if self._reader is None:
+            self._reader = TieReader(self.feature_set, self.gazetteers, max_words=self.max_words)
+        return self._reader
+
+
+class CliqueRole(Role):
+    """Gives `Ties`. Its features are those that training met: "known" (a list of [template, number, value, text, count])."""
+
+    gives = Ties
+    learned = ("known", "features")
+    meaning = ("cliques",)
+    has_weights = False
+
+    def __init__(self) -> None:
+        # Of a list of features, and for which it is; replaced as a whole: threads may be reading
+        self._numbers: tuple[Optional[list], dict[Key, int]] = (None, {})
+
+    def resize(self, model: Model, n_states: int) -> None:
+        """Ties are the same for any labels."""
+
+    def fixed(self, layer: Model) -> "TieCorpus":
+        return TieCorpus(layer)
+
+    def forget(self, model: Model) -> None:
+        unset(model)
+        model.attrs["known"] = []
+
+    def check(self, model: Model, n_states: int) -> None:
+        model.attrs["features"].check_lists()
+        known, templates = model.attrs["known"], model.attrs["templates"]
+        check_equal("the features of ties", isinstance(known, list), True)
+        for entry in known:
+            kinds = [*map(type, entry)] if isinstance(entry, list) else None
+            check_equal("a feature of ties", kinds, [str, int, int, str, int])
+            is_ours = entry[0] in templates and 0 <= entry[1] < len(templates[entry[0]].features)
+            check_equal("the template of a feature of ties", is_ours, True)
+        check_equal("equal features of ties", len({tuple(entry[:3]) for entry in known}), len(known))
+
+    def numbers(self, model: Model) -> dict[Key, int]:
+        """The row of each feature."""
+        known, (of, numbers) = model.attrs["known"], self._numbers
+        if of is not known:
+            numbers = {(name, feature, value): row for row, (name, feature, value, *_) in enumerate(known)}
+            self._numbers = known, numbers
+        return numbers
+
+    def symmetric(self, model: Model) -> NDArray[np.bool_]:
+        """Which features count both ways: bool[F]."""
+        templates = model.attrs["templates"]
+        return np.array([templates[name].symmetric for name, *_ in model.attrs["known"]], dtype=bool)
+
+
+def Cliques(templates: dict[str, CliqueTemplate], further: list[Any]) -> Model[list[Doc], Ties]:
+    """templates (Dict[str, CliqueTemplate]): By their names in the config.
+    further (list): What else says what weights mean.
+    """
+    spelled = [[name, *template.spelled()] for name, template in templates.items()] + further
+    return Model(
+        "cliques",
+        _forward,
+        init=_init,
+        attrs={
+            "templates": templates,
+            "features": TieFeatures(templates),
+            "known": [],
+            "cliques": spelled,
+            "role": CliqueRole(),
+        },
+        ops=NumpyOps(),
+    )
+
+
+def find_ties(model: Model, docs: list[Doc]) -> Ties:
+    """The ties of Docs that have any known feature."""
+    docs, found = DocBatch.of(docs), []
+    if int(docs.bounds[-1]):
+        features = model.attrs["features"]
+        for name, pairs, values in _look_up(model, features.reader.read(docs), docs):
+            rows = _rows(name, values, model.attrs["role"].numbers(model))
+            some = (rows >= 0).any(axis=1)
+            if some.any():
+                found.append((pairs.source[some], pairs.target[some], rows[some]))
+    if not found:
+        return Ties.none()
+    symmetric = model.attrs["role"].symmetric(model)
+    width = max(rows.shape[1] for _, _, rows in found)
+    every = np.concatenate(
+        [np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for *_, rows in found]
+    )
+    kinds, kind = np.unique(every, axis=0, return_inverse=True)
+    source, target = (np.concatenate([each[side] for each in found]).astype(np.int32) for side in range(2))
+    return Ties(source, target, kind.reshape(-1).astype(np.int32), kinds.astype(np.int32), symmetric)
+
+
+def _look_up(model: Model, values: TieValues, docs: DocBatch) -> Iterator[tuple[str, TokenPairs, NDArray[np.uint64]]]:
+    for name, template in model.attrs["templates"].items():
+        pairs = template.find(docs)
+        if len(pairs.source):
+            yield name, pairs, values.of(template, pairs)
+
+
+def _rows(name: str, values: NDArray[np.uint64], numbers: dict[Key, int]) -> NDArray[np.int64]:
+    """The rows of features (int64[E, M]), -1 for unknown ones."""
+    rows = np.empty(values.shape, dtype=np.int64)
+    for feature, column in enumerate(values.T):
+        distinct, inverse = np.unique(column, return_inverse=True)
+        known = np.array([numbers.get((name, feature, value), -1) for value in distinct.tolist()], dtype=np.int64)
+        rows[:, feature] = known[inverse.reshape(-1)]
+    return rows
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Ties, Callable]:
+    return find_ties(model, docs), lambda d_ties: []
+
+
+def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
+    """Adds the features that a corpus has to those that are known."""
+    if X is None:
+        return
+    known = [list(entry) for entry in model.attrs["known"]]
+    numbers, features = dict(model.attrs["role"].numbers(model)), model.attrs["features"]
+    reader = TieReader(features.feature_set, features.gazetteers, with_names=True)
+    for batch in X():
+        docs = DocBatch.of(batch.docs)
+        if not int(docs.bounds[-1]):
+            continue
+        of_batch = reader.read(docs)
+        for name, pairs, values in _look_up(model, of_batch, docs):
+            template: CliqueTemplate = model.attrs["templates"][name]
+            for feature, column in enumerate(values.T):
+                distinct, first, counts = np.unique(column, return_index=True, return_counts=True)
+                for value, example, count in zip(distinct.tolist(), first.tolist(), counts.tolist()):
+                    key = (name, feature, value)
+                    if value == ABSENT:
+                        continue
+                    if key not in numbers:
+                        numbers[key] = len(known)
+                        known.append([*key, of_batch.spell(template, feature, pairs, example), 0])
+                    known[numbers[key]][-1] += count
+    model.attrs["known"] = known
+
+
+class TieCorpus:
+    """The ties of a corpus, batch by batch: what `corpus.Corpus` is for features of tokens. They have no weights of their own."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, layer: Model):
+        self._layer = layer
+        self._ties: list[Ties] = []
+
+    def add(self, docs: DocBatch) -> None:
+        self._ties.append(find_ties(self._layer, docs))
+
+    def finish(self) -> None:
+        """There is nothing to do."""
+
+    def choose(self, number: int, places: Any) -> None:
+        """See `corpus.Corpus`; it says everything."""
+
+    def fingerprint(self):
+        for ties in self._ties:
+            yield from ties
+
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "TieCorpus":
+        return self
+
+    def score(self, number: int) -> Ties:
+        return self._ties[number]
+
+    def collect(self, numbers: Any, derivatives: Any) -> None:
+        """Nothing depends on weights here."""
+
+    def gradient(self) -> dict[str, Floats]:
+        return {}
+
+
+def check_templates(owner: str, templates: Any) -> dict[str, CliqueTemplate]:
+    """RAISES (ValueError): CRF360 for what are no clique templates."""
+    given = dict(templates or {}) if isinstance(templates, dict) or templates is None else {"cliques": templates}
+    for name, template in given.items():
+        if not isinstance(template, CliqueTemplate):
+            raise ValueError(Errors.CRF360.format(owner=owner, name=name, value=template))
+    return given

@@ -1,0 +1,128 @@
+"""What losses of chains make of ties between tokens: what these say where the labels at their other ends are known, and ties as
+pieces of their own."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import arrays
+from ...errors import Errors
+from ...losses.local import BesagPseudoLikelihood, LocalLoss, Piecewise
+from ...losses.terms import token_factors
+from ...types import ChainScores, Clamp, Floats
+from .scores import TiedScores
+
+
+class Told(NamedTuple):
+    """Chains that are told what their ties say, given the labels that the annotation leaves to the other ends. Where it leaves
+    several, or none, they say nothing."""
+
+    scores: TiedScores
+    tables: Floats  # [K, L, L]
+    by_target: NDArray[np.int64]  # [N] the ties whose sources are told something: the targets have labels
+    by_source: NDArray[np.int64]  # [M]
+    gold: NDArray[np.int64]  # [T] label of each token, -1 for none
+
+    @classmethod
+    def of(cls, scores: TiedScores, clamp: Clamp) -> "Told":
+        gold = labels_left(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
+        known = [np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source)]
+        return cls(scores, scores.ties.sums(scores.tables), *known, gold)
+
+    @property
+    def chains(self) -> ChainScores:
+        scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
+        emissions = np.array(scores.emissions, dtype=np.float64)
+        for some, ends, others, tables in (
+            (self.by_target, ties.source, ties.target, self.tables.swapaxes(1, 2)),
+            (self.by_source, ties.target, ties.source, self.tables),
+        ):
+            np.add.at(emissions, ends[some], tables[ties.kind[some], self.gold[others[some]]][:, label_of])
+        return scores.chains._replace(emissions=emissions)
+
+    def derivative(self, d_chains: ChainScores) -> TiedScores:
+        """With respect to all scores, from that with respect to the chains."""
+        scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
+        by_label = d_chains.emissions @ (label_of[:, np.newaxis] == np.arange(self.tables.shape[1]))
+        d_kinds = np.zeros(self.tables.shape)
+        for some, ends, others, tables in (
+            (self.by_target, ties.source, ties.target, d_kinds.swapaxes(1, 2)),
+            (self.by_source, ties.target, ties.source, d_kinds),
+        ):
+            np.add.at(tables, (ties.kind[some], self.gold[others[some]]), by_label[ends[some]])
+        d_scores = scores._replace(**arrays.named(d_chains), tables=np.zeros(np.shape(scores.tables)))
+        ties.by_feature(d_kinds, d_scores.tables)
+        return d_scores
+
+
+def tie_pieces(scores: TiedScores, clamp: Clamp, factors: Floats) -> tuple[Floats, Floats]:
+    """Each tie by itself: what all pairs of labels reach, less what those reach that the annotation allows.
+
+    factors (float64[T]): Of tokens; a tie has the mean of those of its ends.
+    RETURNS (float64[E], float64[F, L, L]): The terms, and the derivative of their sum.
+    """
+    ties, tables = scores.ties, scores.ties.sums(scores.tables)
+    allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
+    pairs = allowed[ties.source][:, :, np.newaxis] & allowed[ties.target][:, np.newaxis]
+    of_ties, d_kinds = tables[ties.kind], np.zeros(tables.shape)
+    weights = (factors[ties.source] + factors[ties.target]) / 2.0 * pairs.any(axis=(1, 2))
+    free, d_free = _log_sum(of_ties)
+    clamped, d_clamped = _log_sum(np.where(pairs, of_ties, -np.inf))
+    np.add.at(d_kinds, ties.kind, weights[:, np.newaxis, np.newaxis] * (d_free - d_clamped))
+    derivative = np.zeros(np.shape(scores.tables))
+    ties.by_feature(d_kinds, derivative)
+    return weights * (free - np.where(weights > 0.0, clamped, free)), derivative
+
+
+def labels_left(clamp: Clamp, label_of: NDArray[np.int64], n_labels: int) -> NDArray[np.int64]:
+    """The label that the annotation leaves to each token, -1 where there are several or none: int64[T]."""
+    allowed = _labels(clamp, label_of, n_labels)
+    return np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+
+
+def _labels(clamp: Clamp, label_of: NDArray[np.int64], n_labels: int) -> NDArray[np.bool_]:
+    return clamp @ (label_of[:, np.newaxis] == np.arange(n_labels))
+
+
+def _log_sum(tables: Floats) -> tuple[Floats, Floats]:
+    """Of each of some tables (float64[E, L, L]), and the derivative: 0 where nothing is possible."""
+    largest = tables.max(axis=(1, 2), initial=-np.inf, keepdims=True)
+    exps = np.exp(tables - np.where(largest > -np.inf, largest, 0.0))
+    sums = exps.sum(axis=(1, 2), keepdims=True)
+    with np.errstate(divide="ignore"):
+        return (np.log(sums) + largest)[:, 0, 0], exps / np.where(sums > 0.0, sums, 1.0)
+
+
+def besag(
+    loss: LocalLoss, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
+    """`BesagPseudoLikelihood` of chains with ties."""
+    structure.prepare(scores)  # for its checks
+    told = Told.of(scores, clamp)
+    losses, d_chains, impossible = loss(structure.chain, told.chains, clamp, weights=weights)
+    return losses, told.derivative(d_chains), impossible
+
+
+def piecewise(
+    loss: LocalLoss, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
+    """`Piecewise` of chains with ties."""
+    structure.prepare(scores)  # for its checks
+    losses, d_chains, impossible = loss(structure.chain, scores.chains, clamp, weights=weights)
+    starts = np.asarray(scores.starts)
+    of_sequences = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
+    annotation = loss.annotation(clamp, structure.wrong, of_sequences)
+    of_ties, d_tables = tie_pieces(scores, clamp, token_factors(annotation, impossible, starts))
+    sequences = np.searchsorted(starts, scores.ties.source, side="right") - 1
+    losses = losses + np.bincount(sequences, of_ties, minlength=len(losses))
+    return losses, scores._replace(**arrays.named(d_chains), tables=d_tables), impossible
+
+
+def own_terms(loss: LocalLoss) -> Callable:
+    """RAISES (ValueError): CRF350 for losses that don't know ties."""
+    for kind, terms in ((BesagPseudoLikelihood, besag), (Piecewise, piecewise)):
+        if isinstance(loss, kind):
+            return terms
+    raise ValueError(Errors.CRF350.format(loss=type(loss).__name__))

@@ -1,0 +1,138 @@
+"""Mean field over chains (Saul & Jordan 1996): sentences are taken to be independent of each other, and each is told what the
+others expect.
+
+    log Z >= sum over chains of E_q[score of the chain] + H(q) + sum over ties of E_q[score of the tie]
+
+Here q is a chain with further emissions: the ties, with what their other ends are expected to be. Chains that are tied to each
+other are done one after the other, so the bound never falls. Two tokens of one sentence are told as though they stood in two, but
+the bound knows how they go together.
+
+It is for prediction. A training would minimise a log partition that may lie as far below the true one as it likes, and find the
+weights with which it does.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import arrays, checks
+from ...inference.linear_chain import LinearChain
+from ...inference.structure import States
+from ...types import ChainScores, Floats, Seed
+from .method import MAXIMUM, SAMPLE, Expected, Inference
+from .scores import Problem
+
+
+class MeanField(Inference):
+    """See above.
+
+    iterations (int): Passes over the chains, at most.
+    tolerance (float): Chains have settled where the probability of no label of a tied token moves by more than this.
+    """
+
+    answers = frozenset([MAXIMUM, SAMPLE])
+    decodes_chains = True
+
+    def __init__(self, iterations: int = 50, tolerance: float = 1e-4):
+        owner = type(self).__name__
+        self.iterations = checks.count(owner, "iterations", iterations)
+        self.tolerance = checks.positive(owner, "tolerance", tolerance)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(iterations={self.iterations}, tolerance={self.tolerance})"
+
+    def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        added = self._settle(problem)
+        chains = problem.chains._replace(emissions=problem.chains.emissions + added)
+        log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
+        marginals = LinearChain().marginals(chains)
+        pairs = _pairs(problem, chains, marginals)
+        tables = np.zeros(problem.tables.shape)
+        np.add.at(tables, problem.kind, weights[problem.of_ties][:, np.newaxis, np.newaxis] * pairs)
+        of_ties = (pairs * problem.tables[problem.kind]).sum(axis=(1, 2))
+        told = (marginals * added).sum(axis=1)
+        sequences = np.repeat(np.arange(len(chains.starts) - 1), np.diff(chains.starts))
+        of_chains = log_z - np.bincount(sequences, told, minlength=len(log_z))
+        sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
+        return Expected(problem.by_component(of_chains) + sums, expected, tables)
+
+    def best(self, problem: Problem) -> States:
+        return LinearChain().viterbi(self.as_chains(problem)).states
+
+    def as_chains(self, problem: Problem) -> ChainScores:
+        return problem.chains._replace(emissions=problem.chains.emissions + self._settle(problem))
+
+    def draw(self, problem: Problem, n: int, seed: Seed) -> States:
+        return LinearChain().sample(self.as_chains(problem), n, seed=seed)
+
+    def _settle(self, problem: Problem) -> Floats:
+        """What the ties add to the emissions in the end: float64[T, S]."""
+        of_labels = problem.by_label(LinearChain().marginals(problem.chains))
+        rounds = _rounds(problem)
+        moves = np.ones(len(problem.firsts), dtype=bool)
+        for _ in range(self.iterations):
+            moved = np.zeros(len(problem.firsts))
+            for turn in rounds:
+                asked = turn & moves[problem.component]
+                if not asked.any():
+                    continue
+                tokens = np.flatnonzero(np.repeat(asked, np.diff(problem.chains.starts)))
+                chains = problem.chains._replace(emissions=problem.chains.emissions + _told(problem, of_labels))
+                part = arrays.cut(chains, tokens, _starts(problem.chains.starts, asked))
+                now = problem.by_label(LinearChain().marginals(part))
+                step = abs(now - of_labels[tokens]).max(axis=1, initial=0.0)
+                of_labels[tokens] = now
+                sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
+                np.maximum.at(moved, problem.component[sequences], step)
+            moves &= moved > self.tolerance
+            if not moves.any():
+                break
+        self.n_asked += len(moves)
+        self.n_unsettled += int(moves.sum())
+        return _told(problem, of_labels)
+
+
+def _starts(starts: NDArray[np.int64], some: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.append(0, np.cumsum(np.diff(starts)[some])).astype(np.int64)
+
+
+def _told(problem: Problem, of_labels: Floats) -> Floats:
+    """What ties add to the emissions of both their ends, as their partners expect it: float64[T, S]."""
+    told, tables = np.zeros_like(of_labels), problem.tables[problem.kind]
+    np.add.at(told, problem.source, np.einsum("eij,ej->ei", tables, of_labels[problem.target]))
+    np.add.at(told, problem.target, np.einsum("eij,ei->ej", tables, of_labels[problem.source]))
+    return told[:, problem.label_of]
+
+
+def _rounds(problem: Problem) -> list[NDArray[np.bool_]]:
+    """Sequences by rounds (bool[B] each): those of one round are not tied to each other, so they may be done at once."""
+    starts = problem.chains.starts
+    ends = np.searchsorted(starts, [problem.source, problem.target], side="right") - 1
+    neighbours: list[set[int]] = [set() for _ in range(len(starts) - 1)]
+    for a, b in zip(*ends.tolist()):
+        if a != b:
+            neighbours[a].add(b)
+            neighbours[b].add(a)
+    rounds = np.full(len(starts) - 1, -1)
+    for b, others in enumerate(neighbours):
+        taken = {int(rounds[other]) for other in others}
+        rounds[b] = next(number for number in range(len(others) + 1) if number not in taken)
+    return [rounds == number for number in range(int(rounds.max(initial=-1)) + 1)]
+
+
+def _pairs(problem: Problem, chains: ChainScores, marginals: Floats) -> Floats:
+    """Probabilities of the pairs of labels at the ends of ties: float64[E, L, L]."""
+    of_labels = problem.by_label(marginals)
+    pairs = of_labels[problem.source][:, :, np.newaxis] * of_labels[problem.target][:, np.newaxis]
+    of_ends = np.searchsorted(chains.starts, [problem.source, problem.target], side="right") - 1
+    for e in np.flatnonzero(of_ends[0] == of_ends[1]).tolist():
+        b, u, v = int(of_ends[0, e]), int(problem.source[e]), int(problem.target[e])
+        begin, end = int(chains.starts[b]), int(chains.starts[b + 1])
+        sentence = arrays.cut(chains, np.arange(begin, end), np.array([0, end - begin]))
+        log_z = LinearChain().log_partition(sentence)[0]
+        for label in range(problem.n_labels):  # as the other end is where this one has each label
+            clamp = np.ones(sentence.emissions.shape, dtype=bool)
+            clamp[u - begin] = problem.label_of == label
+            having, expected = LinearChain().expectations(sentence, clamp=clamp)
+            share = np.exp(having[0] - log_z) if having[0] > -np.inf else 0.0
+            pairs[e, label] = share * problem.by_label(expected.emissions[v - begin, np.newaxis])[0]
+    return pairs

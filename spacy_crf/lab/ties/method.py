@@ -1,0 +1,71 @@
+"""What answers questions about tied sentences: the base of the methods."""
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from ...inference.structure import States
+from ...types import ChainScores, Floats, Seed
+from .scores import Problem
+
+LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST = "log_partition", "viterbi", "sample", "n_best"
+WALK = "walk"  # samples that go on from labellings, for training
+
+
+class Expected(NamedTuple):
+    """What a method says of a problem."""
+
+    log_z: Floats  # [C]
+    chains: ChainScores  # the derivative with respect to them
+    tables: Floats  # [K, L, L] and to those
+
+
+class Inference:
+    """How questions about tied sequences are answered: base of the methods, which are registered."""
+
+    exact: bool = False
+    answers: frozenset[str]  # of the questions above, those that it is good for: log partitions for training
+    decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
+    n_asked = n_unsettled = 0  # components so far, and those of them that did not settle
+    told = False  # whether that has been said
+    remedy: ClassVar[str] = "More iterations help."  # of what does not settle
+
+    @property
+    def name(self) -> str:
+        """Under which it is registered."""
+        return f"spacy_crf.{type(self).__name__}.v1"
+
+    def log_partition(self, problem: Problem) -> Floats:
+        """Of each component: float64[C]."""
+        return self.expectations(problem, np.zeros(len(problem.firsts))).log_z
+
+    def expectations(self, problem: Problem, weights: Floats) -> Expected:
+        """Log partitions, and the derivative of their weighted sum.
+
+        weights (float64[C]): Of the components.
+        """
+        raise NotImplementedError
+
+    def marginals(self, problem: Problem) -> Floats:
+        """Probability of each state at each token: float64[T, S]."""
+        return self.expectations(problem, np.ones(len(problem.firsts))).chains.emissions
+
+    def best(self, problem: Problem) -> States:
+        """A labelling of all components (int32[T]), -1 where there is none."""
+        raise NotImplementedError
+
+    def as_chains(self, problem: Problem) -> ChainScores:
+        """Chains each of which is distributed as the method thinks that it is, whatever the others are."""
+        raise NotImplementedError
+
+    def draw(self, problem: Problem, n: int, seed: Seed) -> States:
+        """n labellings (int32[n, T])."""
+        raise NotImplementedError
+
+    def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
+        """Labellings (int32[n, T]) that walks come to in so many steps from others (int32[n, T], -1 where there is none)."""
+        raise NotImplementedError
+
+    def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
+        """The n best labellings of a single component, with their scores."""
+        raise NotImplementedError

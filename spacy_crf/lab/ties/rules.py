@@ -1,0 +1,111 @@
+"""Chains with ties between them, of the labellings that a graph of states allows: what rules with a memory leave of a Doc.
+
+The sequences of the Doc are joined to one (`arrays.join_sequences`), whose states are those of the graph: tags with what rules
+remember. A tie sees the tags alone. States that no labelling reaches at a token are left out, so that tables stay small.
+"""
+
+from functools import cached_property
+from typing import Optional
+
+import numpy as np
+
+from ... import arrays
+from ...arrays import Joined
+from ...inference.linear_chain import LinearChain
+from ...inference.structure import Asked, Expansion, LikelySpans, SpanStates, States
+from ...schemes import Segments
+from ...types import ChainScores, Clamp, Floats, StateGraph
+from .elimination import Elimination
+from .scores import Halves, TiedScores, cut
+from .structure import TiedChains, TiedWork
+
+
+class RuledWork(TiedWork):
+    """Without what no labelling reaches."""
+
+    @cached_property
+    def halves(self) -> Halves:
+        return cut(_reachable(self.scores, self.clamp), None)
+
+
+class RuledTies(TiedChains):
+    """Answers the questions of `Structure` for the ``TiedScores`` of tags of a joined Doc, exactly.
+
+    inference (Elimination): Answers them for any graph.
+    graph (StateGraph): Which state may follow which; a labelling is one path at most.
+    """
+
+    work = RuledWork
+
+    def __init__(self, inference: Elimination, graph: StateGraph, *, threads: int = 1):
+        super().__init__(inference, threads=threads)
+        self.graph = graph
+
+    def expand(self, scores: TiedScores, expansion: Expansion) -> TiedScores:
+        label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
+        return super().expand(scores, expansion)._replace(label_of=label_of)
+
+    def fits(self, scores: Asked, clamp: Optional[Clamp]) -> bool:
+        """Whether no table is too large."""
+        halves = self.prepare(scores, clamp).halves
+        return bool(self.inference.fits(halves.tied, np.arange(len(halves.tied.firsts))).all())
+
+    def expectations(
+        self, scores: Asked, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, TiedScores]:
+        work = self.prepare(scores, clamp)
+        log_z, expected = super().expectations(work, weights=weights)
+        return log_z, arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
+
+    def marginals(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+        work = self.prepare(scores, clamp)
+        return np.minimum(arrays.by_tag(super().marginals(work), work.tag_of, work.n_tags), 1.0)
+
+    def n_best_of_all(self, scores: Asked, n: int, *, clamp: Optional[Clamp] = None) -> list[tuple[float, States]]:
+        work = self.prepare(scores, clamp)
+        return [(score, self.labels(work, states)) for score, states in super().n_best_of_all(work, n)]
+
+    def sample(self, scores: Asked, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
+        work = self.prepare(scores, clamp)
+        return self.labels(work, super().sample(work, n, seed=seed))
+
+    # Of a chain of the graph's states with the exact pairs of neighbours
+
+    def span_probabilities(
+        self, scores: Asked, spans: SpanStates, segments: Segments, *, clamp: Optional[Clamp] = None
+    ) -> Floats:
+        chain, spans = self._as_chain(scores, spans, clamp)
+        return LinearChain().span_probabilities(chain, spans, segments)
+
+    def likely_spans(
+        self, scores: Asked, spans: SpanStates, min_prob: float, *, clamp: Optional[Clamp] = None
+    ) -> LikelySpans:
+        chain, spans = self._as_chain(scores, spans, clamp)
+        return LinearChain().likely_spans(chain, spans, min_prob)
+
+    def _as_chain(self, scores: Asked, spans: SpanStates, clamp: Optional[Clamp]) -> tuple[ChainScores, SpanStates]:
+        """And how its states spell spans."""
+        work = self.prepare(scores, clamp)
+        return self.inference.as_chains(work.problem), work.whole.expansion.spans(spans)
+
+
+def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
+    """The sequences of a Doc as one, with their ties."""
+    scores, clamp, places = arrays.join_sequences(scores, clamp)
+    source, target = (places[ends].astype(np.int32) for ends in scores.ties[:2])
+    ties, label_of = scores.ties._replace(source=source, target=target), np.append(scores.label_of, 0)
+    return Joined(scores._replace(ties=ties, label_of=label_of), clamp, places)
+
+
+def _reachable(scores: TiedScores, clamp: Optional[Clamp]) -> TiedScores:
+    """The scores of a single sequence, -inf for states that no labelling has there."""
+    emissions = scores.emissions if clamp is None else np.where(clamp, scores.emissions, -np.inf)
+    reached, steps = emissions > -np.inf, np.asarray(scores.transitions) > -np.inf
+    steps = np.broadcast_to(steps, (len(emissions), *steps.shape[-2:]))
+    reached[:1] &= scores.first > -np.inf
+    reached[-1:] &= scores.last > -np.inf
+    for t in range(1, len(reached)):
+        reached[t] &= steps[t][reached[t - 1]].any(axis=0)
+    for t in range(len(reached) - 2, -1, -1):
+        reached[t] &= steps[t + 1][:, reached[t + 1]].any(axis=1)
+    return scores._replace(emissions=np.where(reached, emissions, -np.inf))

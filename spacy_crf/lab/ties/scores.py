@@ -1,0 +1,348 @@
+"""Chains whose tokens are tied across sentences: the scores, and how a batch is cut into what is tied and what is not."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import arrays
+from ...types import ChainScores, Clamp, Floats
+from ..kernels import ties as kernels
+
+
+class Ties(NamedTuple):
+    """Pairs of tokens whose labels are weighed together. Each adds ``table[i, j]`` to a labelling that has label i at its source
+    and label j at its target; the table of a kind of ties is the sum of those of its features."""
+
+    source: NDArray[np.int32]  # [E] tokens of the batch
+    target: NDArray[np.int32]  # [E] others
+    kind: NDArray[np.int32]  # [E]
+    rows: NDArray[np.int32]  # [K, M] the features of each kind, -1 for none
+    symmetric: NDArray[np.bool_]  # [F] features whose table counts both ways: with [j, i] where it has [i, j]
+
+    @classmethod
+    def none(cls) -> "Ties":
+        return cls(*np.zeros((3, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
+
+    def among(self, kept: NDArray[np.int64], n_tokens: int) -> "Ties":
+        """Those whose ends are both kept (int64[T']), of so many tokens, by their places there."""
+        place = np.full(n_tokens, -1, dtype=np.int32)
+        place[kept] = np.arange(len(kept))
+        source, target = place[self.source], place[self.target]
+        return self._replace(source=source, target=target).some((source >= 0) & (target >= 0))
+
+    def some(self, which: NDArray[np.bool_]) -> "Ties":
+        """Some of them (bool[E])."""
+        return self._replace(source=self.source[which], target=self.target[which], kind=self.kind[which])
+
+    def sums(self, tables: Floats) -> Floats:
+        """The table of each kind (float64[K, L, L]), from those of the features (float64[F, L, L])."""
+        total = np.zeros((len(self.rows), *tables.shape[1:]))
+        for column in self.rows.T:
+            [some] = np.nonzero(column >= 0)
+            total[some] += self._both_ways(tables[column[some]], column[some])
+        return total
+
+    def by_feature(self, of_kinds: Floats, out: Floats) -> None:
+        """The way back of derivatives, added to those of the features."""
+        for column in self.rows.T:
+            [some] = np.nonzero(column >= 0)
+            some = some[np.argsort(column[some], kind="stable")]
+            rows, first = np.unique(column[some], return_index=True)
+            of_column = self._both_ways(of_kinds[some], column[some])
+            if len(rows) < len(some):
+                of_column = np.add.reduceat(of_column, first, axis=0)
+            out[rows] += of_column
+
+    def _both_ways(self, tables: Floats, features: NDArray[np.int32]) -> Floats:
+        """Tables (float64[N, L, L]), to which those of symmetric features (of int32[N]) are added the other way round."""
+        symmetric = self.symmetric[features]
+        if symmetric.any():
+            some = tables[symmetric]
+            tables[symmetric] = some + some.swapaxes(1, 2)
+        return tables
+
+
+class TiedScores(NamedTuple):
+    """`ChainScores` with ties between tokens, of one sequence or of several."""
+
+    emissions: Floats  # [T, S]
+    transitions: Floats  # [S, S] or [T, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    tables: Floats  # [F, L, L] of features of ties, by the labels of source and target
+    label_of: NDArray[np.int64]  # [S] label of each state
+    ties: Ties
+    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+
+    AXES = MappingProxyType({**ChainScores.AXES, "tables": ("feature", "label", "next label")})
+
+    @property
+    def chains(self) -> ChainScores:
+        """The same without ties."""
+        return ChainScores(*self[:4], self.starts)
+
+
+class Problem(NamedTuple):
+    """Sequences each of which is tied, to another one or in itself. Components are numbered by their first sequences."""
+
+    chains: ChainScores  # -inf where the clamp forbids
+    component: NDArray[np.int64]  # [B] of each sequence
+    firsts: NDArray[np.int64]  # [C] first sequence of each component
+    source: NDArray[np.int64]  # [E] tokens; ties are sorted by their component, then by source and target
+    target: NDArray[np.int64]  # [E]
+    kind: NDArray[np.int64]  # [E]
+    bounds: NDArray[np.int64]  # [C + 1] the ties of component c are bounds[c]:bounds[c + 1]
+    tables: Floats  # [K, L, L]
+    label_of: NDArray[np.int64]  # [S]
+
+    @property
+    def n_labels(self) -> int:
+        return self.tables.shape[1]
+
+    @property
+    def own(self) -> Floats:
+        """Scores of tokens by themselves: emissions, with what sequences begin and end with (float64[T, S])."""
+        chains, own = self.chains, self.chains.emissions
+        if chains.first.any() or chains.last.any():
+            opens, closes = arrays.ends(chains.starts, len(own))
+            own = own + np.where(opens[:, np.newaxis], chains.first, 0.0)
+            own = own + np.where(closes[:, np.newaxis], chains.last, 0.0)
+        return own
+
+    @property
+    def of_ties(self) -> NDArray[np.int64]:
+        """Component of each tie: int64[E]."""
+        return np.repeat(np.arange(len(self.firsts)), np.diff(self.bounds))
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which ties join two tokens of one sequence: bool[E]."""
+        return are_inside(self.chains.starts, self.source, self.target)
+
+    def by_sequence(self, inside: NDArray[np.bool_]) -> "Problem":
+        """The sequences without the ties between them, each a component; with those inside them (bool[E])."""
+        sequences = np.arange(len(self.component))
+        of_ties = np.searchsorted(self.chains.starts, self.source[inside], side="right") - 1
+        order = np.argsort(of_ties, kind="stable")
+        some = np.flatnonzero(inside)[order]
+        return self._replace(
+            component=sequences,
+            firsts=sequences,
+            source=self.source[some],
+            target=self.target[some],
+            kind=self.kind[some],
+            bounds=np.searchsorted(of_ties[order], np.append(sequences, len(sequences))),
+        )
+
+    def by_label(self, of_states: Floats) -> Floats:
+        """Sums of numbers of states (float64[N, S]): float64[N, L]."""
+        sums = np.zeros((len(of_states), self.n_labels))
+        kernels.by_label(of_states, self.label_of, sums)
+        return sums
+
+    def by_component(self, of_sequences: Floats) -> Floats:
+        """Sums of numbers of sequences: float64[C]."""
+        return np.bincount(self.component, of_sequences, minlength=len(self.firsts))
+
+    def some(self, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
+        """Some of the chains (bool[B]), and their tokens."""
+        if sequences.all():
+            return self.chains, np.arange(len(self.chains.emissions))
+        return cut_chains(self.chains, sequences)
+
+    def only(self, c: int) -> "tuple[Problem, NDArray[np.int64]]":
+        """A single component, and its tokens."""
+        chains, tokens = cut_chains(self.chains, self.component == c)
+        ties = slice(int(self.bounds[c]), int(self.bounds[c + 1]))
+        places = [np.searchsorted(tokens, ends[ties]) for ends in (self.source, self.target)]
+        part = self._replace(
+            chains=chains,
+            component=np.zeros(len(chains.starts) - 1, dtype=np.int64),
+            firsts=np.zeros(1, dtype=np.int64),
+            source=places[0],
+            target=places[1],
+            kind=self.kind[ties],
+            bounds=np.array([0, ties.stop - ties.start]),
+        )
+        return part, tokens
+
+    def without_ties(self, chains: ChainScores) -> "Problem":
+        """These chains, of the same sequences, with no ties."""
+        none, bounds = np.zeros(0, dtype=np.int64), np.zeros(len(self.firsts) + 1, dtype=np.int64)
+        return self._replace(chains=chains, source=none, target=none, kind=none, bounds=bounds)
+
+    @property
+    def of_tokens(self) -> NDArray[np.int64]:
+        """Component of each token: int64[T]."""
+        return np.repeat(self.component, np.diff(self.chains.starts))
+
+    def lost(self, states: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """The components of which a labelling (int32[T]) lacks tokens: bool[C]."""
+        return np.bincount(self.of_tokens, states < 0, minlength=len(self.firsts)) > 0
+
+    def score(self, states: NDArray[np.int32]) -> Floats:
+        """Of labellings (int32[N, T]): float64[N, C]."""
+        chains, n_tokens = self.chains, states.shape[1]
+        opens, closes = arrays.ends(chains.starts, n_tokens)
+        of_tokens = chains.emissions[np.arange(n_tokens), states]
+        of_tokens[:, opens] += chains.first[states[:, opens]]
+        of_tokens[:, closes] += chains.last[states[:, closes]]
+        of_tokens[:, ~opens] += chains.transitions[self._steps(states, opens)]
+        of_ties = self.tables[self._pairs(states)]
+        if len(self.firsts) == 1:
+            return (of_tokens.sum(axis=1) + of_ties.sum(axis=1))[:, np.newaxis]
+        total = np.zeros((len(states), len(self.firsts)))
+        np.add.at(total.T, self.of_tokens, of_tokens.T)
+        np.add.at(total.T, self.of_ties, of_ties.T)
+        return total
+
+    def uses(self, states: NDArray[np.int32], weight: float) -> tuple[ChainScores, Floats]:
+        """Which scores labellings (int32[N, T]) use, times a weight: those of the chains, and of the tables."""
+        used, tables = arrays.zeros(self.chains), np.zeros(self.tables.shape)
+        n_tokens = states.shape[1]
+        opens, closes = arrays.ends(self.chains.starts, n_tokens)
+        _count(used.emissions, (np.broadcast_to(np.arange(n_tokens), states.shape), states), weight)
+        _count(used.first, (states[:, opens],), weight)
+        _count(used.last, (states[:, closes],), weight)
+        _count(used.transitions, self._steps(states, opens), weight)
+        _count(tables, self._pairs(states), weight)
+        return used, tables
+
+    def _steps(self, states: NDArray[np.int32], opens: NDArray[np.bool_]) -> tuple[NDArray, ...]:
+        """Where the transitions of labellings stand."""
+        t = np.flatnonzero(~opens)
+        steps = states[:, t - 1], states[:, t]
+        return (np.broadcast_to(t, steps[0].shape), *steps) if self.chains.transitions.ndim == 3 else steps
+
+    def _pairs(self, states: NDArray[np.int32]) -> tuple[NDArray, ...]:
+        """Where the scores of their ties stand."""
+        labels = self.label_of[states[:, self.source]], self.label_of[states[:, self.target]]
+        return np.broadcast_to(self.kind, labels[0].shape), *labels
+
+
+def _count(total: Floats, index: tuple[NDArray, ...], weight: float) -> None:
+    """Adds a weight as often as a place is there."""
+    if not total.size:
+        return
+    flat = np.ravel_multi_index([np.ravel(axis) for axis in index], total.shape)
+    total += weight * np.bincount(flat, minlength=total.size).reshape(total.shape)
+
+
+def components(problem: Problem) -> Iterator[tuple[Problem, NDArray[np.int64]]]:
+    """Each of a problem's, with its tokens."""
+    if len(problem.firsts) == 1:
+        yield problem, np.arange(len(problem.chains.emissions))
+        return
+    for c in range(len(problem.firsts)):
+        yield problem.only(c)
+
+
+def log_mean(logarithms: Floats) -> float:
+    """Of the mean of numbers."""
+    largest = float(logarithms.max())
+    return largest + float(np.log(np.exp(logarithms - largest).mean()))
+
+
+class Halves:
+    """A batch, cut in two: what no tie touches is free. Sequences and tokens are those of the batch.
+
+    chains (ChainScores): Of the batch.
+    is_tied (bool[B]): Which of the sequences are.
+    tied (Problem): These; None if there are none.
+    tied_tokens (int64[T']): Their tokens.
+    """
+
+    def __init__(
+        self,
+        chains: ChainScores,
+        clamp: Optional[Clamp],
+        is_tied: NDArray[np.bool_],
+        tied: Optional[Problem],
+        tied_tokens: NDArray[np.int64],
+    ):
+        self.tied = tied
+        self.tied_sequences = np.flatnonzero(is_tied)
+        self.tied_tokens = tied_tokens
+        self.free_sequences = np.flatnonzero(~is_tied)
+        self._batch = chains, clamp, is_tied
+
+    # What is free is copied where it is asked for: prediction does without
+
+    @cached_property
+    def free(self) -> ChainScores:
+        chains, _, is_tied = self._batch
+        return chains if self.tied is None else cut_chains(chains, ~is_tied)[0]
+
+    @cached_property
+    def free_tokens(self) -> NDArray[np.int64]:
+        chains, _, is_tied = self._batch
+        return np.flatnonzero(np.repeat(~is_tied, np.diff(chains.starts)))
+
+    @property
+    def free_clamp(self) -> Optional[Clamp]:
+        clamp = self._batch[1]
+        return clamp if self.tied is None else arrays.cut_clamp(clamp, self.free_tokens)
+
+
+def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
+    """The sequences that ties touch, and those that none does."""
+    starts, ties, is_tied = scores.starts, scores.ties, np.zeros(len(scores.starts) - 1, dtype=bool)
+    if not len(ties.source):
+        return Halves(scores.chains, clamp, is_tied, None, np.zeros(0, dtype=np.int64))
+    ends = np.stack([ties.source, ties.target]).astype(np.int64)
+    of_ends = np.repeat(np.arange(len(is_tied)), np.diff(starts))[ends]
+    is_tied[of_ends] = True
+    chains, tokens = cut_chains(scores.chains, is_tied)
+    if clamp is not None:
+        chains = chains._replace(emissions=np.where(clamp[tokens], chains.emissions, -np.inf))
+    component = np.empty(len(chains.starts) - 1, dtype=np.int64)
+    number = np.cumsum(is_tied) - 1
+    n = kernels.connect(*number[of_ends], component)
+    if len(tokens) < len(scores.emissions):
+        place = np.empty(len(scores.emissions), dtype=np.int64)
+        place[tokens] = np.arange(len(tokens))
+        ends = place[ends]
+    of_ties, kind = component[number[of_ends[0]]], ties.kind.astype(np.int64)
+    if not _are_sorted(of_ties, *ends):
+        order = np.lexsort((*ends[::-1], of_ties))
+        of_ties, ends, kind = of_ties[order], np.take(ends, order, axis=1), kind[order]
+    problem = Problem(
+        chains=chains,
+        component=component,
+        firsts=np.unique(component, return_index=True)[1],
+        source=ends[0],
+        target=ends[1],
+        kind=kind,
+        bounds=np.searchsorted(of_ties, np.arange(n + 1)),
+        tables=ties.sums(scores.tables),
+        label_of=np.asarray(scores.label_of),
+    )
+    return Halves(scores.chains, clamp, is_tied, problem, tokens)
+
+
+def are_inside(starts: NDArray[np.int64], source: NDArray, target: NDArray) -> NDArray[np.bool_]:
+    """Which ties (int[E], int[E]) join two tokens of one sequence: bool[E]."""
+    ends = np.searchsorted(starts, [source, target], side="right")
+    return ends[0] == ends[1]
+
+
+def _are_sorted(*keys: NDArray[np.int64]) -> bool:
+    """Whether rows rise by their first keys, where these are equal by the second ones, and so on."""
+    rises, same = np.zeros(len(keys[0]) - 1, dtype=bool), np.ones(len(keys[0]) - 1, dtype=bool)
+    for key in keys:
+        rises |= same & (key[1:] > key[:-1])
+        same &= key[1:] == key[:-1]
+    return bool((rises | same).all())
+
+
+def cut_chains(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
+    """Some of the sequences (bool[B]), and their tokens."""
+    if sequences.all():
+        return chains, np.arange(len(chains.emissions))
+    lengths = np.diff(chains.starts)
+    tokens = np.flatnonzero(np.repeat(sequences, lengths))
+    return arrays.cut(chains, tokens, np.append(0, np.cumsum(lengths[sequences])).astype(np.int64)), tokens

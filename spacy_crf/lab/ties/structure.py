@@ -1,0 +1,342 @@
+"""Chains with ties between them: the questions of a structure, whatever the method that answers them where there are ties.
+
+Sequences that no tie touches never leave the chain. The others fall into components, whose values are those of their first
+sequences; the other sequences of a component have 0.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from hashlib import blake2b
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import arrays
+from ...errors import Errors
+from ...inference.linear_chain import LinearChain
+from ...inference.structure import Asked, States, Structure, Work
+from ...kernels import linear_chain as chain_kernels
+from ...losses.local import LocalLoss
+from ...losses.sampled import Walks
+from ...types import ChainScores, Clamp, Floats, Path
+from .belief_propagation import BeliefPropagation
+from .local_losses import own_terms
+from .mean_field import MeanField
+from .method import Inference
+from .scores import Halves, Problem, TiedScores, cut
+
+# What bounds log partitions that are not known exactly
+_LOWER = MeanField(iterations=200, tolerance=1e-6)
+_UPPER = BeliefPropagation(iterations=500, damping=0.3, tolerance=1e-6, tree_reweighted=True)
+
+
+class TiedWork(Work[TiedScores]):
+    """Scores that were checked, with a clamp."""
+
+    @cached_property
+    def halves(self) -> Halves:
+        return cut(self.scores, self.clamp)
+
+    @property
+    def problem(self) -> Problem:
+        return self.halves.tied
+
+    @property
+    def is_tied(self) -> bool:
+        return self.halves.tied is not None
+
+    def spread(self, of_components: Floats) -> Floats:
+        """Values of components as those of all sequences."""
+        values, halves = np.zeros(self.n_sequences), self.halves
+        values[halves.tied_sequences[halves.tied.firsts]] = of_components
+        return values
+
+    @cached_property
+    def first_of(self) -> NDArray[np.int64]:
+        """For each sequence the one that has its value: int64[B]."""
+        first, halves = np.arange(self.n_sequences), self.halves
+        if halves.tied is not None:
+            first[halves.tied_sequences] = halves.tied_sequences[halves.tied.firsts][halves.tied.component]
+        return first
+
+
+class TiedChains(Structure[TiedScores]):
+    """Answers the questions of `Structure` for `TiedScores`; clamps are bool[T, S].
+
+    inference (Inference): How, where there are ties.
+    """
+
+    work = TiedWork
+    chunk_tokens = 1 << 62
+
+    def __init__(self, inference: Inference, *, threads: int = 1):
+        super().__init__(threads=threads)
+        self.inference = inference
+        self.chain = LinearChain(threads=threads)
+
+    @property
+    def exact(self) -> bool:
+        return self.inference.exact
+
+    @property
+    def answers(self) -> frozenset[str]:
+        return self.inference.answers
+
+    @property
+    def signature(self) -> bytes:
+        return repr(self.inference).encode("utf8")
+
+    def with_threads(self, threads: int) -> "TiedChains":
+        return type(self)(self.inference, threads=threads)
+
+    def conform(self, scores: TiedScores) -> TiedScores:
+        """RAISES (ValueError): CRF040 for ties that are none."""
+        scores = super().conform(scores)
+        ties, n_tokens, (n_features, n_labels) = scores.ties, len(scores.emissions), scores.tables.shape[:2]
+        if len(ties.source):
+            ends = np.concatenate([ties.source, ties.target])
+            possible = ends.min() >= 0 and ends.max() < n_tokens and (ties.source != ties.target).all()
+            possible = possible and ties.kind.min() >= 0 and ties.kind.max() < len(ties.rows)
+            if not possible or not ties.rows.max(initial=-1) < n_features == len(ties.symmetric):
+                raise ValueError(Errors.CRF040.format(tokens=n_tokens, features=n_features))
+            label_of = np.asarray(scores.label_of)
+            if label_of.shape != scores.first.shape or not (label_of.min() >= 0 and label_of.max() < n_labels):
+                raise ValueError(Errors.CRF041.format(labels=n_labels, states=len(scores.first)))
+        return scores
+
+    # --------------------------------------------------------------------------------------------------- sums
+
+    def log_partition(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+        work = self.prepare(scores, clamp)
+        halves = work.halves
+        if halves.tied is None:
+            return self.chain.log_partition(halves.free, clamp=halves.free_clamp)
+        log_z = work.spread(self.inference.log_partition(halves.tied))
+        if len(halves.free_sequences):
+            log_z[halves.free_sequences] = self.chain.log_partition(halves.free, clamp=halves.free_clamp)
+        return log_z
+
+    def expectations(
+        self, scores: Asked, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+    ) -> tuple[Floats, TiedScores]:
+        work = self.prepare(scores, clamp)
+        weights, halves = work.check_weights(weights), work.halves
+        if halves.tied is None:
+            log_z, free = self.chain.expectations(halves.free, clamp=halves.free_clamp, weights=weights)
+            return log_z, work.given._replace(**arrays.named(free), tables=np.zeros(work.scores.tables.shape))
+        found = self.inference.expectations(halves.tied, weights[halves.tied_sequences[halves.tied.firsts]])
+        values = work.spread(found.log_z)
+        if not len(halves.free_sequences):
+            total = work.given._replace(**arrays.named(found.chains), tables=np.zeros(work.scores.tables.shape))
+            work.scores.ties.by_feature(found.tables, total.tables)
+            return values, total
+        log_z, free = self.chain.expectations(
+            halves.free, clamp=halves.free_clamp, weights=weights[halves.free_sequences]
+        )
+        total = arrays.zeros(work.given)
+        values[halves.free_sequences] = log_z
+        for part, tokens in ((free, halves.free_tokens), (found.chains, halves.tied_tokens)):
+            arrays.add(total.chains, part, tokens)
+        work.scores.ties.by_feature(found.tables, total.tables)
+        return values, total
+
+    def marginals(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+        work = self.prepare(scores, clamp)
+        halves = work.halves
+        if halves.tied is None:
+            return self.chain.marginals(halves.free, clamp=halves.free_clamp)
+        found = np.clip(self.inference.marginals(halves.tied), 0.0, 1.0)
+        if not len(halves.free_sequences):
+            return found
+        marginals = np.empty(work.scores.emissions.shape)
+        marginals[halves.free_tokens] = self.chain.marginals(halves.free, clamp=halves.free_clamp)
+        marginals[halves.tied_tokens] = found
+        return marginals
+
+    # ------------------------------------------------------------------------------------------------- maxima
+
+    def _best(self, work: TiedWork) -> Path:
+        halves = work.halves
+        if halves.tied is None:
+            return self.chain.viterbi(halves.free, clamp=halves.free_clamp)
+        states = np.empty(work.n_tokens, dtype=np.int32)
+        if len(halves.free_sequences):
+            states[halves.free_tokens] = self.chain.viterbi(halves.free, clamp=halves.free_clamp).states
+        states[halves.tied_tokens] = self.inference.best(halves.tied)
+        return Path(states, self.score_path(work, states))
+
+    def count(self, work: TiedWork, path: States, weights: Floats, out: TiedScores) -> None:
+        self.add_path(work, path, weights, out)
+
+    def score_path(self, work: TiedWork, states: States) -> Floats:
+        scores, of_chains = work.scores, np.empty(work.n_sequences)
+        free = chain_kernels.Scores(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
+        chain_kernels.path_score(free, states, of_chains)
+        if not work.is_tied:
+            return of_chains
+        values = np.bincount(work.first_of, of_chains, minlength=work.n_sequences)
+        kind, i, j, sequences = self._pairs(work, states)
+        of_ties = work.problem.tables[kind, i, j]
+        return values + np.bincount(sequences, of_ties, minlength=work.n_sequences)
+
+    def add_path(self, work: TiedWork, states: States, weights: Floats, out: TiedScores) -> None:
+        uses = chain_kernels.Scores(
+            out.emissions, out.transitions.reshape(work.transitions.shape), out.first, out.last, work.starts
+        )
+        chain_kernels.path_expectations(states, weights[work.first_of], uses)
+        if work.is_tied:
+            kind, i, j, sequences = self._pairs(work, states)
+            of_kinds = np.zeros(work.problem.tables.shape)
+            np.add.at(of_kinds, (kind, i, j), weights[sequences])
+            work.scores.ties.by_feature(of_kinds, out.tables)
+
+    def _pairs(self, work: TiedWork, states: States):
+        """The ties both of whose ends have a label: their kinds, the two labels, and the sequences that have their values."""
+        ties, label_of = work.scores.ties, np.asarray(work.scores.label_of)
+        states = np.asarray(states)
+        known = np.flatnonzero((states[ties.source] >= 0) & (states[ties.target] >= 0))
+        source, target = ties.source[known], ties.target[known]
+        sequences = work.first_of[np.searchsorted(work.starts, source, side="right") - 1]
+        return ties.kind[known], label_of[states[source]], label_of[states[target]], sequences
+
+    def only(self, work: TiedWork, states: States) -> Clamp:
+        return states[:, np.newaxis] == np.arange(work.n_tags)
+
+    def only_path(self, clamp: Clamp) -> Optional[States]:
+        return self.chain.only_path(clamp)
+
+    # ---------------------------------------------------------------------------------------- lists and samples
+
+    def n_best_of_all(self, scores: Asked, n: int, *, clamp: Optional[Clamp] = None) -> list[tuple[float, States]]:
+        """The n best labellings of all sequences together, with their scores, best first."""
+        if n < 1:
+            raise ValueError(Errors.CRF014.format(n=n))
+        work = self.prepare(scores, clamp)
+        halves, parts = work.halves, []
+        for b, found in enumerate(self.chain.n_best(halves.free, n, clamp=halves.free_clamp)):
+            begin, end = halves.free.starts[b : b + 2]
+            parts.append((halves.free_tokens[begin:end], found))
+        if halves.tied is not None:
+            for c in range(len(halves.tied.firsts)):
+                part, tokens = halves.tied.only(c)
+                parts.append((halves.tied_tokens[tokens], self.inference.rank(part, n)))
+        best: list[tuple[float, States]] = [(0.0, np.full(work.n_tokens, -1, dtype=np.int32))]
+        for tokens, found in parts:
+            choices = [(before + score, rest, states) for before, rest in best for score, states in found]
+            choices.sort(key=lambda choice: -choice[0])
+            best = []
+            for score, rest, states in choices[:n]:
+                rest = rest.copy()
+                rest[tokens] = states
+                best.append((score, rest))
+        return best
+
+    def sample(self, scores: Asked, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
+        work = self.prepare(scores, clamp)
+        halves, states = work.halves, np.empty((n, work.n_tokens), dtype=np.int32)
+        states[:, halves.free_tokens] = self.chain.sample(halves.free, n, seed=seed, clamp=halves.free_clamp)
+        if halves.tied is not None:
+            # By other random numbers: what ties leave alone does not depend on what they tie
+            states[:, halves.tied_tokens] = self.inference.draw(halves.tied, n, [seed, 1])
+        return states
+
+    def walk_on(self, work: TiedWork, states: States, times: int, random: np.random.Generator) -> States:
+        """Labellings (int32[n, T]) that go on from others: so many steps where there are ties, while the rest is as it is."""
+        states, halves = np.array(states, dtype=np.int32), work.halves
+        if halves.tied is not None:
+            tied = halves.tied_tokens
+            states[:, tied] = self.inference.walk_on(halves.tied, states[:, tied], times, random)
+        return states
+
+    def walk_samples(
+        self,
+        work: TiedWork,
+        n: int,
+        *,
+        seed: int,
+        walks: Walks,
+        steps: int,
+        persistent: bool,
+        begin: Optional[States],
+        annotation: Clamp,
+    ) -> States:
+        """Walks, where there are ties.
+
+        begin (int32[1, T]): The labelling where they begin; None for one that is drawn without ties.
+        annotation (bool[T, S]): By which they are known again, where they go on from when they were last asked for.
+        """
+        states = self.chain.sample(work.scores.chains, n, seed=seed, clamp=work.clamp)
+        if not work.is_tied:
+            return states
+        if begin is not None:
+            tied = work.halves.tied_tokens
+            states[:, tied] = begin[:, tied]
+        keys = _keys(work, annotation) if persistent else []
+        for tokens, key in keys:
+            if key in walks.kept:
+                states[:, tokens] = walks.kept[key]
+        drawn = self.walk_on(work, states, steps, walks.random)
+        walks.kept.update({key: drawn[:, tokens].copy() for tokens, key in keys})
+        return drawn
+
+    def own_terms(self, loss: LocalLoss) -> Callable:
+        return own_terms(loss)
+
+    def bounds(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
+        """What the log partition of all sequences together lies between."""
+        work = self.prepare(scores, clamp)
+        halves = work.halves
+        free = float(self.chain.log_partition(halves.free, clamp=halves.free_clamp).sum())
+        if halves.tied is None:
+            return free, free
+        if self.exact:
+            exact = free + float(self.inference.log_partition(halves.tied).sum())
+            return exact, exact
+        lower, upper = (method.log_partition(halves.tied) for method in (_LOWER, _UPPER))
+        return free + float(lower.sum()), free + float(upper.sum())
+
+    # ------------------------------------------------------------------------------------- approximated by chains
+
+    def as_chains(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> ChainScores:
+        """Chains each of which is distributed as the method thinks that it is: what answers everything that a chain answers, of
+        one sequence at a time. The same scores where there are no ties."""
+        if isinstance(scores, TiedScores) and not len(scores.ties.source):
+            return scores.chains
+        work = self.prepare(scores, clamp)
+        chains, halves = work.scores.chains, work.halves
+        if halves.tied is None:
+            return chains
+        found, emissions = self.inference.as_chains(halves.tied), chains.emissions.copy()
+        emissions[halves.tied_tokens] = found.emissions
+        if found.transitions is halves.tied.chains.transitions and found.first is halves.tied.chains.first:
+            return chains._replace(emissions=emissions)
+        # Transitions of their own: what all sequences begin and end with becomes emissions
+        opens, closes = arrays.ends(work.starts, work.n_tokens)
+        is_free = np.zeros(work.n_tokens, dtype=bool)
+        is_free[halves.free_tokens] = True
+        emissions[opens & is_free] += chains.first
+        emissions[closes & is_free] += chains.last
+        shape = (work.n_tokens, *chains.transitions.shape[-2:])
+        transitions = np.array(np.broadcast_to(chains.transitions, shape))
+        transitions[halves.tied_tokens] = found.transitions
+        nothing = np.zeros(work.n_states)
+        return ChainScores(emissions, transitions, nothing, nothing.copy(), chains.starts)
+
+
+def _keys(work: TiedWork, clamp: Clamp) -> list[tuple[NDArray[np.int64], bytes]]:
+    """The tokens of each component, and what tells it from others: its annotation and its ties. (Texts for which these are the
+    same share their walks, which may go on from any labelling.)"""
+    problem, found = work.problem, []
+    starts = np.zeros(work.n_tokens, dtype=bool)
+    starts[work.starts[work.starts < work.n_tokens]] = True
+    for c in range(len(problem.firsts)):
+        tokens, ties = np.flatnonzero(problem.of_tokens == c), slice(*problem.bounds[c : c + 2])
+        ends = [np.searchsorted(tokens, end[ties]) for end in (problem.source, problem.target)]
+        of_batch = work.halves.tied_tokens[tokens]
+        told = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
+        digest = blake2b(digest_size=16)
+        for array in told:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        found.append((of_batch, digest.digest()))
+    return found
