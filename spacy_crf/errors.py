@@ -88,7 +88,11 @@ class Errors(metaclass=_Coded):
     )
     CRF034 = (
         "The rules {rules} compare spans across a text, which chains of higher order can't do: leave them out, or use "
-        "spacy_crf.LinearChain.v1."
+        "spacy_crf.LinearChain.v2."
+    )
+    CRF035 = (
+        "{name} was removed in version 0.14: use {successor}. Version 0.13 reads configs and pipelines that name {name}; to "
+        "rewrite one for this version, run `python -m spacy crf upgrade OLD NEW`."
     )
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
@@ -199,14 +203,6 @@ class Errors(metaclass=_Coded):
     CRF210 = (
         "The optimizer {optimizer} does not fit the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
         "the loss: {optimizers}."
-    )
-    CRF211 = (
-        "'{name}' has tie_boundaries = true in its model, which gives the steps inside of entities one weight for all labels, "
-        "but its tags are no parts of entities. Leave the setting out, or use it with crf_ner."
-    )
-    CRF212 = (
-        "{optimizer} can't train '{name}', which has tie_boundaries = true in its model: it learns from one sequence after the "
-        "other, with a weight for each step. Use LBFGS, ConjugateGradient or one of thinc's optimizers, or leave the setting out."
     )
     CRF213 = (
         "SGD finds no learning rate for '{key}': with each that it tried, {tried}, the weights grow beyond all bounds. Its "
@@ -703,7 +699,7 @@ class Errors(metaclass=_Coded):
     CRF725 = "The config {path} can't be read: {reason}"
     CRF726 = (
         "[{section}] {key} = {value} names nothing: write the name of a registered function in quotes, such as "
-        '"spacy_crf.LinearChain.v1".'
+        '"spacy_crf.LinearChain.v2".'
     )
     CRF834 = (
         "Component '{name}' can't tell what a decision would be without a training text: {reason}. `effect` is known of linear "

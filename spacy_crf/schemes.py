@@ -110,12 +110,6 @@ class Scheme:
         goes_on = (label >= 0) & ~self._has(prefix, self.closes)
         return (label[:, None] == label[None, :]) & goes_on[:, None] & ~self._has(prefix, self.opens)[None, :]
 
-    def steps_inside(self, n_labels: int) -> NDArray[np.int64]:
-        """The steps of `continues`, with one number for all labels: int64[S, S], -1 for other steps."""
-        _, prefix = self._label_and_prefix(n_labels)
-        number = prefix[:, None] * len(self.prefixes) + prefix
-        return np.where(self.continues(n_labels), number, -1)
-
     def encode(self, iob: NDArray, label: NDArray, starts: NDArray) -> NDArray[np.int32]:
         """Tags of annotated tokens.
 

@@ -31,19 +31,11 @@ _BEGAN = time.time()
 
 
 class Format(NamedTuple):
-    """What a file is, for messages, the bytes it begins with, and the version that this package writes.
-
-    oldest (int): The first version that it reads; by default the one that it writes.
-    """
+    """What a file is, for messages, the bytes it begins with, and the version that this package writes and reads."""
 
     what: str
     magic: bytes
     version: int
-    oldest: Optional[int] = None
-
-    @property
-    def read(self) -> range:
-        return range(self.version if self.oldest is None else self.oldest, self.version + 1)
 
 
 def seal(form: Format, content: bytes) -> bytes:
@@ -115,9 +107,8 @@ def unseal(form: Format, data: bytes, source: str) -> bytearray:
     if not isinstance(data, (bytes, bytearray)) or not data.startswith(form.magic) or len(data) < start:
         raise ValueError(Errors.CRF501.format(source=source, what=form.what))
     version, check, length = HEADER.unpack(data[len(form.magic) : start])
-    if version not in form.read:
-        known = " and ".join(map(str, form.read))
-        raise ValueError(Errors.CRF502.format(source=source, version=version, known=known))
+    if version != form.version:
+        raise ValueError(Errors.CRF502.format(source=source, version=version, known=form.version))
     payload = memoryview(data)[start:]
     if len(payload) != length or zlib.crc32(payload) != check:
         raise ValueError(Errors.CRF503.format(source=source, got=len(payload), expected=length))

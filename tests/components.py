@@ -18,7 +18,7 @@ EMISSIONS = {
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["orth[0]"]},
 }
 MODELS = {
-    "chain": {"@architectures": "spacy_crf.LinearChain.v1"},
+    "chain": {"@architectures": "spacy_crf.LinearChain.v2"},
     "latent": {"@architectures": "spacy_crf.LatentChain.v1", "hidden": {"A": 2}},
     "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2},
 }

@@ -254,10 +254,10 @@ def blank(factory, templates=TEMPLATES, hashed=False):
     features = {"@misc": "spacy_crf.features.v1", "templates": [*templates, "lower[0]"]}
     model = {"emissions": {"features": features}}
     if hashed:
-        model["@architectures"] = "spacy_crf.LinearChain.v1"
+        model["@architectures"] = "spacy_crf.LinearChain.v2"
         model["emissions"] |= {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 256}
     if factory == "semicrf_ner":
-        model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v1", "templates": SEGMENTS}}
+        model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v2", "templates": SEGMENTS}}
     nlp.add_pipe(factory, config={"model": model})
     return nlp
 

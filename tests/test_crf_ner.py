@@ -106,7 +106,7 @@ def test_the_first_text_has_no_words():
     """Where templates look at no neighbours, the table of words is empty then."""
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
-    nlp, _ = make({"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}})
+    nlp, _ = make({"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}})
     nlp = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     assert not nlp("").ents and nlp("Bob left Paris .").ents
 
@@ -509,7 +509,7 @@ TOK2VEC = {
     "maxout_pieces": 2,
     "subword_features": True,
 }
-NEURAL = {"emissions": {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": TOK2VEC}}
+NEURAL = {"emissions": None, "tok2vec": TOK2VEC}
 
 
 @pytest.mark.issue(12)
@@ -527,15 +527,15 @@ def test_neural_emissions_begin_without_labels(caplog):
 
 
 @pytest.mark.issue(13)
-def test_tok2vec_emissions_begin_anew():
+def test_encoders_begin_anew():
     nlp = spacy.blank("en")
     ner = nlp.add_pipe("crf_ner", config={"model": NEURAL})
     examples = ner_examples(nlp)
     for _ in range(2):
         sgd = nlp.initialize(lambda: examples)
-        assert not ner.model.get_ref("emissions").get_ref("output").get_param("W").any()
+        assert not ner.model.get_ref("encoder").get_ref("output").get_param("W").any()
         nlp.update(examples, sgd=sgd)
-        assert ner.model.get_ref("emissions").get_ref("output").get_param("W").any()
+        assert ner.model.get_ref("encoder").get_ref("output").get_param("W").any()
 
 
 def test_tok2vec_emissions_learn():

@@ -349,7 +349,7 @@ def test_fewer_than_two_labels(texts):
         ({"model": {**MODELS["hidden"], "unit": "text"}}, "CRF020.*unit"),
         ({"model": {**MODELS["counts"], "alpha": 0.0}}, "CRF020.*alpha"),
         ({"features": {**WORDS, "transitions": ["lower[0]"]}}, "CRF020.*transitions"),
-        ({"model": {"@architectures": "spacy_crf.LinearChain.v1"}}, "CRF020.*architecture of texts"),
+        ({"model": {"@architectures": "spacy_crf.LinearChain.v2"}}, "CRF020.*architecture of texts"),
     ],
 )
 def test_settings_that_are_not_possible(config, code):

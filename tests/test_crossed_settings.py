@@ -67,7 +67,7 @@ def draw(seed):
     extra = [template for template in known if rng.random() < 0.4]
     kind = rng.choice(["sparse", "sparse", "sparse", "hashed", "sum", "pool", "encoder"])
     preset = "tagger" if is_tagger else "ner"
-    features = {"@misc": f"spacy_crf.{preset}_features.v{rng.choice([1, 2, 3])}", "extra": extra}
+    features = {"@misc": f"spacy_crf.{preset}_features.v3", "extra": extra}
     config = {
         "confidence": not is_tagger and rng.random() < 0.5,
         "decode": rng.choice(["viterbi", "posterior", "spans"]),
@@ -132,7 +132,12 @@ def _draw_more(config, rng):
         emissions["possible_states"] = rng.random() < 0.5
     if "longest_segment" not in config["model"] and "SemiMarkov" in config["model"]["@architectures"]:
         config["model"]["longest_segment"] = rng.choice([None, 2, 0.9, {"PER": 1}])
-    if {"tok2vec", "emissions"} <= {*config["model"]} and "joint" not in config["model"] and rng.random() < 0.5:
+    if (
+        "tok2vec" in config["model"]
+        and config["model"]["emissions"]
+        and "joint" not in config["model"]
+        and rng.random() < 0.5
+    ):
         config["model"]["dropout"] = 0.2
     if rng.random() < 0.3:
         config["alternatives_spans_key"] = "alternatives"
@@ -145,9 +150,13 @@ def _draw_more(config, rng):
 
 
 def _draw_hidden(factory, config, rng):
-    """Several states for each tag, where the architecture is the chain's first version."""
+    """Several states for each tag, where the architecture is the chain without an encoder."""
     model = config["model"]
-    if model["@architectures"] != "spacy_crf.LinearChain.v1" or "SoftLabels" in str(config.get("loss")):
+    if (
+        model["@architectures"] != "spacy_crf.LinearChain.v2"
+        or "tok2vec" in model
+        or "SoftLabels" in str(config.get("loss"))
+    ):
         return
     if rng.random() < 0.5:
         labels = ["NN", "VB"] if factory == "crf_tagger" else ["PER", "O"]
@@ -159,7 +168,9 @@ def _draw_hidden(factory, config, rng):
 
 def _model(factory, kind, features, rng):
     architecture = "SemiMarkov" if factory == "semicrf_ner" else "LinearChain"
-    model = {"@architectures": f"spacy_crf.{architecture}.v{1 if kind in ('sparse', 'hashed') else 2}"}
+    model = {"@architectures": f"spacy_crf.{architecture}.v2"}
+    if kind == "encoder":
+        model["emissions"] = None
     if kind != "encoder":
         emissions = "HashedEmissions" if kind == "hashed" else "SparseEmissions"
         model["emissions"] = {"@architectures": f"spacy_crf.{emissions}.v1", "features": features}
@@ -172,8 +183,7 @@ def _model(factory, kind, features, rng):
         if kind == "pool":
             model["joint"] = {"mode": "pool", "held_out": 0.4}
     if factory == "semicrf_ner" and (kind in ("sparse", "hashed") or rng.random() < 0.7):
-        version = rng.choice([1, 2])
-        segments = {"@misc": f"spacy_crf.segment_features.v{version}", "extra": ["seg.matches:x"]}
+        segments = {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.matches:x"]}
         segments["patterns"] = {"x": [{"TEXT": {"REGEX": "^[A-Z].*$"}}]}
         if "cluster6[0]" in features["extra"]:
             segments["extra"] = [*segments["extra"], "seg.first:cluster6"]

@@ -38,7 +38,7 @@ FEATURES = {"@misc": "spacy_crf.features.v1", "templates": TEMPLATES, "transitio
 SEGMENTS = {
     "@architectures": "spacy_crf.SparseSegments.v1",
     "features": {
-        "@misc": "spacy_crf.segment_features.v1",
+        "@misc": "spacy_crf.segment_features.v2",
         "templates": ["seg.length", "seg.first:lower[-1]", "seg.after:lower", "seg.lower", "seg.contains:shape"],
     },
 }
@@ -49,7 +49,7 @@ COMPONENTS = [*CHAINS, ("crf_tagger", {}), ("semicrf_ner", {})]
 def made(factory, scale=1.0, seed=0, features=FEATURES, path=None, **config):
     """A component whose weights are drawn: its features are those of a few texts."""
     segments = factory == "semicrf_ner"
-    model = {"@architectures": f"spacy_crf.{'SemiMarkov' if segments else 'LinearChain'}.v1"}
+    model = {"@architectures": f"spacy_crf.{'SemiMarkov' if segments else 'LinearChain'}.v2"}
     model["emissions"] = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
     if segments:
         model["segments"] = SEGMENTS
@@ -460,15 +460,17 @@ def test_commands(model):
 # --------------------------------------------------------------------------------------------------- other features
 
 
-def _model(of_segments=False, version=2, **parts):
-    return {"@architectures": f"spacy_crf.{'SemiMarkov' if of_segments else 'LinearChain'}.v{version}", **parts}
+def _model(of_segments=False, **parts):
+    name = "SemiMarkov" if of_segments else "LinearChain"
+    unless = dict.fromkeys(["emissions", *(["segments"] if of_segments else [])])
+    return {"@architectures": f"spacy_crf.{name}.v2", **unless, **parts}
 
 
 SPARSE = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES}
 VECTORS = {**FEATURES, "templates": ["bias", "vector[-1..0]"], "transitions": []}
 HASHED = {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 64, "features": {**FEATURES, "transitions": []}}
 OTHERS = {
-    "hashed": ("crf_ner", _model(version=1, emissions=HASHED)),
+    "hashed": ("crf_ner", _model(emissions=HASHED)),
     "encoder": ("crf_ner", _model(tok2vec=ENCODER, hidden_width=4)),
     "sum": ("crf_tagger", _model(emissions=SPARSE, tok2vec=ENCODER)),
     "pool": ("crf_ner", _model(emissions=SPARSE, tok2vec=ENCODER, joint={"mode": "pool"})),
@@ -511,7 +513,7 @@ def test_models_of_other_parts(name):
 def test_hashed_features_of_a_first_stage():
     """They are read once more for their names, by a reader that knew of none."""
     emissions = {**HASHED, "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}}
-    config = {"model": _model(version=1, emissions=emissions), "second_stage": {"folds": 2, "iterations": 5}}
+    config = {"model": _model(emissions=emissions), "second_stage": {"folds": 2, "iterations": 5}}
     nlp = spacy.blank("en")
     pipe = nlp.add_pipe("crf_ner", config=config)
     pipe.initialize(lambda: ner_examples(nlp), nlp=nlp)
@@ -749,10 +751,10 @@ def drawn_texts(nlp, n, seed=0):
 def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
     """Shares of a contrast, which `kind="texts"` gives, were read as these."""
     nlp, is_textcat = spacy.blank("en"), factory == "crf_textcat"
-    architectures = {"crf_ner": "LinearChain", "semicrf_ner": "SemiMarkov", "crf_textcat": "MaxEntText"}
+    architectures = {"crf_ner": "LinearChain.v2", "semicrf_ner": "SemiMarkov.v2", "crf_textcat": "MaxEntText.v1"}
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[-1..1]"]}
     model = {"emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}}
-    model["@architectures"] = f"spacy_crf.{architectures[factory]}.v1"
+    model["@architectures"] = f"spacy_crf.{architectures[factory]}"
     if factory == "semicrf_ner":
         model["segments"] = SEGMENTS
     pipe, examples = nlp.add_pipe(factory, config={"model": model}), drawn_texts(nlp, n)

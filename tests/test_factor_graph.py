@@ -91,7 +91,7 @@ def f1(nlp, data):
 
 @pytest.mark.issue(17)
 def test_what_one_sentence_says_is_known_to_others(nlp, unseen):
-    chain = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
+    chain = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}
     assert f1(nlp, unseen) == 1.0
     assert f1(trained(chain), unseen) < 0.9
 
@@ -133,7 +133,7 @@ def test_processes_say_the_same(nlp, unseen):
 def test_docs_without_ties_are_those_of_the_chain(nlp):
     """The same weights in both, and no word that is there twice."""
     pipe = nlp.get_pipe("crf_ner")
-    other = trained({"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}, steps=1)
+    other = trained({"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}, steps=1)
     chain = other.get_pipe("crf_ner")
     emissions = chain.model.get_ref("emissions")
     emissions.set_param("states", pipe.model.get_ref("emissions").get_param("states"))

@@ -26,27 +26,18 @@ from spacy_crf.features.lexemes import LexemeTable
 from spacy_crf.features.presets import (
     features,
     ner_features,
-    ner_features_v2,
-    ner_features_v3,
     tagger_features,
-    tagger_features_v2,
-    tagger_features_v3,
 )
-from spacy_crf.features.segment_presets import segment_features, segment_features_v2
+from spacy_crf.features.segment_presets import segment_features
 from spacy_crf.kernels.hashing import ABSENT, sequence_starts
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
 
 # Checksums of their templates. One that changes takes a new number: its name promises what it meant
 SPELLED_PRESETS = {
-    "ner_features": 2615634854,
-    "ner_features_v2": 3952177493,
-    "ner_features_v3": 2690249560,
-    "tagger_features": 1770208904,
-    "tagger_features_v2": 820911839,
-    "tagger_features_v3": 2547909825,
-    "segment_features": 3853622077,
-    "segment_features_v2": 3474307172,
+    "ner_features": 2690249560,
+    "tagger_features": 2547909825,
+    "segment_features": 3474307172,
 }
 HASHES_OF_SAVED_MODELS = [
     *(11724556408893989787, 11164902482223277355, 812238095144249939, 8105097113831310172),
@@ -574,15 +565,13 @@ MISTAKES = {
     "functions": (lambda given: features(["lower[0]"], functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}, {"a": None}]),
     "extra": (ner_features, [*NOTHING_OF_THE_KIND, {}]),
     "extra of taggers": (tagger_features, NOTHING_OF_THE_KIND),
-    "extra of v3": (ner_features_v3, [*NOTHING_OF_THE_KIND, {}]),
-    "without": (lambda given: tagger_features_v3(without=given), [*NOTHING_OF_THE_KIND, ["tag[0]"], ["lower[-3..3]"]]),
-    "window": (lambda given: ner_features_v3(window=given), [None, True, -1, 21, 1.5, "2", [2]]),
-    "transitions of v3": (lambda given: ner_features_v3(transitions=given), [*NOTHING_OF_THE_KIND, ["lower"]]),
+    "without": (lambda given: tagger_features(without=given), [*NOTHING_OF_THE_KIND, ["tag[0]"], ["lower[-3..3]"]]),
+    "window": (lambda given: ner_features(window=given), [None, True, -1, 21, 1.5, "2", [2]]),
+    "transitions of v3": (lambda given: ner_features(transitions=given), [*NOTHING_OF_THE_KIND, ["lower"]]),
     "seg templates": (segment_features, [*NOTHING_OF_THE_KIND, [MANY.replace("lower", "seg.first:lower")]]),
     "seg extra": (lambda given: segment_features(extra=given), [*NOTHING_OF_THE_KIND, ["seg.in:\ud800"]]),
-    "seg extra of v2": (lambda given: segment_features_v2(extra=given), NOTHING_OF_THE_KIND),
     "seg without": (
-        lambda given: segment_features_v2(without=given),
+        lambda given: segment_features(without=given),
         [*NOTHING_OF_THE_KIND, ["seg.near:a"], ["lower[0]"]],
     ),
     "seg functions": (lambda given: segment_features(functions=given), [*NOTHING_OF_THE_KIND, {"a": 1}]),
@@ -659,22 +648,20 @@ def test_features_have_the_hashes_of_saved_models(nlp):
 
 
 def test_presets_make_indices(docs):
-    presets = (ner_features, ner_features_v2, ner_features_v3, tagger_features, tagger_features_v2, tagger_features_v3)
-    for preset in presets:
+    for preset in (ner_features, tagger_features):
         index, _, _ = freeze(preset(extra=["tag[0]"]), docs)
         assert "tag[0]=NNP" in index.names()
 
 
 def test_presets_keep_their_meaning():
     """Saved pipelines name them, and load only with the templates that they were trained with."""
-    presets = [ner_features, ner_features_v2, ner_features_v3, tagger_features, tagger_features_v2, tagger_features_v3]
-    presets += [segment_features, segment_features_v2]
+    presets = (ner_features, tagger_features, segment_features)
     spelled = {preset.__name__: zlib.crc32(repr(preset().spelled()).encode("utf8")) for preset in presets}
     assert spelled == SPELLED_PRESETS
 
 
 @pytest.mark.issue(14)
-@pytest.mark.parametrize("preset", [ner_features_v3, tagger_features_v3])
+@pytest.mark.parametrize("preset", [ner_features, tagger_features])
 def test_presets_change_without_being_copied(preset):
     whole = preset().spelled()
     changed = preset(extra=["tag[0]"], without=["lower[-2..-1]", "bias"]).spelled()
@@ -888,9 +875,7 @@ def make_lengths():
     return lambda doc: [[float(len(token))] for token in doc]
 
 
-@pytest.mark.parametrize(
-    "name", ["features.v1", *(f"{kind}_features.v{n}" for kind in ("ner", "tagger") for n in (1, 2))]
-)
+@pytest.mark.parametrize("name", ["features.v1", "ner_features.v3", "tagger_features.v3", "text_features.v1"])
 def test_functions_are_named_in_the_config(name):
     """confection refused them where the type said that they are functions."""
     block = {"@misc": f"spacy_crf.{name}", "functions": {"lengths": {"@misc": "test_features.lengths"}}}

@@ -141,17 +141,12 @@ def _composed(rng):
     else:
         component["model"]["longest_segment"] = rng.choice([None, 3, 0.9, {"PER": 2}])
         component["model"]["segments"] = {"min_count": 1, "possible_states": False, "features": _segments(rng)}
-    if component["model"]["emissions"].get("@architectures", "").startswith("spacy_crf.Tok2Vec"):
-        component["model"]["@architectures"] = (
-            f"spacy_crf.{'SemiMarkov' if factory == 'semicrf_ner' else 'LinearChain'}.v1"
-        )
-        optimizer = {"@optimizers": "Adam.v1"}
-    elif rng.random() < 0.1:
+    if rng.random() < 0.1:
         emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", **component["model"]["emissions"]}
         architecture = f"spacy_crf.{'SemiMarkov' if factory == 'semicrf_ner' else 'LinearChain'}.v2"
         component["model"] = {"@architectures": architecture, "tok2vec": dict(_ENCODER)}
         component["model"] |= {"hidden_width": rng.choice([0, 4]), "joint": rng.choice([None, {"sparse_rate": 5.0}])}
-        component["model"] |= rng.choice([{}, {"emissions": emissions, "dropout": 0.3}])
+        component["model"] |= rng.choice([{"emissions": None}, {"emissions": emissions, "dropout": 0.3}])
         optimizer = {"@optimizers": "Adam.v1"}
     if rng.random() < 0.5 and factory != "crf_tagger":
         component["constraints"] = {
@@ -176,10 +171,7 @@ def _emissions(rng):
     functions = {"letters": {"@misc": "test_fuzz.letters.v1"}}
     templates = ["lower[-1..1]", "bias", "orth[-1]|orth[0]", "suffix2[0]", "fn:letters[0]", "head[0]", "ent_type[0]"]
     features = {"@misc": "spacy_crf.features.v1", "templates": templates, "padding": True, "functions": functions}
-    kind = rng.random()
-    if kind < 0.1:
-        return {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": dict(_ENCODER)}
-    if kind < 0.3:
+    if rng.random() < 0.3:
         return {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 256, "features": features}
     features["transitions"] = rng.choice([[], ["lower[0]"]])
     return {"min_count": 1, "possible_states": rng.random() < 0.2, "features": features}
@@ -211,7 +203,6 @@ _NAMED = {
         *(
             "spacy_crf.LinearChain.v1",
             "spacy_crf.LinearChain.v2",
-            "spacy_crf.SemiMarkov.v1",
             "spacy_crf.SemiMarkov.v2",
             "spacy.HashEmbedCNN.v2",
             "no.v1",

@@ -26,14 +26,14 @@ _WORDS = {
 _HASHED = {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 64}
 _SPANS = {"extra": ["seg.near:names", "seg.matches:x"], "patterns": {"x": [{"IS_TITLE": True}]}}
 _RULES = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "*", "n": 3}]}
-_CHAIN = {"@architectures": "spacy_crf.LinearChain.v1"}
+_CHAIN = {"@architectures": "spacy_crf.LinearChain.v2"}
 CONFIGS = {
     "words": ("crf_ner", {"model": {"emissions": {"features": _WORDS}}, "constraints": _RULES, "confidence": True}),
     "pairs": ("crf_ner", {"model": {"emissions": {"features": {**_WORDS, "transitions": ["lower[0]"]}}}}),
     "hashed": ("crf_ner", {"model": {**_CHAIN, "emissions": {**_HASHED, "features": {**_WORDS, "transitions": []}}}}),
     "neural": (
         "crf_ner",
-        {"model": {**_CHAIN, "emissions": {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": _NEURAL}}},
+        {"model": {"emissions": None, "tok2vec": _NEURAL}},
     ),
     "tags": ("crf_tagger", {"model": {"emissions": {"features": _WORDS}}, "constraints": _RULES}),
     "segments": ("semicrf_ner", {"model": {"emissions": {"features": _WORDS}, "segments": {"features": _SPANS}}}),

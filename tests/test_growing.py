@@ -73,7 +73,7 @@ def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
     """As spaCy's `ner`: nlp.initialize() after add_label, and update brings what there is to learn."""
     nlp = spacy.blank("en")
     rows = {"rows": 4096} if emissions == "HashedEmissions" else {}
-    features = {"@misc": "spacy_crf.ner_features.v1"}
+    features = {"@misc": "spacy_crf.ner_features.v3"}
     block = {"@architectures": f"spacy_crf.{emissions}.v1", "features": features, **rows}
     pipe = nlp.add_pipe(component, config={"model": {"emissions": block}})
     examples = texts_of(nlp, component)
@@ -99,7 +99,7 @@ def test_without_labels_and_examples_there_is_a_beginning(component, emissions, 
     """As spaCy's `ner`, after `nlp.initialize()` alone."""
     nlp = spacy.blank("en")
     rows = {"rows": 4096} if emissions == "HashedEmissions" else {}
-    config = {"@architectures": f"spacy_crf.{emissions}.v1", "features": {"@misc": "spacy_crf.ner_features.v1"}, **rows}
+    config = {"@architectures": f"spacy_crf.{emissions}.v1", "features": {"@misc": "spacy_crf.ner_features.v3"}, **rows}
     nlp.add_pipe(component, config={"model": {"emissions": config}})
     sgd = nlp.initialize()
     assert "CRFW412" in caplog.text and "0 labels" in caplog.text

@@ -47,7 +47,7 @@ def latent(hidden=2, emissions=EMISSIONS, **settings):
 
 
 def chain(emissions=EMISSIONS):
-    return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions, "possible_transitions": True}
+    return {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions, "possible_transitions": True}
 
 
 def trained(model, factory="crf_ner", steps=1, **config):

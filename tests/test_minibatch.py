@@ -62,8 +62,7 @@ def test_null_takes_what_is_given(component):
 def test_neural_emissions_learn_by_what_the_pipeline_learns_by():
     tok2vec = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1, "embed_size": 10, "window_size": 1}
     tok2vec |= {"maxout_pieces": 1, "subword_features": False, "pretrained_vectors": None}
-    emissions = {"@architectures": "spacy_crf.Tok2VecEmissions.v1", "tok2vec": tok2vec}
-    model = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}
+    model = {"emissions": None, "tok2vec": tok2vec}
     _, asked = updated("crf_ner", registry.get("optimizers", "Adam.v1")(learn_rate=0.01), model=model)
     assert asked
 

@@ -49,12 +49,12 @@ def _rules(*rules):
 
 def _features(preset, extra, **functions):
     functions = {name: {"@misc": f"test_processes.{name}.v1"} for name in functions}
-    return {"features": {"@misc": f"spacy_crf.{preset}.v1", "extra": extra, "functions": functions}}
+    return {"features": {"@misc": f"spacy_crf.{preset}", "extra": extra, "functions": functions}}
 
 
-NER_FEATURES = _features("ner_features", ["in:names[0]", "fn:letters[0]"], letters=True)
-TAG_FEATURES = _features("tagger_features", ["in:names[0]", "fn:letters[0]"], letters=True)
-SEGMENT_FEATURES = _features("segment_features", ["seg.near:names", "seg.fn:words"], words=True)
+NER_FEATURES = _features("ner_features.v3", ["in:names[0]", "fn:letters[0]"], letters=True)
+TAG_FEATURES = _features("tagger_features.v3", ["in:names[0]", "fn:letters[0]"], letters=True)
+SEGMENT_FEATURES = _features("segment_features.v2", ["seg.near:names", "seg.fn:words"], words=True)
 CONFIGS = {
     "crf_tagger": {
         "model": {"emissions": TAG_FEATURES},

@@ -257,7 +257,7 @@ def named(nlp):
 
 VECTORS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "vector[0]"]}
 HASHED = {
-    "@architectures": "spacy_crf.LinearChain.v1",
+    "@architectures": "spacy_crf.LinearChain.v2",
     "emissions": {
         "@architectures": "spacy_crf.HashedEmissions.v1",
         "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "shape[0]"]},

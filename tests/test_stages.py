@@ -449,7 +449,7 @@ def test_templates_name_what_they_read():
 
 def test_segment_templates_read_it_too():
     nlp = spacy.blank("en")
-    segments = {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.first:stage:entity_majority"]}
+    segments = {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.first:stage:entity_majority"]}
     config = {"model": {"segments": {"features": segments}}, "second_stage": {"features": [], "folds": 2}}
     pipe = nlp.add_pipe("semicrf_ner", config=config)
     nlp.initialize(lambda: ner_examples(nlp, TEXTS))
@@ -497,7 +497,7 @@ def test_a_tagger_has_no_entities():
 def test_encoders_have_one_stage():
     encoder = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1, "embed_size": 10, "window_size": 1}
     encoder |= {"maxout_pieces": 2, "subword_features": False, "pretrained_vectors": None}
-    model = {"@architectures": "spacy_crf.LinearChain.v2", "tok2vec": encoder}
+    model = {"emissions": None, "tok2vec": encoder}
     with pytest.raises(ValueError, match="CRF811: Component 'crf_ner'"):
         _add(second_stage={}, model=model)
 

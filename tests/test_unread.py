@@ -8,7 +8,7 @@ from spacy.tokens import Token
 
 from .util import ner_examples, tag_examples
 
-SEGMENTS = {"features": {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.first:lemma"]}}
+SEGMENTS = {"features": {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.first:lemma"]}}
 
 
 @pytest.fixture

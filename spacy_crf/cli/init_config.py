@@ -18,7 +18,6 @@ from .shared import CodeOption, blank, check_writable, choice, import_code, told
 _PACKAGE = Path(__file__).parents[1]
 # In the package where it was built, beside it in a clone
 FOLDER = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
-_MODEL = "components.crf_ner.model"
 
 
 class Section(NamedTuple):
@@ -190,8 +189,6 @@ def _change(sections: Sections, component: str, before: Sections, after: Section
             _insert(sections, own(name), Section(own(section.before), lines))
             continue
         lines = sections[own(name)].lines if own(name) in sections else {}
-        if name == _MODEL:
-            lines["@architectures"] = lines["@architectures"].replace(".v1", _version(section.lines["@architectures"]))
         _change_settings(lines, before[name].lines, {key: own(line) for key, line in section.lines.items()})
 
 
@@ -235,10 +232,6 @@ def _insert(sections: Sections, name: str, section: Section) -> None:
     at = 1 + [other for other, _ in everything].index(last)
     sections.clear()
     sections.update([*everything[:at], (name, section), *everything[at:]])
-
-
-def _version(line: str) -> str:
-    return re.findall(r"\.v\d+", line)[-1]
 
 
 def _set(lines: dict[str, str], key: str, value: str) -> None:

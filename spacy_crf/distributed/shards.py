@@ -32,7 +32,7 @@ from .. import __version__, checks
 from ..errors import Errors, announcements
 from ..inference.threads import default_threads
 from ..models.counted import counts_in_parts, put_together
-from ..models.shared_weights import SEEDS, SharedSteps, Ties, Variables, keys_of
+from ..models.shared_weights import SEEDS, Ties, Variables, keys_of
 from ..models.weights import Weights, checksum
 from ..pipeline.prepared_corpus import StepsAbout
 from ..pipeline.training import takes_objective, view_for
@@ -339,10 +339,6 @@ class ShardedObjective:
     def frequencies(self) -> Floats:
         return self._variables.frequencies
 
-    @property
-    def steps(self) -> Any:
-        return self._variables.steps
-
     def weights(self) -> Floats:
         return self._variables.read()
 
@@ -371,9 +367,6 @@ class ShardedCorpus(StepsAbout):
         _, *ties = mapped.read(training.shards.path / VARIABLES)
         variables = Variables(pipe.model, Ties(*ties))
         self.objective = ShardedObjective(variables, training.evaluate, tuple(found))
-        shares = pipe.training.steps_that_share()
-        if shares is not None:
-            self.objective = SharedSteps(self.objective, self.objective.steps, shares)
 
     @property
     def fits_pipe(self) -> bool:

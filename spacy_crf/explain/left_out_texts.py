@@ -105,8 +105,6 @@ def _check(pipe: "CRFPipe") -> None:
         reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
     elif "tag_of" in pipe.model.attrs:
         reason = "it has hidden states, and training anew may end at another optimum"
-    elif pipe.training.steps_that_share() is not None:
-        reason = "some of its transitions share a weight (tie_boundaries)"
     if reason is not None:
         raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))
 

@@ -101,8 +101,7 @@ class Gazetteer:
     def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
         """RAISES (ValueError): CRF509 for what no gazetteer is."""
         entries = [(tuple(words), label) for words, label in data["entries"]]
-        # Without scan: the model has learned from lists that were not scanned
-        attr, scan = data["attr"], data.get("scan", False)
+        attr, scan = data["attr"], data["scan"]
         types = set(map(type, chain.from_iterable((*words, label) for words, label in entries)))
         whole = all(words and all(words) for words, _ in entries)
         if not types <= {str} or not whole or attr not in [*SPELLINGS] or not isinstance(scan, bool):

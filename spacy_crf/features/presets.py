@@ -10,58 +10,14 @@ from .templates import WIDEST_OFFSET, parse_template
 
 # ``functions`` are Any below: confection compares what a type says with a block that it has not called yet, and refuses it.
 
-# Capitals, digits and hyphens as one feature, not four: usaddress, snips and ingredients gain 0.2 to 0.4 F1, mit and wnut17 lose
-_LETTERS = [f"is_title[{n}]|is_upper[{n}]|is_digit[{n}]|has_hyphen[{n}]" for n in range(-2, 3)]
-NER_TEMPLATES = [
-    "bias",
-    "lower[-2..2]",
-    "shape[-2..2]",
-    "orth[0]",
-    "prefix1[0]",
-    "prefix2[0]",
-    "prefix3[0]",
-    "prefix4[0]",
-    "suffix1[0]",
-    "suffix2[0]",
-    "suffix3[0]",
-    "suffix4[0]",
-    "lower[-1]|lower[0]",
-    "lower[0]|lower[1]",
-    "shape[-1]|shape[0]|shape[1]",
-    *_LETTERS,
-    "lower[-1]|lower[1]",
-]
-TAGGER_TEMPLATES = [
-    "bias",
-    "lower[-2..2]",
-    "orth[0]",
-    "shape[-1..1]",
-    "short_shape[0]",
-    "prefix1[0]",
-    "prefix2[0]",
-    "prefix3[0]",
-    "prefix4[0]",
-    "suffix1[0]",
-    "suffix2[-1..1]",
-    "suffix3[-1..1]",
-    "suffix4[0]",
-    "suffix5[0]",
-    "has_hyphen[0]",
-    "has_digit[0]",
-    "lower[-1]|lower[0]",
-    "lower[0]|lower[1]",
-    "suffix3[-1]|suffix3[0]",
-]
-
-
-# Found by `tests.benchmarks.feature_search`, on training data alone. Beside the first version, n-grams of characters gain 0.4 F1
-# in the mean (1.6 on wnut17), words with zeros for digits and flags that say nothing where they are false 0.1 each. Version 3
-# adds two and three words in a row, which gain 1.0 on mit_restaurant and 0.3 on snips, whose words are few and say little alone
+# Found by `tests.benchmarks.feature_search`, on training data alone. N-grams of characters gain 0.4 F1 in the mean (1.6 on
+# wnut17), words with zeros for digits and flags that say nothing where they are false 0.1 each, two and three words in a row 1.0
+# on mit_restaurant and 0.3 on snips, whose words are few and say little alone
 _AFFIXES = [f"{side}{n}[0]" for side in ("prefix", "suffix") for n in range(1, 5)]
 _NGRAMS = ["ngrams3[0]", "ngrams4[0]"]
 
 
-def _pairs(window: int) -> list[str]:
+def pairs(window: int) -> list[str]:
     return [f"lower[{n}]|lower[{n + 1}]" for n in range(-window, window)]
 
 
@@ -69,7 +25,7 @@ def _triples(window: int) -> list[str]:
     return [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in range(1 - window, window)]
 
 
-def _ner_templates(window: int, words_in_a_row: list[str]) -> list[str]:
+def ner_templates(window: int, words_in_a_row: list[str]) -> list[str]:
     around = f"[-{window}..{window}]"
     return [
         "bias",
@@ -85,7 +41,7 @@ def _ner_templates(window: int, words_in_a_row: list[str]) -> list[str]:
     ]
 
 
-def _tagger_templates(window: int, words_in_a_row: list[str]) -> list[str]:
+def tagger_templates(window: int, words_in_a_row: list[str]) -> list[str]:
     return [
         "bias",
         f"lower[-{window}..{window}]",
@@ -121,57 +77,7 @@ def features(
     return FeatureSet(templates, transitions, padding, functions)
 
 
-def ner_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Any]] = None) -> FeatureSet:
-    """Words, shapes and affixes around the token, for entities (``spacy_crf.ner_features.v1``).
-
-    extra (List[str]): More templates, such as ``in:cities[-1..1]``.
-    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
-    """
-    extra = checks.listed("spacy_crf.ner_features.v1", "extra", extra, "templates")
-    return FeatureSet([*NER_TEMPLATES, *extra], padding=False, functions=functions)
-
-
-def tagger_features(extra: Optional[list[str]] = None, functions: Optional[dict[str, Any]] = None) -> FeatureSet:
-    """Words, affixes and shapes around the token, for one tag per token (``spacy_crf.tagger_features.v1``).
-
-    extra (List[str]): More templates.
-    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
-    """
-    extra = checks.listed("spacy_crf.tagger_features.v1", "extra", extra, "templates")
-    return FeatureSet([*TAGGER_TEMPLATES, *extra], functions=functions)
-
-
-def ner_features_v2(
-    extra: Optional[list[str]] = None,
-    without: Optional[list[str]] = None,
-    window: int = 2,
-    padding: bool = False,
-    transitions: Optional[list[str]] = None,
-    functions: Optional[dict[str, Any]] = None,
-) -> FeatureSet:
-    """Words, shapes, affixes and character n-grams around the token, for entities (``spacy_crf.ner_features.v2``). Parameters as
-    of `spacy_crf.ner_features.v3`."""
-    owner = "spacy_crf.ner_features.v2"
-    templates = changed(owner, _ner_templates(_words_around(owner, window), _pairs(1)), extra, without)
-    return FeatureSet(templates, transitions, padding, functions)
-
-
-def tagger_features_v2(
-    extra: Optional[list[str]] = None,
-    without: Optional[list[str]] = None,
-    window: int = 2,
-    padding: bool = True,
-    transitions: Optional[list[str]] = None,
-    functions: Optional[dict[str, Any]] = None,
-) -> FeatureSet:
-    """Words, affixes, shapes and character n-grams around the token, for one tag per token (``spacy_crf.tagger_features.v2``).
-    Parameters as of `spacy_crf.ner_features.v3`."""
-    owner = "spacy_crf.tagger_features.v2"
-    templates = changed(owner, _tagger_templates(_words_around(owner, window), _pairs(1)), extra, without)
-    return FeatureSet(templates, transitions, padding, functions)
-
-
-def ner_features_v3(
+def ner_features(
     extra: Optional[list[str]] = None,
     without: Optional[list[str]] = None,
     window: int = 2,
@@ -191,11 +97,11 @@ def ner_features_v3(
     """
     owner = "spacy_crf.ner_features.v3"
     reach = _words_around(owner, window)
-    templates = changed(owner, _ner_templates(reach, [*_pairs(reach), *_triples(reach)]), extra, without)
+    templates = changed(owner, ner_templates(reach, [*pairs(reach), *_triples(reach)]), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 
-def tagger_features_v3(
+def tagger_features(
     extra: Optional[list[str]] = None,
     without: Optional[list[str]] = None,
     window: int = 2,
@@ -207,8 +113,8 @@ def tagger_features_v3(
     (``spacy_crf.tagger_features.v3``). Parameters as of `spacy_crf.ner_features.v3`."""
     owner = "spacy_crf.tagger_features.v3"
     reach = _words_around(owner, window)
-    words_in_a_row = [*_pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]
-    templates = changed(owner, _tagger_templates(reach, words_in_a_row), extra, without)
+    words_in_a_row = [*pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]
+    templates = changed(owner, tagger_templates(reach, words_in_a_row), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
 

@@ -35,48 +35,30 @@ def _at_both_ends(templates: list[str]) -> list[str]:
     ]
 
 
-SEGMENT_TEMPLATES = ["seg.length", "seg.lower", "seg.shape", *_at_both_ends(_AT_BOTH_ENDS)]
 # Where tokens have `ner_features.v3`, flags at both ends, as far as they hold, gain another 0.2 F1 on cora_refs in
 # cross-validation. Character n-grams, words without digits, and pairs of words outside made no difference beyond chance there and
 # on usaddress; all of these together lost 1.0 on one fold.
-_SEGMENT_TEMPLATES_V2 = [
-    *SEGMENT_TEMPLATES,
-    *_at_both_ends(["if:is_title", "if:is_upper", "if:is_digit", "if:has_hyphen"]),
-]
+_FLAGS_AT_BOTH_ENDS = ["if:is_title", "if:is_upper", "if:is_digit", "if:has_hyphen"]
+SEGMENT_TEMPLATES = ["seg.length", "seg.lower", "seg.shape", *_at_both_ends(_AT_BOTH_ENDS)]
+SEGMENT_TEMPLATES += _at_both_ends(_FLAGS_AT_BOTH_ENDS)
 
 
 def segment_features(
     templates: Optional[list[str]] = None,
     extra: Optional[list[str]] = None,
+    without: Optional[list[str]] = None,
     patterns: Optional[dict[str, Any]] = None,
     functions: Optional[dict[str, Any]] = None,  # Any: see presets.py
 ) -> SegmentFeatureSet:
-    """Features of whole segments (``spacy_crf.segment_features.v1``).
+    """Features of whole segments, for use beside ``spacy_crf.ner_features.v3`` (``spacy_crf.segment_features.v2``).
 
-    templates (List[str]): Templates; by default length, words, shapes, the ends and what surrounds them.
+    templates (List[str]): Templates in place of the preset: length, words, shapes, the ends and what surrounds them.
     extra (List[str]): More templates, such as ``seg.near:cities``.
+    without (List[str]): Templates to leave out, such as ``seg.lower``.
     patterns (Dict[str, List]): Matcher patterns that templates read as ``seg.matches:NAME``.
     functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``; those that they read as
         attributes of tokens, such as ``seg.first:fn:NAME``, take a Doc.
     """
     chosen = SEGMENT_TEMPLATES if templates is None else checks.listed(OWNER, "templates", templates, "templates")
-    return SegmentFeatureSet(
-        [*chosen, *checks.listed(OWNER, "extra", extra, "templates")], patterns=patterns, functions=functions
-    )
-
-
-def segment_features_v2(
-    extra: Optional[list[str]] = None,
-    without: Optional[list[str]] = None,
-    patterns: Optional[dict[str, Any]] = None,
-    functions: Optional[dict[str, Any]] = None,
-) -> SegmentFeatureSet:
-    """Features of whole segments, for use beside ``spacy_crf.ner_features.v3`` (``spacy_crf.segment_features.v2``).
-
-    extra (List[str]): More templates, such as ``seg.near:cities``.
-    without (List[str]): Templates to leave out, such as ``seg.lower``.
-    patterns (Dict[str, List]), functions (Dict[str, Callable[[Span], Any]]): As of `spacy_crf.segment_features.v1`.
-    """
-    owner = "spacy_crf.segment_features.v2"
-    templates = changed(owner, _SEGMENT_TEMPLATES_V2, extra, without, parse_segment_template)
+    templates = changed(OWNER, chosen, extra, without, parse_segment_template)
     return SegmentFeatureSet(templates, patterns=patterns, functions=functions)

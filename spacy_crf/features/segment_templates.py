@@ -116,11 +116,11 @@ def _known_parts(asked: str) -> str:
     return known_names([f"seg.{kind}{names.get(kind, '')}" for kind in KINDS], asked)
 
 
-OWNER = "spacy_crf.segment_features.v1"
+OWNER = "spacy_crf.segment_features.v2"
 
 
 class SegmentFeatureSet:
-    """What the config says of segment features (``spacy_crf.segment_features.v1``).
+    """What the config says of segment features (``spacy_crf.segment_features.v2``).
 
     templates: Features of segments, in the template language.
     patterns: Matcher patterns, or lists of them, by the name templates call them (``seg.matches:NAME``).

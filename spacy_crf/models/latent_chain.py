@@ -70,11 +70,11 @@ def LatentChain(
 
     emissions (Model): From SparseEmissions, HashedEmissions or Tok2VecEmissions.
     hidden (Union[int, Dict[str, int]]): States of each tag; or by label, where "O" stands for what has none and labels that are
-        not named have one. With 1 everywhere it is `spacy_crf.LinearChain.v1`.
+        not named have one. With 1 everywhere it is `spacy_crf.LinearChain.v2`.
     spread (float): Standard deviation of the weights that states begin with.
     seed (int): Of these random numbers.
     restarts (int): Beginnings that are tried, with the seeds from `seed` on; training goes on with the best one.
-    possible_transitions (bool): As of `spacy_crf.LinearChain.v1`.
+    possible_transitions (bool): As of `spacy_crf.LinearChain.v2`.
     """
     owner = "LatentChain"
     check_emissions(owner, emissions)

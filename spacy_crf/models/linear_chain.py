@@ -13,8 +13,8 @@ from .. import checks
 from ..arrays import per_position
 from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..types import ChainScores
-from .architecture import Architecture, Shared, build
-from .emissions import Emissions, check_emissions, total
+from .architecture import Architecture, Shared
+from .emissions import Emissions, total
 from .neural import scored_tokens
 from .pool import put_together
 
@@ -57,21 +57,3 @@ def LinearChain(
     layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
     possible = checks.flag(owner, "possible_transitions", possible_transitions)
     return put_together("linear_chain", ChainRole, layers, joint, possible_transitions=possible)
-
-
-def LinearChain_v1(
-    emissions: Model[list[Doc], Emissions], possible_transitions: bool = False, tie_boundaries: bool = False
-) -> Model[list[Doc], ChainScores]:
-    """The chain on emissions alone, sparse or neural, all of which learn at one rate.
-
-    emissions (Model[List[Doc], Emissions]): `spacy_crf.SparseEmissions.v1`, `spacy_crf.HashedEmissions.v1` or an encoder.
-    possible_transitions (bool): Whether pairs of tags that training never shows have a weight too.
-    tie_boundaries (bool): Steps inside of entities, such as from B-x to I-x, have one weight for all labels x.
-    """
-    owner = "LinearChain"
-    check_emissions(owner, emissions)
-    settings = {
-        "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),
-        "tie_boundaries": checks.flag(owner, "tie_boundaries", tie_boundaries),
-    }
-    return build("linear_chain", ChainRole(), {"emissions": emissions}, **settings)

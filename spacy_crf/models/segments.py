@@ -114,7 +114,7 @@ class SegmentFeatures(SparseFeatures):
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
         """RAISES (ValueError): CRF510 if the patterns are not those the model was trained with."""
         patterns = self.feature_set.spelled_patterns()
-        saved = data.get("patterns", patterns)  # earlier models don't say
+        saved = data["patterns"]
         if saved != patterns:
             if not is_written(saved, patterns):
                 raise ValueError(Errors.CRF510.format(setting="patterns", saved=saved, ours=patterns))
@@ -137,7 +137,7 @@ def SparseSegments(
     possible_states (bool): Give every feature a weight for every label, not only for those it was seen with.
     """
     features = segment_features() if features is None else features
-    owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v1"
+    owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v2"
     checks.expect(isinstance(features, SegmentFeatureSet), owner, "features", features, must)
     return Model(
         "sparse_segments",

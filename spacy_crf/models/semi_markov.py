@@ -17,13 +17,13 @@ from ..errors import Errors, known_names
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import list_spans
 from ..types import SegmentClamp, SegmentScores
-from .architecture import Architecture, Shared, build
-from .emissions import Emissions, check_emissions, total
+from .architecture import Architecture, Shared
+from .emissions import Emissions, total
 from .neural import scored_tokens
 from .neural_segments import EncodedSegments, SegmentEncoderRole, begins_of, part_of_spans, total_of_spans
 from .pool import put_together
 from .role import check_array, check_equal, gives
-from .segments import SpanScores, SparseSegments
+from .segments import SpanScores
 
 _MOST_TOKENS = 1 << 16  # of a segment: every length has a row in tables
 LongestSegment = Union[None, int, float, dict[str, int]]
@@ -151,34 +151,6 @@ def SemiMarkov(
     settings = {"possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions)}
     settings |= {"longest_segment": _check_longest(longest_segment), "longest": None}
     return put_together("semi_markov", SegmentsRole, layers, joint, **settings)
-
-
-def SemiMarkov_v1(
-    emissions: Model[list[Doc], Emissions],
-    segments: Optional[Model[list[Doc], SpanScores]] = None,
-    longest_segment: LongestSegment = None,
-    possible_transitions: bool = False,
-) -> Model[list[Doc], SegmentScores]:
-    """The chain on emissions, sparse or neural, and on sparse features of segments: those of the preset if ``segments`` is None.
-    All of them learn at one rate.
-
-    emissions (Model[List[Doc], Emissions]): Of tokens: `spacy_crf.SparseEmissions.v1`, a hashed or a neural one.
-    segments (Optional[Model[List[Doc], SpanScores]]): `spacy_crf.SparseSegments.v1`.
-    longest_segment (Union[None, int, float, Dict[str, int]]), possible_transitions (bool): See `spacy_crf.SemiMarkov.v2`.
-    """
-    check_emissions("SemiMarkov", emissions)
-    segments = SparseSegments() if segments is None else segments
-    must = "a model of segments, such as spacy_crf.SparseSegments.v1"
-    checks.expect(gives(segments) is SpanScores, "SemiMarkov", "segments", segments, must)
-    possible = checks.flag("SemiMarkov", "possible_transitions", possible_transitions)
-    return build(
-        "semi_markov",
-        SegmentsRole(),
-        {"emissions": emissions, "segments": segments},
-        possible_transitions=possible,
-        longest_segment=_check_longest(longest_segment),
-        longest=None,  # int32[S] tokens of the longest segment of each state, set by the component
-    )
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:

@@ -10,7 +10,7 @@ On wnut17 the preset has 554 thousand weights and 158 thousand variables, on mit
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,56 +63,6 @@ def _groups(keys: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[NDArra
     return first, stands
 
 
-class SharedSteps:
-    """An objective in which some steps between states have one weight together, which is penalized once.
-
-    objective (Objective): Of which each step has a weight.
-    steps (int64[S, S]): Where each of these is, see `Weights.steps`.
-    shares (int64[S, S]): The same number for steps that share, -1 for others.
-    """
-
-    def __init__(self, objective: Any, steps: NDArray[np.int64], shares: NDArray[np.int64]):
-        self._objective = objective
-        group = np.arange(len(objective.weights()))
-        for number in np.unique(shares[shares >= 0]):
-            group[steps[shares == number]] = steps[shares == number].min()
-        _, self._place, self._group, self._sizes = np.unique(
-            group, return_index=True, return_inverse=True, return_counts=True
-        )
-        self.signature = (objective.signature, len(self._sizes))
-
-    @property
-    def n_impossible(self) -> int:
-        return self._objective.n_impossible
-
-    @property
-    def frequencies(self) -> Floats:
-        return np.bincount(self._group, self._objective.frequencies)
-
-    @property
-    def copies(self) -> Floats:
-        return self._objective.copies[self._place]
-
-    def weights(self) -> Floats:
-        return np.bincount(self._group, self._objective.weights()) / self._sizes
-
-    def assign(self, weights: Floats) -> None:
-        self._objective.assign(weights[self._group])
-
-    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        value, gradient = self._objective.evaluate(weights[self._group])
-        return value, np.bincount(self._group, gradient)
-
-
-def shared_gradient(gradient: NDArray, shares: NDArray[np.int64]) -> NDArray:
-    """The gradient of steps (float[S, S]) where some share a weight: each of these has that of all of them, so that optimizers of
-    single parameters take the same step for each."""
-    shared = gradient.copy()
-    for number in np.unique(shares[shares >= 0]):
-        shared[shares == number] = gradient[shares == number].sum()
-    return shared
-
-
 class Variables:
     """The weights of a model as its variables: those that can't be told apart are one. Weights that are not equal to begin
     with are not tied.
@@ -144,12 +94,6 @@ class Variables:
     @property
     def frequencies(self) -> Floats:
         return self._every.met(self._every.evidence())[self.ties.place]
-
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """As `Weights.steps`."""
-        steps = self._every.steps
-        return np.where(steps >= 0, self.ties.group[steps], -1)
 
     def read(self) -> Floats:
         """Their values in the model."""

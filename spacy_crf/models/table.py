@@ -38,7 +38,6 @@ from .role import check_equal, set_moved
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens
-_ASSUMED = 30  # how often each feature was met, where the model was saved by a version that did not count
 
 
 class Part(NamedTuple):
@@ -346,7 +345,7 @@ class Table:
         check_equal(
             "the columns", bool(rises.all() and 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns), True
         )
-        counts = unpack_numbers(data["counts"]) if "counts" in data else np.full(len(index), _ASSUMED)
+        counts = unpack_numbers(data["counts"])
         check_equal("the number of counts", len(counts), len(index))
         return cls(index, pair_starts, columns, n_columns, counts.astype(np.int64))
 

@@ -150,13 +150,6 @@ class Weights:
         """Equal for vectors that mean the same weights."""
         return (int(self._starts[-1]), checksum(array for block in self._blocks for array in block.fingerprint))
 
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """Where the weight of each step between states is: int64[S, S], -1 for those that have none."""
-        number = [block.name for block in self._shared].index("transitions")
-        block, start = self._shared[number], self._starts[len(self._of_layers) + number]
-        return block.laid_out(start + np.arange(block.size) + 1) - 1
-
     def frame(self) -> "Weights":
         """Where each weight is, without the corpus."""
         return Weights(self._model)

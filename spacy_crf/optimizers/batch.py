@@ -332,7 +332,7 @@ class BatchOptimizer(CRFOptimizer):
             iteration=msg["iteration"],
             stop_reason=msg["stop_reason"],
             gradient_norm=msg["gradient_norm"],
-            is_near_minimum=msg.get("is_near_minimum", True),
+            is_near_minimum=msg["is_near_minimum"],
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DEFAULTS = """
 [model]
-@architectures = "spacy_crf.{architecture}.v1"
+@architectures = "spacy_crf.{architecture}"
 possible_transitions = true
 
 [model.emissions]
@@ -102,7 +102,7 @@ def _defaults(architecture: str, features: str, scorer: str) -> Config:
 
 
 def _text_defaults() -> Config:
-    defaults = _defaults("HiddenChain", "text_features.v1", "spacy.textcat_scorer")
+    defaults = _defaults("HiddenChain.v1", "text_features.v1", "spacy.textcat_scorer")
     defaults["scorer"] = {"@scorers": "spacy.textcat_scorer.v2"}
     del defaults["model"]["possible_transitions"]
     return defaults
@@ -158,7 +158,7 @@ def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **se
         **SUPERVISION,
         **STAGES,
         **MEMORY,
-        **_defaults("LinearChain", "ner_features.v3", "spacy.ner_scorer"),
+        **_defaults("LinearChain.v2", "ner_features.v3", "spacy.ner_scorer"),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
@@ -185,8 +185,8 @@ def make_crf_ner(
     """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
     kept, and the rest is decoded around them.
 
-    model (Model[List[Doc], ChainScores]): Scores of the tags: `spacy_crf.LinearChain.v1`, whose emissions are sparse features
-        (`spacy_crf.ner_features.v3` by default) or neural.
+    model (Model[List[Doc], ChainScores]): Scores of the tags: `spacy_crf.LinearChain.v2`, on sparse features
+        (`spacy_crf.ner_features.v3` by default), on an encoder, or on both.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     scheme (str): How entities are spelt as tags: "BILUO", the default, "BIO", "IOB1", or "IO", which can't tell neighbours of
         one label apart; "auto" for BIO where the training data has few and short entities of a label, else BILUO. A saved model
@@ -209,7 +209,7 @@ def make_crf_ner(
         **SUPERVISION,
         **STAGES,
         **MEMORY,
-        **_defaults("LinearChain", "tagger_features.v3", "spacy_crf.tagger_scorer"),
+        **_defaults("LinearChain.v2", "tagger_features.v3", "spacy_crf.tagger_scorer"),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
 )
@@ -237,8 +237,8 @@ def make_crf_tagger(
 ):
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
 
-    model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v1`, whose emissions are sparse features
-        (`spacy_crf.tagger_features.v3` by default) or neural.
+    model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v2`, on sparse features
+        (`spacy_crf.tagger_features.v3` by default), on an encoder, or on both.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     attribute (str): Where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both (labels such as
         "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built.
@@ -260,7 +260,7 @@ def make_crf_tagger(
         **SUPERVISION,
         **STAGES,
         **MEMORY,
-        **_defaults("SemiMarkov", "ner_features.v3", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
+        **_defaults("SemiMarkov.v2", "ner_features.v3", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
@@ -286,7 +286,7 @@ def make_semicrf_ner(
     """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities
     that a Doc has already are kept, and the rest is decoded around them.
 
-    model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v1`, which adds features
+    model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v2`, which adds features
         of whole segments (`spacy_crf.segment_features.v2` by default) to those of their tokens.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """

@@ -9,7 +9,6 @@ from spacy.tokens import Doc
 from thinc.api import Model, Optimizer
 
 from ..errors import Errors
-from ..models.shared_weights import shared_gradient
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
@@ -39,9 +38,6 @@ def step_by_gradient(pipe: "CRFPipe", optimizer: Optimizer, n_sequences: int, do
     if isinstance(optimizer, Optimizer):
         _forget_other_shapes(optimizer, params)
     going_on = pipe.training.continuation
-    shares = pipe.training.steps_that_share()
-    if shares is not None and pipe.model.has_grad("transitions"):
-        pipe.model.set_grad("transitions", shared_gradient(pipe.model.get_grad("transitions"), shares))
     draw_back = _drawing_back(pipe, optimizer, before) if going_on is not None and going_on.since is not None else None
     _finish_update(pipe.model, optimizer)
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):

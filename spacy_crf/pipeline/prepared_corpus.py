@@ -11,7 +11,7 @@ from ..features.columns import ANNOTATION
 from ..models.objective import CorpusObjective
 from ..models.role import AnnotatedDocs
 from ..models.sequences import SequencesObjective
-from ..models.shared_weights import SharedSteps, TiedObjective
+from ..models.shared_weights import TiedObjective
 from ..models.weights import Evidence
 from . import supervision
 from .supervision import Keys
@@ -54,7 +54,7 @@ class PreparedCorpus(StepsAbout):
         view = VIEWS[kind]
         if view is CorpusObjective and pipe.training.continuation is None:
             view = TiedObjective  # where a model goes on, each weight does from where it is
-        self.objective = objective = view(pipe.model, pipe.loss, corpus)
+        self.objective = view(pipe.model, pipe.loss, corpus)
         if pipe.training.continuation is not None:
             from ..optimizers.anchor import Anchored  # prediction does without
 
@@ -63,9 +63,6 @@ class PreparedCorpus(StepsAbout):
                 self.objective = Anchored(self.objective, anchor)
             else:
                 self.objective.anchor = anchor
-        shares = pipe.training.steps_that_share()
-        if shares is not None:
-            self.objective = SharedSteps(self.objective, objective.steps, shares)
 
     def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         self.n_tokens += sum(map(len, batch.docs))

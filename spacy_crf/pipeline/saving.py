@@ -19,8 +19,7 @@ from ..whole_files import Format, seal_into, unseal
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe
 
-# Version 4 says only once what several nodes of a model read, and may hold vectors, pools and a first stage
-FORMAT = Format("a model", b"spacy_crf\n", 4, oldest=3)
+FORMAT = Format("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
 
 

@@ -124,11 +124,7 @@ class Training:
         return optimizer
 
     def check_fit(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF210 if the optimizer can't train this loss, CRF212 or CRF616 if it can't respect what the
-        settings tie or forbid. CRF211 if there are no steps to tie."""
-        shares = self._pipe.model.attrs.get("tie_boundaries", False)
-        if shares and self._pipe.annotation.steps_inside() is None:
-            raise ValueError(Errors.CRF211.format(name=self._pipe.name))
+        """RAISES (ValueError): CRF210 if the optimizer can't train this loss, CRF616 if it can't respect the settings."""
         if not hasattr(optimizer, "fits"):
             return  # thinc's optimizers take every gradient
         from ..optimizers.objective import check_fit  # prediction does without
@@ -142,19 +138,8 @@ class Training:
         if walks and not self._pipe.model.attrs["role"].walks:
             own, given = self._pipe.model.name, type(optimizer).__name__
             raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=given, model=own))
-        if walks and shares:
-            raise ValueError(Errors.CRF212.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
         if self._pipe.rules_train and walks:
             raise ValueError(Errors.CRF616.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
-
-    def steps_that_share(self) -> Optional[NDArray[np.int64]]:
-        """Steps between tags that have one weight together: int64[S, S], a number for each weight and -1 for steps that share
-        none. None where no steps do."""
-        pipe = self._pipe
-        if not pipe.model.attrs.get("tie_boundaries"):
-            return None
-        weighed = pipe.model.attrs["role"].weighed(pipe.model)["transitions"]
-        return np.where(weighed, pipe.annotation.steps_inside(), -1)
 
     # ------------------------------------------------------------------------------------------------ from what
 

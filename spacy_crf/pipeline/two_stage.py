@@ -100,7 +100,7 @@ def first_stage(
         can't train.
     """
     name, model = settings["name"], settings["model"]
-    must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v1"
+    must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v2"
     checks.expect(gives(model) is not None, f"Component '{name}'", "model", getattr(model, "name", model), must)
     if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
         raise ValueError(Errors.CRF811.format(name=name))

@@ -22,7 +22,7 @@ from spacy_crf.pipeline.thresholds import best, best_of_labels, measure
 from .accuracy import SETTINGS
 from .data import SETS, data_folder, iob2_tags, make_doc, make_examples, read_sentences, write_training_text
 from .measure import entity_f1, show, side_by_side, token_accuracy
-from .ours import make_pipeline
+from .ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
 ATTRIBUTES = ["cluster", "cluster4", "cluster6", "cluster10", "cluster20"]
 OF_TAGS = [f"{attribute}[-1..1]" for attribute in ATTRIBUTES]
@@ -92,10 +92,11 @@ def _train(name: str, clusters: Optional[str], steps: range) -> tuple[Language, 
     """The pipeline after all iterations; and the scores on dev and on test after those that are best on dev, and how many these
     are."""
     entities = SETS[name].entities
-    factory, preset, extra = "crf_ner", "spacy_crf.ner_features.v2", EXTRA
+    factory, features, extra = "crf_ner", {"@misc": "spacy_crf.ner_features.v3"}, EXTRA
+    features["without"] = WORDS_IN_A_ROW_OF_ENTITIES
     if not entities:
-        factory, preset, extra = "crf_tagger", "spacy_crf.tagger_features.v3", OF_TAGS
-    features = {"@misc": preset, "extra": extra if clusters else []}
+        factory, features, extra = "crf_tagger", {"@misc": "spacy_crf.tagger_features.v3"}, OF_TAGS
+    features["extra"] = extra if clusters else []
     nlp = make_pipeline(factory, {"model": {"emissions": {"features": features}}})
     if clusters:
         nlp.config["initialize"]["components"][factory] = {"clusters": clusters}

@@ -26,7 +26,7 @@ from .accuracy import SETTINGS
 from .clusters import EXTRA
 from .data import Sentence, iob2_tags, make_doc, make_examples, read_sentences, read_texts
 from .measure import entity_f1, show
-from .ours import make_pipeline
+from .ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
 STEP = 10  # iterations of L-BFGS
 GAIN, LEAST_SHARE = 0.5, 0.8  # points of F1, and of the speed without
@@ -118,7 +118,8 @@ def _train(
     raw: Iterable[Doc] = (),
     weight: float = 1.0,
 ) -> Trained:
-    features = {"@misc": "spacy_crf.ner_features.v2", "extra": EXTRA if clusters else []}
+    features = {"@misc": "spacy_crf.ner_features.v3", "extra": EXTRA if clusters else []}
+    features["without"] = WORDS_IN_A_ROW_OF_ENTITIES
     settings: dict[str, Any] = {"model": {"emissions": {"features": features}}}
     if raw:
         settings["loss"] = {"@losses": "spacy_crf.SoftLabels.v1", "weight": weight}

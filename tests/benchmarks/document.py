@@ -1,7 +1,7 @@
 """What the context of the document gains, and what it costs: ``python -m tests.benchmarks.document``
 
-The presets of version 2 alone, with attributes of the document, with a second stage, and with both, on sets that keep the
-boundaries of their documents.
+The presets without outer pairs and triples of words: alone, with attributes of the document, with a second stage, and with both,
+on sets that keep the boundaries of their documents.
 """
 
 import time
@@ -21,7 +21,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .data import ROOT, Sentence, data_folder, iob2_tags, parse_conll
 from .measure import entity_f1, show, token_accuracy
-from .ours import make_pipeline
+from .ours import WORDS_IN_A_ROW, WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
 STEP = 20  # iterations of L-BFGS
 OF_DOCUMENT = ["doc:title_elsewhere[0]", "doc:majority_shape[0]", "doc:cased_form[0]"]
@@ -103,7 +103,8 @@ def _compare(name: str, chosen: DocumentSet, iterations: int) -> Iterator[list[o
 
 def _run(name: str, chosen: DocumentSet, extra: list[str], settings: dict[str, Any], iterations: int) -> tuple:
     preset = "tagger" if chosen.factory == "crf_tagger" else "ner"
-    features = {"@misc": f"spacy_crf.{preset}_features.v2", "extra": extra}
+    without = ["lower[-1]|lower[1]", *WORDS_IN_A_ROW] if preset == "tagger" else WORDS_IN_A_ROW_OF_ENTITIES
+    features = {"@misc": f"spacy_crf.{preset}_features.v3", "extra": extra, "without": without}
     config = {"model": {"emissions": {"features": features}}, **chosen.settings, **settings}
     nlp = make_pipeline(chosen.factory, config)
     gold = {part: read(name, chosen, part, nlp) for part in chosen.parts}

@@ -1,4 +1,4 @@
-"""What changes of a preset gain where no test has been: ``python -m tests.benchmarks.feature_search --variants v1,v2,v3``.
+"""What changes of a preset gain where no test has been: ``python -m tests.benchmarks.feature_search --variants preset,bio``.
 
 Small sets are cut into folds of their training data, of the others some sentences train and others (of dev, where there is one)
 test. What is known from an earlier run is not measured again: delete the file that is named to begin anew.
@@ -25,9 +25,8 @@ TAGS = ("ud_ewt_xpos",)
 
 @dataclass(frozen=True)
 class Variant:
-    """How a pipeline differs from one with the preset of version 2."""
+    """How a pipeline differs from one with the preset."""
 
-    preset: str = "v3"
     features: dict[str, Any] = field(default_factory=dict)
     component: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, float] = field(default_factory=dict)
@@ -44,9 +43,7 @@ def _without(*templates: str) -> Variant:
 _FLAGS = ["if:is_title[-2..2]", "if:is_upper[-2..2]", "if:is_digit[-2..2]", "if:has_hyphen[-2..2]"]
 _TRIPLES = [f"lower[{n - 1}]|lower[{n}]|lower[{n + 1}]" for n in (-1, 0, 1)]
 VARIANTS = {
-    "v1": Variant("v1"),
-    "v2": Variant(preset="v2"),
-    "v3": Variant(),
+    "preset": Variant(),
     "bio": Variant(component={"scheme": "BIO"}),
     "padding": Variant(features={"padding": True}),
     "window 1": Variant(features={"window": 1}),
@@ -129,7 +126,7 @@ def _splits(name: str, n_sentences: int) -> Iterator[tuple[list[Sentence], list[
 
 def _score(name: str, variant: Variant, known: list[Sentence], held_out: Iterable[Sentence], iterations: int) -> float:
     entities = SETS[name].entities
-    features = {"@misc": f"spacy_crf.{'ner' if entities else 'tagger'}_features.{variant.preset}", **variant.features}
+    features = {"@misc": f"spacy_crf.{'ner' if entities else 'tagger'}_features.v3", **variant.features}
     if name == "conll2000":
         features = {**features, "extra": [*features.get("extra", []), "tag[-2..2]"]}
     model = variant.component.get("model", {})

@@ -18,7 +18,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .data import data_folder
 from .measure import show, token_accuracy
-from .ours import make_pipeline
+from .ours import WORDS_IN_A_ROW, make_pipeline
 
 STEP = 20  # iterations of L-BFGS
 GRAPHS: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ def _run(
 ) -> list[Any]:
     emissions = {
         "@architectures": "spacy_crf.SparseEmissions.v1",
-        "features": {"@misc": "spacy_crf.tagger_features.v2"},
+        "features": {"@misc": "spacy_crf.tagger_features.v3", "without": ["lower[-1]|lower[1]", *WORDS_IN_A_ROW]},
     }
     model = {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": emissions, **settings}
     model["cliques"] = ARCS if has_arcs else {}

@@ -21,7 +21,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .document import SETS, DocumentSet, plain, read, score
 from .measure import show
-from .ours import make_pipeline
+from .ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
 NAME = "german_ler_docs"
 STEP = 20  # iterations of L-BFGS
@@ -85,7 +85,8 @@ def main(
 
 def _run(name: str, training: str, documents: int, every: int, iterations: int) -> list[Any]:
     graph, chosen = GRAPHS[name], _documents(documents, every)
-    model: dict[str, Any] = {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v2"}}}
+    features = {"@misc": "spacy_crf.ner_features.v3", "without": WORDS_IN_A_ROW_OF_ENTITIES}
+    model: dict[str, Any] = {"emissions": {"features": features}}
     settings: dict[str, Any] = {**chosen.settings, **graph.component}
     if graph.ties is not None:
         model["emissions"]["@architectures"] = "spacy_crf.SparseEmissions.v1"

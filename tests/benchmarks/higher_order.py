@@ -25,7 +25,7 @@ from .measure import memory_mb, show
 from .rivals import strong_features
 
 MODELS: dict[str, dict[str, Any]] = {
-    "exact, order 1": {"@architectures": "spacy_crf.LinearChain.v1"},
+    "exact, order 1": {"@architectures": "spacy_crf.LinearChain.v2"},
     "order 1, keep 4": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 1, "keep": 4.0},
     "order 2, keep 4": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": 4.0},
     "order 2, keep 4, parts": {

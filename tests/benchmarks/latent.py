@@ -57,7 +57,7 @@ def main(
 
 
 def _chain() -> dict[str, Any]:
-    return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
+    return {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}
 
 
 def _latent(hidden: int, spread: float, seed: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import spacy
 from spacy.language import Language
 from spacy.training import Example
 
-from spacy_crf.features.presets import NER_TEMPLATES
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.thresholds import best, measure
 
@@ -28,9 +27,17 @@ EXAMPLE_TEMPLATES += ["|".join(f"tag[{offset}]" for offset in offsets) for offse
 # The features of rivals.strong_features; `first` and `last` weights stand for its BOS and EOS.
 STRONG_FEATURES = {
     "@misc": "spacy_crf.features.v1",
-    "templates": [template for template in NER_TEMPLATES if template != "lower[-1]|lower[1]"],
+    "templates": [
+        *("bias", "lower[-2..2]", "shape[-2..2]", "orth[0]"),
+        *(f"{side}{n}[0]" for side in ("prefix", "suffix") for n in range(1, 5)),
+        *("lower[-1]|lower[0]", "lower[0]|lower[1]", "shape[-1]|shape[0]|shape[1]"),
+        *(f"is_title[{n}]|is_upper[{n}]|is_digit[{n}]|has_hyphen[{n}]" for n in range(-2, 3)),
+    ],
     "padding": False,
 }
+# Of the presets, what they have beside the pairs of a word with the ones before and behind it
+WORDS_IN_A_ROW = ["lower[-2]|lower[-1]", "lower[1]|lower[2]", "lower[-1]|lower[0]|lower[1]"]
+WORDS_IN_A_ROW_OF_ENTITIES = [*WORDS_IN_A_ROW, "lower[-2]|lower[-1]|lower[0]", "lower[0]|lower[1]|lower[2]"]
 EXAMPLE_MODEL = {
     "possible_transitions": False,
     "emissions": {

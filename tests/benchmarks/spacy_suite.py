@@ -143,8 +143,7 @@ def component_maker(emissions: str) -> Callable[..., CRFPipe]:
     spacy.blank("en").add_pipe("crf_ner")  # registers what the entry points name
     ours = registry.factories.get("crf_ner")
     config = Config(Language.get_factory_meta("crf_ner").default_config)
-    architecture = registry.architectures.get("spacy_crf.LinearChain.v1")
-    tok2vec_emissions = registry.architectures.get("spacy_crf.Tok2VecEmissions.v1")
+    architecture = registry.architectures.get("spacy_crf.LinearChain.v2")
     if emissions == "hashed":
         features = config["model"]["emissions"]["features"]
         # One test has a thousand labels
@@ -158,7 +157,7 @@ def component_maker(emissions: str) -> Callable[..., CRFPipe]:
         settings = registry.resolve(config)
         tok2vec = model.get_ref("tok2vec").layers[0]  # without the parser's own layer
         if emissions == "tok2vec" or isinstance(tok2vec, Tok2VecListener):
-            settings["model"] = architecture(tok2vec_emissions(tok2vec))
+            settings["model"] = architecture(tok2vec=tok2vec)
         settings["model"].attrs["has_upper"] = model.attrs["has_upper"]
         settings.update(incorrect_spans_key=incorrect_spans_key, scorer=scorer)
         component = ours(nlp=nlp, name=name, **settings)

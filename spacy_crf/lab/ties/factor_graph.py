@@ -122,9 +122,9 @@ def FactorGraph(
     cliques (Dict[str, CliqueTemplate]): Which tokens are tied, by names of your own: such as `spacy_crf.RepeatedWords.v1`.
     inference (Inference): How questions are answered where there are ties, by default `spacy_crf.BeliefPropagation.v1`.
     training_inference (Inference): How they are in training; as in prediction if None.
-    chain (bool): Whether neighbouring tags are weighed together, as in `spacy_crf.LinearChain.v1`. Without it there are the ties
+    chain (bool): Whether neighbouring tags are weighed together, as in `spacy_crf.LinearChain.v2`. Without it there are the ties
         alone, and what the tag scheme forbids.
-    possible_transitions (bool): See `spacy_crf.LinearChain.v1`.
+    possible_transitions (bool): See `spacy_crf.LinearChain.v2`.
     share_features (Union[bool, List[str]]): Whether a token has features of those that it is tied to too, with weights of their
         own: of their shapes and neighbours, or these templates.
     strength (float): By what the tables of ties are multiplied. Below 1 the optimizer's l2 holds ties back more: with 0.5 four

@@ -95,11 +95,6 @@ class Annotation:
         if not is_text or not label:
             raise ValueError(Errors.CRF401.format(name=self.name, label=label))
 
-    def steps_inside(self) -> Optional[NDArray[np.int64]]:
-        """The steps between tags that go on inside a span, with one number for all labels: int64[S, S], -1 for others. None if
-        tags are no parts of spans."""
-        return None
-
     def mentions_in(self, doc: Doc) -> list[Mention]:
         """What a Doc says."""
         raise NotImplementedError

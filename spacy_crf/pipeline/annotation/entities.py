@@ -72,9 +72,6 @@ class Entities(Annotation):
         """Which tag sequences are valid."""
         return self.scheme.transition_mask(len(self.labels))
 
-    def steps_inside(self) -> NDArray[np.int64]:
-        return self.scheme.steps_inside(len(self.labels))
-
     def span_states(self) -> SpanStates:
         """How tags spell spans."""
         return _span_states(self.scheme, len(self.labels))
