@@ -94,6 +94,11 @@ class Errors(metaclass=_Coded):
         "{name} was removed in version 0.14: use {successor}. Version 0.13 reads configs and pipelines that name {name}; to "
         "rewrite one for this version, run `python -m spacy crf upgrade OLD NEW`."
     )
+    CRF036 = "{path} exists already: name a file or folder that does not."
+    CRF037 = (
+        "spacy_crf.SemiMarkov.v1 on spacy_crf.Tok2VecEmissions.v1 can't be rewritten: its encoder gave each label one score a "
+        "token, that of spacy_crf.SemiMarkov.v2 gives four. Version 0.13 reads the model; for this version, train it again."
+    )
     CRF101 = (
         "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
         "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."

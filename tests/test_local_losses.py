@@ -464,7 +464,10 @@ def test_a_component_learns(loss):
     assert sum(right) >= (5 if loss is BesagPseudoLikelihood else 6)
 
 
-PRESETS = {"emissions": "ner", "segments": "segment"}
+FEATURES = {
+    "emissions": {"@misc": "spacy_crf.features.v1", "templates": ["lower[-2..2]", "shape[-1..1]", "prefix2[0]"]},
+    "segments": {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.lower", "seg.shape", "seg.length"]},
+}
 
 
 @each
@@ -475,7 +478,7 @@ def test_wrong_spans_of_a_component(loss, caplog):
         nlp = spacy.blank("en")
         settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1"}, "incorrect_spans_key": key}
         # The more features say that it is a name, the less one text can say against them
-        features = {name: {"features": {"@misc": f"spacy_crf.{of}_features.v1"}} for name, of in PRESETS.items()}
+        features = {name: {"features": block} for name, block in FEATURES.items()}
         pipe = nlp.add_pipe("semicrf_ner", config={**settings, "model": features})
         reference = Doc(nlp.vocab, words=words)
         reference.spans["wrong"] = [Span(reference, 0, 2, "PER")]

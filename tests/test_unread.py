@@ -30,7 +30,7 @@ def warned(factory, extra, caplog, model=None, change=lambda example: None):
     """What the component says of these templates when it is initialized."""
     nlp = spacy.blank("en")
     preset = "tagger" if factory == "crf_tagger" else "ner"
-    features = {"@misc": f"spacy_crf.{preset}_features.v2", "extra": extra}
+    features = {"@misc": f"spacy_crf.{preset}_features.v3", "extra": extra}
     nlp.add_pipe(factory, config={"model": {"emissions": {"features": features}, **(model or {})}})
     examples = tag_examples(nlp) if factory == "crf_tagger" else ner_examples(nlp)
     for example in examples:

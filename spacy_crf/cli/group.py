@@ -36,6 +36,7 @@ _FILES = {
     "train": "train",
     "tune": "tune",
     "update": "train",
+    "upgrade": "upgrade",
     "vectors": "clusters",
 }
 
