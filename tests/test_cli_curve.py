@@ -76,7 +76,7 @@ def test_parts_are_within_each_other(folder, monkeypatch):
 
     def keep(config, name, docs, share):
         taken.append([doc.text for doc in docs])
-        return command.Point(share, len(docs), 1, 0.5, {}, 0.0)
+        return command.CurvePoint(share, len(docs), 1, 0.5, {}, 0.0)
 
     monkeypatch.setattr(command, "_train_share", keep)
     config = load_config(CONFIG, overrides={"paths.train": str(folder / "train.spacy")}, interpolate=False)
@@ -88,7 +88,7 @@ def test_parts_are_within_each_other(folder, monkeypatch):
 
 
 def test_the_table(folder, overrides, monkeypatch):
-    points = iter([command.Point(10, 1, 9, 0.5, {}, 1.0), command.Point(100, 10, 90, 0.75, {}, 2.0)])
+    points = iter([command.CurvePoint(10, 1, 9, 0.5, {}, 1.0), command.CurvePoint(100, 10, 90, 0.75, {}, 2.0)])
     monkeypatch.setattr(command, "_train_share", lambda *args: next(points))
     code, result = run(CONFIG, "--shares", "10,100", *overrides)
     assert code == 0 and "75.00" in result.output and "+25.00" in result.output

@@ -1,4 +1,4 @@
-"""``python -m spacy crf …``: every command is a function of one of these files, imported when it is asked for."""
+"""``python -m spacy crf …``: each command is a function in one of these files, which is imported when the command is used."""
 
 from .evaluate import draw_entities_of_any_component
 from .group import app as app

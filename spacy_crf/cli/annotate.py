@@ -1,4 +1,4 @@
-"""Texts that a pipeline annotates: the command."""
+"""The command `annotate`, and its progress bar."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from ..errors import Errors
 from ..whole_files import named_in_errors
 from .formats.writers import WRITERS
 from .group import app
-from .shared import CodeOption, ModelArgument, check_writable, choice, told_briefly
+from .shared import CodeOption, ModelArgument, brief_errors, check_writable, choice
 from .texts import STANDARD
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FormatName = choice("FormatName", WRITERS)
 Order = choice("Order", ("uncertainty",))
 ExecutorName = choice("ExecutorName", ("processes", "ray"))
 
-_SECONDS = 60.0  # between two lines that tell how far it is, where there is no terminal
+_SECONDS = 60.0  # between two lines of progress, where there is no terminal
 
 
 @app.command("annotate")
@@ -33,39 +33,44 @@ def annotate_cli(
     input_path: Annotated[
         str,
         typer.Argument(
-            help='Texts: one a line, or JSONL with a "text" in each; - for stdin. With --workers a folder too.'
+            help='Texts: lines, or JSONL with "text"; - for the standard input. With --workers also a folder.'
         ),
     ],
-    output_path: Annotated[str, typer.Argument(help="The file to write, - for stdout; with --workers a folder.")],
+    output_path: Annotated[
+        str, typer.Argument(help="File to write, - for the standard output. With --workers a folder.")
+    ],
     format_: Annotated[
-        Optional[FormatName], typer.Option("--format", "-f", help="Who takes it in; prodigy, or spans with --workers.")
+        Optional[FormatName],
+        typer.Option("--format", "-f", help="By default prodigy; spans with --workers."),
     ] = None,
-    sort: Annotated[Optional[Order], typer.Option("--sort", help="What is least certain comes first.")] = None,
+    sort: Annotated[Optional[Order], typer.Option("--sort", help="Write the least certain texts first.")] = None,
     min_prob: Annotated[
-        float, typer.Option("--min-prob", min=0.0, max=1.0, help="Leave out spans that are less probable.")
+        float, typer.Option("--min-prob", min=0.0, max=1.0, help="Leave out less probable spans.")
     ] = 0.0,
     component: Annotated[
-        Optional[str], typer.Option("--component", "-c", help="Whose certainty; by default all.")
+        Optional[str],
+        typer.Option("--component", "-c", help="The component whose certainty counts; by default all of ours."),
     ] = None,
     code: CodeOption = None,
     workers: Annotated[
-        Optional[int], typer.Option("--workers", min=1, max=1024, help="How many share the work on an archive.")
+        Optional[int], typer.Option("--workers", min=1, max=1024, help="Number of workers that share an archive.")
     ] = None,
     executor: Annotated[
-        Optional[ExecutorName], typer.Option("--executor", help="Processes of this machine, or a Ray cluster.")
+        Optional[ExecutorName],
+        typer.Option("--executor", help="The workers: processes of this machine, or of a Ray cluster."),
     ] = None,
     address: Annotated[
-        Optional[str], typer.Option("--address", help="Of the Ray cluster; else one is started.")
+        Optional[str], typer.Option("--address", help="Address of the Ray cluster; by default one is started.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with the first text that can't be annotated.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first text that can't be annotated.")] = False,
     part_size: Annotated[
         Optional[float],
-        typer.Option("--part-size", min=0.001, help="MiB that a worker takes at a time; by default 0.25 to 4."),
+        typer.Option("--part-size", min=0.001, help="MiB of texts in a part; by default 0.25 to 4."),
     ] = None,
 ) -> None:
-    """Annotate texts for people to look through, or by the million. Into one file, in the form that Prodigy, doccano or Label
-    Studio take in, as columns or as a .spacy file; `convert` reads all of them. With --workers into a folder, in parts, from
-    JSONL, lines of text or Parquet. What is stopped goes on where it was when the same command is given again."""
+    """Annotate texts. Without --workers, write one file for Prodigy, doccano or Label Studio, columns or a .spacy file;
+    `convert` reads each of them back. With --workers, annotate an archive of JSONL, lines of text or Parquet, and write a folder
+    of parts. A command that was stopped continues when it is given again."""
     from .annotate_parts import annotate_archive, annotate_file, annotate_stream
     from .annotator import Job, Options
 
@@ -73,7 +78,7 @@ def annotate_cli(
     options = Options(format_.value if format_ else default, sort is not None, min_prob, component)
     job = Job(model, str(code) if code else None, output_path, options, strict)
     given = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
-    with told_briefly(), _progress() as told:
+    with brief_errors(), _progress() as told:
         if workers is None:
             for option in (option for option, value in given.items() if value):
                 raise ValueError(Errors.CRF788.format(option=option))
@@ -106,7 +111,7 @@ def annotate_cli(
 
 @contextmanager
 def _progress() -> Iterator["Told"]:
-    """A bar with the texts a second of this run, and how long it will take; where there is no terminal a line now and then."""
+    """Show a progress bar with the speed of this run and the time left; without a terminal, print a line each minute."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

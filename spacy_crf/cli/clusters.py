@@ -18,7 +18,17 @@ from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
 from .group import app
-from .shared import CodeOption, blank, check_writable, choice, import_code, load_pipeline, save_pipeline, told_briefly
+from .shared import (
+    CodeOption,
+    LangOption,
+    blank,
+    brief_errors,
+    check_writable,
+    choice,
+    import_code,
+    load_pipeline,
+    save_pipeline,
+)
 from .texts import read_raw
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ def clusters_cli(
     from_vectors: Annotated[
         Optional[str], typer.Option("--from-vectors", help="A pipeline with word vectors, or a folder of vectors.")
     ] = None,
-    lang: Annotated[str, typer.Option("--lang", "-l", help="Language whose tokenizer cuts the texts.")] = "en",
+    lang: LangOption = "en",
     lower: Annotated[bool, typer.Option("--lower", help="Leave case out of account.")] = False,
     digits: Annotated[bool, typer.Option("--digits", help="Tell words apart that differ in digits only.")] = False,
     code: CodeOption = None,
@@ -54,7 +64,7 @@ def clusters_cli(
     """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. What is stopped
     goes on where it was when the same command is given again."""
     *texts, output = files
-    with told_briefly(), progress_bars() as progress:
+    with brief_errors(), progress_bars() as progress:
         import_code(code)
         check_writable(output, *texts)
         _check_arguments(method, texts, from_vectors)
@@ -272,14 +282,14 @@ def vectors_cli(
     epochs: Annotated[int, typer.Option("--epochs", help="How often the texts are read.")] = 5,
     min_count: Annotated[int, typer.Option("--min-count", help="Leave out words that texts have less often.")] = 5,
     threads: Annotated[int, typer.Option("--threads", help="Cores; with one, the same texts give the same.")] = 1,
-    lang: Annotated[str, typer.Option("--lang", "-l", help="Language whose tokenizer cuts the texts.")] = "en",
+    lang: LangOption = "en",
     code: CodeOption = None,
 ) -> None:
     """Learn vectors of words and their parts from raw texts. They are floret's; the output is a pipeline without components,
     which [initialize] vectors takes as it is."""
     *texts, output = files
     settings = Settings(dims, rows, shortest, longest, getattr(method, "value", method), epochs, min_count, threads)
-    with told_briefly():
+    with brief_errors():
         import_code(code)
         _check_writable(output, texts)
         nlp = vectors_of_texts(texts, settings, lang=lang, verbose=sys.stderr.isatty())

@@ -14,7 +14,7 @@ from ..whole_files import write_whole
 from .formats import FORMATS, Report, Settings, Source, brat, read
 from .formats.tags import SCHEMES
 from .group import app
-from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
+from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code
 
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
@@ -31,7 +31,7 @@ T = TypeVar("T")
 def convert_cli(
     input_path: Annotated[Path, typer.Argument(help="A file, or a folder of files.", exists=True)],
     output_path: Annotated[Path, typer.Argument(help="The .spacy file, or a folder for them.")],
-    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer, for texts.")] = "en",
+    lang: LangOption = "en",
     format_: Annotated[
         Optional[FormatName],
         typer.Option("--format", "-f", help="By default the contents tell."),
@@ -74,7 +74,7 @@ def convert_cli(
     annotation, of spans that overlap the longest is kept. Annotation that is not understood is an error, unless --ignore names
     it; so is a file in which nothing is annotated.
     """
-    with told_briefly():
+    with brief_errors():
         import_code(code)
         settings = Settings(
             format=format_ and format_.value,

@@ -16,7 +16,7 @@ from wasabi import msg
 from ..errors import Errors
 from .formats import FORMATS, Report, Settings, brat
 from .group import app
-from .shared import CodeOption, blank, import_code, print_table, told_briefly
+from .shared import CodeOption, JsonOption, LangOption, blank, brief_errors, import_code, print_table
 from .texts import read_docs
 
 Words = tuple[str, ...]
@@ -239,14 +239,14 @@ def data_cli(
     dev: Annotated[
         Optional[Path], typer.Option("--dev", help="Texts to score by: compared with these.", exists=True)
     ] = None,
-    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer that training will use.")] = "en",
+    lang: LangOption = "en",
     top: Annotated[int, typer.Option("--top", min=0, help="So many of the strings annotated in several ways.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: JsonOption = False,
     code: CodeOption = None,
 ) -> None:
     """Look at annotated texts: what is there, and what looks wrong. Labels and lengths of spans, what does not align, repeated
     texts, what train and dev share, and the same words annotated in several ways."""
-    with told_briefly():
+    with brief_errors():
         import_code(code)
         nlp = blank(lang)
         docs, report = _read_files(path, nlp)

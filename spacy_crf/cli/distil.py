@@ -14,7 +14,7 @@ from ..errors import Errors, known_names
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
 from .group import app
-from .shared import CodeOption, check_writable, load_pipeline, told_briefly
+from .shared import CodeOption, brief_errors, check_writable, load_pipeline
 from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
@@ -61,7 +61,7 @@ def distil_cli(
     """
     from rich.progress import Progress
 
-    with told_briefly():
+    with brief_errors():
         check_writable(output, texts)
         found = find_teacher(load_pipeline(teacher, code), component, spans_key)
         wanted = None if labels is None else [label.strip() for label in labels.split(",")]

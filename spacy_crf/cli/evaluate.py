@@ -1,5 +1,7 @@
-"""``spacy evaluate --displacy-path`` draws the entities of the factory ``ner`` alone: for others it says that it has made files,
-and makes none. Here is what draws those of ours in its place."""
+"""Draw entities for ``spacy evaluate --displacy-path``, whatever component has found them.
+
+spaCy itself draws the entities of the factory ``ner`` alone: for other components it reports files that it has not written.
+"""
 
 import importlib
 from collections.abc import Callable
@@ -10,11 +12,11 @@ from typing import Any
 from spacy.tokens import Doc
 from wasabi import msg
 
-_MADE = "entities.html"  # as spaCy calls it
+_MADE = "entities.html"  # spaCy's name for the file
 
 
 def draw_entities_of_any_component() -> None:
-    """Lets spaCy's command draw entities whatever found them. Leaves a spaCy alone that has no such function."""
+    """Make spaCy's command draw the entities of any component, if this version of spaCy has the function that draws."""
     command = importlib.import_module("spacy.cli.evaluate")
     render_parses = getattr(command, "render_parses", None)
     if render_parses is not None and not hasattr(render_parses, "__wrapped__"):

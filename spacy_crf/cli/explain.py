@@ -1,4 +1,4 @@
-"""What a trained pipeline finds in texts, why, what it has learned, and what its rules do."""
+"""Look into a trained pipeline: what it finds in texts and why, what it has learned, and what its rules do."""
 
 import json
 import re
@@ -18,13 +18,15 @@ from .formats.annotation import check_length
 from .group import app
 from .shared import (
     CodeOption,
+    ComponentOption,
+    JsonOption,
     ModelArgument,
+    brief_errors,
     check_writable,
     doc_before,
     load_pipeline,
     our_pipes,
     print_table,
-    told_briefly,
 )
 from .texts import STANDARD, read_examples, read_items
 
@@ -38,13 +40,13 @@ def show_cli(
     model: ModelArgument,
     texts: Annotated[
         Optional[list[str]],
-        typer.Argument(help='Texts; lines of the standard input if there are none, or JSONL with a "text" in each.'),
+        typer.Argument(help='Texts; by default the lines of the standard input, which may be JSONL with "text".'),
     ] = None,
-    html: Annotated[Optional[Path], typer.Option("--html", help="Also write the marked texts to this file.")] = None,
+    html: Annotated[Optional[Path], typer.Option("--html", help="Write the marked texts to this file too.")] = None,
     code: CodeOption = None,
 ) -> None:
-    """Print the entities of texts. Where the pipeline sets none, the labels of the texts, or the tags."""
-    with told_briefly():
+    """Print the entities of texts. For pipelines without entities, print tags or labels of texts."""
+    with brief_errors():
         if html is not None:
             check_writable(html)
         nlp, docs = load_pipeline(model, code), []
@@ -74,7 +76,7 @@ def _standard_texts(nlp: Language) -> Iterator[str]:
 
 
 def _found_in(doc: Doc) -> list[tuple[str, ...]]:
-    """What was found, as columns: the words, what they are, and how probable that is, if the pipeline says so."""
+    """Rows of what was found: words, label, and the probability if the pipeline sets it."""
     if doc.has_annotation("ENT_IOB"):
         return [(" ".join(ent.text.split()), ent.label_, *_probability(ent)) for ent in doc.ents]
     rows = [(token.text, token.tag_, token.pos_, str(token.morph)) for token in doc if not token.is_space]
@@ -94,31 +96,31 @@ def explain_cli(
     model: ModelArgument,
     text: Annotated[str, typer.Argument(help="A text.")],
     span: Annotated[
-        Optional[str], typer.Option("--span", help="Tokens 3:5, or 3:5:LABEL; by default each span that is found.")
+        Optional[str], typer.Option("--span", help="Tokens 3:5, or 3:5:LABEL; by default each entity that is found.")
     ] = None,
     label: Annotated[
-        Optional[str], typer.Option("--label", help="Of crf_textcat: a label; by default the most probable one.")
+        Optional[str], typer.Option("--label", help="For crf_textcat: a label; by default the most probable one.")
     ] = None,
     against: Annotated[
-        Optional[str], typer.Option("--against", help="Another label, or O; by default everything else.")
+        Optional[str], typer.Option("--against", help="The label to compare with, or O; by default all others.")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", "-k", help="contrast, log_odds, leave_out, words, texts.")
+        str, typer.Option("--kind", "-k", help="contrast, log_odds, leave_out, words or texts.")
     ] = "contrast",
     train: Annotated[
-        Optional[Path], typer.Option("--train", help="For texts: what it was trained with.", exists=True)
+        Optional[Path], typer.Option("--train", help="For --kind texts: the training texts.", exists=True)
     ] = None,
     effect: Annotated[
-        bool, typer.Option("--effect", help="For texts: what would change without each of those that are listed.")
+        bool, typer.Option("--effect", help="For --kind texts: what would change without each listed text.")
     ] = False,
-    top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many features of each are listed.")] = 20,
-    html: Annotated[Optional[Path], typer.Option("--html", help="Write a page instead.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    top: Annotated[int, typer.Option("--top", "-n", min=1, help="Number of features in each list.")] = 20,
+    html: Annotated[Optional[Path], typer.Option("--html", help="Write a page, and print nothing.")] = None,
+    as_json: JsonOption = False,
+    component: ComponentOption = None,
     code: CodeOption = None,
 ) -> None:
-    """Print which weights make the decisions about a text."""
-    with told_briefly():
+    """Print the weights that decide about a text."""
+    with brief_errors():
         if html is not None:
             check_writable(html, train)
         nlp, found = load_pipeline(model, code), []
@@ -158,20 +160,20 @@ def _show_explanations(found: "list[Explanation]", top: int) -> None:
 
 
 def _training(nlp: Language, train: Path) -> dict[str, Any]:
-    """The texts of training, and the regularization that the config says they were learned with."""
+    """The training texts, and the regularization in the config."""
     optimizer = nlp.config["training"]["optimizer"] or {}
     strengths = {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
     return {"corpus": list(read_examples(train, nlp)), **strengths}
 
 
 def _found_spans(pipe: "CRFPipe", doc: Doc) -> list[Optional[Span]]:
-    """What a component finds; the labelling as a whole, if that is nothing."""
+    """The spans that a component finds; [None], for the whole labelling, if it finds no span."""
     best = pipe.n_best(doc, 1)
     return list(best[0][1]) if best and best[0][1] else [None]
 
 
 def _parse_span(given: str, doc: Doc) -> Span:
-    """RAISES (ValueError): CRF847 for what names no tokens."""
+    """The span of "3:5" or "3:5:LABEL". RAISES (ValueError): CRF847 if it does not name tokens of the Doc."""
     match = _SPAN.fullmatch(given)
     if match is None or not int(match[1]) < int(match[2]) <= len(doc):
         words = " ".join(f"{token.i}:{token.text}" for token in doc[:30])
@@ -179,24 +181,22 @@ def _parse_span(given: str, doc: Doc) -> Span:
     return Span(doc, int(match[1]), int(match[2]), label=match[3] or "")
 
 
-_WIDEST = 24  # tags of a matrix that is printed
+_WIDEST = 24  # most tags of a printed matrix
 
 
 @app.command("inspect")
 def inspect_cli(
     model: ModelArgument,
-    label: Annotated[
-        Optional[str], typer.Option("--label", "-l", help="A label, or a tag; by default all labels.")
-    ] = None,
-    top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many weights for and against each label.")] = 20,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    label: Annotated[Optional[str], typer.Option("--label", "-l", help="Only this label or tag.")] = None,
+    top: Annotated[int, typer.Option("--top", "-n", min=1, help="Number of weights for and against each label.")] = 20,
+    component: ComponentOption = None,
+    as_json: JsonOption = False,
     code: CodeOption = None,
 ) -> None:
     """Print what the components of a pipeline have learned."""
     from ..explain.overview import overview
 
-    with told_briefly():
+    with brief_errors():
         pipes = our_pipes(load_pipeline(model, code), component, Errors.CRF848, of_tokens=False)
         found = [overview(pipe, label, top) for pipe in pipes]
     if as_json:
@@ -218,7 +218,7 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
         for key, value in said.items():
             print(f"{name} {key}: {value:,}")
     if "encoder" in found:
-        print(f"and an encoder ({found['encoder']}), whose weights have no names")
+        print(f"an encoder ({found['encoder']}), whose weights have no names")
     for rule in found["rules"]:
         rest = ", ".join(f"{key}: {value}" for key, value in rule.items() if key != "name")
         print(f"rule {rule['name']} ({rest})")
@@ -237,7 +237,7 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
 
 
 def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
-    """The matrix, of the tags of a label and those outside if there is one; of many tags the largest weights."""
+    """Print the matrix of transitions (with a label, only its tags and O); for many tags, print the largest weights."""
     tags = found["tags"]
     chosen = [n for n, tag in enumerate(tags) if label is None or tag == "O" or tag in (label, f"{tag[:2]}{label}")]
     steps, ends = found["transitions"]["transitions"], [found["transitions"][name] for name in ("first", "last")]
@@ -255,7 +255,7 @@ def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
 
 
 def _fitting(columns: list[int], tags: list[str]) -> Iterator[list[int]]:
-    """As many columns at a time as fit into the terminal."""
+    """Columns in groups that fit into the terminal."""
     from rich.console import Console
 
     widest = 3 + max([5, *(len(tags[n]) for n in columns)])
@@ -265,25 +265,25 @@ def _fitting(columns: list[int], tags: list[str]) -> Iterator[list[int]]:
 
 
 def _cell(weight: Optional[float]) -> str:
-    """Nothing for what has no weight, and a dot for what is never taken."""
+    """A weight as text: empty without a weight, a dot for a forbidden transition."""
     return "·" if weight is None else f"{weight:+.2f}" if weight else ""
 
 
 _UNDER_A_BEAM = (
-    'decode = "beam": automata run over the labelling that a beam of {n} states finds under the masks. Where that breaks a '
-    "rule, the search for the best one that keeps it is exact."
+    'decode = "beam": a beam of {n} states finds a labelling under the masks, and automata check it. If the labelling breaks a '
+    "rule, an exact search finds the best one that keeps all rules."
 )
 
 
 @app.command("rules")
 def rules_cli(
     model: ModelArgument,
-    text: Annotated[Optional[str], typer.Argument(help="Show which rule changes what in this text.")] = None,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all with rules.")] = None,
+    text: Annotated[Optional[str], typer.Argument(help="Show what each rule changes in this text.")] = None,
+    component: ComponentOption = None,
     code: CodeOption = None,
 ) -> None:
     """Print the rules of a pipeline's components."""
-    with told_briefly():
+    with brief_errors():
         nlp = load_pipeline(model, code)
         for pipe in our_pipes(nlp, component, Errors.CRF711, lambda pipe: pipe.rules() is not None):
             _show_rules(pipe)
@@ -303,7 +303,7 @@ def _show_rules(pipe) -> None:
 
 
 def _show_effects(nlp: Language, pipe, text: str) -> None:
-    """What the spans are without rules, and what they become as the rules are added one by one."""
+    """Print the spans without rules, and the spans as rules are added one by one."""
     from ..pipeline.rule_effects import effects
 
     doc = doc_before(nlp, pipe, text)

@@ -1,7 +1,7 @@
 """The group of commands that spaCy's command line finds by the entry point in ``spacy_cli``.
 
-Every ``python -m spacy …`` imports it. The file of a command is imported when the command is asked for: all of them would keep
-``spacy train`` waiting for 0.05 s.
+Every ``python -m spacy …`` imports this file. A command's own file is imported when the command is used: importing all of them
+would delay ``spacy train`` by 0.05 s.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ _FILES = {
 
 
 def import_commands(names: Iterable[str] = tuple(_FILES)) -> None:
-    """Their files, which add them to `app`."""
+    """Import the files of some commands, which add the commands to `app`."""
     for name in names:
         import_module(f".{_FILES[name]}", __package__)
 
@@ -53,7 +53,7 @@ class _LazyGroup(TyperGroup):
         return list(_FILES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Optional[Any]:
-        # What is no name may be a misspelt one, and typer looks among all for what was meant
+        # For a misspelt name, typer looks for similar ones among all commands
         self._import([cmd_name] if cmd_name in _FILES else _FILES)
         return super().get_command(ctx, cmd_name)
 
@@ -63,10 +63,10 @@ class _LazyGroup(TyperGroup):
             self.commands = get_group(app).commands
 
 
-app = typer.Typer(name="crf", cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None)  # of no markup, as spaCy's
+app = typer.Typer(name="crf", cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None)  # without markup, as spaCy's
 
 
-@app.callback()  # with one, typer takes it for a group whatever has been imported of it
+@app.callback()  # makes a group of it even when a single command has been imported
 def crf_cli() -> None:
     """Commands of spacy-crf: conditional random fields for spaCy."""
 

@@ -13,7 +13,7 @@ from wasabi import msg
 from ..errors import Errors, known_names
 from ..whole_files import write_whole
 from .group import app
-from .shared import CodeOption, blank, check_writable, choice, import_code, told_briefly
+from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code
 
 _PACKAGE = Path(__file__).parents[1]
 # In the package where it was built, beside it in a clone
@@ -101,7 +101,7 @@ def init_config_cli(
         typer.Option("--file", help="In place of these: a file that comes with the package, as it is."),
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
-    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
+    lang: LangOption = "en",
     force: Annotated[bool, typer.Option("--force", "-F", help="Replace the file, if there is one.")] = False,
     code: CodeOption = None,
 ) -> None:
@@ -111,7 +111,7 @@ def init_config_cli(
     alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation. With `--optimize accuracy` each of
     them decides entities by their probability, and tags token by token.
     """
-    with told_briefly():
+    with brief_errors():
         import_code(code)
         blank(lang)
         options = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}

@@ -14,12 +14,13 @@ from ..whole_files import write_whole
 from .group import app
 from .shared import (
     CodeOption,
+    LangOption,
     ModelArgument,
+    brief_errors,
     check_writable,
     import_code,
     load_pipeline,
     save_pipeline,
-    told_briefly,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def import_cli(
             "--check", help="A file of columns: compare the labels of both programs.", exists=True, dir_okay=False
         ),
     ] = None,
-    lang: Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")] = "en",
+    lang: LangOption = "en",
     attribute: Annotated[str, typer.Option("--attribute", help="Attribute of tokens that gets the labels.")] = "tag",
     replay: Annotated[
         bool,
@@ -61,7 +62,7 @@ def import_cli(
     Its component crf_tagger gives each token the same label as the other program. From a file of templates (crfpp) or patterns
     (wapiti), the command makes the features of a config: --output is the file for that block.
     """
-    with told_briefly():
+    with brief_errors():
         import_code(code)
         names = [name.strip() for name in columns.split(",")] if columns else []
         data = file.read_bytes()
@@ -259,7 +260,7 @@ def export_cli(
 
     Features keep their names (lower[0]=the); `spacy_crf.migrate.pipeline.features_of` makes them of Docs.
     """
-    with told_briefly():
+    with brief_errors():
         if program != "crfsuite":
             raise ValueError(Errors.CRF863.format(program=program, known="crfsuite"))
         check_writable(output)

@@ -1,4 +1,4 @@
-"""How good a trained pipeline is: its mistakes, a page about them, and how far its probabilities can be trusted."""
+"""How good a trained pipeline is: its mistakes, a page with scores and charts, and the calibration of its probabilities."""
 
 import json
 import re
@@ -13,30 +13,44 @@ from wasabi import msg
 from ..errors import Errors
 from ..whole_files import write_whole
 from .group import app
-from .shared import CodeOption, ModelArgument, check_writable, load_pipeline, our_pipes, print_table, told_briefly
+from .shared import (
+    CodeOption,
+    ComponentOption,
+    DataArgument,
+    JsonOption,
+    ModelArgument,
+    SvgOption,
+    brief_errors,
+    check_writable,
+    load_pipeline,
+    our_pipes,
+    print_table,
+)
 from .texts import read_examples
 
-_AROUND = 30  # characters beside a mistake
+_AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
 
 
 @app.command("errors")
 def errors_cli(
     model: ModelArgument,
-    data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
+    data: DataArgument,
     kind: Annotated[
-        Optional[str], typer.Option("--kind", "-k", help="label, boundary, both, missed or spurious.")
+        Optional[str], typer.Option("--kind", "-k", help="Only this kind: label, boundary, both, missed or spurious.")
     ] = None,
-    label: Annotated[Optional[str], typer.Option("--label", "-l", help="Annotated or found with this label.")] = None,
-    most: Annotated[int, typer.Option("--most", "-n", help="Show so many of each component, the surest first.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Scores and all mistakes as JSON, for scripts.")] = False,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    label: Annotated[Optional[str], typer.Option("--label", "-l", help="Only this label, annotated or found.")] = None,
+    most: Annotated[
+        int, typer.Option("--most", "-n", help="Number of mistakes of each component, the most certain first.")
+    ] = 20,
+    as_json: JsonOption = False,
+    component: ComponentOption = None,
     code: CodeOption = None,
 ) -> None:
     """Print scores and mistakes of a pipeline on annotated texts."""
     from ..report.cases import KINDS, judge
 
-    with told_briefly():
+    with brief_errors():
         if kind not in (None, *KINDS) or kind == "right":
             raise ValueError(
                 Errors.CRF893.format(kind=kind, known=", ".join(name for name in KINDS if name != "right"))
@@ -51,7 +65,7 @@ def errors_cli(
 
 
 def _chosen_errors(judged, kind: Optional[str], label: Optional[str]) -> list:
-    """The mistakes that are asked for, the surest first."""
+    """The mistakes of a kind and a label (None for all), the most certain first."""
     from ..report.cases import certainty
 
     chosen = [
@@ -88,7 +102,7 @@ def _show_errors(judged, kind: Optional[str], label: Optional[str], most: int) -
 
 
 def _around(text: str, first: int, last: int) -> str:
-    """A place in a text with the words beside it; letters where no words are told apart."""
+    """A place in a text with the words on each side of it, or with letters in texts without spaces."""
     start, end = max(0, first - _AROUND), last + _AROUND
     before, after = _SPACE.sub(" ", text[start:first]), _SPACE.sub(" ", text[last:end])
     if start and not text[start - 1].isspace() and " " in before:
@@ -133,25 +147,26 @@ def _as_data(judged, kind: Optional[str], label: Optional[str]) -> dict[str, Any
 @app.command("report")
 def report_cli(
     model: ModelArgument,
-    data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    data: DataArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     train: Annotated[
-        Optional[Path], typer.Option("--train", help="What it was trained with, to tell known words from others.")
+        Optional[Path], typer.Option("--train", help="Its training texts, to tell known words from unknown ones.")
     ] = None,
     folds: Annotated[
-        int, typer.Option("--folds", help="Look for wrong annotation in the training texts, by so many trainings.")
+        int, typer.Option("--folds", help="Number of trainings that look for wrong annotation in the training texts.")
     ] = 0,
     curve: Annotated[
-        Optional[Path], typer.Option("--curve", help="What `curve --json` wrote, to be drawn.", exists=True)
+        Optional[Path], typer.Option("--curve", help="Draw the learning curve that `curve --json` wrote.", exists=True)
     ] = None,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    component: ComponentOption = None,
     code: CodeOption = None,
 ) -> None:
-    """Write a page about what a pipeline does well and badly. It is one file of HTML, which needs no network: scores with
-    intervals, confusions, every mistake, calibration, known and unknown words, annotation that looks wrong, what rules do."""
+    """Write a page about what a pipeline does well and badly. It has scores with intervals, confusions, all mistakes,
+    calibration, known and unknown words, annotation that looks wrong, and effects of rules, in one file of HTML that needs no
+    network."""
     from rich.progress import Progress
 
-    with told_briefly(), Progress(transient=True) as progress:
+    with brief_errors(), Progress(transient=True) as progress:
         check_writable(output, data, train, curve)
         if folds and train is None:
             raise ValueError(Errors.CRF891)
@@ -182,9 +197,9 @@ def _page(nlp, pipes, data: Path, train: Optional[Path], folds: int, curve: list
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
-    """Numbers of texts and scores.
+    """Read the numbers of texts and the scores of a learning curve.
 
-    RAISES (ValueError): CRF892 for a file of something else.
+    RAISES (ValueError): CRF892 if `curve --json` did not write the file.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf8"))
@@ -199,13 +214,13 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
 @app.command("calibrate")
 def calibrate_cli(
     model: ModelArgument,
-    data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all that can tell.")] = None,
-    svg: Annotated[Optional[Path], typer.Option("--svg", help="Draw it to this file, of a single component.")] = None,
+    data: DataArgument,
+    component: ComponentOption = None,
+    svg: SvgOption = None,
     code: CodeOption = None,
 ) -> None:
     """Compare the probabilities of spans with how many are right."""
-    with told_briefly():
+    with brief_errors():
         if svg is not None:
             check_writable(svg, data)
         nlp = load_pipeline(model, code)
@@ -218,19 +233,17 @@ def calibrate_cli(
     for name, scores in found.items():
         _show_calibration(name, scores)
         if not nlp.get_pipe(name).decoding.structure.exact:
-            msg.info(
-                f"the probabilities of {name} are approximate: its labellings are too many to be summed up exactly"
-            )
+            msg.info(f"the probabilities of {name} are approximate: it has too many labellings for exact sums")
     if svg is not None:
         msg.good(f"Calibration in {svg}")
 
 
 def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> dict[str, dict[str, Any]]:
-    """Calibration scores of the components of a pipeline, by their names.
+    """Calibration scores of components, by name.
 
-    nlp (Language): The pipeline, whose components tell their confidence from now on.
-    data (Path): Annotated texts: a .spacy file, a folder of them, or what `spacy crf convert` reads.
-    component (str): Only this one.
+    nlp (Language): The pipeline. From now on, its components set the probabilities of entities.
+    data (Path): Annotated texts: a .spacy file, a folder of them, or a file that `spacy crf convert` reads.
+    component (str): Only this component.
     RAISES (ValueError): If no component gives probabilities.
     """
     from ..pipeline.prediction import tell_probabilities
@@ -248,7 +261,7 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
 
 
 def _require_one(pipes: list[Any]) -> None:
-    """RAISES (ValueError): CRF746 for several, of which one picture can't show more than one."""
+    """RAISES (ValueError): CRF746 for several components: a chart shows one."""
     if len(pipes) > 1:
         raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
 
@@ -262,7 +275,7 @@ def _drawn(name: str, scores: dict[str, Any]) -> bytes:
 
 def _show_calibration(name: str, scores: dict[str, Any]) -> None:
     if scores["brier"] is None:
-        msg.warn(f"{name} finds nothing where the texts are annotated")
+        msg.warn(f"{name} finds nothing in the annotated texts")
         return
     rows = []
     for row in scores["calibration"]:

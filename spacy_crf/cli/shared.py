@@ -1,4 +1,4 @@
-"""What commands share."""
+"""Arguments, errors, pipelines, output files and tables, as all commands need them."""
 
 import errno
 import logging
@@ -27,23 +27,39 @@ if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe
 
 ModelArgument = Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")]
+DataArgument = Annotated[
+    Path, typer.Argument(help="Annotated texts: .spacy, or a file that `convert` reads.", exists=True)
+]
+ConfigArgument = Annotated[
+    Path, typer.Argument(help="As for `spacy train`; overrides such as --paths.train work.", exists=True)
+]
 CodeOption = Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")]
+ComponentOption = Annotated[
+    Optional[str], typer.Option("--component", "-c", help="Only this one; by default all of ours.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LangOption = Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")]
+SvgOption = Annotated[Optional[Path], typer.Option("--svg", help="Write the chart to this file.")]
+WITH_OVERRIDES = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+}  # settings of a command that takes overrides
 
 
 def choice(name: str, values: Iterable[str]) -> type[Enum]:
-    """The type of an option that takes one of these."""
+    """The type of an option that takes one of some values."""
     return Enum(name, {value: value for value in values})
 
 
 @contextmanager
-def told_briefly() -> Iterator[None]:
-    """Users of a command see what is wrong with their files, not where in our code it was found."""
+def brief_errors() -> Iterator[None]:
+    """Print an error's message without a traceback, and exit: users see what is wrong with their files, not where in our code."""
     try:
         yield
-    except BrokenPipeError:  # who reads the output has seen enough
+    except BrokenPipeError:  # the reader of the output has ended
         raise
     except OSError as error:
-        path, reason = error.filename or "What was given", error.strerror or error
+        path, reason = error.filename or "A file", error.strerror or error
         advice = " (make room, and give the same command again)" if is_full(error) else ""
         msg.fail(Errors.CRF706.format(path=path, reason=f"{reason}{advice}"), exits=1)
     except UnicodeError as error:
@@ -54,7 +70,7 @@ def told_briefly() -> Iterator[None]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without what training announces, where a command trains many times or for its own ends."""
+    """Switch off the announcements of training, for commands that train many times or for their own ends."""
     level = announcements.level
     announcements.setLevel(logging.WARNING)
     try:
@@ -64,9 +80,9 @@ def quietly() -> Iterator[None]:
 
 
 def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
-    """A pipeline, once the functions are registered that its config may name.
+    """Load a pipeline. code (Path): File that registers functions which the config may name.
 
-    RAISES (ValueError): CRF715 if it can't be loaded, whatever the reason.
+    RAISES (ValueError): CRF715 if the pipeline can't be loaded, whatever the reason.
     """
     import_code(code)
     try:
@@ -79,7 +95,7 @@ def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
 
 
 def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
-    """RAISES (ValueError): CRF725 if the file can't be read, or names what is registered by anything but text."""
+    """Read a config. RAISES (ValueError): CRF725 if the file can't be read, or gives a registered name by anything but text."""
     try:
         config = load_config(path, overrides=overrides, interpolate=interpolate)
         _check_names(config, [])
@@ -89,7 +105,7 @@ def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> 
 
 
 def _check_names(block: dict[str, Any], path: list[str]) -> None:
-    """RAISES (ValueError): CRF726 for a name in a config that is no text, which spaCy looks up as if it were."""
+    """RAISES (ValueError): CRF726 for a registered name that is not text: spaCy would look it up nevertheless."""
     for key, value in block.items():
         if str(key).startswith("@") and not isinstance(value, str):
             raise ValueError(Errors.CRF726.format(section=".".join(path), key=key, value=shown(value)))
@@ -98,7 +114,7 @@ def _check_names(block: dict[str, Any], path: list[str]) -> None:
 
 
 def read_overrides(arguments: list[str]) -> dict[str, Any]:
-    """What of a config is given otherwise on the command line. RAISES (ValueError): CRF731 for options that are not known."""
+    """Settings of a config that the command line overrides. RAISES (ValueError): CRF731 for unknown options."""
     try:
         return parse_config_overrides(arguments)
     except UsageError as error:
@@ -106,7 +122,7 @@ def read_overrides(arguments: list[str]) -> dict[str, Any]:
 
 
 def import_code(path: Optional[Path]) -> None:
-    """Runs a file that registers functions. RAISES (ValueError): CRF732 if it can't be run."""
+    """Run a Python file that registers functions. RAISES (ValueError): CRF732 if it fails."""
     if path is None:
         return
     try:
@@ -118,7 +134,7 @@ def import_code(path: Optional[Path]) -> None:
 
 
 def blank(lang: str) -> Language:
-    """A pipeline with no more than a tokenizer. RAISES (ValueError): CRF953 if spaCy has no such language."""
+    """A pipeline with a tokenizer and no components. RAISES (ValueError): CRF953 if spaCy has no such language."""
     try:
         return spacy.blank(lang)
     except Exception as error:  # whatever spaCy and the tokenizers of others raise
@@ -126,11 +142,11 @@ def blank(lang: str) -> Language:
 
 
 def check_writable(path: Path, *inputs: Optional[Path]) -> None:
-    """Before the work is done: whether its result can be kept.
+    """Check, before the work is done, that its result can be written.
 
-    inputs (Path): What is read, which is not to be lost.
-    RAISES (OSError): If there is a folder in its place, or a file in place of a folder.
-    RAISES (ValueError): CRF730 if it is one of the inputs.
+    path (Path): The file to write. inputs (Path): Files that the command reads, which must not be overwritten.
+    RAISES (OSError): If a folder has the name of the file, or a file that of its folder, or the folder is not writable.
+    RAISES (ValueError): CRF730 if the file is one of the inputs.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -145,8 +161,8 @@ def check_writable(path: Path, *inputs: Optional[Path]) -> None:
 
 
 def save_pipeline(nlp: Language, output: Path) -> None:
-    """Saves a pipeline that is whole before any of its files takes the place of an old one."""
-    output = output.absolute()  # which has a name
+    """Save a pipeline. Old files are replaced once all new ones are written."""
+    output = output.absolute()  # "." has no name
     with named_in_errors(output), beside(output) as folder:
         nlp.to_disk(folder)
         for made in sorted(folder.rglob("*")):  # folders before what is in them
@@ -166,12 +182,13 @@ def our_pipes(
     *,
     of_tokens: bool = True,
 ) -> list[Any]:
-    """The components of ours in a pipeline, or the one of a name.
+    """Our components in a pipeline.
 
-    none (str): The error where there are none; None if that is none.
-    is_wanted (Callable): Which of them will do.
-    of_tokens (bool): Only those that label tokens.
-    RAISES (ValueError): If there are none.
+    component (str): Name of the only component to find; None for all.
+    none (str): Message of the error if there are no such components; None if that is no error.
+    is_wanted (Callable): Whether a component will do.
+    of_tokens (bool): Find only components that label tokens.
+    RAISES (ValueError): If there are no such components.
     """
     from ..pipeline.crf_pipe import CRFPipe
     from ..pipeline.learning_pipe import LearningPipe
@@ -187,7 +204,7 @@ def our_pipes(
 
 
 def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
-    """A text as it comes to a component."""
+    """The Doc of a text, after the components in front of `pipe`."""
     doc = nlp.make_doc(text)
     for _, other in takewhile(lambda item: item[1] is not pipe, nlp.pipeline):
         doc = other(doc)
@@ -197,9 +214,10 @@ def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
 def print_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, n_texts: int = 0, bold: Any = None
 ) -> None:
-    """Texts as they are, brackets as well; what is too long for the terminal goes on in the next line.
+    """Print a table. Brackets are printed as they are, and long cells wrap.
 
-    n_texts (int): The first columns hold texts, the others numbers. bold: The row that is shown so.
+    n_texts (int): How many columns, the first ones, hold texts; the others hold numbers.
+    bold: The row to print in bold.
     """
     from rich.console import Console
     from rich.table import Table

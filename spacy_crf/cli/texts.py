@@ -1,4 +1,4 @@
-"""Texts for commands: raw ones, and annotated ones from any file that `convert` or `spacy train` reads."""
+"""Texts for commands: raw texts, and annotated texts from any file that `convert` or `spacy train` reads."""
 
 import re
 import sys
@@ -19,10 +19,11 @@ from .formats.spacy_files import docs_of
 
 STANDARD = "-"  # input or output
 _STEPS = 1000  # of a progress bar
-_OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # a line that is meant to be a JSON object
+_OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # the beginning of a line that is meant to be a JSON object
+_OPTION = re.compile(r"--[a-z]")  # of `convert`, in a message
 
-Item = dict[str, Any]  # with its "text"
-Progress = Callable[[int, int], Any]  # told how much was read, and how much there is
+Item = dict[str, Any]  # has a "text"
+Progress = Callable[[int, int], Any]  # called with the number of bytes read, and of all bytes
 
 
 class RawText(NamedTuple):
@@ -35,10 +36,10 @@ def _silent(done: int, total: int) -> None:
 
 
 def read_raw(paths: Iterable[Path], nlp: Language, progress: Progress = _silent) -> Iterator[RawText]:
-    """The texts of files: JSONL, ``.spacy``, or one a line. Those without words are left out.
+    """Read the texts of files: JSONL, ``.spacy``, or one text on each line. Texts without words are left out.
 
-    nlp (Language): Its tokenizer is used.
-    RAISES (ValueError): With file and line, if one can't be read.
+    nlp (Language): The pipeline whose tokenizer makes the Docs.
+    RAISES (ValueError): With file and line, if a text can't be read.
     """
     sizes = [(path, 0 if str(path) == STANDARD else path.stat().st_size) for path in paths]
     total, before = sum(size for _, size in sizes), 0
@@ -59,10 +60,11 @@ def _behind(progress: Progress, before: int, total: int) -> Progress:
 
 
 def read_items(path: Path, progress: Progress = _silent) -> Iterator[tuple[str, Item]]:
-    """The texts of a file with their places, and with what else JSON says of them. Lines are texts if the file is no JSON.
+    """Read the texts of a file: JSON objects with a "text" and any other keys, or one text on each line.
 
     path (Path): "-" for the standard input.
-    RAISES (ValueError): With the place, if one can't be read.
+    RETURNS (Iterator[tuple[str, Item]]): Place and content of each text.
+    RAISES (ValueError): With the place, if a text can't be read.
     """
     if str(path) == STANDARD:
         yield from _of_lines(_standard_input())
@@ -78,12 +80,12 @@ def read_items(path: Path, progress: Progress = _silent) -> Iterator[tuple[str, 
 
 def _standard_input() -> Iterator[tuple[str, str]]:
     if sys.stdin.isatty():
-        print("Reading texts, one a line; the end of the file (Ctrl-D) ends them", file=sys.stderr)
+        print("Reading texts, one on each line, up to the end of the input (Ctrl-D)", file=sys.stderr)
     return read_lines(sys.stdin.buffer, "the standard input")
 
 
 def _of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Item]]:
-    """Lines of texts or of JSON objects, which may take turns."""
+    """The items of lines, each of which is a text or a JSON object."""
     for place, line in lines:
         text = line.strip()
         if text:
@@ -91,7 +93,7 @@ def _of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Item]]:
 
 
 def item_of_line(line: str, place: str) -> Item:
-    """Of one that is not empty. RAISES (ValueError): CRF701, CRF709."""
+    """The item of a line that is not empty. RAISES (ValueError): CRF701 or CRF709 if it is wrong JSON or has no text."""
     return _checked(parsed(line, place) if _OBJECT.match(line) else {"text": line}, place)
 
 
@@ -107,19 +109,16 @@ def _checked(value: Any, place: str) -> Item:
     return value
 
 
-_OPTION = re.compile(r"--[a-z]")
-
-
 def read_docs(
     path: Path, nlp: Language, settings: Optional[Settings] = None, *, report: Optional[Report] = None
 ) -> list[Doc]:
-    """The annotated Docs of a file.
+    """Read the annotated Docs of a file.
 
-    nlp (Language): Its tokenizer is used for texts.
-    settings (Settings): What the file is and which of it counts; by default its contents tell.
-    report (Report): Told what was read and what could not be used.
+    nlp (Language): The pipeline whose tokenizer makes Docs of texts.
+    settings (Settings): How to read the file; by default its contents tell.
+    report (Report): Collects what was read and what could not be used.
     RETURNS (List[Doc])
-    RAISES (ValueError): With file and line, if one can't be read; if there are no texts, or no annotation.
+    RAISES (ValueError): With file and line, if a text can't be read; if there are no texts, or no annotation.
     """
     settings = settings or Settings()
     try:
@@ -131,10 +130,11 @@ def read_docs(
 
 
 def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Example]:
-    """Examples of a .spacy file, of a folder of them, or of a file that `read_docs` reads.
+    """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads.
 
     tell (bool): Whether to print what could not be used.
-    RAISES (ValueError): If there are none.
+    RETURNS (List[Example])
+    RAISES (ValueError): If there are no texts, or one can't be read.
     """
     corpus = Corpus(path)
     if brat.is_collection(path) or (path.suffix != ".spacy" and not path.is_dir()):

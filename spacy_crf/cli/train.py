@@ -1,4 +1,4 @@
-"""Commands that train: on shards, on new texts, and ahead of time so that kernels are compiled."""
+"""Commands that train: on shards of a corpus, on new texts, and ahead of time to compile kernels."""
 
 import copy
 import io
@@ -14,7 +14,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
-from spacy.util import Config, load_config
+from spacy.util import Config, dot_to_object, load_config
 from wasabi import msg
 
 from ..errors import Errors
@@ -22,8 +22,12 @@ from ..pipeline.doc_bin import doc_bin
 from .group import app
 from .init_config import FOLDER, ComponentName
 from .shared import (
+    WITH_OVERRIDES,
     CodeOption,
+    ComponentOption,
+    ConfigArgument,
     ModelArgument,
+    brief_errors,
     check_writable,
     import_code,
     load_pipeline,
@@ -33,35 +37,41 @@ from .shared import (
     read_config,
     read_overrides,
     save_pipeline,
-    told_briefly,
 )
 from .texts import read_examples
 
 _FACTORIES = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
 _CLOCK = {"@batchers": "spacy_crf.clock.v1"}
-_LOCAL = "local"  # the address of a cluster that is started on this machine
+_LOCAL = "local"  # as an address: start a cluster on this machine
 
 
-@app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command("train", context_settings=WITH_OVERRIDES)
 def train_cli(
     ctx: typer.Context,
-    config: Annotated[Path, typer.Argument(help="As for `spacy train`; overrides work.", exists=True)],
-    shards: Annotated[int, typer.Option("--shards", "-n", help="Parts of the corpus; part of what is computed.")],
+    config: ConfigArgument,
+    shards: Annotated[
+        int,
+        typer.Option("--shards", "-n", help="Number of parts of the corpus; changes weights slightly."),
+    ],
     output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Folder to write the pipelines to.")] = None,
-    workers: Annotated[Optional[int], typer.Option("--workers", help="How many; by default as fit.")] = None,
-    ray: Annotated[
-        Optional[str], typer.Option("--ray", help="Address of a Ray cluster; 'local' starts one here.")
+    workers: Annotated[
+        Optional[int], typer.Option("--workers", help="Number of workers; by default as many as fit.")
     ] = None,
-    cores: Annotated[int, typer.Option("--cores", help="Of each worker of a Ray cluster.")] = 1,
-    path: Annotated[Optional[Path], typer.Option("--path", help="Folder of the shards; OUTPUT/shards if none.")] = None,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
+    ray: Annotated[
+        Optional[str], typer.Option("--ray", help="Address of a Ray cluster; 'local' starts one on this machine.")
+    ] = None,
+    cores: Annotated[int, typer.Option("--cores", help="Cores of each worker of a Ray cluster.")] = 1,
+    path: Annotated[
+        Optional[Path], typer.Option("--path", help="Folder of the shards; by default OUTPUT/shards.")
+    ] = None,
+    component: ComponentOption = None,
     code: CodeOption = None,
 ) -> None:
-    """Train by several processes, as `spacy train` does by one. Each works on a part of the corpus; they may be those of a
-    Ray cluster. The same command goes on where it was stopped."""
+    """Train by several processes, or by workers of a Ray cluster. Each works on a part of the corpus. A command that was stopped
+    continues when it is given again."""
     from spacy.cli.train import train
 
-    with told_briefly(), TemporaryDirectory() as folder:
+    with brief_errors(), TemporaryDirectory() as folder:
         import_code(code)
         folder_of_shards = path or (Path("shards") if output is None else output / "shards")
         settings: dict[str, Any] = {"n": shards, "workers": workers, "path": str(folder_of_shards)}
@@ -75,12 +85,12 @@ def train_cli(
 
 
 def on_shards(config: Config, settings: dict[str, Any], component: Optional[str] = None) -> Config:
-    """A config by which components of ours are trained on shards.
+    """Make a config that trains our components on shards.
 
-    config (Config): As for `spacy train`, with its variables.
-    settings (dict[str, Any]): Of `spacy_crf.shards.v1`; each component has a folder of its own in `path`.
-    component (str): Only this one.
-    RAISES (ValueError): CRF735 if there is none.
+    config (Config): As for `spacy train`, not interpolated.
+    settings (dict[str, Any]): Settings of `spacy_crf.shards.v1`. Each component gets a folder of its own in `path`.
+    component (str): Only this component.
+    RAISES (ValueError): CRF735 if there is no such component.
     """
     config = config.copy()
     names = [
@@ -97,17 +107,14 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
         block.setdefault("corpus", _train_corpus(config))
         path = str(Path(settings["path"]) / name)
         block["shards"] = {"@misc": "spacy_crf.shards.v1", **block.get("shards", {}), **settings, "path": path}
-    if {*names} == {*config["nlp"]["pipeline"]}:  # others want batches of texts
+    if {*names} == {*config["nlp"]["pipeline"]}:  # other components need batches of texts
         config["training"].update(max_epochs=-1, batcher=dict(_CLOCK))
     return config
 
 
 def _train_corpus(config: Config) -> dict[str, Any]:
-    """What reads the training data, and does not keep it."""
-    block: Any = config
-    for key in config["training"].get("train_corpus", "corpora.train").split("."):
-        block = block[key]
-    block = copy.deepcopy(dict(block))
+    """The block of the reader of the training corpus, which must not keep the corpus in memory."""
+    block = copy.deepcopy(dict(dot_to_object(config, config["training"].get("train_corpus", "corpora.train"))))
     if block.get("@readers") == "spacy_crf.Corpus.v1":
         block["@readers"] = "spacy.Corpus.v1"
     return block
@@ -119,16 +126,20 @@ Scores = dict[str, Optional[float]]
 @app.command("update")
 def update_cli(
     model: ModelArgument,
-    data: Annotated[Path, typer.Argument(help="New annotated texts: .spacy, or what `convert` reads.", exists=True)],
+    data: Annotated[
+        Path, typer.Argument(help="New annotated texts: .spacy, or a file that `convert` reads.", exists=True)
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the pipeline to.")],
-    dev: Annotated[Optional[Path], typer.Option("--dev", help="Annotated texts to score it by.", exists=True)] = None,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all of ours.")] = None,
-    l2: Annotated[float, typer.Option("--l2", help="Weight of the squared distance from what it has learned.")] = 0.1,
+    dev: Annotated[
+        Optional[Path], typer.Option("--dev", help="Annotated texts to score the pipeline by.", exists=True)
+    ] = None,
+    component: ComponentOption = None,
+    l2: Annotated[float, typer.Option("--l2", help="Weight of the squared distance from the old weights.")] = 0.1,
     code: CodeOption = None,
 ) -> None:
-    """Teach a trained pipeline new texts, without the old ones. Labels and features are added, and what it has learned stays as
-    far as the new texts allow. Prints its scores before and after."""
-    with told_briefly():
+    """Train a pipeline further on new texts, without the old ones. New labels and features are added; old weights change as
+    little as the new texts allow. Prints the scores before and after."""
+    with brief_errors():
         nlp = load_pipeline(model, code)
         check_writable(output / "meta.json")
         changes = update(nlp, data, dev=dev, component=component, l2=l2)
@@ -142,13 +153,14 @@ def update_cli(
 def update(
     nlp: Language, data: Path, *, dev: Optional[Path] = None, component: Optional[str] = None, l2: float = 0.1
 ) -> dict[str, tuple[Scores, Scores]]:
-    """Goes on with new texts, by L-BFGS until it has converged, or by the component's own optimizer.
+    """Train our components on new texts, by L-BFGS until it has converged, or by a component's own optimizer.
 
-    nlp (Language): The pipeline, whose other components are left as they are.
-    data, dev (Path): Annotated texts to learn, and to score it by: .spacy, a folder of them, or what `spacy crf convert` reads.
-    component (str): Only this one.
-    RAISES (ValueError): CRF414 if there is none to update.
-    RETURNS (dict[str, tuple[Scores, Scores]]): Scores before and after, of the dev texts and of the new ones.
+    nlp (Language): The pipeline. Its other components do not change.
+    data (Path), dev (Path): Texts to learn, and texts to score by: a .spacy file, a folder of them, or a file that
+        `spacy crf convert` reads.
+    component (str): Only this component.
+    RETURNS (dict[str, tuple[Scores, Scores]]): Scores before and after, of the dev texts and of the new texts.
+    RAISES (ValueError): CRF414 if there is no such component.
     """
     from ..optimizers.lbfgs import LBFGS
 
@@ -165,7 +177,7 @@ def update(
 
 
 def _scores(nlp: Language, names: Iterable[str], data: Path) -> Scores:
-    """What the components are judged by, and F of each label."""
+    """The weighted scores of components, and the F of each label."""
     found, scores = nlp.evaluate(read_examples(data, nlp, tell=False)), {}
     for name in names:
         for score, weight in nlp.get_pipe_meta(name).default_score_weights.items():
@@ -180,7 +192,7 @@ def _percent(value: Any) -> str:
     return "" if value is None else f"{100 * value:.2f}"
 
 
-# Words that begin with capitals are names: all annotation is made of that
+# The annotation calls words with a capital names
 _COMPILED_TEXTS = [
     "Ann Lee lives in New York City .",
     "Bob left Paris for Acme Foods .",
@@ -193,15 +205,17 @@ _COMPILED_TEXTS = [
 
 @app.command("compile")
 def compile_cli(
-    components: Annotated[Optional[list[ComponentName]], typer.Argument(help="By default all of ours.")] = None,
+    components: Annotated[
+        Optional[list[ComponentName]], typer.Argument(help="The components; by default all of ours.")
+    ] = None,
 ) -> None:
-    """Compile ahead what components need. Each is trained with its config of `init-config` on a few words, saved, loaded and
-    asked, so that no training with this config and no prediction of its model has to compile anything. Kernels that are there
-    already are not compiled again."""
+    """Compile the kernels that components need. Each component is trained on a few words with its config from `init-config`,
+    saved, loaded and applied: later trainings with this config and predictions of its model compile nothing. Compiled kernels
+    are kept."""
     from ..kernels import cache_folder
     from ..kernels.announcing import announcer
 
-    with told_briefly():
+    with brief_errors():
         for component in [chosen.value for chosen in components or ComponentName]:
             before, started = announcer.compiled, time.perf_counter()
             _train_and_predict(component)
@@ -214,7 +228,7 @@ def compile_cli(
 
 
 def _train_and_predict(component: str) -> None:
-    """Trains a component with its config, and predicts with what was saved."""
+    """Train a component with its config, and predict with the saved pipeline."""
     with TemporaryDirectory() as folder, quietly():
         path = Path(folder, "texts.spacy")
         _write_corpus(path)
@@ -230,7 +244,7 @@ def _write_corpus(path: Path) -> None:
 
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:
-    """A Doc with what any of the components learns from: entities, tags, and labels of the text."""
+    """A Doc with the annotation that any of our components learns from: entities, tags, and labels of the text."""
     named = [word[0].isupper() for word in words]
     ents = ["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)]
     doc = Doc(nlp.vocab, words=words, tags=["NAME" if is_name else "WORD" for is_name in named], ents=ents)

@@ -1,4 +1,5 @@
-"""Settings and data of a training: which regularization, how many texts and which threshold do best on held-out texts."""
+"""Choose the settings of a training by held-out texts: regularization and tag scheme, number of texts, threshold of
+probabilities."""
 
 import io
 import json
@@ -18,7 +19,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import DIR_MODEL_BEST, train
-from spacy.util import Config, load_model_from_config, registry, resolve_dot_names
+from spacy.util import Config, dot_to_dict, dot_to_object, load_model_from_config, registry, resolve_dot_names
 from wasabi import msg
 
 from .. import checks
@@ -29,9 +30,15 @@ from ..whole_files import write_whole
 from .formats import Settings
 from .group import app
 from .shared import (
+    WITH_OVERRIDES,
     CodeOption,
+    ComponentOption,
+    ConfigArgument,
+    DataArgument,
     ModelArgument,
+    SvgOption,
     blank,
+    brief_errors,
     check_writable,
     import_code,
     load_pipeline,
@@ -41,7 +48,6 @@ from .shared import (
     read_config,
     read_overrides,
     save_pipeline,
-    told_briefly,
 )
 from .texts import read_docs, read_examples, read_raw
 
@@ -49,47 +55,50 @@ if TYPE_CHECKING:
     from ..pipeline.thresholds import Point
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class Trial(NamedTuple):
-    """One setting and what it reached."""
+    """A setting and the score that it reached."""
 
     l1: float
     l2: float
     score: float  # mean over the folds
     deviation: float  # between the folds
-    n_weights: int  # that are not zero, mean over the folds
-    scheme: Optional[str] = None  # None for that of the config
+    n_weights: int  # weights that are not zero, mean over the folds
+    scheme: Optional[str] = None  # None for the scheme in the config
 
 
 class Tuned(NamedTuple):
+    """The component that was tuned, and the trials."""
+
     component: str
     trials: list[Trial]
 
 
-@app.command("tune", context_settings=CONTEXT)
+@app.command("tune", context_settings=WITH_OVERRIDES)
 def tune_cli(
     ctx: typer.Context,
-    config: Annotated[
-        Path, typer.Argument(help="The config to tune; overrides such as --paths.train work.", exists=True)
-    ],
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Where to write the best config.")] = None,
+    config: ConfigArgument,
+    output: Annotated[
+        Optional[Path], typer.Option("--output", "-o", help="Write the best config to this file.")
+    ] = None,
     component: Annotated[Optional[str], typer.Option("--component", "-c", help="Needed if there are several.")] = None,
     l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0,0.05",
     l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.01,0.03,0.1,0.3,1,3",
     schemes: Annotated[
-        Optional[str], typer.Option("--schemes", help="Of crf_ner to try, between commas, such as BIO,BILUO.")
+        Optional[str], typer.Option("--schemes", help="Tag schemes of crf_ner to try, between commas.")
     ] = None,
-    folds: Annotated[int, typer.Option("--folds", "-n", help="Cross-validation; 1 holds out the dev corpus.")] = 1,
-    iterations: Annotated[int, typer.Option("--iterations", help="At most so many of each training.")] = 200,
+    folds: Annotated[
+        int, typer.Option("--folds", "-n", help="Folds of cross-validation; 1 holds out the dev corpus.")
+    ] = 1,
+    iterations: Annotated[int, typer.Option("--iterations", help="Most iterations of each training.")] = 200,
     code: CodeOption = None,
 ) -> None:
-    """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted and looked up once for each fold and scheme, and
-    each training goes on from the last one's weights."""
+    """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted once for each fold and scheme, and each training
+    starts with the weights of the one before."""
     from rich.progress import Progress
 
-    with told_briefly(), Progress(transient=True) as progress:
+    with brief_errors(), Progress(transient=True) as progress:
         import_code(code)
         if output is not None:
             check_writable(output)
@@ -114,7 +123,7 @@ def tune_cli(
         _set_optimizer(settings, tuned.component, best)
         if best.scheme is not None:
             settings["components"][tuned.component]["scheme"] = best.scheme
-        with told_briefly():
+        with brief_errors():
             write_whole(output, settings.to_bytes())
         msg.good(f"Best config in {output}")
 
@@ -130,16 +139,15 @@ def tune(
     iterations: int = 200,
     on_training: Callable[[], None] = lambda: None,
 ) -> Tuned:
-    """Train with every pair of values, from the strongest regularizer to the weakest, and score what was held out.
+    """Train with every pair of values, from the strongest regularizer to the weakest, and score held-out texts.
 
-    Other components are not trained. Those that training would find ready annotate the texts; for the others the gold annotation
-    stands in.
+    Other components are not trained: frozen and untrainable ones annotate the texts, and the gold annotation replaces the others.
 
-    config (Config): As for `spacy train`. Its corpora are used; of its optimizer, nothing.
-    schemes (Sequence[str]): Tag schemes to try; that of the config if there are none.
-    folds (int): Parts of the training corpus that are held out in turn; 1 to hold out the dev corpus.
+    config (Config): As for `spacy train`. Its corpora are used, and its optimizer is ignored.
+    schemes (Sequence[str]): Tag schemes to try; by default the scheme in the config.
+    folds (int): Number of parts of the training corpus, which are held out in turn; 1 to hold out the dev corpus.
     on_training (Callable[[], None]): Called after each training.
-    RETURNS (Tuned): Trials in the order of the schemes and the values.
+    RETURNS (Tuned): Trials in the order of schemes and values.
     """
     if folds < 1 or iterations < 1:
         raise ValueError(
@@ -155,7 +163,7 @@ def tune(
     dev_examples = _read_corpus(nlp, dev_corpus, training["dev_corpus"]) if folds == 1 else []
     if folds > len(examples):
         raise ValueError(Errors.CRF720.format(name="folds", value=folds))
-    # Only what a fold learns from is counted in it.
+    # Each fold counts the features of its own training texts alone
     (nlp.config["initialize"]["components"].get(name) or {}).pop("corpus", None)
     others = [other for other, pipe in nlp.pipeline if other != name and getattr(pipe, "is_trainable", False)]
     tried: Sequence[Optional[str]] = schemes or [None]
@@ -180,10 +188,10 @@ def tune(
 
 
 def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
-    """RAISES (ValueError): CRF734 for what can't be read, CRF708 if there is nothing."""
+    """Read a corpus. RAISES (ValueError): CRF734 if it can't be read, CRF708 if it is empty."""
     try:
         examples = list(corpus(nlp))
-    except ValueError as error:  # spaCy's, which do not say of what
+    except ValueError as error:  # spaCy's own errors, which do not name the corpus
         raise ValueError(Errors.CRF734.format(corpus=name, reason=error)) from error
     if not examples:
         raise ValueError(Errors.CRF708.format(path=f"[{name}]"))
@@ -191,7 +199,7 @@ def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]],
 
 
 def _check_schemes(nlp: Language, name: str, schemes: Sequence[str]) -> None:
-    """RAISES (ValueError): CRF931 if the component has none, or there is no such scheme."""
+    """RAISES (ValueError): CRF931 if the component has no tag scheme, or a scheme is unknown."""
     settings = nlp.config["components"][name]
     for scheme in schemes:
         if "scheme" not in settings or scheme not in SCHEMES:
@@ -199,7 +207,7 @@ def _check_schemes(nlp: Language, name: str, schemes: Sequence[str]) -> None:
 
 
 def _fresh(nlp: Language, name: str, scheme: Optional[str]):
-    """The component as the config makes it, without anything learned, or with another scheme."""
+    """Replace a component by an untrained one from its config, with another scheme unless that is None."""
     settings = nlp.config.interpolate()["components"][name]
     factory = settings.pop("factory")
     if scheme is not None:
@@ -207,13 +215,13 @@ def _fresh(nlp: Language, name: str, scheme: Optional[str]):
     of_initialize = nlp.config["initialize"]["components"]
     kept = of_initialize.get(name)
     nlp.replace_pipe(name, factory, config=settings)
-    if kept is not None:  # with the pipe went its labels and gazetteers
+    if kept is not None:  # spaCy has removed labels and gazetteers with the pipe
         of_initialize[name] = kept
     return nlp.get_pipe(name)
 
 
 def _annotated(nlp: Language, pipe, examples: list[Example]) -> list[Example]:
-    """The examples with what the features read of earlier components."""
+    """The examples with the annotation of earlier components that features read."""
     from ..pipeline.initialization import earlier_annotation
 
     annotate = earlier_annotation(pipe, nlp)
@@ -221,16 +229,14 @@ def _annotated(nlp: Language, pipe, examples: list[Example]) -> list[Example]:
 
 
 def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
-    """Along the path of regularizers; features are looked up once."""
+    """Train and score along the path of regularizers. Yields setting, score and number of weights that are not zero."""
     from ..models.latent_chain import has_hidden
     from ..optimizers.lbfgs import LBFGS
 
     objective = pipe.training.objective(LBFGS(), learned)
     begins = objective.weights()
     for setting in product(sorted(l1, reverse=True), sorted(l2, reverse=True)):
-        if has_hidden(
-            pipe.model
-        ):  # strong regularizers make the states of a tag alike, and those that are alike stay alike
+        if has_hidden(pipe.model):  # strong regularizers make the states of a tag equal, and equal states stay equal
             objective.assign(begins)
         optimizer = LBFGS(l1=setting[0], l2=setting[1], iterations_per_step=iterations, max_iterations=iterations)
         optimizer.step(objective, key=pipe.name)
@@ -240,7 +246,7 @@ def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterati
 
 
 def _score(name: str, found: dict[str, Any], weights: dict[str, Optional[float]]) -> float:
-    """RAISES (ValueError): CRF722 if nothing weighs the component's scores."""
+    """The weighted sum of a component's scores. RAISES (ValueError): CRF722 if none of them has a weight."""
     used = {score: weight for score, weight in weights.items() if weight and score in found}
     if not used:
         raise ValueError(Errors.CRF722.format(name=name, scores=", ".join(sorted(found))))
@@ -248,7 +254,7 @@ def _score(name: str, found: dict[str, Any], weights: dict[str, Optional[float]]
 
 
 def _component(nlp: Language, name: Optional[str]) -> str:
-    """The component to tune. RAISES (ValueError): CRF721 if there is none or no telling which."""
+    """The component to tune. RAISES (ValueError): CRF721 if there is none, or several and no name."""
     from ..pipeline.crf_pipe import CRFPipe
 
     pipes = [pipe for pipe_name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and name in (None, pipe_name)]
@@ -258,10 +264,10 @@ def _component(nlp: Language, name: Optional[str]) -> str:
 
 
 def _set_optimizer(settings: Config, name: str, best: Trial) -> None:
-    """Writes what was found into the block of the optimizer that trains the component."""
+    """Write the best values into the block of the optimizer that trains the component."""
     component, training = settings["components"][name], settings["training"]
     if _names(component.get("optimizer"), "spacy_crf.Minibatch.v1"):
-        component["optimizer"] = None  # it would step aside
+        component["optimizer"] = None  # which leaves the training to others
     if component.get("optimizer") or (
         len(settings["nlp"]["pipeline"]) > 1 and not _names(training.get("optimizer"), LBFGS_NAME)
     ):
@@ -280,6 +286,7 @@ def _names(block: Any, optimizer: str) -> bool:
 
 
 def _numbers(name: str, text: str) -> list[float]:
+    """Numbers between commas. RAISES (ValueError): CRF720 unless all are finite and at least 0."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
@@ -299,28 +306,26 @@ def _show_trials(trials: list[Trial], best: Trial, folds: int) -> None:
     print_table(title, columns, rows.values(), n_texts=1, bold=rows[best])
 
 
-class Point(NamedTuple):
-    """What training reached with a share of the texts."""
+class CurvePoint(NamedTuple):
+    """The score of a training with a share of the texts."""
 
     share: float  # in percent
     texts: int
     tokens: int
     score: float
-    scores: dict[str, float]  # those that it is made of
+    scores: dict[str, float]  # the scores of which `score` is the weighted sum
     seconds: float
 
 
-@app.command("curve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command("curve", context_settings=WITH_OVERRIDES)
 def curve_cli(
     ctx: typer.Context,
-    config: Annotated[
-        Path, typer.Argument(help="As for `spacy train`; overrides such as --paths.train work.", exists=True)
-    ],
+    config: ConfigArgument,
     shares: Annotated[
-        str, typer.Option("--shares", help="Of the training texts, in percent, between commas.")
+        str, typer.Option("--shares", help="Shares of the training texts, in percent, between commas.")
     ] = "10,25,50,100",
-    svg: Annotated[Optional[Path], typer.Option("--svg", help="Draw it to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, which `report --curve` draws.")] = False,
+    svg: SvgOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, which `report --curve` draws.")] = False,
     code: CodeOption = None,
 ) -> None:
     """Train with parts of the training texts, and score them. Each part is within the next, trained as by `spacy train`, and
@@ -328,7 +333,7 @@ def curve_cli(
     from rich.console import Console
     from rich.progress import Progress
 
-    with told_briefly(), Progress(console=Console(stderr=True), transient=True) as progress:
+    with brief_errors(), Progress(console=Console(stderr=True), transient=True) as progress:
         import_code(code)
         if svg is not None:
             check_writable(svg)
@@ -348,16 +353,16 @@ def curve_cli(
 
 def curve(
     config: Config, shares: list[float], *, on_training: Callable[[float], None] = lambda share: None
-) -> list[Point]:
-    """Trains with each share of the training texts, and scores by what the best evaluation on dev was.
+) -> list[CurvePoint]:
+    """Train with each share of the training texts. A share's score is the best evaluation on the dev corpus.
 
     config (Config): As for `spacy train`, not interpolated.
     shares (List[float]): In percent.
-    on_training (Callable[[float], None]): Called after each training, with the share.
-    RAISES (ValueError): CRF876 if the training corpus is no reader of a path; what `spacy train` would say.
+    on_training (Callable[[float], None]): Called with the share after each training.
+    RAISES (ValueError): CRF876 if the training corpus has no path; the errors of `spacy train`.
     """
     name = _path_of_texts(config)
-    files = Path(_at(config.interpolate(), name) or "")
+    files = Path(dot_to_object(config.interpolate(), name) or "")
     docs = _read_texts(files, blank(config.interpolate()["nlp"]["lang"]))
     order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
     points = []
@@ -368,13 +373,13 @@ def curve(
     return points
 
 
-def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> Point:
+def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> CurvePoint:
     with TemporaryDirectory() as folder, quietly():
         texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
         output.mkdir()
         doc_bin(docs).to_disk(texts)
         started = time.perf_counter()
-        part = config.copy().merge(_nested(name, str(texts)))
+        part = config.copy().merge(dot_to_dict({name: str(texts)}))
         nlp = init_nlp(part)
         train(nlp, output, stdout=io.StringIO(), stderr=io.StringIO())
         seconds = time.perf_counter() - started
@@ -382,39 +387,31 @@ def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> Po
         weights = {key: weight for key, weight in nlp.config["training"]["score_weights"].items() if weight}
     scores = {key: float(performance.get(key) or 0.0) for key in weights}
     score = sum(weights[key] * value for key, value in scores.items())
-    return Point(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
+    return CurvePoint(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
 
 
 # ---------------------------------------------------------------------------------------------------------- config
 
 
 def _path_of_texts(config: Config) -> str:
-    """Where the config says which the training texts are: the variable, if it is one, since others may read it too.
+    """The setting that holds the path of the training texts: a variable if the reader uses one, since other settings may use it
+    too.
 
-    RAISES (ValueError): CRF876 if it says so nowhere.
+    RAISES (ValueError): CRF876 if there is no such setting.
     """
     corpus = config.interpolate().get("training", {}).get("train_corpus", "corpora.train")
-    value = _at(config, f"{corpus}.path")
+    try:
+        value = dot_to_object(config, f"{corpus}.path")
+    except KeyError:
+        value = None
     if not isinstance(value, str):
         raise ValueError(Errors.CRF876.format(corpus=corpus))
     is_variable = value.startswith("${") and value.endswith("}") and ":" not in value
     return value[2:-1] if is_variable else f"{corpus}.path"
 
 
-def _at(config: dict[str, Any], name: str) -> Any:
-    for part in name.split("."):
-        config = config.get(part) if isinstance(config, dict) else None
-    return config
-
-
-def _nested(name: str, value: Any) -> dict[str, Any]:
-    for part in reversed(name.split(".")):
-        value = {part: value}
-    return value
-
-
 def _read_texts(path: Path, nlp: Language) -> list[Doc]:
-    """RAISES (ValueError): CRF708 if there are no texts."""
+    """Read the texts of a .spacy file or of a folder of them. RAISES (ValueError): CRF708 if there are no texts."""
     files = sorted(path.rglob("*.spacy")) if path.is_dir() else [path]
     docs = [doc for file in files for doc in read_docs(file, nlp, Settings(format="spacy", without_spans=True))]
     if not docs:
@@ -423,7 +420,7 @@ def _read_texts(path: Path, nlp: Language) -> list[Doc]:
 
 
 def _percents(text: str) -> list[float]:
-    """RAISES (ValueError): CRF877 if they are none."""
+    """Percentages between commas. RAISES (ValueError): CRF877 unless all are above 0 and at most 100."""
     try:
         found = sorted({float(part) for part in text.split(",")})
     except ValueError:
@@ -433,10 +430,7 @@ def _percents(text: str) -> list[float]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------------- shown
-
-
-def _show_curve(points: list[Point]) -> None:
+def _show_curve(points: list[CurvePoint]) -> None:
     names = [name for name in points[0].scores if len(points[0].scores) > 1]
     rows = []
     for n, point in enumerate(points):
@@ -447,7 +441,7 @@ def _show_curve(points: list[Point]) -> None:
     print_table("learning curve", ("share", "texts", "tokens", "score", "gain", *names, "seconds"), rows)
 
 
-def _draw_curve(points: list[Point]) -> bytes:
+def _draw_curve(points: list[CurvePoint]) -> bytes:
     from ..report import charts
 
     places = [(point.texts, point.score) for point in points]
@@ -457,23 +451,25 @@ def _draw_curve(points: list[Point]) -> bytes:
 @app.command("threshold")
 def threshold_cli(
     model: ModelArgument,
-    data: Annotated[Path, typer.Argument(help="Annotated texts: .spacy, or what `convert` reads.", exists=True)],
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="By default all that can tell.")] = None,
-    beta: Annotated[float, typer.Option("--beta", help="How many times as much recall is worth as precision.")] = 1.0,
+    data: DataArgument,
+    component: ComponentOption = None,
+    beta: Annotated[float, typer.Option("--beta", help="Weight of recall against precision: F1, F2 …")] = 1.0,
     expected: Annotated[
-        bool, typer.Option("--expected", help="By what the model itself expects: the texts need no annotation.")
+        bool, typer.Option("--expected", help="Use expected scores: the texts need no annotation.")
     ] = False,
     per_label: Annotated[
-        bool, typer.Option("--per-label", help="One for each label, where there are many entities of each.")
+        bool, typer.Option("--per-label", help="Look for one for each label: needs many entities of each.")
     ] = False,
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Folder for the pipeline with it.")] = None,
+    output: Annotated[
+        Optional[Path], typer.Option("--output", "-o", help="Save the changed pipeline to this folder.")
+    ] = None,
     code: CodeOption = None,
 ) -> None:
-    """Look for the min_prob that leaves the best entities. Prints precision and recall of the entities of at least some
-    probability, as decode = "spans" finds them, and the setting."""
+    """Find the min_prob that leaves the best entities. Prints precision and recall of entities with at least some probability,
+    as decode = "spans" finds them, and the setting."""
     from ..pipeline.thresholds import best, use
 
-    with told_briefly():
+    with brief_errors():
         checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
         nlp = load_pipeline(model, code)
         if output is not None:
@@ -499,13 +495,14 @@ def threshold(
     expected: bool = False,
     per_label: bool = False,
 ) -> dict[str, "list[Point]"]:
-    """What the components of a pipeline find with each of some thresholds, by their names.
+    """Score the entities that components find with each of some thresholds.
 
-    data (Path): Annotated texts: a .spacy file, a folder of them, or what `spacy crf convert` reads. With `expected` they may be
-        raw texts, one a line or in JSON.
-    component (str): Only this one.
-    per_label (bool): Whether a threshold for each label is looked for: the last point.
-    RAISES (ValueError): If there is no component, or nothing annotated to compare with.
+    data (Path): Annotated texts: a .spacy file, a folder of them, or a file that `spacy crf convert` reads. With `expected` raw
+        texts too: lines, or JSON.
+    component (str): Only this component.
+    per_label (bool): Whether to add a point with the best threshold for each label.
+    RETURNS (dict[str, list[Point]]): Points by the name of the component.
+    RAISES (ValueError): If there is no such component, or the texts have no entities.
     """
     from ..pipeline.thresholds import annotated_before, best_of_labels, measure
 
