@@ -220,7 +220,7 @@ class Errors(metaclass=_Coded):
         "before it. Look for features with huge values, or lower the learning rate."
     )
     CRF360 = (
-        "{owner}: the block of cliques named '{name}' is {value!r}, but must be a clique template, such as "
+        "{owner}: the block of cliques named '{name}' is {value!r}, but must be a template of ties, such as "
         '[...model.cliques.{name}] @misc = "spacy_crf.RepeatedWords.v1".'
     )
     CRF350 = (

@@ -17,9 +17,9 @@ from spacy_crf.features import doc_batch
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.kernels.hashing import ABSENT
-from spacy_crf.lab.ties import template
+from spacy_crf.lab.ties import templates
 from spacy_crf.lab.ties.features import TieFeatureSet, TieReader
-from spacy_crf.lab.ties.repeated_words import ATTRIBUTES, RepeatedWords
+from spacy_crf.lab.ties.groups import ATTRIBUTES, RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf.pipeline.rule_effects import effects
@@ -151,7 +151,7 @@ def test_docs_without_ties_are_those_of_the_chain(nlp):
 def test_docs_are_read_once(nlp, monkeypatch):
     """What ties ask of words is known from the words before; reading each Doc again took as long as a third of its prediction."""
     pipe, read = nlp.get_pipe("crf_ner"), []
-    for module in (doc_batch, template):
+    for module in (doc_batch, templates):
         monkeypatch.setattr(
             module, "read_attributes", lambda *args, of=module.read_attributes: read.append(args) or of(*args)
         )
@@ -165,13 +165,13 @@ def test_docs_are_read_once(nlp, monkeypatch):
 @pytest.mark.parametrize("attr", [*ATTRIBUTES])
 def test_templates_read_what_tokens_have(attr, monkeypatch):
     """Also with a new table of words, and as a copy."""
-    monkeypatch.setattr(template, "_MOST_WORDS", 3)
+    monkeypatch.setattr(templates, "_MOST_WORDS", 3)
     vocab = spacy.blank("en").vocab
     of_tokens = ["pos", "ent_type"]
     repeats = RepeatedWords(
-        attr, only=template.FLAGS, features=["shape[0]", *(f"{name}[0]|bias" for name in of_tokens)]
+        attr, only=templates.FLAGS, features=["shape[0]", *(f"{name}[0]|bias" for name in of_tokens)]
     )
-    names = [attr.lower(), *template.FLAGS, "shape", *of_tokens]
+    names = [attr.lower(), *templates.FLAGS, "shape", *of_tokens]
     for words in (["Lund", "lund", "(", "€", "12"], ["of", "NASA", "http://a.org", "\n", "“"]):
         doc = Doc(vocab, words=words, pos=["X", "NUM", "", "X", ""], lemmas=["a", "a", "b", "c", ""])
         doc[1].norm_ = "else"

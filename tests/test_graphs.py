@@ -11,13 +11,13 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.lab.kernels import elimination
 from spacy_crf.lab.kernels import junction_tree as junction_tree_kernels
 from spacy_crf.lab.kernels import trees as tree_kernels
-from spacy_crf.lab.ties import belief_propagation, blocks, frontiers, sentence_likelihood
+from spacy_crf.lab.ties import belief_propagation, blocks, frontiers, losses
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf.lab.ties.gibbs import Gibbs
 from spacy_crf.lab.ties.junction_tree import JunctionTree
+from spacy_crf.lab.ties.losses import SentenceLikelihood
 from spacy_crf.lab.ties.mean_field import MeanField
 from spacy_crf.lab.ties.scores import TiedScores, Ties
-from spacy_crf.lab.ties.sentence_likelihood import SentenceLikelihood
 from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
@@ -838,7 +838,7 @@ def test_the_reweighted_bound_is_convex_with_ties_inside_sentences():
 def test_sentences_too_wide_for_a_junction_tree_are_told_of(monkeypatch, caplog):
     """Nothing is exact there, and the best labelling that was found and the loss are approximate."""
     narrow = JunctionTree(max_table=26)
-    for module in (blocks, sentence_likelihood):
+    for module in (blocks, losses):
         monkeypatch.setattr(module, "SENTENCES", narrow)
     monkeypatch.setattr(blocks, "_told_wide", set())
     rng, pairs = np.random.default_rng(29), [(u, v) for u in range(5) for v in range(u)]

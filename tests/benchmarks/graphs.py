@@ -16,7 +16,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.lab.ties.repeated_words import RepeatedWords
+from spacy_crf.lab.ties.groups import RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .document import SETS, DocumentSet, plain, read, score

@@ -8,7 +8,7 @@ from spacy.tokens import Doc
 from ... import checks
 from ...features.doc_batch import DocBatch
 from .groups import GroupTemplate
-from .template import TokenPairs
+from .templates import TokenPairs
 
 _BRACKETS = {"(": ")", "[": "]"}
 _SMALL_WORDS = 2  # that may stand between words whose initials count: "Court of the European Union"
@@ -24,7 +24,7 @@ class Acronyms(GroupTemplate):
     edges (str): "next", each place is tied to the latest one before it that says what it stands for, or else to the first one;
         "hub", to the first one; "all", to all.
     max_edges (int): See `GroupTemplate`.
-    features (List[str]), symmetric (bool): See `CliqueTemplate`.
+    features (List[str]), symmetric (bool): See `TieTemplate`.
     """
 
     def __init__(

@@ -19,10 +19,10 @@ from ...types import ChainScores, Floats
 from .belief_propagation import BeliefPropagation
 from .gibbs import Gibbs
 from .junction_tree import JunctionTree
+from .losses import SentenceLikelihood
 from .mean_field import MeanField
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Inference
 from .scores import TiedScores
-from .sentence_likelihood import SentenceLikelihood
 from .structure import TiedChains
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class TiedDecoding(Decoding):
                 rules, documents._replace(scores=self.as_chains(scores, documents.clamp)), doc_starts, kept
             )
         from ...constraints.decoding import decode
-        from .tied_rules import TiedSearch
+        from .rules import TiedSearch
 
         search = partial(TiedSearch, self._junction_tree, self.as_chains)
         decoded = decode(rules, documents, doc_starts, kept, structure=self.structure, make_search=search)
@@ -139,8 +139,7 @@ class TiedDecoding(Decoding):
         return self._junction_tree is not None and not isinstance(scores, ChainScores) and len(scores.ties.source) > 0
 
     def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
-        from .rules import joined
-        from .tied_rules import under
+        from .rules import joined, under
 
         scores = rules.apply(document.scores, document.facts, kept)
         of_doc = joined(scores, document.clamp)

@@ -19,10 +19,10 @@ from ...models.linear_chain import ChainRole
 from .belief_propagation import BeliefPropagation
 from .decoding import TiedDecoding
 from .explanation import told_by_ties, weights_of_ties
-from .layer import Cliques, check_templates
+from .features import NAME, share
+from .layer import TiesLayer, check_templates
 from .method import Inference
 from .scores import TiedScores
-from .shared_features import NAME, share
 from .structure import TiedChains
 
 # ``cliques`` and ``inference`` are Any below: confection compares what a type says with a block that it has not called yet
@@ -75,7 +75,7 @@ class FactorGraphRole(ChainRole):
 
     def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
         weights = {name: model.get_param(name).astype(np.float64) for name in self.params}
-        scores = self.join((*outputs, _cliques(model).predict(docs)), self.potentials(model, weights))
+        scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
         return told_by_ties(model, scores, docs)
 
     def weight_block(self, model: Model, name: str) -> Any:
@@ -83,7 +83,7 @@ class FactorGraphRole(ChainRole):
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """RAISES (ValueError): CRF364 if the tables are too large."""
-        n_features, n_labels = len(_cliques(model).attrs["known"]), int(model.attrs["label_of"].max(initial=0)) + 1
+        n_features, n_labels = len(_ties(model).attrs["known"]), int(model.attrs["label_of"].max(initial=0)) + 1
         if n_features * n_labels**2 > MOST_WEIGHTS:
             raise ValueError(Errors.CRF364.format(features=n_features, labels=n_labels, most=MOST_WEIGHTS))
         return {**super().shapes(model, n_states), "tables": (n_features, n_labels, n_labels)}
@@ -94,15 +94,15 @@ class FactorGraphRole(ChainRole):
     def weighed(self, model: Model) -> Shared:
         """Where it makes no difference which of two labels is first, a pair has one weight."""
         shape = self.shapes(model, model.get_dim("nO"))["tables"]
-        cliques = _cliques(model)
-        symmetric = cliques.attrs["role"].symmetric(cliques)[:, np.newaxis, np.newaxis]
+        ties = _ties(model)
+        symmetric = ties.attrs["role"].symmetric(ties)[:, np.newaxis, np.newaxis]
         of_chain = super().weighed(model)
         if not model.attrs["chain"]:  # what the tag scheme forbids stays so
             of_chain = {name: np.zeros_like(mask) for name, mask in of_chain.items()}
         return {**of_chain, "tables": ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))}
 
 
-def _cliques(model: Model) -> Model:
+def _ties(model: Model) -> Model:
     return model.get_ref("cliques")
 
 
@@ -119,7 +119,7 @@ def FactorGraph(
     """A linear chain with ties between tokens of a Doc, of one sentence or of several.
 
     emissions (Model): Scores of tags at tokens, sparse or neural.
-    cliques (Dict[str, CliqueTemplate]): Which tokens are tied, by names of your own: such as `spacy_crf.RepeatedWords.v1`.
+    cliques (Dict[str, TieTemplate]): Which tokens are tied, by names of your own: such as `spacy_crf.RepeatedWords.v1`.
     inference (Inference): How questions are answered where there are ties, by default `spacy_crf.BeliefPropagation.v1`.
     training_inference (Inference): How they are in training; as in prediction if None.
     chain (bool): Whether neighbouring tags are weighed together, as in `spacy_crf.LinearChain.v2`. Without it there are the ties
@@ -141,7 +141,7 @@ def FactorGraph(
     strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
     shared = share(owner, emissions, templates, share_features)
     further = [*([["strength", strength]] if strength != 1.0 else []), *([[NAME, *shared]] if shared else [])]
-    layers = {"emissions": emissions, "cliques": Cliques(templates, further)}
+    layers = {"emissions": emissions, "cliques": TiesLayer(templates, further)}
     attrs = {
         "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),
         "chain": checks.flag(owner, "chain", chain),

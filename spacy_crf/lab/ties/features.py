@@ -1,17 +1,23 @@
-"""What features of ties say of pairs of tokens: of the pair as a whole, or of one of the tokens, as features of tokens do."""
+"""Features of ties. `TieFeatureSet` and `TieReader`: what is said of a pair of tokens, as a whole or of one of them, by which
+tables weigh the pair of their labels. `SharedFeatures`: what stands around the tokens that a token is tied to, as features of
+its own (Sutton & McCallum 2004), in a chain that stays one."""
 
+from itertools import pairwise
 from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc
 
+from ... import checks
 from ...features.columns import MOST_WORDS, TokenColumns
 from ...features.doc_batch import DocBatch
 from ...features.extractor import CompiledTemplates, FeatureSet
 from ...features.gazetteers import Gazetteer
+from ...features.items import ItemReader, Items
 from ...features.templates import Part
 from ...kernels.hashing import ABSENT
-from .template import BIAS, DISTANCE, CliqueTemplate, TiePart, TokenPairs
+from .templates import BIAS, DISTANCE, OF_WORDS, TiePart, TieTemplate, TokenPairs
 
 # Sentences between two tokens, counted as one from these on
 _DISTANCES = np.array([0, 1, 2, 3, 5, 9, 17, 33])
@@ -19,22 +25,22 @@ _ENDS = {1: "one", 2: "both"}  # of a tie, that stand in a gazetteer
 
 
 class TieFeatureSet(FeatureSet):
-    """What clique templates read of tokens.
+    """What templates of ties read of tokens.
 
-    cliques (Dict[str, CliqueTemplate]): By name.
+    templates (Dict[str, TieTemplate]): By name.
     """
 
-    def __init__(self, cliques: dict[str, CliqueTemplate]):
-        parts = [part for template in cliques.values() for feature in template.parts for part in feature]
+    def __init__(self, templates: dict[str, TieTemplate]):
+        parts = [part for template in templates.values() for feature in template.parts for part in feature]
         read = dict.fromkeys(part.name for part in parts if part.name not in (BIAS, DISTANCE))
         super().__init__([BIAS, *(f"{name}[0]" for name in read)])
-        self._cliques = cliques
+        self._templates = templates
 
     @property
     def token_attributes(self) -> list[str]:
         """Also those that say which tokens are tied."""
-        of_cliques = [name for template in self._cliques.values() for name in template.reads]
-        return list(dict.fromkeys([*super().token_attributes, *of_cliques]))
+        of_templates = [name for template in self._templates.values() for name in template.reads]
+        return list(dict.fromkeys([*super().token_attributes, *of_templates]))
 
 
 class TieReader:
@@ -70,7 +76,7 @@ class TieValues:
         self._compiled, self._docs = compiled, docs
         self._columns: Optional[TokenColumns] = None
 
-    def of(self, template: CliqueTemplate, pairs: TokenPairs) -> NDArray[np.uint64]:
+    def of(self, template: TieTemplate, pairs: TokenPairs) -> NDArray[np.uint64]:
         """What each feature of a template says of each pair: uint64[E, M], hashes of several parts; ABSENT if nothing."""
         found = np.empty((len(pairs.source), len(template.parts)), dtype=np.uint64)
         for number, parts in enumerate(template.parts):
@@ -79,7 +85,7 @@ class TieValues:
             found[:, number] = np.where(says_nothing, ABSENT, values[0] if len(values) == 1 else _mixed(values))
         return found
 
-    def spell(self, template: CliqueTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
+    def spell(self, template: TieTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
         """What humans read of a feature: as this pair has it."""
         pair = TokenPairs(*(tokens[example : example + 1] for tokens in pairs))
         shown = [self._spell_part(part, pair) for part in template.parts[feature] if part.name != BIAS]
@@ -120,3 +126,93 @@ def _mixed(values: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
         hashed = (hashed ^ value) * np.uint64(0xBF58476D1CE4E5B9)
         hashed ^= hashed >> np.uint64(29)
     return hashed
+
+
+NAME = "share_features"  # of the source, as fn:share_features[0]
+TEMPLATES = ["lower[-2..2]", "shape[-1..1]", "suffix3[-1..1]"]
+_MOST_WORDS = 500_000  # whose attributes are kept
+
+
+class SharedFeatures(ItemReader):
+    """At each token what templates find at those that it is tied to, each once.
+
+    ties (Dict[str, TieTemplate]): What ties them.
+    templates (List[str]): Of attributes that words have by themselves.
+    """
+
+    def __init__(self, owner: str, ties: dict[str, TieTemplate], templates: list[str]):
+        self.ties = ties
+        self._features = FeatureSet(templates)
+        for template in self._features.templates:
+            possible = all(part.attribute in OF_WORDS for part in template.parts)
+            must = "templates of attributes that words have by themselves, such as lower, shape or suffix3"
+            checks.expect(possible, owner, NAME, str(template), must)
+        self._compiled: Optional[CompiledTemplates] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": None}
+
+    def __call__(self, doc: Doc) -> list[list[str]]:
+        names: dict[int, str] = {}
+        hashes, _, starts = self.read([doc], names)
+        return [[names[h] for h in hashes[a:b].tolist()] for a, b in pairwise(starts.tolist())]
+
+    def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+        docs, none = DocBatch.of(docs), np.zeros(0, dtype=np.int64)
+        pairs = [template.find(docs) for template in self.ties.values()] if len(docs.words) else []
+        source, target = (np.concatenate([none, *(each[side] for each in pairs)]) for side in range(2))
+        ends = np.append(source, target), np.append(target, source)
+        compiled = self._compiler(names is not None)
+        columns = compiled.reader.read(docs)
+        # An item for each tied token, each of its partners, and each template
+        found = compiled.hash_positions(columns)[:, columns.positions[ends[1]]]
+        tokens, hashes = np.tile(ends[0], len(found)), found.ravel()
+        order = np.lexsort((hashes, tokens))
+        tokens, hashes = tokens[order], hashes[order]
+        is_new = np.append(True, (np.diff(tokens) > 0) | (hashes[1:] != hashes[:-1]))[: len(tokens)]
+        if names is not None:
+            for number, of_template in enumerate(found):
+                self._name(compiled, number, of_template, columns, ends[1], names, docs)
+        counts = np.bincount(tokens[is_new], minlength=len(docs.words))
+        starts = np.append(0, np.cumsum(counts)).astype(np.int64)
+        return Items(hashes[is_new], np.ones(int(is_new.sum()), dtype=np.float32), starts)
+
+    def _compiler(self, with_names: bool) -> CompiledTemplates:
+        compiled = self._compiled
+        is_fitting = compiled is not None and len(compiled.reader.table) <= _MOST_WORDS
+        if not is_fitting or (with_names and compiled.reader.names is None):
+            reader = self._features.reader({})
+            reader.keep_names(with_names)
+            compiled = self._compiled = CompiledTemplates(self._features.counted, reader)
+        return compiled
+
+    @staticmethod
+    def _name(compiled: CompiledTemplates, number: int, of_template: NDArray[np.uint64], columns: Any,
+              tokens: NDArray[np.int64], names: dict[int, str], docs: DocBatch) -> None:  # fmt: skip
+        """Spells what a template finds."""
+        distinct, first = np.unique(of_template, return_index=True)
+        template, vocab = compiled.templates[number], docs[0].vocab if docs else None
+        values = [
+            compiled.reader.spell(part.attribute, compiled.part_values(columns, part, tokens[first]), vocab)
+            for part in template.parts
+        ]
+        for hashed, *of_parts in zip(distinct.tolist(), *values):
+            names[hashed] = f"{template}={'|'.join(of_parts)}"
+
+
+def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: Any) -> list[str]:
+    """Lets emissions read the features of the tokens that a token is tied to.
+
+    given (Union[bool, List[str]]): Whether, or by which templates.
+    RETURNS (List[str]): The templates, none if nothing is shared.
+    """
+    if given is False:
+        return []
+    templates = TEMPLATES if given is True else checks.listed(owner, NAME, given, "templates, or true or false")
+    checks.expect(templates and ties, owner, NAME, given, "false where there are no cliques, else true or templates")
+    store = emissions.attrs.get("features")
+    must = "false: the emissions have no features. Take spacy_crf.SparseEmissions.v1 or HashedEmissions.v1"
+    checks.expect(store is not None, owner, NAME, given, must)
+    source = SharedFeatures(owner, ties, templates)
+    store.set_stage(store.feature_set.with_source(NAME, source), store.first_stage)
+    return templates

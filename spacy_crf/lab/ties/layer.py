@@ -16,7 +16,7 @@ from ...models.role import Corpus, Role, Sizes, check_equal, unset
 from ...types import Floats
 from .features import TieFeatureSet, TieReader, TieValues
 from .scores import Ties
-from .template import CliqueTemplate, TokenPairs
+from .templates import TieTemplate, TokenPairs
 
 Key = tuple[str, int, int]  # name of a template, number of its feature, and the value that this has
 
@@ -26,7 +26,7 @@ class TieFeatures(ListedFeatures):
 
     asks_functions = False
 
-    def __init__(self, templates: dict[str, CliqueTemplate]):
+    def __init__(self, templates: dict[str, TieTemplate]):
         super().__init__(TieFeatureSet(templates))
         self._reader: Optional[TieReader] = None
 
@@ -46,7 +46,7 @@ class TieFeatures(ListedFeatures):
         return self._reader
 
 
-class CliqueRole(Role):
+class TiesRole(Role):
     """Gives `Ties`. Its features are those that training met: "known" (a list of [template, number, value, text, count])."""
 
     gives = Ties
@@ -93,8 +93,8 @@ class CliqueRole(Role):
         return np.array([templates[name].symmetric for name, *_ in model.attrs["known"]], dtype=bool)
 
 
-def Cliques(templates: dict[str, CliqueTemplate], further: list[Any]) -> Model[list[Doc], Ties]:
-    """templates (Dict[str, CliqueTemplate]): By their names in the config.
+def TiesLayer(templates: dict[str, TieTemplate], further: list[Any]) -> Model[list[Doc], Ties]:
+    """templates (Dict[str, TieTemplate]): By their names in the config.
     further (list): What else says what weights mean.
     """
     spelled = [[name, *template.spelled()] for name, template in templates.items()] + further
@@ -107,7 +107,7 @@ def Cliques(templates: dict[str, CliqueTemplate], further: list[Any]) -> Model[l
             "features": TieFeatures(templates),
             "known": [],
             "cliques": spelled,
-            "role": CliqueRole(),
+            "role": TiesRole(),
         },
         ops=NumpyOps(),
     )
@@ -169,7 +169,7 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -
             continue
         of_batch = reader.read(docs)
         for name, pairs, values in _look_up(model, of_batch, docs):
-            template: CliqueTemplate = model.attrs["templates"][name]
+            template: TieTemplate = model.attrs["templates"][name]
             for feature, column in enumerate(values.T):
                 distinct, first, counts = np.unique(column, return_index=True, return_counts=True)
                 for value, example, count in zip(distinct.tolist(), first.tolist(), counts.tolist()):
@@ -218,10 +218,10 @@ class TieCorpus:
         return {}
 
 
-def check_templates(owner: str, templates: Any) -> dict[str, CliqueTemplate]:
-    """RAISES (ValueError): CRF360 for what are no clique templates."""
+def check_templates(owner: str, templates: Any) -> dict[str, TieTemplate]:
+    """RAISES (ValueError): CRF360 for what is not a template of ties."""
     given = dict(templates or {}) if isinstance(templates, dict) or templates is None else {"cliques": templates}
     for name, template in given.items():
-        if not isinstance(template, CliqueTemplate):
+        if not isinstance(template, TieTemplate):
             raise ValueError(Errors.CRF360.format(owner=owner, name=name, value=template))
     return given

@@ -12,7 +12,7 @@ from ... import checks
 from ...errors import Warnings, announcements
 from ...features.doc_batch import DocBatch
 from .groups import GroupTemplate, counted_up
-from .template import TokenPairs, flags
+from .templates import TokenPairs, flags
 
 MEASURES = {"jaro_winkler": JaroWinkler.normalized_similarity, "levenshtein": Levenshtein.normalized_similarity}
 _ROWS = 256  # of similarities that are in memory together
@@ -30,7 +30,7 @@ class SimilarWords(GroupTemplate):
     edges (str): Of two words, "next" ties each place of one to the next place of the other; "hub" the first places; "all" all.
         The first token of a pair is the one that stands first in the Doc.
     max_edges (int): See `GroupTemplate`.
-    features (List[str]), symmetric (bool): See `CliqueTemplate`.
+    features (List[str]), symmetric (bool): See `TieTemplate`.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from ...losses.local import LocalLoss
 from ...losses.sampled import Walks
 from ...types import ChainScores, Clamp, Floats, Path
 from .belief_propagation import BeliefPropagation
-from .local_losses import own_terms
+from .losses import own_terms
 from .mean_field import MeanField
 from .method import Inference
 from .scores import Halves, Problem, TiedScores, cut
@@ -279,6 +279,10 @@ class TiedChains(Structure[TiedScores]):
         drawn = self.walk_on(work, states, steps, walks.random)
         walks.kept.update({key: drawn[:, tokens].copy() for tokens, key in keys})
         return drawn
+
+    def answered_by(self, inference: Inference) -> "TiedChains":
+        """The same questions, answered by another method."""
+        return TiedChains(inference)
 
     def own_terms(self, loss: LocalLoss) -> Callable:
         return own_terms(loss)

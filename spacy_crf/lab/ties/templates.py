@@ -1,19 +1,23 @@
-"""Clique templates: which tokens of a Doc are tied, and what of two tied tokens says how much their labels have to do with each
-other. Each is registered, and stands in a file of its own."""
+"""Templates of ties: which tokens of a Doc are tied, and what of two tied tokens says how much their labels have to do with each
+other. Each is registered. Here are the base of them all, and those that take pairs as they find them: arcs of a parser, or what a
+function names. `groups`, `similar_words` and `acronyms` have the others."""
 
 import re
 from functools import reduce
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import HEAD, IDS, ORTH
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span, Token
 
 from ... import checks
+from ...errors import Errors, Warnings, announcements, shown
 from ...features.clusters import WIDTHS
 from ...features.columns import TOKEN_ATTRIBUTES
 from ...features.doc_batch import DocBatch, read_attributes
+from ...features.items import Functions
 from ...features.lexemes import LEXEME_ATTRIBUTES, NGRAMS, LexemeTable
 
 # Attributes that words have by themselves, one value each
@@ -45,7 +49,7 @@ class TiePart(NamedTuple):
     side: Optional[int]  # of the first token of a pair (0) or the second one (1); None for what is of the pair
 
 
-class CliqueTemplate:
+class TieTemplate:
     """Base of the templates.
 
     features (List[str]): What weighs a pair of labels: "bias"; "sent_distance", how many sentences lie between, about; "in:NAME",
@@ -146,3 +150,102 @@ def flags(owner: str, name: str, value: Any) -> list[str]:
 def has_heads(doc: Doc) -> bool:
     """Whether a parser has been there, or any token has a head."""
     return doc.has_annotation("DEP") or bool(doc.to_array([HEAD, ORTH])[:, 0].any())
+
+
+class DependencyArcs(TieTemplate):
+    """Ties each token to its head. A parser has to come before the component.
+
+    features (List[str]): See `TieTemplate`: of the token, such as "dep[0]", or of its head, such as "head_pos".
+    symmetric (bool): See `TieTemplate`.
+    """
+
+    other = "head_"
+
+    def __init__(self, features: Optional[list[str]] = None, symmetric: bool = False):
+        super().__init__(["dep[0]"] if features is None else features, symmetric)
+
+    @property
+    def reads(self) -> list[str]:
+        return [*super().reads, "head"]
+
+    def find(self, docs: DocBatch) -> TokenPairs:
+        """RAISES (ValueError): CRF367 for a Doc without heads."""
+        for doc in docs:
+            if len(doc) > 1 and not has_heads(doc):
+                raise ValueError(Errors.CRF367.format(owner=self.owner, text=doc.text[:40]))
+        heads = read_attributes(docs, [HEAD, ORTH])[:, 0].astype(np.int64)
+        [some] = np.nonzero(heads)
+        return TokenPairs(some, some + heads[some])
+
+
+class Pairs(TieTemplate):
+    """Ties the pairs of tokens that a registered function gives of a Doc.
+
+    function (Callable[[Doc], Iterable]): Gives pairs of tokens, of their numbers in the Doc, or of spans, whose first tokens are
+        tied.
+    reads (List[str]): Attributes of tokens that the function reads and that components before set, such as "head": they are
+        named among what the component requires.
+    max_edges (int): A Doc of which it gives more pairs has none of them: this is said once.
+    features (List[str]), symmetric (bool): See `TieTemplate`.
+    """
+
+    def __init__(
+        self,
+        function: Any,  # confection compares what a type says with a block that it has not called yet
+        features: Optional[list[str]] = None,
+        symmetric: bool = True,
+        max_edges: int = 100_000,
+        reads: Optional[list[str]] = None,
+    ):
+        super().__init__(features, symmetric)
+        owner = self.owner
+        checks.expect(
+            callable(function), owner, "function", function, "a registered function from a Doc to pairs of tokens"
+        )
+        self._functions = Functions({"function": function})
+        self.max_edges = checks.count(owner, "max_edges", max_edges, most=10_000_000)
+        self._reads = [checks.text(owner, "reads", name) for name in checks.listed(owner, "reads", reads, "attributes")]
+        self._told = False
+
+    @property
+    def reads(self) -> list[str]:
+        return list(dict.fromkeys([*super().reads, *self._reads]))
+
+    def find(self, docs: DocBatch) -> TokenPairs:
+        """RAISES (ValueError): CRF372 for what are no pairs of tokens of the Doc."""
+        found = [(begin + u, begin + v) for doc, begin in zip(docs, docs.bounds.tolist()) for u, v in self._of_doc(doc)]
+        if not found:
+            return TokenPairs.none()
+        return TokenPairs(*np.array(found, dtype=np.int64).T.copy())
+
+    def _of_doc(self, doc: Doc) -> list[tuple[int, int]]:
+        given: Any = self._functions["function"](doc)
+        try:
+            pairs = list(islice(given, self.max_edges + 1))
+        except TypeError:
+            self._refuse(doc, given)
+        if len(pairs) > self.max_edges:
+            if not self._told:
+                self._told = True
+                text = doc[:40].text[:40]
+                announcements.warning(Warnings.CRFW370.format(owner=self.owner, text=text, most=self.max_edges))
+            return []
+        return [self._read(doc, pair) for pair in pairs]
+
+    def _read(self, doc: Doc, pair: Any) -> tuple[int, int]:
+        places = [_place(doc, end) for end in pair] if isinstance(pair, (tuple, list)) else []
+        if len(places) != 2 or None in places or places[0] == places[1]:
+            self._refuse(doc, pair)
+        return places[0], places[1]
+
+    def _refuse(self, doc: Doc, value: Any) -> None:
+        raise ValueError(Errors.CRF372.format(owner=self.owner, value=shown(value), text=doc.text[:40], n=len(doc)))
+
+
+def _place(doc: Doc, end: Any) -> Optional[int]:
+    """The number of a token in its Doc; None for anything else."""
+    if isinstance(end, (Token, Span)):
+        place = end.i if isinstance(end, Token) else end.start
+        return place if end.doc is doc and place < len(doc) else None
+    is_number = isinstance(end, (int, np.integer)) and not isinstance(end, bool)
+    return int(end) if is_number and 0 <= end < len(doc) else None

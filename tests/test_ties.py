@@ -1,4 +1,4 @@
-"""Which tokens clique templates tie: against what one sees, and against looking at all pairs."""
+"""Which tokens templates of ties tie: against what one sees, and against looking at all pairs."""
 
 import pickle
 import random
@@ -12,12 +12,10 @@ from spacy.training import Example
 
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.lab.ties.acronyms import Acronyms
-from spacy_crf.lab.ties.features import TieFeatureSet
-from spacy_crf.lab.ties.linked_spans import LinkedSpans
-from spacy_crf.lab.ties.pairs import Pairs
-from spacy_crf.lab.ties.repeated_phrases import RepeatedPhrases
-from spacy_crf.lab.ties.shared_features import SharedFeatures
+from spacy_crf.lab.ties.features import SharedFeatures, TieFeatureSet
+from spacy_crf.lab.ties.groups import LinkedSpans, RepeatedPhrases
 from spacy_crf.lab.ties.similar_words import SimilarWords
+from spacy_crf.lab.ties.templates import Pairs
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .test_factor_graph import examples, graph, make_doc, name_docs, trained
