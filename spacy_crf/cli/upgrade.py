@@ -11,7 +11,7 @@ from wasabi import msg
 
 from ..errors import Errors
 from .group import app
-from .shared import CodeOption, load_pipeline, told_briefly
+from .shared import CodeOption, brief_errors, load_pipeline
 
 Block = dict[str, Any]
 
@@ -37,7 +37,7 @@ def upgrade_cli(
 ) -> None:
     """Rewrite a config or a pipeline of version 0.12 or 0.13. Names that were removed since are replaced, and the templates of
     presets that were removed are written out, so that the pipeline predicts what it predicted before."""
-    with told_briefly():
+    with brief_errors():
         changes = upgrade(old, new)
         if old.is_dir():
             load_pipeline(str(new), code)
