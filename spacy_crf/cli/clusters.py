@@ -38,31 +38,31 @@ if TYPE_CHECKING:
     from ..features.clusters import WordClusters
 
 CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
-MOST_BROWN = 10_000  # clusters: their table takes 1.6 GB
+MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
 SAVE_SECONDS = 60.0
 
-# Tells how far the work is: what is being done, how much of it is done, and how much there is
+# Called with the name of a task, the amount that is done, and the whole amount
 Progress = Callable[[str, int, int], None]
 
 
 @app.command("clusters")
 def clusters_cli(
     files: Annotated[
-        list[Path], typer.Argument(metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or a text a line).")
+        list[Path], typer.Argument(metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines).")
     ],
-    method: Annotated[Optional[str], typer.Option("--method", help="brown, for texts, or kmeans, for vectors.")] = None,
-    n: Annotated[int, typer.Option("--n", "-n", help="How many clusters.")] = 1000,
-    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words that texts have less often.")] = 3,
+    method: Annotated[Optional[str], typer.Option("--method", help="brown for texts, kmeans for vectors.")] = None,
+    n: Annotated[int, typer.Option("--n", "-n", help="Number of clusters.")] = 1000,
+    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words with fewer occurrences.")] = 3,
     from_vectors: Annotated[
         Optional[str], typer.Option("--from-vectors", help="A pipeline with word vectors, or a folder of vectors.")
     ] = None,
     lang: LangOption = "en",
-    lower: Annotated[bool, typer.Option("--lower", help="Leave case out of account.")] = False,
-    digits: Annotated[bool, typer.Option("--digits", help="Tell words apart that differ in digits only.")] = False,
+    lower: Annotated[bool, typer.Option("--lower", help="Ignore case.")] = False,
+    digits: Annotated[bool, typer.Option("--digits", help="Keep digits: by default, all digits are one.")] = False,
     code: CodeOption = None,
 ) -> None:
-    """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. What is stopped
-    goes on where it was when the same command is given again."""
+    """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. A command that
+    was stopped continues when it is given again."""
     *texts, output = files
     with brief_errors(), progress_bars() as progress:
         import_code(code)
@@ -79,7 +79,7 @@ def clusters_cli(
 
 
 def _check_arguments(method: Optional[str], texts: list[Path], from_vectors: Optional[str]) -> None:
-    """RAISES (ValueError): CRF020 or CRF952 for arguments that don't go together."""
+    """RAISES (ValueError): CRF020 or CRF952 for arguments that contradict each other."""
     if method is not None:
         checks.one_of(CLUSTERS, "--method", method, ("brown", "kmeans"))
     is_kmeans = from_vectors is not None
@@ -89,7 +89,7 @@ def _check_arguments(method: Optional[str], texts: list[Path], from_vectors: Opt
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """A bar for each thing that is done, as long as it lasts."""
+    """Show a progress bar for each task."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -120,9 +120,9 @@ def _write_clusters(made: "WordClusters", output: Path) -> None:
 
 
 def clusters_of_vectors(source: str, n: int, *, progress: Progress = _silent) -> "WordClusters":
-    """Clusters of the word vectors of a pipeline, or of a folder that `Vectors.to_disk` wrote.
+    """Make clusters of the word vectors of a pipeline, or of a folder that `Vectors.to_disk` wrote.
 
-    RAISES (ValueError): CRF715 if there is none, CRF947 or CRF948 if it has no or too few vectors.
+    RAISES (ValueError): CRF715 if there is no such pipeline or folder, CRF947 or CRF948 if it has no vectors or too few.
     """
     from ..features.clusters import MOST_CLUSTERS
     from ..features.vector_clusters import cluster_vectors
@@ -157,8 +157,8 @@ def clusters_of_texts(
     digits: bool = False,
     progress: Progress = _silent,
 ) -> "WordClusters":
-    """Brown clusters of the words of raw texts. While they are made, a checkpoint is beside the output, from which the next call
-    with the same arguments goes on.
+    """Make Brown clusters of the words of raw texts. A checkpoint beside the output lets the next call with the same arguments
+    continue the work.
 
     RAISES (ValueError): If the texts can't be read, or have too few words.
     """
@@ -200,7 +200,7 @@ def _fingerprint(path: Path) -> tuple[str, int, int]:
 
 
 def _go_on(checkpoint: Path, what: str) -> "Optional[Brown]":
-    """What a checkpoint has, None if there is none for the same arguments. RAISES (ValueError): CRF951 if it is damaged."""
+    """The work of a checkpoint; None if there is none for the same arguments. RAISES (ValueError): CRF951 if it is damaged."""
     from ..features.brown import Brown
 
     if not checkpoint.exists():
@@ -217,14 +217,14 @@ def _go_on(checkpoint: Path, what: str) -> "Optional[Brown]":
 
 
 def tokenizer(lang: str) -> Language:
-    """RAISES (ValueError): CRF953 if spaCy has no such language."""
+    """A blank pipeline for long texts. RAISES (ValueError): CRF953 if spaCy has no such language."""
     nlp = blank(lang)
-    nlp.max_length = 1 << 40  # it is there for parsers
+    nlp.max_length = 1 << 40  # the limit protects parsers
     return nlp
 
 
 def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter":
-    """RAISES (ValueError): CRF949 if there are no words."""
+    """Count the words of texts. RAISES (ValueError): CRF949 if there are no words."""
     from ..features.brown import WordCounter
 
     counter = WordCounter(nlp.vocab.strings)
@@ -239,7 +239,7 @@ METHODS = ("cbow", "skipgram")
 
 
 class Settings(NamedTuple):
-    """What floret is told, with its names in the comments."""
+    """The settings of floret, whose names for them stand in the comments."""
 
     dims: int = 100  # dim
     rows: int = 50_000  # bucket
@@ -265,28 +265,28 @@ class Settings(NamedTuple):
     @property
     def of_floret(self) -> dict[str, Any]:
         names = ("dim", "bucket", "minn", "maxn", "model", "epoch", "minCount", "thread")
-        # Two rows for each part: fewer parts share all of theirs (Svenstrup et al. 2017)
+        # Two rows for each part of a word: fewer parts share all of their rows (Svenstrup et al. 2017)
         return {**dict(zip(names, self)), "mode": "floret", "hashCount": 2}
 
 
 @app.command("vectors")
 def vectors_cli(
     files: Annotated[
-        list[Path], typer.Argument(metavar="TEXTS... OUTPUT", help="Raw texts (.jsonl, .spacy, or a text a line).")
+        list[Path], typer.Argument(metavar="TEXTS... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines).")
     ],
-    dims: Annotated[int, typer.Option("--dims", "-d", help="Numbers of a vector.")] = 100,
-    rows: Annotated[int, typer.Option("--rows", help="Rows of the table that parts of words share.")] = 50_000,
+    dims: Annotated[int, typer.Option("--dims", "-d", help="Dimensions of a vector.")] = 100,
+    rows: Annotated[int, typer.Option("--rows", help="Rows of the table for parts of words.")] = 50_000,
     shortest: Annotated[int, typer.Option("--shortest", help="Characters of the shortest part of a word.")] = 3,
-    longest: Annotated[int, typer.Option("--longest", help="Characters of the longest one.")] = 5,
-    method: Annotated[choice("Method", METHODS), typer.Option("--method", help="How they are learned.")] = "cbow",
-    epochs: Annotated[int, typer.Option("--epochs", help="How often the texts are read.")] = 5,
-    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words that texts have less often.")] = 5,
-    threads: Annotated[int, typer.Option("--threads", help="Cores; with one, the same texts give the same.")] = 1,
+    longest: Annotated[int, typer.Option("--longest", help="Characters of the longest part of a word.")] = 5,
+    method: Annotated[choice("Method", METHODS), typer.Option("--method", help="How vectors are learned.")] = "cbow",
+    epochs: Annotated[int, typer.Option("--epochs", help="Number of passes over the texts.")] = 5,
+    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words with fewer occurrences.")] = 5,
+    threads: Annotated[int, typer.Option("--threads", help="Threads; only one gives the same vectors each time.")] = 1,
     lang: LangOption = "en",
     code: CodeOption = None,
 ) -> None:
-    """Learn vectors of words and their parts from raw texts. They are floret's; the output is a pipeline without components,
-    which [initialize] vectors takes as it is."""
+    """Learn vectors of words and their parts from raw texts. floret learns them; the output is a pipeline without components,
+    whose path is the setting vectors in [initialize]."""
     *texts, output = files
     settings = Settings(dims, rows, shortest, longest, getattr(method, "value", method), epochs, min_count, threads)
     with brief_errors():
@@ -299,17 +299,17 @@ def vectors_cli(
 
 
 def _check_writable(output: Path, texts: list[Path]) -> None:
-    """Before the work is done: whether its result can be kept, as a folder. RAISES (ValueError, OSError)."""
+    """Check, before the work is done, that the output folder can be written. RAISES (ValueError, OSError)."""
     checks.expect(texts, VECTORS, "TEXTS", texts, "files of raw texts, and behind them the folder to write")
     checks.expect(output not in texts, VECTORS, "OUTPUT", str(output), "another path than those of the texts")
     check_writable(output / "config.cfg")
 
 
 def vectors_of_texts(texts: list[Path], settings: Settings, *, lang: str = "en", verbose: bool = False) -> Language:
-    """A pipeline without components, whose vectors were learned from raw texts.
+    """Make a pipeline without components, whose vectors floret learns from raw texts.
 
-    verbose (bool): Whether to show how far it is.
-    RAISES (ValueError): CRF808 if floret is not there, CRF809 if the texts have too few words; if they can't be read.
+    verbose (bool): Whether to show the progress of floret.
+    RAISES (ValueError): CRF808 if floret is not installed, CRF809 if the texts have too few words; if texts can't be read.
     """
     options = settings.checked().of_floret
     try:
@@ -334,7 +334,7 @@ def vectors_of_texts(texts: list[Path], settings: Settings, *, lang: str = "en",
 
 
 def _write_words(texts: list[Path], output: Path, nlp: Language, progress: Progress) -> int:
-    """A text a line, its words between spaces. RETURNS (int): How many words there are."""
+    """Write each text as a line of words between spaces. RETURNS (int): The number of words."""
     n_words = 0
     with output.open("w", encoding="utf8") as file:
         for text in read_raw(texts, nlp, lambda done, total: progress("reading", done, total)):

@@ -1,4 +1,4 @@
-"""Annotated text as annotation tools and shared tasks write it, to the ``.spacy`` files that ``spacy train`` reads."""
+"""Convert annotated texts of annotation tools and shared tasks to the ``.spacy`` files that ``spacy train`` reads."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -20,7 +20,7 @@ SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
     *(".conll", ".iob", ".iob2", ".bio", ".biluo", ".bioes"),
 )
-_LONG = 2_000_000  # bytes of a file that has a progress bar
+_LONG = 2_000_000  # bytes: larger files get a progress bar
 FormatName = choice("FormatName", FORMATS)
 SchemeName = choice("SchemeName", SCHEMES)
 Overlaps = choice("Overlaps", ("longest", "error"))
@@ -34,45 +34,47 @@ def convert_cli(
     lang: LangOption = "en",
     format_: Annotated[
         Optional[FormatName],
-        typer.Option("--format", "-f", help="By default the contents tell."),
+        typer.Option("--format", "-f", help="By default found by the contents."),
     ] = None,
-    encoding: Annotated[str, typer.Option("--encoding", help="Of the files.")] = "utf-8",
+    encoding: Annotated[str, typer.Option("--encoding", help="Encoding of the files.")] = "utf-8",
     word_column: Annotated[
-        Optional[str], typer.Option("--word-column", "-w", help="Of the word, or of the text: number, or name; or 1.")
+        Optional[str],
+        typer.Option("--word-column", "-w", help="Number or name of the word or text column; by default 1."),
     ] = None,
     label_column: Annotated[
         Optional[str],
-        typer.Option("--label-column", help="Of the entity tag, or of the text's label: number, or name; or the last."),
+        typer.Option("--label-column", help="Number or name of the tag or label column; by default the last."),
     ] = None,
     tag_column: Annotated[
-        Optional[str], typer.Option("--tag-column", "-t", help="Column that gives token.tag: number, or name.")
+        Optional[str], typer.Option("--tag-column", "-t", help="Number or name of the column for token.tag.")
     ] = None,
-    scheme: Annotated[Optional[SchemeName], typer.Option("--scheme", help="By default the tags tell.")] = None,
+    scheme: Annotated[Optional[SchemeName], typer.Option("--scheme", help="By default found by the tags.")] = None,
     n_sents: Annotated[
-        int, typer.Option("--n-sents", "-n", min=0, help="Sentences of a Doc; 0 for whole documents.")
+        int, typer.Option("--n-sents", "-n", min=0, help="Number of sentences in a Doc; 0 for whole documents.")
     ] = 1,
     tag_names: Annotated[
-        str, typer.Option("--tag-names", help="Of tags that are numbers, from 0: O,B-PER,I-PER …")
+        str, typer.Option("--tag-names", help="Names of tags that are numbers, from 0 on: O,B-PER,I-PER …")
     ] = "",
     ignore: Annotated[
         Optional[list[str]],
-        typer.Option("--ignore", help="Key of JSON whose annotation is left out; may be repeated."),
+        typer.Option("--ignore", help="Leave out the annotation under this key of JSON; may be repeated."),
     ] = None,
     overlaps: Annotated[
-        Overlaps, typer.Option("--overlaps", help="Of spans: keep the longest, or refuse.")
+        Overlaps, typer.Option("--overlaps", help="Overlapping spans: keep the longest, or refuse them.")
     ] = Overlaps.longest,
-    without_spans: Annotated[bool, typer.Option("--without-spans", help="Nothing is annotated, and rightly.")] = False,
+    without_spans: Annotated[bool, typer.Option("--without-spans", help="Accept files without annotation.")] = False,
     predictions: Annotated[
-        bool, typer.Option("--predictions", help="Label Studio: what a model found counts where nobody annotated.")
+        bool, typer.Option("--predictions", help="Label Studio: take predictions where nobody annotated.")
     ] = False,
     code: CodeOption = None,
 ) -> None:
-    """Convert annotated text to .spacy files. It reads what Prodigy, doccano, Label Studio, brat and spaCy 2 write, JSON of words
-    and tags, CoNLL-U, columns and tables: spans, tags, and labels of whole texts. What a file is, its contents tell.
+    """Convert annotated text to .spacy files. The command reads files of Prodigy, doccano, Label Studio, brat and spaCy 2, JSON
+    of words and tags, CoNLL-U, columns and tables, with spans, tags, or labels of whole texts. It finds the format by the
+    contents.
 
-    Says what it took each file for, and what could not be used: spans that do not align with the tokens count as missing
-    annotation, of spans that overlap the longest is kept. Annotation that is not understood is an error, unless --ignore names
-    it; so is a file in which nothing is annotated.
+    The command prints the format of each file, and what could not be used: tokens of spans that do not align become missing
+    annotation, and of overlapping spans the longest is kept. Unknown annotation is an error, unless --ignore names it; a file
+    without any annotation is an error too.
     """
     with brief_errors():
         import_code(code)
@@ -94,9 +96,9 @@ def convert_cli(
 
 
 def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) -> None:
-    """Writes the .spacy file of a file, or those of a folder's files, and tells what was read.
+    """Convert a file, or the files of a folder, and print what was read.
 
-    RAISES (ValueError): If one can't be read. Nothing is written of that one.
+    RAISES (ValueError): If a file can't be read. Nothing is written for that file.
     """
     nlp = blank(lang)
     for path, target in _files(input_path, output_path):
@@ -141,7 +143,7 @@ def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
 
 
 def _with_bar(items: Iterable[T], source: Source) -> Iterator[T]:
-    """A long file's items, behind a bar that shows how much of it has been read."""
+    """The items of a file, with a progress bar if the file is long."""
     if source.size < _LONG:
         yield from items
         return

@@ -1,4 +1,4 @@
-"""What annotated texts hold, and what in them will mislead training."""
+"""Count what annotated texts contain, and find what will mislead training."""
 
 import json
 from collections import Counter, defaultdict
@@ -20,13 +20,13 @@ from .shared import CodeOption, JsonOption, LangOption, blank, brief_errors, imp
 from .texts import read_docs
 
 Words = tuple[str, ...]
-_FEW = 50  # spans of a label that are hardly enough to learn and to measure it
-_SHOWN = 3  # examples in a line
+_FEW = 50  # spans or texts of a label: fewer are hardly enough to learn and measure it
+_SHOWN = 3  # examples in a warning
 
 
 @dataclass
 class Label:
-    """Spans of one label, how many different ones there are, and how many have so many tokens."""
+    """Counts of the spans of a label: all, different ones, and spans by number of tokens."""
 
     spans: int = 0
     strings: int = 0
@@ -35,32 +35,32 @@ class Label:
 
 @dataclass
 class Corpus:
-    """Counts of a set of texts. Lists of places hold texts, cut short."""
+    """Counts of a set of texts. Lists of texts or spans hold them cut short."""
 
     documents: int = 0
     tokens: int = 0
     spans: int = 0
     without_spans: int = 0  # documents
-    unannotated_tokens: int = 0  # of which nothing is said
+    unannotated_tokens: int = 0  # without annotation of entities
     labels: dict[str, Label] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
-    cats: dict[str, int] = field(default_factory=dict)  # texts that have each label of `doc.cats`, which has 1.0 there
-    without_cats: int = 0  # documents, where others have labels
+    cats: dict[str, int] = field(default_factory=dict)  # by label of `doc.cats`, the texts with 1.0
+    without_cats: int = 0  # documents without labels, if others have some
     several_cats: list[str] = field(default_factory=list)  # documents with more than one label
     uncertain_cats: list[str] = field(default_factory=list)  # documents with values that are neither 0 nor 1
-    misaligned: list[str] = field(default_factory=list)  # spans that the tokenizer does not cut out
-    touching: int = 0  # spans that go on where one of their label ends
+    misaligned: list[str] = field(default_factory=list)  # spans that do not align with the tokenizer's tokens
+    touching: int = 0  # spans that begin where another of the same label ends
     crossing: list[str] = field(default_factory=list)  # spans that cross the end of a sentence
     odd: list[str] = field(default_factory=list)  # spans without a letter or digit
-    repeated: int = 0  # documents whose text was there before
-    repeated_otherwise: list[str] = field(default_factory=list)  # of these, the texts that are annotated differently
+    repeated: int = 0  # documents whose text an earlier one has too
+    repeated_otherwise: list[str] = field(default_factory=list)  # of these, texts with other annotation
     inconsistent: list["String"] = field(default_factory=list)
 
 
 @dataclass
 class String:
-    """Words that are annotated in several ways: how often as which label, and how often not."""
+    """Words that are annotated in several ways: counts by label, and without annotation."""
 
     text: str
     labels: dict[str, int]
@@ -68,24 +68,24 @@ class String:
 
     @property
     def doubtful(self) -> int:
-        """How many of its occurrences are not as most of them are."""
+        """How many occurrences are not annotated as most are."""
         return sum(self.labels.values()) + self.unlabelled - max(*self.labels.values(), self.unlabelled)
 
 
 @dataclass
 class Overlap:
-    """What two sets of texts have in common, and what the second has alone."""
+    """Texts and labels that train and dev share, and that only one of them has."""
 
-    documents: list[str] = field(default_factory=list)  # texts of the second that are in the first
-    only_in_dev: list[str] = field(default_factory=list)  # labels of spans, tags and labels of texts
+    documents: list[str] = field(default_factory=list)  # texts of dev that are in train too
+    only_in_dev: list[str] = field(default_factory=list)  # labels of spans, tags, and labels of texts
     only_in_train: list[str] = field(default_factory=list)
     unseen: dict[str, float] = field(
         default_factory=dict
-    )  # by label, the share of dev's spans that are no span of train
+    )  # by label, the share of dev's spans that train does not have
 
 
 def describe(docs: Iterable[Doc], nlp: Language) -> Corpus:
-    """nlp (Language): Its tokenizer is what training will use."""
+    """Count what Docs contain. nlp (Language): The pipeline whose tokenizer training will use."""
     docs = list(docs)
     found, strings, tags, cats = Corpus(), defaultdict(set), Counter(), Counter()
     for doc in docs:
@@ -111,6 +111,7 @@ def describe(docs: Iterable[Doc], nlp: Language) -> Corpus:
 
 
 def overlap(train: list[Doc], dev: list[Doc]) -> Overlap:
+    """Compare the texts, labels and spans of dev with those of train."""
     texts = {_key(doc) for doc in train}
     known, seen, unseen = {_words(span) for doc in train for span in doc.ents}, Counter(), Counter()
     for doc in dev:
@@ -127,8 +128,8 @@ def overlap(train: list[Doc], dev: list[Doc]) -> Overlap:
 
 
 def inconsistent(docs: list[Doc]) -> list[String]:
-    """Strings that are a span here and not there, or of several labels, the most doubtful first. Within a longer span, or where
-    annotation is missing, they do not count."""
+    """Strings that are annotated in one place and not in another, or with several labels; the most doubtful first. Occurrences
+    within a longer span, or where annotation is missing, do not count."""
     labels: dict[Words, Counter] = defaultdict(Counter)
     for doc in docs:
         for span in doc.ents:
@@ -148,7 +149,7 @@ def to_json(facts: Any) -> dict[str, Any]:
 
 
 def _all_labels(docs: list[Doc]) -> set[str]:
-    """Of spans, tokens and texts."""
+    """All labels of spans, tokens and texts."""
     return {
         label
         for doc in docs
@@ -157,7 +158,7 @@ def _all_labels(docs: list[Doc]) -> set[str]:
 
 
 def _cats(doc: Doc) -> list[str]:
-    """The labels that a text has."""
+    """The labels of a text with 1.0."""
     return [label for label, value in doc.cats.items() if value == 1.0]
 
 
@@ -170,7 +171,7 @@ def _look_at_cats(doc: Doc, found: Corpus) -> None:
 
 
 def _outside(doc: Doc, by_first: dict[str, set[int]]) -> Iterator[Words]:
-    """Words outside of all spans, of as many tokens as spans that begin with the same word have."""
+    """Sequences of words outside all spans. by_first (dict): By first word, the lengths to look for."""
     words = [token.text for token in doc]
     is_outside = [token.ent_iob_ == "O" for token in doc]
     for start, word in enumerate(words):
@@ -215,7 +216,7 @@ def _compare_repeated(docs: list[Doc], found: Corpus) -> None:
 
 
 def _key(doc: Doc) -> str:
-    """The same for texts that differ in white space only: columns do not tell where there is any."""
+    """The text without white space, by which texts are compared: files with columns do not have it."""
     return "".join(doc.text.split())
 
 
@@ -234,18 +235,18 @@ def _short(text: str, most: Optional[int] = 60) -> str:
 @app.command("data")
 def data_cli(
     path: Annotated[
-        Path, typer.Argument(help="Annotated texts: .spacy, a folder, or what `convert` reads.", exists=True)
+        Path, typer.Argument(help="Annotated texts: .spacy, a folder, or a file that `convert` reads.", exists=True)
     ],
     dev: Annotated[
-        Optional[Path], typer.Option("--dev", help="Texts to score by: compared with these.", exists=True)
+        Optional[Path], typer.Option("--dev", help="Dev texts, to compare with the others.", exists=True)
     ] = None,
     lang: LangOption = "en",
-    top: Annotated[int, typer.Option("--top", min=0, help="So many of the strings annotated in several ways.")] = 20,
+    top: Annotated[int, typer.Option("--top", min=0, help="Number of strings annotated in several ways.")] = 20,
     as_json: JsonOption = False,
     code: CodeOption = None,
 ) -> None:
-    """Look at annotated texts: what is there, and what looks wrong. Labels and lengths of spans, what does not align, repeated
-    texts, what train and dev share, and the same words annotated in several ways."""
+    """Look at annotated texts: what is there, and what looks wrong. Prints labels and lengths of spans, misaligned spans,
+    repeated texts, overlap of train and dev, and words annotated in several ways."""
     with brief_errors():
         import_code(code)
         nlp = blank(lang)
@@ -268,7 +269,7 @@ def data_cli(
 
 
 def _read_files(path: Path, nlp: Language) -> tuple[list[Doc], Report]:
-    """RAISES (ValueError): If there are no texts."""
+    """Read the texts of a file or of all .spacy files in a folder. RAISES (ValueError): CRF708 if there are no texts."""
     files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
     report, docs = Report(), []
     for file in files:
@@ -311,7 +312,7 @@ def _lengths(lengths: dict[int, int]) -> tuple[str, str]:
 
 
 def _warnings(facts: Corpus) -> list[str]:
-    """What each count means for whoever trains."""
+    """Warnings about what a training would not learn, or would learn wrongly."""
     few = [f"{label} ({of.spans})" for label, of in facts.labels.items() if of.spans < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
     alike = _alike(facts)
@@ -349,7 +350,7 @@ def _warnings(facts: Corpus) -> list[str]:
 
 
 def _alike(facts: Corpus) -> list[str]:
-    """Labels and tags that are probably meant to be one."""
+    """Labels and tags that differ in case or white space only."""
     by_name: dict[str, list[str]] = {}
     for name in (
         *facts.labels,

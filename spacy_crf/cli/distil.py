@@ -1,4 +1,5 @@
-"""A pipeline annotates raw texts with its probabilities, for a faster one that learns from them (`spacy_crf.SoftLabels.v1`)."""
+"""Let a pipeline, the teacher, annotate raw texts with probabilities, from which a faster one learns by
+`spacy_crf.SoftLabels.v1`."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,15 +19,15 @@ from .shared import CodeOption, brief_errors, check_writable, load_pipeline
 from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
-_SOFTENER = "spacy_crf_softener"  # the component that is put behind the teacher
+_SOFTENER = "spacy_crf_softener"  # a component that is added behind the teacher
 Soft = list[tuple[int, int, str, float]]  # first token, token behind, label, probability
 
 
 class Teacher(NamedTuple):
-    """What of a pipeline teaches.
+    """A pipeline, and the source of its probabilities.
 
-    component (str): Whose probabilities are taken; None for none.
-    spans_key (str): The key of ``doc.spans`` where they are. If there is neither, entities count as certain.
+    component (str): The component whose probabilities are taken, or None.
+    spans_key (str): The key of ``doc.spans`` with the probabilities, or None. If both are None, entities count as certain.
     """
 
     nlp: Language
@@ -41,17 +42,18 @@ class Teacher(NamedTuple):
 @app.command("distil")
 def distil_cli(
     teacher: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
-    texts: Annotated[Path, typer.Argument(help="Raw texts: .jsonl, .spacy, or one a line; - for stdin.")],
+    texts: Annotated[Path, typer.Argument(help="Raw texts: .jsonl, .spacy, or lines; - for the standard input.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .spacy file to write.")],
     component: Annotated[
-        Optional[str], typer.Option("--component", "-c", help="That teaches; by default the last that can.")
+        Optional[str],
+        typer.Option("--component", "-c", help="The component that teaches; by default the last that can."),
     ] = None,
     spans_key: Annotated[
-        Optional[str], typer.Option("--spans-key", help="Key of doc.spans where the teacher writes spans with scores.")
+        Optional[str], typer.Option("--spans-key", help="Key of doc.spans with the teacher's spans and scores.")
     ] = None,
-    labels: Annotated[Optional[str], typer.Option("--labels", help="Between commas; by default all.")] = None,
-    min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out what is less probable.")] = 0.05,
-    n_process: Annotated[int, typer.Option("--n-process", help="Processes that annotate.")] = 1,
+    labels: Annotated[Optional[str], typer.Option("--labels", help="Only these labels, between commas.")] = None,
+    min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out less probable labels.")] = 0.05,
+    n_process: Annotated[int, typer.Option("--n-process", help="Number of processes that annotate.")] = 1,
     code: CodeOption = None,
 ) -> None:
     """Let a pipeline annotate raw texts with soft labels. Another one learns from them by the loss "spacy_crf.SoftLabels.v1".
@@ -112,21 +114,21 @@ def distil(
     min_prob: float = 0.05,
     n_process: int = 1,
 ) -> Iterator[RawText]:
-    """Texts with what a teacher says of them, and nothing else, one by one.
+    """Annotate texts by a teacher, one by one. Other annotation is removed.
 
-    texts (Iterable[RawText]): With their tokens.
-    labels (Iterable[str]): Only these.
+    texts (Iterable[RawText]): Docs of tokens, with their places.
+    labels (Iterable[str]): Only these labels.
     min_prob (float): Less probable spans are left out.
-    n_process (int): How many processes annotate.
-    RAISES (ValueError): CRF832 for labels that the teacher does not have, CRF831 with file and line of a text that it can't
-        annotate.
+    n_process (int): Number of processes that annotate.
+    RAISES (ValueError): CRF832 for labels that the teacher does not have; CRF831 with file and line of a text that the teacher
+        can't annotate.
     """
     nlp, component, spans_key = teacher
     min_prob = checks.number(OWNER, "--min-prob", min_prob, most=1.0)
     n_process = checks.count(OWNER, "--n-process", n_process, most=1024)
     labels = None if labels is None else _checked(labels, teacher)
     settings = {"component": component, "spans_key": spans_key, "labels": labels, "min_prob": min_prob}
-    # What comes behind the teacher adds nothing, and what it writes itself would count as certain
+    # Components behind the teacher add nothing, and entities that the teacher sets would count as certain
     left_out = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
     nlp.add_pipe(_SOFTENER, config=settings)
     handler = nlp.default_error_handler
@@ -154,14 +156,14 @@ def _checked(labels: Iterable[str], teacher: Teacher) -> list[str]:
 
 
 def _unannotated(doc: Doc) -> Doc:
-    """The same words."""
+    """A Doc with the same words and no annotation."""
     return Doc(doc.vocab, words=[token.text for token in doc], spaces=[bool(token.whitespace_) for token in doc])
 
 
 def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn:
     """RAISES (ValueError): CRF831 with the places of the texts."""
     _, code, said = str(error).strip().rpartition("CRF831")
-    if code:  # by a component before, or with a traceback by another process
+    if code:  # raised by another component, or with a traceback by another process
         raise ValueError(code + said) from error
     places = [doc._context.place for doc in docs if doc._context is not None]
     place = f"{places[0]} to {places[-1].rpartition(', ')[2]}" if len(places) > 1 else "".join(places) or "a text"
@@ -184,7 +186,7 @@ def make_softener(
 
 
 class Softener:
-    """Gives each Doc as one that has the teacher's probabilities, and nothing else."""
+    """Replaces each Doc by one with the teacher's probabilities and no other annotation."""
 
     def __init__(self, pipe: Any, spans_key: Optional[str], labels: Optional[list[str]], min_prob: float):
         self._pipe, self._spans_key, self._labels, self._min_prob = pipe, spans_key, labels, min_prob
@@ -209,7 +211,7 @@ class Softener:
 
 
 def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
-    """What one of ours says, beside what is there already."""
+    """Labels and probabilities of one of our components, and entities of components in front of it as certain."""
     if not len(doc):
         return []
     if pipe.annotation.spans_are_tokens:
@@ -217,7 +219,7 @@ def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
         likely = zip(*(marginals >= min(min_prob, 1.0 / len(tags))).nonzero())
         return [(int(t), int(t) + 1, tags[n], float(marginals[t, n])) for t, n in likely if marginals[t, n] > 0.0]
     found = pipe.span_probabilities(doc, min_prob, keep_annotation=True)
-    others = [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]  # of components before it
+    others = [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]  # of components in front of it
     return sorted((span.start, span.end, span.label_, min(1.0, p)) for span, p in (*found, *others))
 
 

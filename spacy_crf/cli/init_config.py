@@ -1,5 +1,5 @@
-"""A config to begin with, for each component and each way to learn. All of them are made of the files in ``configs/``: a recipe
-changes a component's file as one of the files for ``crf_ner`` changes ``crf_ner.cfg``."""
+"""Configs to begin with, for each component and each way to learn. All are made of the files in ``configs/``: a recipe changes
+the file of a component in the same way as one of the files for ``crf_ner`` differs from ``crf_ner.cfg``."""
 
 import re
 import sys
@@ -16,12 +16,12 @@ from .group import app
 from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code
 
 _PACKAGE = Path(__file__).parents[1]
-# In the package where it was built, beside it in a clone
+# Within an installed package; beside the package in a clone
 FOLDER = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
 
 
 class Section(NamedTuple):
-    """A section of a config as it is written."""
+    """A section of the text of a config."""
 
     before: str  # comments and empty lines above its head
     lines: dict[str, str]  # by key, each with the comments above it
@@ -31,8 +31,11 @@ Sections = dict[str, Section]
 
 
 class Recipe(NamedTuple):
-    """What it changes of a component's file: what one for `crf_ner` does, or some settings (keys of the component's sections to
-    lines; "" for those that are left out)."""
+    """Changes of a component's file.
+
+    is_for (str): Description. like (str): A file for `crf_ner`, whose differences from `crf_ner.cfg` are the changes.
+    settings (tuple): Section, key and value of settings to change; the value "" removes the setting.
+    """
 
     is_for: str
     like: Optional[str] = None
@@ -45,13 +48,13 @@ _ANY = {
         "Sparse features and a small encoder, whose scores are added, trained with Adam.", "crf_ner_hybrid"
     ),
     "pool": Recipe(
-        "Sparse features and a small encoder, each trained as though it were alone; some texts tell what either is worth.",
+        "Sparse features and a small encoder, each trained alone; held-out texts determine the weight of either.",
         "crf_ner_pool",
     ),
     "neural": Recipe("A small encoder in place of the features of tokens, trained with Adam.", "crf_ner_tok2vec"),
     "stream": Recipe("A corpus that may be larger than the memory, read batch by batch.", "crf_ner_stream"),
     "partial": Recipe(
-        "Incomplete annotation: tokens without any are free, and doc.spans has what may be right or is wrong.",
+        "Incomplete annotation: tokens without annotation are free, and doc.spans has alternatives and wrong spans.",
         settings=(
             ("", "alternatives_spans_key", '"alternatives"'),
             ("", "incorrect_spans_key", '"incorrect"'),
@@ -60,24 +63,24 @@ _ANY = {
 }
 _TEXTS = {
     "fast": Recipe(
-        "Sparse features wherever they are in a text, trained with L-BFGS on a CPU.",
+        "Sparse features of a whole text, trained with L-BFGS on a CPU.",
         settings=(
             (".model", "@architectures", '"spacy_crf.MaxEntText.v1"'),
             *((".model", key, "") for key in ("hidden", "shared", "unit", "spread", "seed", "restarts")),
         ),
     ),
     "accurate": Recipe(
-        "Hidden states of the words of a text, the best of three beginnings.", settings=((".model", "restarts", "3"),)
+        "Hidden states of the words of a text, the best of three restarts.", settings=((".model", "restarts", "3"),)
     ),
     "stream": Recipe(
-        "A corpus that is not held in memory: it is read once, and what L-BFGS needs to know of it is kept.",
+        "A corpus that is not held in memory: it is read once, and its features are kept for L-BFGS.",
         "crf_ner_large",
     ),
-    "partial": Recipe("Incomplete annotation: texts without a label are passed over, and labels with 0 are ruled out."),
+    "partial": Recipe("Incomplete annotation: texts without a label are ignored, and labels with 0 are excluded."),
 }
 RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_textcat": _TEXTS}
 OPTIMIZE = ("efficiency", "accuracy")
-_MORE_ENTITIES = "crf_ner_threshold"  # what `accuracy` changes, whatever the recipe
+_MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any recipe
 ComponentName = choice("ComponentName", RECIPES)
 RecipeName = choice("RecipeName", _ANY)
 OptimizeName = choice("OptimizeName", OPTIMIZE)
@@ -87,29 +90,29 @@ FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg"))
 @app.command("init-config")
 def init_config_cli(
     component: Annotated[
-        Optional[ComponentName], typer.Option("--component", "-c", help="What the pipeline consists of.")
+        Optional[ComponentName], typer.Option("--component", "-c", help="The component of the pipeline.")
     ] = None,
     recipe: Annotated[
-        Optional[RecipeName], typer.Option("--recipe", "-r", help="How it learns; by default fast.")
+        Optional[RecipeName], typer.Option("--recipe", "-r", help="The way to learn; by default fast.")
     ] = None,
     optimize: Annotated[
         Optional[OptimizeName],
-        typer.Option("--optimize", help="Whether prediction is quick, as by default, or finds more."),
+        typer.Option("--optimize", help="By default efficiency; accuracy finds more, and is slower."),
     ] = None,
     file: Annotated[
         Optional[FileName],
-        typer.Option("--file", help="In place of these: a file that comes with the package, as it is."),
+        typer.Option("--file", help="Copy a file of the package in place of all this."),
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
+    output: Annotated[str, typer.Option("--output", "-o", help="The file; - for the standard output.")] = "-",
     lang: LangOption = "en",
-    force: Annotated[bool, typer.Option("--force", "-F", help="Replace the file, if there is one.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-F", help="Replace an existing file.")] = False,
     code: CodeOption = None,
 ) -> None:
-    """Write a complete, commented config for `spacy train`. It is for a component, and for a way to learn.
+    """Write a complete, commented config for `spacy train`. It is made for a component and a way to learn.
 
-    fast: sparse features and L-BFGS; accurate: with an encoder beside them; pool: with one that learns alone; neural: an encoder
-    alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation. With `--optimize accuracy` each of
-    them decides entities by their probability, and tags token by token.
+    fast: sparse features and L-BFGS; accurate: an encoder beside them; pool: an encoder that learns alone beside them; neural:
+    an encoder alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation. `--optimize accuracy`
+    decides entities by their probability, and tags token by token.
     """
     with brief_errors():
         import_code(code)
@@ -138,11 +141,11 @@ def init_config_cli(
 def make_config(
     component: str, recipe: str, *, optimize: str = "efficiency", lang: str = "en", name: str = "config.cfg"
 ) -> str:
-    """A complete config.
+    """Make a complete config.
 
-    optimize (str): "efficiency", or "accuracy" for what finds more and takes longer.
-    name (str): Of the file, for its first lines.
-    RAISES (ValueError): CRF751 where the component has no such recipe, CRF768 where it finds no more in any way.
+    optimize (str): "efficiency", or "accuracy" to find more in more time.
+    name (str): Name of the file, for its first lines.
+    RAISES (ValueError): CRF751 if the component has no such recipe, CRF768 if it has no setting for accuracy.
     """
     chosen = RECIPES[component].get(recipe)
     if chosen is None:
@@ -163,9 +166,9 @@ def make_config(
 
 
 def copy_config(stem: str, *, lang: str = "en", name: str = "config.cfg") -> str:
-    """A file of those that come with the package.
+    """Copy a config file of the package.
 
-    name (str): Of the copy, for its first lines.
+    name (str): Name of the copy, for its first lines.
     """
     text = (FOLDER / f"{stem}.cfg").read_text(encoding="utf8").replace(f"configs/{stem}.cfg", name)
     return re.sub(r'^lang = ".*"$', f'lang = "{lang}"', text, count=1, flags=re.MULTILINE)
@@ -179,7 +182,7 @@ def _command(name: str) -> str:
 
 
 def _change(sections: Sections, component: str, before: Sections, after: Sections) -> None:
-    """Changes a component's file as one for `crf_ner` differs from the other, where it has the same settings."""
+    """Change a component's file as one file for `crf_ner` differs from another, where the component has the same settings."""
     own = _renamer(component)
     for name in before.keys() - after.keys():
         sections.pop(own(name), None)
@@ -193,7 +196,7 @@ def _change(sections: Sections, component: str, before: Sections, after: Section
 
 
 def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, str]) -> None:
-    """Those of one section."""
+    """Change the settings of one section: `lines` get the differences between `old` and `new`."""
 
     def differs(key: str) -> bool:
         return _value(old[key]) != _value(new.get(key, ""))
@@ -208,7 +211,7 @@ def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, 
 
 
 def _find_more(sections: Sections, component: str) -> str:
-    """Changes how a component decodes. RETURNS (str): How, for the head of the file."""
+    """Let a component decode for accuracy. RETURNS (str): A description for the head of the file."""
     if component == "crf_tagger":
         _set(sections["components.crf_tagger"].lines, "decode", '"posterior"')
         return (
@@ -225,7 +228,7 @@ def _renamer(component: str) -> Callable[[str], str]:
 
 
 def _insert(sections: Sections, name: str, section: Section) -> None:
-    """Behind the last section that belongs to the same block."""
+    """Insert a section behind the last one of the same block."""
     block = name.rpartition(".")[0]
     last = [other for other in sections if other == block or other.startswith(f"{block}.")][-1]
     everything = list(sections.items())
@@ -255,7 +258,7 @@ def _read(stem: str) -> Sections:
     for line in (FOLDER / f"{stem}.cfg").read_text(encoding="utf8").splitlines(keepends=True):
         if line.startswith("["):
             name = line.strip()[1:-1]
-            # Above the first one stands what the file is about.
+            # Above the first section stands the description of the file
             sections[name] = Section(above if sections else "\n", {})
         elif line.strip() and not line.startswith("#"):
             sections[name].lines[line.partition(" = ")[0]] = above + line

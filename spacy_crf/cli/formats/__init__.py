@@ -1,5 +1,5 @@
-"""Annotated texts as annotation tools, shared tasks and spaCy write them: every format is one file with `sniff`, which says
-whether a file is of it, and `read`, which makes its Docs; and one row of the table."""
+"""Annotated texts in the formats of annotation tools, shared tasks and spaCy. A format is a row of the table: a function that
+says whether a file has the format, and a function that reads Docs from such a file."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from .annotation import check_doc
 from .settings import Report, Settings
 from .source import Source
 
-_LONG = 5_000  # tokens of a document that is hardly one
+_LONG = 5_000  # tokens: a longer document is probably several
 Sniff = Callable[[Source], bool]
 Read = Callable[[Source, Language, Settings, Report], Iterator[Doc]]
 
@@ -24,7 +24,7 @@ class Format(NamedTuple):
     read: Read
 
 
-# The first whose `sniff` says yes is what a file is read as.
+# A file is read in the first format whose `sniff` says yes
 FORMATS = {
     "spacy": Format("a .spacy file", spacy_files.sniff_docbin, spacy_files.read_docbin),
     "brat": Format("brat's standoff", brat.sniff, brat.read),
@@ -42,10 +42,11 @@ FORMATS = {
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """The Docs of a file, one by one.
+    """Read the Docs of a file, one by one.
 
-    RAISES (ValueError): With file and line, if one can't be read. CRF878 if a text is too long. At the end: CRF708 or CRF719 if
-        there are none, CRF865 if nothing is annotated in a file that has keys or columns for annotation.
+    report (Report): Collects what was read and what could not be used.
+    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF708 or CRF719 if
+        there are no texts, CRF865 if nothing is annotated in a file that has keys or columns for annotation.
     """
     report.format = settings.format or sniff(source)
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
@@ -76,7 +77,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
 
 
 def sniff(source: Source) -> str:
-    """The name of the format that a file is of."""
+    """The name of a file's format."""
     return next(name for name, format_ in FORMATS.items() if format_.sniff(source))
 
 

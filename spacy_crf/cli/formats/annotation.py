@@ -1,4 +1,4 @@
-"""Annotation of texts as tools write it, spans of characters and labels of whole texts, and the Docs that it becomes."""
+"""How tools annotate texts, by spans of characters and by labels of whole texts, and how Docs are made of that."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, Optional
@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 from ...errors import Errors, shown
 from .settings import Report, Settings
 
-_OFFSETS, _LABELS = {"start", "start_offset", "start_char"}, {"label", "labels", "tag", "type"}  # what tells a span
+_OFFSETS, _LABELS = {"start", "start_offset", "start_char"}, {"label", "labels", "tag", "type"}  # the keys of a span
 
 
 class Span(NamedTuple):
@@ -24,9 +24,10 @@ class Span(NamedTuple):
 
 
 def parse_span(span: Any, text: str, place: str) -> Span:
-    """A span as ``[start, end, label]``, or as an object with these, by any of the names that tools use.
+    """Parse a span: ``[start, end, label]``, or an object with these under any of the keys that tools use.
 
-    RAISES (ValueError): CRF701 if it is none; CRF871 if it says which words it is of, and those are not there.
+    text (str): The text that the span is in. place (str): Where the span stands, for messages.
+    RAISES (ValueError): CRF701 if the value is not a span of the text; CRF871 if the span has other words than the text.
     """
     words: Any = None
     if isinstance(span, list) and len(span) == 3:
@@ -48,7 +49,7 @@ def parse_span(span: Any, text: str, place: str) -> Span:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has whole characters alone: JSON may hold halves of them."""
+    """Whether a text is valid Unicode: JSON may hold halves of characters."""
     try:
         text.encode("utf8")
     except UnicodeEncodeError:
@@ -57,7 +58,7 @@ def is_unicode(text: str) -> bool:
 
 
 def holds_annotation(value: Any) -> bool:
-    """Whether spans with labels, or tags of tokens, are anywhere in it."""
+    """Whether a value of JSON contains spans with labels, or tags of tokens, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -74,19 +75,19 @@ def holds_annotation(value: Any) -> bool:
 
 
 def check_length(text: str, nlp: Language, place: str) -> None:
-    """RAISES (ValueError): CRF878 if a text is longer than a pipeline takes."""
+    """RAISES (ValueError): CRF878 if a text is too long for a pipeline."""
     if len(text) > nlp.max_length:
         raise ValueError(Errors.CRF878.format(place=place, n=len(text), most=nlp.max_length))
 
 
 def check_doc(doc: Doc, nlp: Language, place: str) -> None:
-    """RAISES (ValueError): CRF878 if spaCy will read the text of a Doc again, and that is longer than a pipeline takes."""
+    """RAISES (ValueError): CRF878 if the text of a Doc is too long for a pipeline, and spaCy will tokenize it again."""
     if len(doc) and not doc.has_unknown_spaces and doc[-1].idx + len(doc[-1]) > nlp.max_length:
         check_length(doc.text, nlp, place)
 
 
 def tokenized(text: str, nlp: Language, place: str) -> Doc:
-    """RAISES (ValueError): CRF878 if a text is too long, CRF701 if it is no Unicode."""
+    """Tokenize a text. RAISES (ValueError): CRF878 if the text is too long, CRF701 if it is not valid Unicode."""
     check_length(text, nlp, place)
     try:
         return nlp.make_doc(text)
@@ -104,8 +105,8 @@ def make_doc(
     settings: Settings,
     report: Report,
 ) -> Doc:
-    """A Doc whose entities are the spans. Tokens of spans that do not align with them are missing annotation, as are those of
-    ``missing``."""
+    """Make a Doc whose entities are spans of its text. The tokens of a span that does not align with them, and the tokens of
+    ``missing``, become missing annotation."""
     doc = tokenized(text, nlp, place)
     entities, cut = [], []
     for span in missing:
@@ -115,11 +116,11 @@ def make_doc(
         entity = doc.char_span(span.start, span.end, label=span.label)
         if entity is None:
             report.misaligned.append(f"{place}, {span.named_in(text)}")
-            # None for a space between tokens
+            # char_span gives None for a space between tokens
             cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
         else:
             entities.append(entity)
-    # A token that a misaligned span cuts may be part of an entity, which then says more about it.
+    # If an entity covers a token that a misaligned span cuts, the entity decides
     taken = {token.i for entity in entities for token in entity}
     unknown = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
     doc.set_ents(entities, missing=unknown, default="outside")
@@ -127,7 +128,7 @@ def make_doc(
 
 
 def _trimmed(span: Span, text: str, place: str, report: Report) -> Optional[Span]:
-    """Without the white space at its ends; None for a span of nothing else, which no token can be."""
+    """The span without white space at its ends; None for a span of white space alone."""
     words = text[span.start : span.end]
     start = span.start + len(words) - len(words.lstrip())
     if not words.strip():
@@ -139,9 +140,9 @@ def _trimmed(span: Span, text: str, place: str, report: Report) -> Optional[Span
 
 
 def _without_overlaps(spans: list[Span], text: str, place: str, settings: Settings, report: Report) -> list[Span]:
-    """The longest of those that overlap, in their order.
+    """The spans in their order, and of overlapping ones the longest.
 
-    RAISES (ValueError): CRF702 if they shall not.
+    RAISES (ValueError): CRF702 for overlapping spans, if the settings refuse them.
     """
     kept: list[Span] = []
     taken = bytearray(len(text))
@@ -161,14 +162,14 @@ def _without_overlaps(spans: list[Span], text: str, place: str, settings: Settin
     return sorted(kept)
 
 
-# The labels that a text has, or a table with 1 for labels that it has and 0 for those that it has not; None says nothing
+# Labels of a text: a list, or a table with 1 for each label that the text has and 0 for each other one; None if not annotated
 Labels = Optional[list[str] | dict[str, float]]
 
 
 class TextLabels:
-    """The labels of all texts of a file. A text that has some of them has none of the others, as spaCy wants to have it told.
+    """The labels of all texts of a file. In ``doc.cats``, a text with labels gets 0 for all other labels, as spaCy expects.
 
-    is_exclusive (bool): Whether each text has one label at most. A text without a label is then not annotated.
+    is_exclusive (bool): Whether each text has at most one label. If so, a text without labels is not annotated.
     """
 
     def __init__(self) -> None:
@@ -181,7 +182,7 @@ class TextLabels:
         self.is_exclusive &= len({*has}) < 2
 
     def cats(self, labels: Labels, place: str, report: Report) -> dict[str, float]:
-        """What ``doc.cats`` holds for the labels of one text. A table is taken as it is."""
+        """The ``doc.cats`` of a text with some labels. A table is taken as it is."""
         if isinstance(labels, dict) or not self.names:
             return labels or {}
         if labels is None or (self.is_exclusive and not labels):
@@ -195,16 +196,16 @@ def is_label(value: Any) -> bool:
 
 
 def is_labels(value: Any) -> bool:
-    """Whether a value holds labels of a text, not spans."""
+    """Whether a value is a label or a list of labels, and not spans."""
     is_list = isinstance(value, list) and bool(value) and all(map(is_label, value))
     return is_label(value) or (is_list and not holds_annotation(value))
 
 
 def parse_labels(value: Any, place: str, names: Collection[str] = ()) -> Labels:
-    """Labels as a string, a list of strings, or a table; None where the text is not labelled.
+    """Parse the labels of a text: a string, a list of strings, or a table; None if the text has no labels.
 
-    names (Collection[str]): Of labels that are numbers, from 0.
-    RAISES (ValueError): CRF880 for anything else.
+    names (Collection[str]): Names of labels that are numbers, from 0 on.
+    RAISES (ValueError): CRF880 for any other value.
     """
     if value in (None, "", {}):
         return None

@@ -1,4 +1,4 @@
-"""brat's standoff: a text in one file, and beside it a file ``.ann`` with what is annotated."""
+"""brat's standoff: a text in one file, and its annotation in a file ``.ann`` beside it."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from .settings import Report, Settings
 from .source import Source
 
 SUFFIX = ".ann"
-# What a line is, by the first letter of its identifier
+# The kind of a line, by the first letter of its identifier
 _KINDS = {"T": "spans", "R": "relations", "*": "relations", "E": "events", "A": "attributes", "M": "attributes"}
 _KINDS |= {"N": "normalizations", "#": "notes"}
 _ID = re.compile(r"(\*|[TREAMN]\d+\S*|#\S*)\t")
@@ -22,7 +22,7 @@ _SPAN = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*) *")
 
 
 class Line(NamedTuple):
-    """A line of annotation: its kind, and the fields between its tabs behind the identifier."""
+    """A line of annotation: its kind, and the fields between tabs behind its identifier."""
 
     place: str
     kind: str
@@ -39,8 +39,8 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """A Doc for each text of a folder, or for one text. Spans in several parts are missing annotation; relations, events,
-    attributes, normalizations and notes are counted."""
+    """Read a Doc for each text of a folder, or for one text. A span in several parts becomes missing annotation; relations,
+    events, attributes, normalizations and notes are counted and left out."""
     path = source.path
     for annotated in sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]:
         for file in (annotated, annotated.with_suffix(".txt")):
@@ -61,7 +61,8 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
 
 
 def _lines(source: Source) -> Iterator[Line]:
-    """RAISES (ValueError): CRF701 with the place, for a line that is no annotation, or an identifier that stands twice."""
+    """The lines of a file. RAISES (ValueError): CRF701 with the place, for a line without identifier or an identifier used
+    twice."""
     known: dict[str, str] = {}
     for place, line in source.lines():
         if not line.strip():
@@ -80,9 +81,10 @@ def _lines(source: Source) -> Iterator[Line]:
 
 
 def _parts(line: Line, text: str) -> list[Span]:
-    """The parts of a span. Those with white space alone between them, as brat writes spans across lines, are one.
+    """The parts of a span. Parts with nothing but white space between them, as brat writes spans across lines, are joined.
 
-    RAISES (ValueError): CRF701 with the place, if there is no label with offsets of the text; CRF871 if the words are others.
+    RAISES (ValueError): CRF701 with the place, if the line has no label with offsets in the text; CRF871 if the line has other
+        words than the text.
     """
     match = _SPAN.fullmatch(line.fields[0])
     if match is None:

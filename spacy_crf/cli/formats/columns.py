@@ -1,4 +1,4 @@
-"""Words with their tags: a token on each line, words with tags behind them, or lists of both in JSON."""
+"""Words with tags: one token on each line, words with their tags behind them (``Ann|B-PER ran|O``), and lists of both in JSON."""
 
 import re
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ def sniff_columns(source: Source) -> bool:
 
 
 def read_columns(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """The word is in the first column and the entity tag in the last, unless the settings say otherwise. The line
-    ``-DOCSTART-`` begins a document."""
+    """Read columns. The word is in the first column and the entity tag in the last, unless the settings name others. An empty
+    line ends a sentence, and the line ``-DOCSTART-`` begins a document."""
     return tagged_docs(lambda: _sentences_of_columns(source, settings, report), nlp.vocab, settings, report)
 
 
@@ -63,7 +63,7 @@ def _sentences_of_columns(source: Source, settings: Settings, report: Report) ->
 
 
 def _number(settings: Settings, name: str) -> Optional[int]:
-    """A column, counted from 1."""
+    """The number of a column, from 1 on. RAISES (ValueError): CRF868 for other settings."""
     value = getattr(settings, name)
     if value is None:
         return None
@@ -81,7 +81,7 @@ def sniff_words(source: Source) -> bool:
 
 
 def read_words(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """``word|tag``, or ``word|part of speech|tag``. The last is the entity tag."""
+    """Read ``word|tag``, or ``word|part of speech|tag``: a sentence on each line. The last part is the entity tag."""
     return tagged_docs(lambda: _sentences_of_words(source), nlp.vocab, settings, report)
 
 
@@ -123,12 +123,13 @@ def sniff_lists(source: Source) -> bool:
 
 
 def read_lists(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """A sentence in each item. Tags that are numbers need the settings' ``tag_names``."""
+    """Read a sentence from each item, such as ``{"tokens": […], "ner_tags": […]}``. Numbers as tags need the setting
+    ``tag_names``."""
     return tagged_docs(lambda: _sentences_of_lists(source, settings), nlp.vocab, settings, report)
 
 
 def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
-    """The first key that holds a list of words, of tags or of their numbers."""
+    """The first of some keys whose value is a list of strings or numbers."""
     lists = item.items() if isinstance(item, dict) else ()
     found = {key for key, value in lists if isinstance(value, list) and all(type(part) in (str, int) for part in value)}
     return next((key for key in known if key in found), None)
@@ -144,7 +145,7 @@ def _sentences_of_lists(source: Source, settings: Settings) -> Iterator[list[Row
             reason = f'it has no list of words under "tokens", or none of tags under "ner_tags": {shown(value)}'
             raise ValueError(Errors.CRF701.format(place=place, reason=reason))
         if tags and not all(isinstance(tag, str) for tag in item[tags]):
-            tags = None  # numbers without names: told below
+            tags = None  # they are numbers without names, which `_check` reports
         _check(Item(place, item), [key for key in (words, ents, tags) if key])
         names = [_named(tag, settings, place) for tag in item[ents]]
         of_tags = item[tags] if tags else [None] * len(names)
@@ -159,7 +160,7 @@ def _sentences_of_lists(source: Source, settings: Settings) -> Iterator[list[Row
 
 
 def _check(item: Item, used: list[str]) -> None:
-    """RAISES (ValueError): If lists are of different lengths, or one that belongs to the words would be lost."""
+    """RAISES (ValueError): CRF701 if lists have different lengths, CRF707 if a list of tags would be lost."""
     length = len(item.value[used[0]])
     for key in used[1:]:
         if len(item.value[key]) != length:

@@ -13,7 +13,7 @@ from .source import Source
 from .tags import Row, find_scheme, in_bio, in_groups, is_tag
 
 _WIDTH = 10
-_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # of a word, of a contraction's words, of an empty node
+_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # of a word, of the words of a contraction, of an empty node
 _ENTITY_KEYS = ("ner", "ne", "name")  # of the last column: NER=B-PER
 
 
@@ -32,7 +32,8 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """Words of contractions (1-2) are kept, and empty nodes (1.1) are not. ``# newdoc`` begins a document."""
+    """Read sentences. Words of contractions (1-2) are kept, and empty nodes (1.1) are left out. ``# newdoc`` begins a
+    document."""
     if any(word.ent for sentence in _sentences(source) for word in sentence or ()):
         report.has_spans = True
         report.scheme = settings.scheme or find_scheme(_rows(sentence or ()) for sentence in _sentences(source))
@@ -46,7 +47,7 @@ def _is_id(text: str) -> bool:
 
 
 def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
-    """The words of a sentence, or None where a document ends."""
+    """The words of each sentence, and None at the end of each document."""
     words: list[Word] = []
     contraction: Optional[tuple[int, bool]] = None  # its last word, and whether a space follows
     for place, line in source.lines():

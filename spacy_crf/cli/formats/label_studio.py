@@ -1,4 +1,4 @@
-"""Label Studio's JSON: tasks, each with what its annotators made of it."""
+"""Label Studio's JSON: tasks, each with its annotations."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
@@ -12,12 +12,12 @@ from .settings import Report, Settings
 from .source import Item, Source
 
 _ANNOTATIONS = ("annotations", "completions")  # the latter before version 1
-_MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # of its export JSON-MIN, where data and spans lie side by side
+_MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # of the export JSON-MIN, where data and spans are side by side
 _OTHER_MIN_KEYS = {"created_at", "updated_at", "agreement"}
 
 
 class Task(NamedTuple):
-    """A text, its spans, and its labels by the names of the questions that were asked."""
+    """A text with its spans, and its labels by the name of the question."""
 
     place: str
     text: str
@@ -31,10 +31,10 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """Of several annotations of a task, the one that is marked as the truth counts, or the first. Tasks that were skipped or
-    that nobody annotated are left out. Where texts have labels and none has a span, nothing is said of entities.
+    """Read tasks. If a task has several annotations, the one marked as ground truth counts, else the first. Skipped tasks and
+    tasks without annotation are left out. If texts have labels and no text has a span, entities stay unannotated.
 
-    RAISES (ValueError): CRF714 with the place, if texts were asked several questions.
+    RAISES (ValueError): CRF714 with the place, if there are several questions about whole texts.
     """
     labels, names, has_spans = TextLabels(), {}, False
     for task in _tasks(source, settings, Report()):
@@ -77,7 +77,7 @@ def _is_min(item: dict[str, Any]) -> bool:
 
 
 def _annotation(task: Item, settings: Settings, report: Report) -> Optional[dict[str, Any]]:
-    """The annotation that counts, or None."""
+    """The annotation of a task that counts, or None."""
     place, fields = task
     keys = (*_ANNOTATIONS, "predictions") if settings.predictions else _ANNOTATIONS
     of_task = next((fields[key] for key in keys if fields.get(key)), None) or []
@@ -118,7 +118,7 @@ def _of_task(task: Item, annotation: dict[str, Any], settings: Settings) -> Task
 
 
 def _of_min(fields: dict[str, Any], place: str, settings: Settings) -> Task:
-    """What annotators made stands behind the task's number, as its data stand before it."""
+    """A task of JSON-MIN: data stand before its number, annotation behind it."""
     keys = list(fields)
     made = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
     made -= _MIN_KEYS | _OTHER_MIN_KEYS | {settings.word_column or "text"}
@@ -139,7 +139,7 @@ def _of_min(fields: dict[str, Any], place: str, settings: Settings) -> Task:
 
 
 def _text(data: dict[str, Any], place: str, settings: Settings) -> str:
-    """The one text of a task."""
+    """The text of a task. RAISES (ValueError): CRF701 if there is no text, or no telling which."""
     asked = settings.word_column or "text"
     texts = [value for key, value in data.items() if isinstance(value, str) and key == asked]
     known = _MIN_KEYS | _OTHER_MIN_KEYS
@@ -154,7 +154,7 @@ def _text(data: dict[str, Any], place: str, settings: Settings) -> str:
 
 
 def _spans(value: Any, text: str, place: str) -> list[Span]:
-    """Those of a place in the text: one for each of its labels."""
+    """The spans at a place in the text: one for each of its labels."""
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not labels:
         raise ValueError(Errors.CRF701.format(place=place, reason=f'a span has no "labels": {shown(value)}'))

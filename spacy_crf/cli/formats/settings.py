@@ -1,4 +1,4 @@
-"""What a user may ask of a reader, and what a reader tells of what it read."""
+"""How to read a file, and a report of what was read."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -6,24 +6,24 @@ from typing import Optional
 
 from wasabi import msg
 
-_SHOWN = 3  # places named of what could not be used
+_SHOWN = 3  # places in each warning
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to read a file.
 
-    format (str): One of the names in ``FORMATS``, or None to be told by the contents.
-    encoding (str): Of the file.
-    word_column, label_column, tag_column (str): Columns that hold the word or the text, the entity tag or the text's label, and
-        ``token.tag``: counted from 1, or by their name where there is a header. Keys, where the file is JSON with texts.
-    scheme (str): How entity tags are written, one of ``SCHEMES``, or None to be told by the tags.
-    n_sents (int): Sentences of one Doc; 0 for all up to where the file says that a document ends.
-    tag_names (Collection[str]): Of tags or labels that are numbers, from 0.
-    ignore (Collection[str]): Keys of JSON, or columns of a header, that are passed over, whatever they hold.
-    overlaps (str): "longest" keeps the longest of spans that overlap, "error" refuses them.
-    without_spans (bool): Whether a file may be one in which nothing is annotated.
-    predictions (bool): Whether what a model found counts where nobody annotated.
+    format (str): A name in ``FORMATS``; None to find the format by the contents.
+    encoding (str): Encoding of the file.
+    word_column, label_column, tag_column (str): Columns of the word or text, of the entity tag or label of the text, and of
+        ``token.tag``: numbers from 1 on, or names in the header. For JSON with texts: keys.
+    scheme (str): Scheme of the entity tags, one of ``SCHEMES``; None to find the scheme by the tags.
+    n_sents (int): Number of sentences in a Doc; 0 for whole documents, if the file tells where they end.
+    tag_names (Collection[str]): Names of tags or labels that are numbers, from 0 on.
+    ignore (Collection[str]): Keys of JSON, or columns of a header, to leave out.
+    overlaps (str): "longest" keeps the longest of overlapping spans, "error" refuses them.
+    without_spans (bool): Whether a file without any annotation is accepted.
+    predictions (bool): Whether the predictions of a model count where nobody annotated.
     """
 
     format: Optional[str] = None
@@ -42,31 +42,31 @@ class Settings:
 
 @dataclass
 class Report:
-    """What was read, and the places of what could not be used as it stands there."""
+    """Counts of what was read, and places of what could not be used."""
 
     format: str = ""
     scheme: str = ""
     documents: int = 0
     spans: int = 0
     tagged: int = 0  # documents with tags
-    labelled: int = 0  # documents with labels of their own
-    labels: dict[str, None] = field(default_factory=dict)  # those of documents, in order
-    exclusive: bool = True  # whether no document has several of them
-    incorrect: int = 0  # spans that are said to be none
-    has_spans: bool = False  # whether the file has keys or columns for them, filled or not
+    labelled: int = 0  # documents with labels of the whole text
+    labels: dict[str, None] = field(default_factory=dict)  # of documents, in order
+    exclusive: bool = True  # whether no document has several labels
+    incorrect: int = 0  # spans that are annotated as wrong
+    has_spans: bool = False  # whether the file has keys or columns for spans, filled or empty
     trimmed: list[str] = field(default_factory=list)
     overlapping: list[str] = field(default_factory=list)
     misaligned: list[str] = field(default_factory=list)
     rejected: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    unlabelled: list[str] = field(default_factory=list)  # where other texts have labels
-    unkept: dict[str, list[str]] = field(default_factory=dict)  # by kind, annotation that Docs do not hold
+    unlabelled: list[str] = field(default_factory=list)  # texts without labels, if other texts have some
+    unkept: dict[str, list[str]] = field(default_factory=dict)  # by kind, annotation that a Doc can't hold
     long: list[str] = field(default_factory=list)
     binary: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)  # those that nothing was read from
+    columns: list[str] = field(default_factory=list)  # that were not read
 
     def tell(self) -> None:
-        """Warnings for whoever uses a command."""
+        """Print the warnings."""
         for places, what in (
             (self.trimmed, "spans began or ended with white space, which is left out"),
             (self.overlapping, "spans overlap longer ones (or equal ones before them), and are left out"),

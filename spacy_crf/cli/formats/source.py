@@ -1,4 +1,4 @@
-"""A file as readers see it: its lines, or the items of its JSON, each with the place where it stands."""
+"""The lines of a file, or the items of its JSON, each with its place for messages."""
 
 import ast
 import codecs
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 
 from ...errors import Errors
 
-_HEAD = 50  # lines or items that tell what a file is
+_HEAD = 50  # lines or items that show the format of a file
 _PYTHON = re.compile(r"\s*(\w+\s*=\s*)?\[\s*\(")  # TRAIN_DATA = [("a text", {"entities": …
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _BLANK = " \t\r\n\ufeff"
@@ -24,9 +24,9 @@ class Item(NamedTuple):
 
 
 class Source:
-    """An open question to a file: what `lines` and `items` give begins anew with each call.
+    """A file to read. Each call of `lines` and `items` reads it from its beginning.
 
-    position (int): How many of its `size` bytes have been read by the latest of them.
+    position (int): How many of the `size` bytes the latest call has read.
     """
 
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
@@ -41,12 +41,12 @@ class Source:
         self.position = 0
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """RAISES (ValueError): With the place, if one is not in the encoding of the file."""
+        """The lines, each with its place. RAISES (ValueError): With the place, if a line is not in the encoding of the file."""
         for place, line in self._whole_lines():
             yield place, line.rstrip("\r\n")
 
     def text(self) -> str:
-        """All of the file. RAISES (ValueError): With the place, if a line is not in the encoding of the file."""
+        """The whole text. RAISES (ValueError): With the place, if a line is not in the encoding of the file."""
         return "".join(line for _, line in self._whole_lines())
 
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
@@ -59,9 +59,9 @@ class Source:
                 yield from _lines_of_text(data, str(self.path), self.encoding)
 
     def items(self) -> Iterator[Item]:
-        """The values of JSONL, of one JSON list, or of a list as Python writes it.
+        """The values of JSONL, of one JSON list, or of one Python list.
 
-        RAISES (ValueError): With the place, if one can't be read.
+        RAISES (ValueError): With the place, if a value can't be read.
         """
         first = next((line for _, line in self.lines() if line.strip(_BLANK)), "")
         if self.path.suffix == ".py" or _PYTHON.match(first):
@@ -80,17 +80,17 @@ class Source:
         return list(islice((line for _, line in self.lines() if line.strip()), _HEAD))
 
     def head_items(self) -> list[Any]:
-        """The first values, if they are JSON or Python; those before the first that can't be read."""
+        """The first values, up to the first one that is neither JSON nor Python."""
         found: list[Any] = []
         try:
             for item in islice(self.items(), _HEAD):
                 found.append(item.value)
-        except ValueError:  # told by the reader, with its place
+        except ValueError:  # the reader will report it with its place
             pass
         return found
 
     def is_json(self) -> bool:
-        """Whether it is meant to be, by its name or by how it begins."""
+        """Whether the file is meant to be JSON or Python, by its name or its beginning."""
         if self.path.suffix in (*_JSON_SUFFIXES, ".py"):
             return True
         return any(isinstance(value, dict | list) for value in self.head_items()[:1])
@@ -114,15 +114,16 @@ class Source:
 
 
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file in UTF-8, each with its place. RAISES (ValueError): With the place, if one is not in UTF-8."""
+    """The lines of a file in UTF-8, each with its place. RAISES (ValueError): CRF701 with the place, if a line is not in
+    UTF-8."""
     for place, line in decoded_lines(file, name):
         yield place, line.rstrip("\r\n")
 
 
 def decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
-    """The lines of a file with their ends, each with its place. Only the line feed ends a line: texts may hold other separators.
+    """The lines of a file with their ends, each with its place. Only a line feed ends a line: texts may contain other separators.
 
-    RAISES (ValueError): CRF701 with the place, if one is not in this encoding.
+    RAISES (ValueError): CRF701 with the place, if a line is not in this encoding.
     """
     utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     for number, line in enumerate(file, start=1):
@@ -138,7 +139,7 @@ def decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> 
 
 
 def _lines_of_text(data: bytes, name: str, encoding: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file in an encoding whose lines do not end with the byte of a line feed, such as UTF-16.
+    """The lines of a file in an encoding such as UTF-16, in which a line feed is more than one byte.
 
     RAISES (ValueError): CRF701 with the place, if the file is not in this encoding.
     """
@@ -152,7 +153,7 @@ def _lines_of_text(data: bytes, name: str, encoding: str) -> Iterator[tuple[str,
 
 
 def _not_in(encoding: str, place: str, line: bytes, error: Optional[UnicodeError] = None) -> ValueError:
-    """CRF701: a line is not in the encoding it was read in. Says which encoding it may be in."""
+    """The error CRF701 for a line in another encoding, with a guess at that encoding."""
     is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line
     found = getattr(error, "reason", error) or "every second byte is 0"
     reason = (
@@ -163,7 +164,7 @@ def _not_in(encoding: str, place: str, line: bytes, error: Optional[UnicodeError
 
 
 def parsed(text: str, place: str) -> Any:
-    """A value of JSON. RAISES (ValueError): CRF701 with the place, if it is none."""
+    """Parse JSON. RAISES (ValueError): CRF701 with the place, if the text is not JSON."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
@@ -181,7 +182,7 @@ def _not_json(error: Exception, place: str) -> ValueError:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, which must not say two things under one key: all but the last would be lost."""
+    """An object of JSON. RAISES (ValueError): If a key stands twice: all but its last value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -189,11 +190,11 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_twins)  # json.loads would make one for each line
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_twins)  # json.loads would make a decoder for each line
 
 
 def _json_items(text: str, path: Path) -> Iterator[Item]:
-    """The values of one JSON list, or of values one after the other."""
+    """The values of one JSON list, or values that follow each other."""
     at = _next(text, 0)
     in_list = text[at : at + 1] == "["
     at, line, number = (_next(text, at + 1) if in_list else at), 1, 0
@@ -220,14 +221,14 @@ def _json_items(text: str, path: Path) -> Iterator[Item]:
 
 
 def _next(text: str, at: int) -> int:
-    """Where the white space ends."""
+    """The place behind the white space at `at`."""
     while at < len(text) and text[at] in _BLANK:
         at += 1
     return at
 
 
 def _python_items(text: str, path: Path) -> Iterator[Item]:
-    """The elements of the first list that Python code writes out. Nothing of it is run."""
+    """The elements of the list in a Python file. The code is parsed and not run."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -248,7 +249,7 @@ def _python_items(text: str, path: Path) -> Iterator[Item]:
 
 
 def _as_json(value: Any) -> Any:
-    """With lists in place of tuples."""
+    """A value with lists in place of tuples."""
     if isinstance(value, list | tuple):
         return [_as_json(part) for part in value]
     if isinstance(value, dict):

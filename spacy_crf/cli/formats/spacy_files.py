@@ -1,4 +1,4 @@
-"""What spaCy itself writes: ``.spacy`` files, and the JSON that spaCy 2 trained on (documents of paragraphs of sentences)."""
+"""spaCy's own files: ``.spacy``, and the JSON of spaCy 2 with documents, paragraphs, sentences and tokens."""
 
 import json
 import warnings
@@ -26,7 +26,7 @@ def read_docbin(source: Source, nlp: Language, settings: Settings, report: Repor
 
 
 def docs_of(path: Path, nlp: Language) -> list[Doc]:
-    """RAISES (ValueError): CRF717 if the file is damaged, or none of spaCy's."""
+    """Read the Docs of a ``.spacy`` file. RAISES (ValueError): CRF717 if the file is damaged, or has another format."""
     try:
         return list(DocBin().from_disk(path).get_docs(nlp.vocab))
     except OSError:
@@ -41,7 +41,7 @@ def sniff_json(source: Source) -> bool:
 
 
 def read_json(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """spaCy's own reading, a Doc for each paragraph. What it would pass over is an error here."""
+    """Read a Doc from each paragraph, by spaCy's converter. Annotation that the converter would ignore is an error."""
     for place, value in source.items():
         paragraphs = value.get("paragraphs") if isinstance(value, dict) else None
         if not isinstance(paragraphs, list):
@@ -65,7 +65,7 @@ def read_json(source: Source, nlp: Language, settings: Settings, report: Report)
 
 
 def _tags_of(paragraph: Any, place: str) -> list[Any]:
-    """The entity tag of each token, None where it has none."""
+    """The entity tag of each token, or None."""
     try:
         return [token.get("ner") for sentence in paragraph["sentences"] for token in sentence["tokens"]]
     except (KeyError, TypeError, AttributeError):
@@ -75,7 +75,7 @@ def _tags_of(paragraph: Any, place: str) -> list[Any]:
 
 def _make_doc(document: dict[str, Any], place: str) -> Doc:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # spaCy warns of tags that it can't use, and goes on without
+        warnings.simplefilter("error")  # spaCy warns of tags that it can't use, and leaves them out
         try:
             [doc] = json_to_docs(json.dumps([document]))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, UserWarning) as error:

@@ -1,4 +1,5 @@
-"""Tables with a header (CSV, TSV): a token in each row, and perhaps a column that numbers sentences; or a text and its label."""
+"""Tables with a header (CSV, TSV): a token in each row, perhaps with the number of its sentence; or a text and its label in
+each."""
 
 import ast
 import csv
@@ -17,9 +18,9 @@ from .source import Source
 from .tags import Row, is_tag, tagged_docs
 
 _SEPARATORS = "\t,;|"
-_HEAD = 50  # rows that tell what a table holds
-_LONG = 40  # characters of more than a word
-# What people call the columns; of several the first counts.
+_HEAD = 50  # rows that show whether a table has tokens or texts
+_LONG = 40  # characters: more than a word has
+# Usual names of columns. If a header has several of them, the first in these lists counts
 _WORD = ("word", "words", "token", "tokens", "form", "text")
 _LABEL = ("ner_tag", "ner_tags", "ner", "entity", "iob", "bio", "tag", "tags", "label", "labels")
 _POS = ("pos", "pos_tag", "pos_tags", "xpos", "upos")
@@ -43,7 +44,7 @@ _DOCUMENT = ("document", "document_id", "doc", "doc_id", "docid")
 
 
 class Header(NamedTuple):
-    """The separator, the names, and which of them is what."""
+    """The separator, the names of columns, and the numbers of the columns to read."""
 
     separator: str
     names: list[str]
@@ -68,8 +69,8 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """A token in each row, or a text. A sentence ends where its number changes, and at an empty row; a document where its number
-    changes."""
+    """Read a token or a text from each row. A sentence ends at an empty row, or where its number changes; a document ends where
+    its number changes."""
     if _holds_texts(source, settings):
         return _labelled_docs(source, nlp, settings, report)
     return tagged_docs(lambda: _sentences(source, settings, report), nlp.vocab, settings, report)
@@ -80,7 +81,7 @@ def _token_header(line: str, settings: Settings) -> Header:
 
 
 def _header(line: str, settings: Settings, words: tuple[str, ...], labels: tuple[str, ...]) -> Header:
-    """What the first line says. RAISES (ValueError): CRF868 if it has not the columns asked for."""
+    """Parse the header. RAISES (ValueError): CRF868 if it lacks a column that the settings name."""
     separator = max(_SEPARATORS, key=line.count)
     try:
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
@@ -118,7 +119,7 @@ def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[O
     number = document = ""
     for place, cells in _cells(lines, header):
         is_empty = not any(cell.strip() for cell in cells)
-        # Some number the first row of a sentence only
+        # Some tables number only the first row of a sentence
         new = "" if is_empty or header.sentence is None else cells[header.sentence].strip()
         new_document = "" if is_empty or header.document is None else cells[header.document].strip()
         ends_document = bool(new_document) and new_document != document
@@ -138,19 +139,19 @@ def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[O
 
 
 def _holds_texts(source: Source, settings: Settings) -> bool:
-    """Whether the header names texts and labels, a text is more than a word, and no label is the tag of a token."""
+    """Whether a table has texts: the header names texts and labels, some text is longer than a word, and no label is a tag."""
     texts, labels = [], []
     try:
         for _, text, label in islice(_text_rows(source, settings, Report()), _HEAD):
             texts.append(text.strip())
             labels.append(label)
-    except ValueError:  # told by the reader
+    except ValueError:  # the reader will report it
         pass
     return any(" " in text or len(text) > _LONG for text in texts) and not any(map(is_tag, labels))
 
 
 def _labelled_docs(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """The file is read twice, for all of it tells which labels there are."""
+    """Docs of texts with labels. The file is read twice, since any row may add a label."""
     cells: dict[str, str] = {}
     for place, _, cell in _text_rows(source, settings, Report()):
         cells.setdefault(cell, place)
@@ -167,7 +168,7 @@ def _labelled_docs(source: Source, nlp: Language, settings: Settings, report: Re
 
 
 def _text_rows(source: Source, settings: Settings, report: Report) -> Iterator[tuple[str, str, str]]:
-    """Places, texts and labels, as the cells hold them. RAISES (ValueError): CRF869 if the header does not name the columns."""
+    """Place, text and label of each row, as written. RAISES (ValueError): CRF869 if the header does not name the columns."""
     lines = source.lines()
     first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
     header = _header(line, settings, _TEXT, _CLASS)
@@ -180,14 +181,14 @@ def _text_rows(source: Source, settings: Settings, report: Report) -> Iterator[t
 
 
 def _labels_of(cell: str, cells: Collection[str], settings: Settings, place: str) -> Labels:
-    """The labels of a cell, which are several in a list, or between separators if another cell holds one of them alone."""
+    """The labels of a cell. Several labels are a list, or stand between separators if another cell has one of them alone."""
     if not cell:
         return []
     value: Any = cell
     if cell[:1] in ("[", "{"):
         with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(cell)
-        if isinstance(value, dict) and [*value] == ["choices"]:  # Label Studio's
+        if isinstance(value, dict) and [*value] == ["choices"]:  # as Label Studio writes
             value = value["choices"]
     elif settings.tag_names and cell.isdecimal() and len(cell) < 9:
         value = int(cell)
@@ -213,7 +214,7 @@ def _row(place: str, cells: list[str], header: Header) -> Row:
 
 
 def _cells(lines: Iterator[tuple[str, str]], header: Header) -> Iterator[tuple[str, list[str]]]:
-    """The rows with their places. RAISES (ValueError): If one has not as many cells as the header."""
+    """The rows with their places. RAISES (ValueError): CRF703 if a row has more or fewer cells than the header."""
     width = len(header.names)
     for place, cells in _tabs(lines) if header.separator == "\t" else _quoted(lines, header.separator):
         if len(cells) != width and any(cells):
@@ -223,7 +224,7 @@ def _cells(lines: Iterator[tuple[str, str]], header: Header) -> Iterator[tuple[s
 
 
 def _tabs(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    """Between tabs a quote is a word like others, unless it is written as four: as programs do that quote."""
+    """The cells between tabs. A quote is a word like others; four quotes, as programs write that quote cells, are one quote."""
     for place, line in lines:
         yield place, [_unquoted(cell) for cell in line.split("\t")]
 

@@ -1,4 +1,4 @@
-"""Sentences of words with tags: which scheme their tags are of, and the Docs that they become."""
+"""Sentences of words with tags: the scheme of the tags, and the Docs that are made of them."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -10,17 +10,17 @@ from spacy.vocab import Vocab
 from ...errors import Errors
 from .settings import Report, Settings
 
-# The letters that each puts before labels. Of the first that has all letters of a file, the file is.
+# The letters that a scheme puts before labels. A file has the first scheme with all of its letters
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "BILUO": "BILU", "BIOES": "BIES", "BMES": "BMES", "bare": ""}
 _IN_BILUO = {"E": "L", "S": "U", "M": "I"}
 _TAG = re.compile(r"([BILUESM])-(.+)")
-_UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}  # tags of one kind of entity, whose name is not told
+_UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}  # tags without label, in files with one kind of entity
 
 T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """A token. None is what its file does not annotate; the entity tag ``-`` is what is missing here."""
+    """A token. None: the file does not annotate this at all; the entity tag ``-``: the annotation of this token is missing."""
 
     place: str
     word: str
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     tag: Optional[str] = None
 
 
-# The rows of a sentence, or None where a document ends
+# Gives the rows of each sentence, and None at the end of each document
 Sentences = Callable[[], Iterator[Optional[list[Row]]]]
 
 
@@ -37,9 +37,9 @@ def is_tag(text: str) -> bool:
 
 
 def tagged_docs(sentences: Sentences, vocab: Vocab, settings: Settings, report: Report) -> Iterator[Doc]:
-    """Docs of so many sentences as was asked for. Reads the file twice where its tags have to tell the scheme.
+    """Make Docs of as many sentences as the settings say. Without a scheme in the settings, the sentences are read twice.
 
-    RAISES (ValueError): With the place, where a tag is none of the scheme.
+    RAISES (ValueError): With the place, if a tag does not belong to the scheme.
     """
     scheme = settings.scheme or find_scheme(sentences())
     report.scheme = scheme
@@ -49,7 +49,8 @@ def tagged_docs(sentences: Sentences, vocab: Vocab, settings: Settings, report: 
 
 
 def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[list[T]]]:
-    """The sentences of one Doc: so many, or with 0 all up to where a document ends, which is where none goes on."""
+    """Group sentences into Docs of `n` sentences; with 0, of all sentences of a document. No Doc crosses the end of a
+    document."""
     waiting: list[list[T]] = []
     for sentence in sentences:
         if sentence:
@@ -80,9 +81,9 @@ def _make_doc(sentences: list[list[Row]], vocab: Vocab, scheme: str, *, has_sent
 
 
 def find_scheme(sentences: Iterable[Optional[list[Row]]]) -> str:
-    """The scheme that the entity tags of a file are of.
+    """Find the scheme of a file's entity tags.
 
-    RAISES (ValueError): If it can't be told: CRF704 with the first tag that is none, CRF867 if none of the tags is.
+    RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF867 if none of them is an entity tag.
     """
     letters: set[str] = set()
     bare: Optional[Row] = None
@@ -112,13 +113,13 @@ def find_scheme(sentences: Iterable[Optional[list[Row]]]) -> str:
     if opens_with_i and not opens_with_b and letters <= set("BI"):
         return "IOB1"
     found = [name for name, known in SCHEMES.items() if letters <= set(known)]
-    return found[0] if found else "BILUO"  # which will name the first tag that is none of it
+    return found[0] if found else "BILUO"  # whose check will name the first wrong tag
 
 
 def in_bio(rows: list[Row], scheme: str) -> list[Optional[str]]:
-    """Entity tags of a sentence as spaCy's Docs take them: None where they are missing.
+    """Convert the entity tags of a sentence to BIO, as spaCy's Docs take them; None for a missing tag.
 
-    RAISES (ValueError): With the place, where one is none of the scheme, or can't follow the one before.
+    RAISES (ValueError): With the place, if a tag does not belong to the scheme, or can't follow the tag before it.
     """
     found: list[Optional[str]] = []
     before = "O"
@@ -145,7 +146,7 @@ def in_bio(rows: list[Row], scheme: str) -> list[Optional[str]]:
 
 
 def _split(tag: str, scheme: str, place: str) -> tuple[str, str]:
-    """The letter, as BILUO has it, and the label."""
+    """Split a tag into its letter in BILUO and its label. RAISES (ValueError): CRF704 if it does not belong to the scheme."""
     if tag in ("O", "-"):
         return tag, ""
     if scheme == "bare":

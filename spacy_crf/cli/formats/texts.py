@@ -1,4 +1,4 @@
-"""Texts with their spans or labels, one in each item: Prodigy's, doccano's and spaCy's."""
+"""JSON of texts with spans or labels, as Prodigy, doccano and spaCy write it."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ SPAN_KEYS = ("spans", "entities", "label", "labels")
 LABEL_KEYS = ("cats", "accept", "label", "labels")  # of whole texts
 _EMPTY = (None, "", [], {})
 _PRODIGY = {"answer", "_input_hash", "_view_id"}
-# What tools write beside spans, and what this would lose
+# Annotation that tools write beside spans, and that would be lost
 _OTHER_ANNOTATION = {"accept", "annotations", "ents", "ner", "relations", "tags"}
 _OF_TOKENS = {"deps", "heads", "lemmas", "morphs", "pos"}  # spaCy 2's, where they are lists
 
@@ -37,9 +37,9 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
-    """An object with a "text", its spans under any of the keys that tools use, and its labels under one of ``LABEL_KEYS``; or the
-    pair of spaCy 2, of the text and ``{"entities": …, "cats": …}``. The file is read twice: all of it tells which labels there
-    are, and which keys hold labels or spans."""
+    """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
+    of a text and ``{"entities": …, "cats": …}``. The file is read twice: any item may add a label, or show whether a key has
+    labels or spans."""
     found = _look_through(source, settings)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
@@ -57,7 +57,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
             continue
         cats = found.labels.cats(labels, place, report)
         if found.label_keys and not has_spans:
-            doc = tokenized(text, nlp, place)  # of entities nothing is said
+            doc = tokenized(text, nlp, place)  # entities stay unannotated
         else:
             doc = make_doc(nlp, text, spans, place=place, settings=settings, report=report)
         doc.cats = cats
@@ -68,7 +68,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
 
 
 class _Found(NamedTuple):
-    """What all items of a file tell: the keys of labels, the labels, and whether any text has spans."""
+    """What a first pass over a file finds: the keys of labels, the labels, and whether any text has spans."""
 
     label_keys: set[str]
     labels: TextLabels
@@ -76,7 +76,8 @@ class _Found(NamedTuple):
 
 
 def _look_through(source: Source, settings: Settings) -> _Found:
-    """RAISES (ValueError): CRF868 if no item has the key that ``label_column`` asks for, CRF880 for what can't be labels."""
+    """The first pass over a file. RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong
+    labels."""
     label_keys, labels, has_spans, has_asked = set(), TextLabels(), False, False
     fields: dict[str, Any] = {}
     for place, fields in _items(source, settings):
@@ -95,7 +96,7 @@ def _look_through(source: Source, settings: Settings) -> _Found:
 
 
 def _items(source: Source, settings: Settings) -> Iterator[Item]:
-    """The objects with a text, without the keys that are to be ignored. RAISES (ValueError): CRF701 for anything else."""
+    """The objects with a text, without ignored keys. RAISES (ValueError): CRF701 for any other value."""
     for place, value in source.items():
         item = _as_object(value, settings)
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
@@ -105,7 +106,7 @@ def _items(source: Source, settings: Settings) -> Iterator[Item]:
             item.pop(key, None)
         about_spans = bool(item.get("spans")) or str(item.get("_view_id")).startswith(("ner", "span"))
         if about_spans and isinstance(item.get("label"), str) and _PRODIGY & item.keys():
-            del item["label"]  # Prodigy writes there what was asked for
+            del item["label"]  # the label that Prodigy asked for
         yield Item(place, item)
 
 
@@ -115,7 +116,7 @@ def _objects(source: Source) -> list[dict[str, Any]]:
 
 
 def _as_object(value: Any, settings: Settings) -> Any:
-    """Of spaCy's pair too. The keys that the settings name become "text" and "label"."""
+    """The object of an item, which may be spaCy's pair. The keys that the settings name become "text" and "label"."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         return {**value[1], "text": value[0]}
     if not isinstance(value, dict) or (settings.word_column is None and settings.label_column is None):
@@ -135,13 +136,13 @@ def _holds_labels(key: str, item: dict[str, Any]) -> bool:
 
 
 def _answers_label(fields: dict[str, Any]) -> bool:
-    """Whether Prodigy asked if a text has one label."""
+    """Whether an item is an answer to Prodigy's question whether a text has one label."""
     is_asked = isinstance(fields.get("label"), str) and not fields.get("accept")
     return is_asked and fields.get("answer") in ("accept", "reject")
 
 
 def _labels_of(item: Item, found: _Found, settings: Settings) -> Labels:
-    """RAISES (ValueError): CRF714 for labels under several keys."""
+    """The labels of an item. RAISES (ValueError): CRF714 for labels under several keys."""
     place, fields = item
     keys = [key for key in LABEL_KEYS if key in found.label_keys and key in fields]
     filled = [key for key in keys if fields[key] not in _EMPTY]
@@ -151,7 +152,7 @@ def _labels_of(item: Item, found: _Found, settings: Settings) -> Labels:
 
 
 def _labels_under(key: str, item: Item, settings: Settings) -> Labels:
-    """RAISES (ValueError): CRF880 for what can't be labels."""
+    """The labels under a key. RAISES (ValueError): CRF880 if the value can't be labels."""
     place, fields = item
     labels = parse_labels(fields[key], place, settings.tag_names)
     if key == "accept" and isinstance(fields.get("options"), list):
@@ -159,7 +160,7 @@ def _labels_under(key: str, item: Item, settings: Settings) -> Labels:
         offered = parse_labels(known, place, settings.tag_names) or []
         return {label: float(label in (labels or ())) for label in [*offered, *(labels or ())]}
     if _answers_label(fields):
-        return dict.fromkeys(labels or (), float(fields["answer"] == "accept"))  # of other labels nothing is said
+        return dict.fromkeys(labels or (), float(fields["answer"] == "accept"))  # other labels stay unannotated
     return labels
 
 
@@ -167,12 +168,12 @@ def _labels_under(key: str, item: Item, settings: Settings) -> Labels:
 
 
 def _is_binary(item: dict[str, Any]) -> bool:
-    """Whether Prodigy asked if these spans are right, and for nothing else in the text."""
+    """Whether an item is an answer to Prodigy's question whether these spans are right. The rest of the text is unannotated."""
     return item.get("_is_binary", item.get("_view_id") == "ner") is True
 
 
 def _keep_answer(doc: Doc, is_rejected: bool) -> None:
-    """Of the rest of the text nothing is known. What was rejected is no entity."""
+    """Annotate a Doc by an answer about its entities: rejected ones are wrong, and all other tokens are unannotated."""
     spans = list(doc.ents)
     doc.set_ents([] if is_rejected else spans, default="missing")
     if is_rejected:
@@ -180,7 +181,7 @@ def _keep_answer(doc: Doc, is_rejected: bool) -> None:
 
 
 def _spans_of(item: Item) -> list[Any]:
-    """The spans, as they were written. RAISES (ValueError): If anything else in it holds annotation."""
+    """The spans of an item, as written. RAISES (ValueError): CRF707, CRF714 or CRF701 if other keys have annotation too."""
     place, fields = item
     keys = [key for key in SPAN_KEYS if fields.get(key) not in (None, [])]
     for key, value in fields.items():

@@ -1,4 +1,4 @@
-"""What `annotate` writes: texts with the spans that were found, as annotation tools take them in. `read` reads each back."""
+"""The formats that `annotate` writes, for annotation tools and programs. `read` reads each of them back."""
 
 import base64
 import json
@@ -15,16 +15,16 @@ _json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an 
 
 
 class Annotated(NamedTuple):
-    """A text with what was found, and with what came with it: an id, say, or the source."""
+    """A text with the spans that were found, and with the fields that came with it, such as an id."""
 
     doc: Doc
     fields: dict[str, Any]
-    spans: list[tuple[Span, float]]  # and how probable they are
-    doubtful: list[Span]  # found too, but not to be told as a fact
+    spans: list[tuple[Span, float]]  # with their probabilities
+    doubtful: list[Span]  # less probable than asked for
 
 
 class Writer(NamedTuple):
-    """render: One text, as text. join: All of them, as a file. suffix: Of such files."""
+    """render: Makes the record of a text. join: Writes records to a file. suffix: The suffix of such files."""
 
     render: Callable[[Annotated], str]
     join: Callable[[Iterable[str], BinaryIO, Vocab], None]
@@ -32,7 +32,7 @@ class Writer(NamedTuple):
 
 
 def probability(span: Span) -> float:
-    """1 of spans whose component does not tell it."""
+    """The probability of a span; 1 if its component does not set it."""
     known = span._.crf_prob
     return 1.0 if known is None else round(known, 6)
 
@@ -63,7 +63,7 @@ def _prodigy(found: Annotated) -> str:
 
 
 def _spans(found: Annotated) -> str:
-    """As little as says it all, with categories of the text if it has any."""
+    """Text, spans, and the labels of the text if it has any."""
     spans = [
         {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": prob}
         for span, prob in found.spans
@@ -94,7 +94,7 @@ def _labelstudio(found: Annotated) -> str:
 
 
 def _conll(found: Annotated) -> str:
-    """Words and their tags; tokens of doubtful spans are missing annotation. White space is no word of columns."""
+    """Words and their tags, without tokens of white space. Tokens of doubtful spans are missing annotation."""
     doc, blocks = found.doc, ["-DOCSTART-\tO\n"]
     has_ents = doc.has_annotation("ENT_IOB")
     entity = {token.i: f"{'I' if n else 'B'}-{span.label_}" for span, _ in found.spans for n, token in enumerate(span)}
@@ -110,7 +110,7 @@ def _conll(found: Annotated) -> str:
 
 
 def _spacy(found: Annotated) -> str:
-    """Tokens of doubtful spans are missing annotation."""
+    """The Doc in bytes. Tokens of doubtful spans are missing annotation."""
     if found.doc.has_annotation("ENT_IOB"):
         found.doc.set_ents([span for span, _ in found.spans], missing=found.doubtful, default="outside")
     return base64.b64encode(found.doc.to_bytes()).decode("ascii")
@@ -146,11 +146,11 @@ WRITERS = {
     "conll": Writer(_conll, _join_lines, ".conll"),
     "spacy": Writer(_spacy, _join_docs, ".spacy"),
 }
-WITHOUT_SPANS = ("conll", "spacy")  # formats that hold tags of tokens too
+WITHOUT_SPANS = ("conll", "spacy")  # formats that take tags of tokens too
 
 
 def check_spans(format_: str, doc: Doc) -> None:
-    """RAISES (ValueError): CRF874 if the format takes spans, and the pipeline finds tags of tokens only."""
+    """RAISES (ValueError): CRF874 if a format needs spans, and the pipeline finds only tags of tokens."""
     has_any = doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
     if format_ not in WITHOUT_SPANS and len(doc) and not has_any:
         raise ValueError(Errors.CRF874.format(format=format_, known=" or ".join(WITHOUT_SPANS)))
