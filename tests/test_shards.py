@@ -19,13 +19,14 @@ from spacy.util import registry
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.distributed import cut, lock, mapped, shards, work
+from spacy_crf.distributed import lock, mapped
 from spacy_crf.distributed.executors import Processes
-from spacy_crf.distributed.mixing import shares_of
-from spacy_crf.distributed.shards import Shards
-from spacy_crf.distributed.sums import Terms, Tree
-from spacy_crf.distributed.work import _unpickled
 from spacy_crf.errors import announcements
+from spacy_crf.lab.shards import cut, shards, work
+from spacy_crf.lab.shards.mixing import shares_of
+from spacy_crf.lab.shards.shards import Shards
+from spacy_crf.lab.shards.sums import Terms, Tree
+from spacy_crf.lab.shards.work import _unpickled
 from spacy_crf.models.counted import TableSum
 from spacy_crf.models.table import Table
 from spacy_crf.pipeline.doc_bin import doc_bin

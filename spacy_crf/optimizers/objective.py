@@ -73,7 +73,7 @@ class SequenceObjective(WeightFrame, Weighed, Protocol):
     corpus: ChainCorpus
     anchor: Any  # an `Anchor` where a model goes on from what it has learned, or None
     n_sequences: int  # of the whole corpus, where this is a part of it
-    mixed: Any  # a `mixing.MixedEpochs` where others walk through the corpus, part by part, or None
+    mixed: Any  # what walks through the corpus in place of the optimizer (`epoch`), part by part, or None
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
         """The weights (float64[n]) as thinc knows them: by the id of their model and their name."""

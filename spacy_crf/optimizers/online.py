@@ -140,7 +140,7 @@ class OnlineOptimizer(CRFOptimizer):
         run.is_held = objective.anchor is not None
         pass_ = None
         if objective.mixed is None:
-            pass_ = self._pass_through(objective)
+            pass_ = self.pass_through(objective)
             self.prepare(objective, pass_, run, key)
         losses = 0.0
         backup = self._snapshot(run)
@@ -149,7 +149,7 @@ class OnlineOptimizer(CRFOptimizer):
                 if pass_ is None:
                     losses = objective.mixed.epoch(self, run, key)
                 else:
-                    losses = self._epoch(pass_, run, objective, (self.seed, run.epoch), key)
+                    losses = self.epoch(pass_, run, objective, (self.seed, run.epoch), key)
             except ValueError:
                 self._runs[key] = backup
                 raise
@@ -168,13 +168,13 @@ class OnlineOptimizer(CRFOptimizer):
         logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.epoch, value)
         return value
 
-    def _pass_through(self, objective: SequenceObjective) -> Pass:
+    def pass_through(self, objective: SequenceObjective) -> Pass:
         corpus = objective.corpus
         costs = objective.loss.costs(corpus.n_states)
         room = kernels.make_room(corpus, maximum=objective.loss.maximum)
         return Pass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
 
-    def _epoch(
+    def epoch(
         self, pass_: Pass, run: OnlineRun, objective: SequenceObjective, seed: tuple[int, ...], key: str
     ) -> float:
         """RAISES (ValueError): CRF206 if the loss or a weight is not finite."""
@@ -187,56 +187,6 @@ class OnlineOptimizer(CRFOptimizer):
             told = {"optimizer": type(self).__name__, "epoch": run.epoch + 1}
             raise ValueError(Errors.CRF206.format(key=key, sequence=objective.describe(int(order[place])), **told))
         return losses
-
-    # ---------------------------------------------------------------------------------- a corpus in parts, see `mixing`
-
-    def begin_part(self, objective: SequenceObjective, run: OnlineRun, key: str) -> dict[str, float]:
-        """RETURNS (dict[str, float]): The numbers of a run that begins, as they are found by a part of its corpus."""
-        own = self._in_slots(run, objective)
-        self.prepare(objective, self._pass_through(objective), own, key)
-        return own.numbers
-
-    def walk_part(self, objective: SequenceObjective, run: OnlineRun, part: int, key: str) -> tuple[float, Floats]:
-        """An epoch over a part of a corpus alone, from where all of them are.
-
-        run (OnlineRun): Its slots are the weights. It stays as it is.
-        RETURNS (tuple[float, float64[k]]): The loss, and where this part has come to, as `mixture` has it.
-        """
-        own = self._in_slots(run, objective)
-        seed = (
-            (self.seed, run.epoch, part) if part else (self.seed, run.epoch)
-        )  # a single part is walked through as a whole is
-        loss = self._epoch(self._pass_through(objective), own, objective, seed, key)
-        return loss, self.mixture(own, objective.corpus.slot_of_weight)
-
-    def mixture(self, run: OnlineRun, slots: NDArray[np.int64]) -> Floats:
-        """All that a run knows of its weights, as numbers of which those of several runs may be averaged (float64[k])."""
-        arrays = (self.average(run) if name in self.drifts else run.arrays[name] for name in sorted(run.arrays))
-        numbers = [run.numbers[name] for name in sorted(run.numbers)]
-        return np.concatenate([self.present(run)[slots], *(array[slots] for array in arrays), numbers, [run.count]])
-
-    def take_mixture(self, run: OnlineRun, mixture: Floats) -> None:
-        """What `mixture` says, for a run whose slots are the weights."""
-        names, size = sorted(run.arrays), len(run.slots)
-        run.slots, *arrays, numbers = np.split(mixture, size * np.arange(1, len(names) + 2))
-        *numbers, run.count = numbers.tolist()
-        run.numbers = dict(zip(sorted(run.numbers), numbers))
-        if "scale" in run.numbers:
-            run.numbers["scale"] = 1.0
-        for name, array in zip(names, arrays):
-            run.arrays[name] = (run.slots - array) * (run.count + 1) if name in self.drifts else array
-
-    def _in_slots(self, run: OnlineRun, objective: SequenceObjective) -> OnlineRun:
-        """A copy of a run whose slots are the weights, for a part of its corpus."""
-        corpus = objective.corpus
-        own = OnlineRun(run.layout, run.assigned, np.zeros(len(corpus.learned)), epoch=run.epoch)
-        own.slots[corpus.slot_of_weight] = run.slots
-        own.slots[corpus.forbidden] = -np.inf
-        self.start(own, objective)
-        for name, array in run.arrays.items():
-            own.arrays[name][corpus.slot_of_weight] = array
-        own.numbers, own.count = dict(run.numbers), run.count
-        return own
 
     # ------------------------------------------------------------------------------------------------ within a step
 

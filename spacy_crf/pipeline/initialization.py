@@ -43,7 +43,7 @@ Read = Callable[[], Iterable[Example]]
 
 
 class ShardedWork(Protocol):
-    """A training whose corpus is cut into shards, see `distributed.shards`."""
+    """A training whose corpus is cut into shards, see `lab.shards.shards`."""
 
     def restore(self, pipe: "CRFPipe") -> bool:
         """Takes up what was found before. RETURNS (bool): Whether that is all."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from spacy.training import Example
 
-from ..errors import Errors, announcements
-from ..models.counted import counted, counts_all
-from ..models.objective import CorpusObjective
-from ..models.sequences import SequencesObjective
-from ..models.shared_weights import SEEDS
-from ..pipeline.initialization import count
-from . import mapped
+from ...distributed import mapped
+from ...errors import Errors, announcements
+from ...models.counted import counted, counts_all
+from ...models.objective import CorpusObjective
+from ...models.sequences import SequencesObjective
+from ...models.shared_weights import SEEDS
+from ...pipeline.initialization import count
 from .cut import Pieces
-from .mixing import Lesson
+from .mixing import Lesson, begin_part, mixture, walk_part
 from .sums import Terms, Tree
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ...pipeline.crf_pipe import CRFPipe
 
 COUNTED, PREPARED, MARKS, SHARD = "counted-{:05}", "prepared-{:05}", "marks-{:05}", "shard-{:05}"
 FROZEN, VARIABLES = "frozen", "variables"
@@ -117,7 +117,7 @@ class ShardWork:
 
     def begin(self, task: Task, lesson: Lesson) -> dict[str, float]:
         """What the rule finds out before its first epoch, by a shard that has sequences."""
-        return lesson.optimizer.begin_part(self._laid_out(task.begin, lesson), lesson.run, lesson.key)
+        return begin_part(lesson.optimizer, self._laid_out(task.begin, lesson), lesson.run, lesson.key)
 
     def walk(self, task: Task, lesson: Lesson) -> list[tuple[tuple[int, int], Terms]]:
         """An epoch through shards, each by itself, and where that leads on average, as far as it can be summed up among them."""
@@ -125,9 +125,9 @@ class ShardWork:
         for number in range(task.begin, task.end):
             objective, value = self._laid_out(number, lesson), 0.0
             if objective is None:
-                found = optimizer.mixture(run, slice(None))
+                found = mixture(optimizer, run, slice(None))
             else:
-                value, found = optimizer.walk_part(objective, run, number, lesson.key)
+                value, found = walk_part(optimizer, objective, run, number, lesson.key)
             found *= lesson.shares[number]
             tree.add((0, number), Terms(value, 0, found))
         return [*tree.left.items()]

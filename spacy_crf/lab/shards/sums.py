@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ..types import Floats
+from ...types import Floats
 
 
 class Terms(NamedTuple):

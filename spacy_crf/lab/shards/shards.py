@@ -28,26 +28,26 @@ from spacy.language import Language
 from spacy.training import Example
 from thinc.api import Model, Optimizer
 
-from .. import __version__, checks
-from ..errors import Errors, announcements
-from ..inference.threads import default_threads
-from ..models.counted import counts_in_parts, put_together
-from ..models.shared_weights import SEEDS, Ties, Variables, keys_of
-from ..models.weights import Weights, checksum
-from ..pipeline.prepared_corpus import StepsAbout
-from ..pipeline.training import takes_objective, view_for
-from ..types import Floats
-from ..whole_files import Format, seal_into, unseal
-from . import mapped
+from ... import __version__, checks
+from ...distributed import mapped
+from ...distributed.executors import Executor, Processes, Ray, Staff
+from ...distributed.lock import files_beside_lock, locked
+from ...errors import Errors, announcements
+from ...inference.threads import default_threads
+from ...models.counted import counts_in_parts, put_together
+from ...models.shared_weights import SEEDS, Ties, Variables, keys_of
+from ...models.weights import Weights, checksum
+from ...pipeline.prepared_corpus import StepsAbout
+from ...pipeline.training import takes_objective, view_for
+from ...types import Floats
+from ...whole_files import Format, seal_into, unseal
 from .cut import Pieces
-from .executors import Executor, Processes, Ray, Staff
-from .lock import files_beside_lock, locked
 from .mixing import MIXING, Lesson, MixedEpochs
 from .sums import Terms, Tree
 from .work import COUNTED, FROZEN, MARKS, VARIABLES, Job, ShardWork, Task
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ...pipeline.crf_pipe import CRFPipe
 
 EXECUTORS = ("processes", "ray")
 _MANIFEST, _CHECKPOINT = "shards.json", "checkpoint"
