@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spacy_crf.inference import scaling
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.kernels import exponentials, lockstep, log_space
+from spacy_crf.kernels import exponentials, log_space
 from spacy_crf.kernels import linear_chain as kernels
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import ChainScores
@@ -209,7 +209,6 @@ def test_both_domains_agree(scores, monkeypatch):
 @pytest.mark.issue(19)
 @pytest.mark.parametrize("size", [1, 3, 7, 9, 20, 31, 36, 44, 50, 63, 66, 131])
 def test_both_domains_agree_however_wide_the_tiles_are(size, monkeypatch):
-    monkeypatch.setattr(lockstep, "LARGE", 0)
     for scores in (random_scores([4, 1, 3, 5, 4, 2], size), random_scores([2], size, per_position=True)):
         log_z, expectations = chain.expectations(scores)
         with monkeypatch.context() as patched:
@@ -217,30 +216,6 @@ def test_both_domains_agree_however_wide_the_tiles_are(size, monkeypatch):
             expected_log_z, expected = chain.expectations(scores)
         np.testing.assert_allclose(log_z, expected_log_z, rtol=1e-13)
         assert_scores_close(expectations, expected)
-
-
-@pytest.mark.issue(19)
-@pytest.mark.parametrize("seed", range(12))
-def test_sequences_at_a_time_are_those_one_after_the_other(seed, monkeypatch):
-    """Bit by bit, empty ones, impossible ones and those in log space as well. Only what is added up over sequences may come in
-    another order."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, 9, size=rng.integers(1, 14)).tolist()
-    spread = [1.0, 60.0, 400.0][seed % 3]
-    if seed % 2:
-        scores = scheme_scores(lengths, rng.integers(1, 9), seed=seed, spread=spread)
-    else:
-        scores = random_scores(lengths, rng.integers(1, 40), seed=seed, spread=spread, forbidden=rng.choice([0.0, 0.9]))
-    weights = rng.random(len(lengths))
-    found = []
-    for large in (np.inf, 0):
-        monkeypatch.setattr(lockstep, "LARGE", large)
-        found.append((chain.log_partition(scores), *chain.expectations(scores, weights=weights)))
-    (partition, log_z, expected), (of_several, at_a_time, derived) = found
-    np.testing.assert_array_equal(of_several, partition)
-    np.testing.assert_array_equal(at_a_time, log_z)
-    np.testing.assert_array_equal(derived.emissions, expected.emissions)
-    assert_scores_close(derived, expected)
 
 
 def refuse_everything(scale):

@@ -162,7 +162,7 @@ def damaged(data):
 
 @pytest.mark.issue(19)
 @pytest.mark.parametrize("n_hashes, n_zeros", [(0, 0), (1, 0), (0, 100_000), (50_000, 0), (50_000, 100_000)])
-def test_what_hardly_shrinks_is_stored_in_a_stream_that_zlib_reads(n_hashes, n_zeros):
+def test_what_hardly_shrinks_takes_no_more_room_than_it_has(n_hashes, n_zeros):
     form = whole_files.Format("numbers", b"numbers\n", 1)
     content = np.random.default_rng(0).bytes(n_hashes) + b"\0" * n_zeros
     data = whole_files.seal(form, content)

@@ -8,14 +8,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import linear_chain as kernels
-from ..kernels import lockstep
 from ..kernels.tiles import WHOLE
 from ..types import ChainScores, Floats, StateGraph
 from .structure import Chunk, Work
@@ -388,19 +386,12 @@ def _scale(
     )
 
 
-def _recursions(work: ChainWork) -> ModuleType:
-    """`forward` and `expectations`, of one sequence after the other or of several at a time. It says nothing of the sequences: so
-    a batch and its parts are added up in the same order."""
-    _, height, width = work.exponentials.block.shape
-    return lockstep if height * width >= lockstep.LARGE and not work.per_position else kernels
-
-
 def forward(work: ChainWork) -> Pass:
     exponentials = work.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
     found = Pass(scaled, alpha, np.empty(work.n_sequences))
-    _recursions(work).forward(scaled, exponentials.layout, found.alpha, found.log_z)
+    kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
     return found
 
 
@@ -411,7 +402,7 @@ def backward(work: ChainWork, before: Pass, weights: Floats, d_emissions: Floats
     RETURNS (float64[2, S]): The derivatives of firsts and lasts.
     """
     d_ends, layout = np.zeros((2, work.n_states)), work.exponentials.layout
-    _recursions(work).expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
+    kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
     return d_ends
 
 
@@ -421,11 +412,11 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     out (ChainScores): 0, receives the derivatives.
     RETURNS (float64[B]): Log partitions, NaN where log space has to be asked.
     """
-    exponentials, recursions = work.exponentials, _recursions(work)
+    exponentials = work.exponentials
     layout, log_z, ends = exponentials.layout, np.empty(work.n_sequences), (out.first, out.last)
     d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
-        recursions.expectations(scaled, layout, weights[sequences], alpha, of_part, out.emissions[tokens], *ends)
+        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, out.emissions[tokens], *ends)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
     d_block *= exponentials.block
     d_arcs *= exponentials.arcs
@@ -439,12 +430,12 @@ def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]
 
     RETURNS (float64[N, S], float64[B]): These, and log partitions, NaN where log space has to be asked.
     """
-    layout, recursions = work.exponentials.layout, _recursions(work)
+    layout = work.exponentials.layout
     log_z, ends = np.empty(work.n_sequences), np.zeros((2, work.n_states))
     found, room, weights = np.empty((len(rows), work.n_states)), np.empty((0, work.n_states)), np.ones(work.n_sequences)
     for (sequences, tokens), (scaled, alpha, of_part) in _forward_by_parts(work, log_z):
         room = room if len(room) >= len(alpha) else np.empty((len(alpha), work.n_states))
-        recursions.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
+        kernels.expectations(scaled, layout, weights[sequences], alpha, of_part, room[: len(alpha)], *ends)
         here = slice(*np.searchsorted(rows, (tokens.start, tokens.stop)))
         found[here] = room[rows[here] - tokens.start]
     return np.maximum(found, 0.0, out=found), log_z
@@ -453,7 +444,6 @@ def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]
 def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, Pass]]:
     """Part by part, so that what one pass leaves for the other stays in the cache: each has the memory of the one before it."""
     exponentials, scores, starts = work.exponentials, work.emissions, work.starts
-    recursions = _recursions(work)
     layout, width = exponentials.layout, len(exponentials.first)
     parts = work.chunks(max(_LEAST, _CACHED // width))
     room = aligned((2, max(tokens.stop - tokens.start for _, tokens in parts), width))
@@ -461,5 +451,5 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, P
         scaled, alpha = room[:, : tokens.stop - tokens.start]
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
         potentials, of_part = _scale(exponentials, scores[tokens], starts_here, scaled), log_z[sequences]
-        recursions.forward(potentials, layout, alpha, of_part)
+        kernels.forward(potentials, layout, alpha, of_part)
         yield Chunk(sequences, tokens), Pass(potentials, alpha, of_part)

@@ -131,17 +131,6 @@ def add_product(rows, s, first, matrices, k, target, t, to):
 
 
 @helper(forceinline=True)
-def add_four_products(rows, s, first, matrix, target, t, to):
-    """`add_product` with the first matrix of four rows and targets (int64[4]): it is read once for all of them, which takes
-    half of the time where the cache next to a core doesn't hold it."""
-    height, width = matrix.shape[1:]
-    step, far = rows.shape[1], target.shape[1]
-    left = (s[0] * step + first, s[1] * step + first, s[2] * step + first, s[3] * step + first)
-    sums = (t[0] * far + to, t[1] * far + to, t[2] * far + to, t[3] * far + to)
-    add_up(width, height, rows, left, 1, matrix, 0, width, target, sums)
-
-
-@helper(forceinline=True)
 def add_products_of_neighbours(left, first, right, matrix):
     """matrix[0, i, j] += sum_t left[t - 1, first + i] · right[t, j].
 
