@@ -103,7 +103,7 @@ def init_config_cli(
         Optional[FileName],
         typer.Option("--file", help="Copy a file of the package in place of all this."),
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="The file; - for the standard output.")] = "-",
+    output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
     lang: LangOption = "en",
     force: Annotated[bool, typer.Option("--force", "-F", help="Replace an existing file.")] = False,
     code: CodeOption = None,

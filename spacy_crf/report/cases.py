@@ -1,4 +1,4 @@
-"""What the annotation says and what a component found, side by side: what is right, and what kind of mistake the rest is."""
+"""Compare annotation with what a component found: right mentions, and mistakes by kind."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
@@ -11,7 +11,7 @@ from ..pipeline.annotation.annotation import Mention
 from ..pipeline.crf_pipe import CRFPipe
 from ..pipeline.prediction import tell_probabilities
 
-# What a case is, and how it is said
+# Kinds of cases, and their names in reports
 KINDS = {
     "right": "right",
     "label": "wrong label",
@@ -20,11 +20,11 @@ KINDS = {
     "missed": "missed",
     "spurious": "spurious",
 }
-LEAST = 1e-3  # probabilities of what was not found are told from here on
+LEAST = 1e-3  # lowest probability that is shown for missed mentions
 
 
 class Case(NamedTuple):
-    """Something that the annotation names, or a component found, or both where they meet."""
+    """A mention in the annotation, a mention that a component found, or a pair of them."""
 
     doc: int  # number of the text
     kind: str  # one of KINDS
@@ -33,23 +33,23 @@ class Case(NamedTuple):
 
     @property
     def mention(self) -> Mention:
-        """What it is about: what was found, else what should have been."""
+        """The mention that was found, else the annotated one."""
         return self.found or self.gold
 
     @property
     def places(self) -> tuple[int, int]:
-        """Characters of all that it is about."""
+        """First and last character of both mentions."""
         both = [mention for mention in (self.gold, self.found) if mention is not None]
         return min(mention.start for mention in both), max(mention.end for mention in both)
 
 
 class Judged(NamedTuple):
-    """A component's work on some texts."""
+    """The predictions of a component for some texts, compared with the annotation."""
 
     pipe: CRFPipe
-    examples: list[Example]  # with what the pipeline found as their prediction
+    examples: list[Example]  # predicted by the pipeline
     cases: list[Case]  # in the order of the texts
-    texts: list[str]  # spaCy would put them together each time
+    texts: list[str]  # kept, since spaCy joins the tokens in each call
 
     @property
     def errors(self) -> list[Case]:
@@ -57,12 +57,12 @@ class Judged(NamedTuple):
 
 
 def judge(nlp: Language, pipes: Sequence[CRFPipe], examples: Iterable[Example]) -> list[Judged]:
-    """Runs a pipeline, and compares what its components find with the annotation. Where that is missing, nothing is compared.
+    """Run a pipeline, and compare what its components find with the annotation. Tokens without annotation are not compared.
 
-    nlp (Language): The pipeline; the components tell their confidence from now on.
-    pipes (Sequence[CRFPipe]): Components of it.
+    nlp (Language): The pipeline. From now on, its components set the probabilities of entities.
+    pipes (Sequence[CRFPipe]): Components of the pipeline.
     examples (Iterable[Example]): Annotated texts.
-    RETURNS (list[Judged]): For each component.
+    RETURNS (list[Judged]): One for each component.
     """
     tell_probabilities(pipes)
     examples = list(examples)
@@ -73,7 +73,7 @@ def judge(nlp: Language, pipes: Sequence[CRFPipe], examples: Iterable[Example]) 
 
 
 def certainty(case: Case) -> float:
-    """How sure the model is of a mistake: the probability of what it found, or that of leaving out what it missed."""
+    """The model's certainty of a mistake: the probability of what it found, or of not having what it missed."""
     if case.found is not None:
         return case.found.probability or 0.0
     return 1.0 - (case.gold.probability or 0.0)
@@ -91,10 +91,10 @@ def _cases(pipe: CRFPipe, examples: list[Example]) -> list[Case]:
 
 
 def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, Optional[Mention], Optional[Mention]]]:
-    """Which mention that was found stands for which of the annotation: one with the same place and label, else with the same
-    place, else with the same label, else the one that it shares the most characters with. Each is used once.
+    """Pair found mentions with annotated ones: by place and label, else by place, else by label, else by the number of shared
+    characters. Each mention is used once.
 
-    RETURNS (list): Kind, what the annotation says, and what was found; in the order of the text.
+    RETURNS (list): Kind, annotated mention and found mention of each case, in the order of the text.
     """
     gold, found = {mention.place: mention for mention in gold}, {mention.place: mention for mention in found}
     matched = [("right", gold.pop(place), found.pop(place)) for place in gold.keys() & found.keys()]
@@ -121,7 +121,7 @@ def _kind(gold: Mention, found: Mention) -> str:
 
 
 def _probabilities(pipe: CRFPipe, doc: Doc) -> dict[tuple[int, int, str], float]:
-    """Of all spans that have some, as they are without what the pipeline wrote."""
+    """Probabilities of all spans above LEAST, computed without the entities that the pipeline set."""
     spans = pipe.span_probabilities(doc, LEAST)
     return {(span.start_char, span.end_char, span.label_): probability for span, probability in spans}
 

@@ -1,7 +1,7 @@
-"""Charts as SVG: drawn here, so that a page needs no program and no network, and prints.
+"""Charts as SVG, so that a page with charts needs no program and no network, and can be printed.
 
-Colours are classes of the page's style sheet, which knows light and dark. Each chart says in words what it shows, and stands
-beside the table of its numbers.
+Colours are classes of the page's style sheet, which has a light and a dark mode. Each chart has a title in words, and a table of
+its numbers beside it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,13 @@ from markupsafe import Markup
 
 from .figures import Share
 
-BARS, ROW = 410, 24  # page.css has the margins where their names and numbers stand
-SIZE, MARGIN, TOP = 260, 60, 8  # as wide as a phone; numbers stand in the margin; TOP is for points at the upper edge
-# Of a chart that stands alone: without the page's style sheet, on white
+BARS, ROW = 410, 24  # page.css has the margins for names and numbers
+SIZE, MARGIN, TOP = (
+    260,
+    60,
+    8,
+)  # as wide as a phone; numbers are in the margin; TOP leaves room for points at the upper edge
+# Styles of a chart in a file of its own, on white
 _STYLE = (
     "svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .grid { stroke: #ccc; fill: none } "
 )
@@ -25,8 +29,8 @@ _STYLE += ".point { fill: #06c }"
 
 
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
-    """A bar from 0 to 1 for each row, with its interval. A narrow screen makes the bars shorter and no word smaller, for places
-    are shares of the width."""
+    """A bar from 0 to 1 for each row, with its interval. Places are shares of the width: a narrow screen shortens the bars and
+    keeps the size of words."""
     parts, height = [], ROW * len(rows) + 22
     for n in range(5):
         parts.append(f'<line class="grid" x1="{25 * n}%" y1="0" x2="{25 * n}%" y2="{height - 20}"/>')
@@ -45,7 +49,7 @@ def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
 
 
 def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Markup:
-    """What came true of what was said: mean probability, share that is right, and how many (the area of the point)."""
+    """A reliability diagram. points (Iterable): Mean probability, share that is right, and number (the area of the point)."""
     points = list(points)
     most = max((n for *_, n in points), default=1)
     parts = _square()
@@ -62,7 +66,7 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Marku
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_name: str) -> Markup:
-    """A line from the lowest to the highest of both; x is a count."""
+    """A line through points. The x axis begins at 0, the y axis at the lowest value."""
     xs, ys = zip(*points)
     least, most = min(ys), max(ys)
     span = most - least or 1.0
@@ -76,13 +80,13 @@ def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_n
 
 
 def alone(chart: Markup) -> bytes:
-    """A file of a chart."""
+    """A chart as an SVG file."""
     text = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return text.replace("</title>", f"</title><style>{_STYLE}</style>", 1).encode("utf8")
 
 
 def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None) -> list[str]:
-    """Grid and numbers of a chart of SIZE by SIZE."""
+    """Grid and numbers of a chart of SIZE by SIZE. rows, columns (list[str]): Numbers; by default percentages."""
     percent = [f"{25 * n} %" for n in range(5)]
     parts = []
     for n, (row, column) in enumerate(zip(rows or percent, columns or percent)):

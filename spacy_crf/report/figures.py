@@ -1,4 +1,4 @@
-"""Figures of a report: scores with intervals, who is taken for whom, and what is found how often."""
+"""Figures of a report: scores with intervals, confusions of labels, and shares of groups that were found."""
 
 import bisect
 from collections import Counter
@@ -19,7 +19,7 @@ FREQUENCIES = (0, 1, 4, 19)
 
 
 class Share(NamedTuple):
-    """A share with an interval that holds it with a probability of `LEVEL`."""
+    """A share with its confidence interval at `LEVEL`."""
 
     value: float
     low: float
@@ -37,21 +37,22 @@ class Score(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Mentions of the annotation that have something in common."""
+    """A group of annotated mentions."""
 
     name: str
     n: int
-    found: Share  # how many of them
+    found: Share  # share that was found
 
 
 def scores(judged: Judged, *, seed: int = 0) -> list[Score]:
-    """Precision, recall and F1 of all labels together and of each, with bootstrap intervals over texts (Efron & Tibshirani 1993,
-    chapter 13: percentiles).
+    """Precision, recall and F1 of all labels together and of each label, with bootstrap intervals over texts (Efron & Tibshirani
+    1993, chapter 13: percentiles).
 
-    seed (int): One seed, one answer.
+    seed (int): Seed of the bootstrap.
+    RETURNS (list[Score]): All labels together first.
     """
     labels = labels_of(judged.cases)
-    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))  # of gold, found, right
+    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))  # of annotated, found and right mentions
     for case in judged.cases:
         for what, mention in enumerate((case.gold, case.found, case.gold if case.kind == "right" else None)):
             if mention is not None:
@@ -77,15 +78,18 @@ def _precision_recall_f(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def labels_of(cases: Iterable[Case]) -> list[str]:
-    """The labels that occur, the most frequent in the annotation first."""
+    """The labels of cases, the most frequent in the annotation first."""
     gold = Counter(case.gold.label for case in cases if case.gold)
     found = Counter(case.found.label for case in cases if case.found)
     return sorted({*gold, *found}, key=lambda label: (-gold[label], label))
 
 
 def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]:
-    """How often each label of the annotation (row) was found as each (column); the last row is what the annotation does not have,
-    the last column what was not found. Right labels count here where the boundary is wrong."""
+    """Counts of annotated labels (rows) by found label (columns). The last row counts spurious mentions, the last column missed
+    ones. A label counts as right even if the boundary is wrong.
+
+    RETURNS (int64[L + 1, L + 1])
+    """
     number = {label: n for n, label in enumerate(labels)}
     table = np.zeros((len(labels) + 1, len(labels) + 1), dtype=np.int64)
     for case in cases:
@@ -96,7 +100,7 @@ def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]
 
 
 def by_length(judged: Judged) -> list[Group]:
-    """Of mentions by how many tokens they have."""
+    """Groups of annotated mentions by number of tokens."""
     groups = _names(LENGTHS, "token", "tokens")
 
     def group(case: Case) -> str:
@@ -108,7 +112,7 @@ def by_length(judged: Judged) -> list[Group]:
 
 
 def by_frequency(judged: Judged, training: Sequence[Example]) -> list[Group]:
-    """Of mentions by how often the training texts have the same words with the same label."""
+    """Groups of annotated mentions by how often the training texts have the same words with the same label."""
     known = Counter()
     for example in training:
         text = example.reference.text.lower()
@@ -123,7 +127,7 @@ def by_frequency(judged: Judged, training: Sequence[Example]) -> list[Group]:
 
 
 def by_words(judged: Judged, training: Iterable[Example]) -> list[Group]:
-    """Of mentions with and without words that training did not have."""
+    """Groups of annotated mentions with and without words that are not in the training texts."""
     known = {token.lower for example in training for token in example.reference}
     groups = ["all words known", "with unknown words"]
 
@@ -136,7 +140,7 @@ def by_words(judged: Judged, training: Iterable[Example]) -> list[Group]:
 
 
 def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
-    """Groups of numbers up to each bound, and above the last."""
+    """Names of groups of numbers: up to each bound, and above the last one."""
     names, least = [], 0 if bounds[0] == 0 else 1
     for most in bounds:
         numbers = f"{most}" if least == most else f"{least} to {most}"
@@ -156,7 +160,7 @@ def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[Case], st
 
 
 def wilson(right: int, n: int, z: float = 1.959964) -> Share:
-    """A share of n with its score interval (Wilson 1927)."""
+    """The share `right / n` with its score interval (Wilson 1927)."""
     if n == 0:
         return Share(0.0, 0.0, 1.0)
     share, square = right / n, z * z
@@ -166,7 +170,7 @@ def wilson(right: int, n: int, z: float = 1.959964) -> Share:
 
 
 def judged_probabilities(cases: Iterable[Case]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Of all that was found: its probability, and whether it is right."""
+    """Probabilities of found mentions, and whether they are right. RETURNS (float64[N], bool[N])"""
     known = [
         (case.found.probability, case.kind == "right")
         for case in cases

@@ -1,4 +1,4 @@
-"""A report as one file of HTML, which needs no network: styles, charts, data and the script that filters them are all inside."""
+"""A report as one file of HTML, which needs no network: it contains styles, charts, data and the script that filters mistakes."""
 
 import base64
 import hashlib
@@ -42,19 +42,20 @@ _SUSPECT = "Annotation that looks wrong"
 
 
 class Subject(NamedTuple):
-    """One component, and what is known beside its work."""
+    """A component on some texts, its training texts, and suspects among these."""
 
     judged: Judged
     training: Sequence[Example] = ()
-    suspects: Optional[Sequence[Suspect]] = None  # among the training texts
+    suspects: Optional[Sequence[Suspect]] = None  # suspects among the training texts; None if nobody looked for them
 
 
 def render(title: str, subjects: Iterable[Subject], *, curve: Sequence[tuple[float, float]] = ()) -> str:
-    """The page.
+    """Make the page.
 
     title (str): Heading.
-    subjects (Iterable[Subject]): What each component did.
-    curve (Sequence[tuple[float, float]]): Numbers of training texts and the scores reached with them.
+    subjects (Iterable[Subject]): The components.
+    curve (Sequence[tuple[float, float]]): Numbers of training texts, and the scores reached with them.
+    RETURNS (str): HTML.
     """
     subjects = list(subjects)
     style, script = Markup(_source("page.css")), Markup(_source("page.js"))
@@ -116,8 +117,8 @@ def _groups(subject: Subject) -> list[tuple[str, Markup, list[Group]]]:
 
 
 def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Rows of numbers with the name of a shade, which says how much of the row's mistakes it is. Labels that are not shown
-    count as nothing."""
+    """Rows of numbers, each number with the name of its shade: the share of the row's mistakes. Labels that are not shown count
+    as missed or spurious."""
     hidden = {label for label in labels_of(judged.cases) if label not in labels}
     cases = [case._replace(gold=_unless(case.gold, hidden), found=_unless(case.found, hidden)) for case in judged.cases]
     table, rows = confusion(cases, labels), []
@@ -136,7 +137,7 @@ def _unless(mention: Optional[Mention], hidden: set[str]) -> Optional[Mention]:
 
 
 def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, Any]]:
-    """For the browser, the surest first."""
+    """The mistakes as data for the browser, the most certain first."""
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))
     return [
         {
@@ -152,7 +153,7 @@ def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, A
 
 
 def parts(text: str, case: Case) -> list[tuple[str, str]]:
-    """The text around a mistake, in pieces: what is annotated ("gold"), "found", "both", or neither ("")."""
+    """The text around a mistake in pieces, each with its class: annotated ("gold"), "found", "both", or neither ("")."""
     first, last = case.places
     begin, end = max(0, first - AROUND), min(len(text), last + AROUND)
     marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
@@ -170,12 +171,10 @@ def parts(text: str, case: Case) -> list[tuple[str, str]]:
 
 def _suspects(subject: Subject) -> list[tuple[str, str, list[dict[str, str]]]]:
     of_data = ranked(judged_by(subject.judged.pipe, subject.judged.examples))
-    said = (
-        "Texts of which the model holds something else for more probable than the annotation, by the ratio of the two."
-    )
+    said = "Texts for which another labelling is more probable than the annotation, by the ratio of both probabilities."
     found = [(_SUSPECT, said, of_data)]
     if subject.suspects is not None:
-        said = "The same, each text judged by a model that was trained without it (cross-validation)."
+        said = "The same for training texts: a model that was trained without the text judges it (cross-validation)."
         found.append((f"{_SUSPECT}, in the training texts", said, list(subject.suspects)))
     return [(title, said, [_spelt(s) for s in suspects[:MOST_SUSPECTS]]) for title, said, suspects in found]
 
@@ -212,11 +211,11 @@ def _source(name: str) -> str:
 
 
 def _as_json(data: Any) -> Markup:
-    """JSON that no element of HTML can end."""
+    """JSON without characters that could end an HTML element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
 def _hash(source: str) -> str:
-    """As a content security policy names it."""
+    """The hash of a source, as a content security policy needs it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode("utf8")).digest()).decode("ascii")

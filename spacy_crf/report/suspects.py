@@ -1,6 +1,6 @@
-"""Annotation that looks wrong: texts of which the model says something much more probable than what they are annotated with.
+"""Annotation that looks wrong: texts in which the model finds another labelling much more probable than the annotation.
 
-A model that has learned a text believes its annotation, so each text is judged by one that was trained without it.
+A model believes the annotation that it has learned, so a model that was trained without a text has to judge it.
 """
 
 import copy
@@ -23,18 +23,18 @@ ITERATIONS = 100
 
 
 class Suspect(NamedTuple):
-    """A text with what is annotated, and what is more probable."""
+    """A text with its annotation and a more probable labelling."""
 
     text: str
-    log_ratio: float  # log p(best) - log p(annotated); infinite for annotation that the model holds impossible
+    log_ratio: float  # log p(best) - log p(annotated); infinite if the annotation is impossible for the model
     gold: list[Mention]
     best: list[Mention]
 
 
 def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
-    """How far from the model's own labelling the annotation of texts lies that it has not learned from.
+    """Suspects among texts that the model has not learned from.
 
-    Texts that are not annotated throughout, or as the model would annotate them, are left out.
+    Texts with tokens without annotation, and texts that the model labels as they are annotated, are left out.
     """
     for example in examples:
         gold = pipe.annotation.mentions_in(example.reference)
@@ -59,12 +59,12 @@ def cross_validated(
     *,
     on_fold: Callable[[], None] = lambda: None,
 ) -> list[Suspect]:
-    """The same of training texts: the component is trained anew, as often as there are folds, without those of one.
+    """Suspects among training texts: for each fold, a copy of the component is trained without it and judges it.
 
-    pipe (CRFPipe): It stays as it is. What it was given at its initialization, its gazetteers and clusters, is kept.
+    pipe (CRFPipe): The component, which does not change. The copies keep its gazetteers and clusters.
     on_fold (Callable): Called after each training.
     RETURNS (list[Suspect]): The least probable annotation first.
-    RAISES (ValueError): CRF890 if there are fewer texts than folds, or no objective to train with.
+    RAISES (ValueError): CRF890 if there are fewer texts than folds, or the component can't be trained by L-BFGS.
     """
     if not 2 <= folds <= len(examples) or not pipe.is_linear:
         raise ValueError(Errors.CRF890.format(name=pipe.name, folds=folds, texts=len(examples)))
@@ -89,7 +89,7 @@ def ranked(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 
 def _is_complete(pipe: CRFPipe, example: Example) -> bool:
-    """Whether every token is annotated."""
+    """Whether all tokens are annotated."""
     if pipe.annotation.spans_are_tokens:
         return len(pipe.annotation.mentions_in(example.reference)) == len(example.predicted)
     return MISSING not in example.reference.to_array(ENT_IOB)

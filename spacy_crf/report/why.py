@@ -9,17 +9,17 @@ from ..explain.question import NothingToCompare
 from ..pipeline.rule_effects import effects
 from .cases import Case, Judged, certainty
 
-MOST_EXPLAINED = 200  # mistakes that are explained, the surest
+MOST_EXPLAINED = 200  # mistakes: the most certain ones are explained
 TOP = 6  # features of each
 
 Reason = tuple[str, str, float]  # feature, its words, what it adds
 
 
 def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason]]:
-    """What speaks for what was found against what is annotated, or else against anything; and of what was missed, what speaks for
-    and against it.
+    """Explain the most certain mistakes: features for the found mention against the annotated one, or against all others if
+    nothing is annotated; for a missed mention, features for and against it.
 
-    RETURNS (dict[int, list[Reason]]): By the number of the mistake, for the surest ones.
+    RETURNS (dict[int, list[Reason]]): Reasons by the number of the mistake.
     """
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))[:most]
     return {number: found for number, case in numbered if (found := _reasons(judged, case))}
@@ -33,7 +33,7 @@ def _reasons(judged: Judged, case: Case) -> list[Reason]:
         if mention is not None and mention.label in judged.pipe.labels
     ]
     if not spans or None in spans:
-        return []  # it is of another tokenization
+        return []  # the annotation has another tokenization
     try:
         explanation = judged.pipe.explain(doc, *spans)
     except NothingToCompare:  # such as an entity that crosses sentences
@@ -42,20 +42,20 @@ def _reasons(judged: Judged, case: Case) -> list[Reason]:
     return [(feature, words, float(contribution)) for contribution, feature, words, _ in rows]
 
 
-MOST_TEXTS = 1000  # texts that are looked at
+MOST_TEXTS = 1000  # texts for the effects of rules
 
 
 class RuleEffect(NamedTuple):
     rule: str
     weight: str
     changed: int  # texts
-    mended: int  # mentions of the annotation that it brought
-    broken: int  # and that it took away
+    mended: int  # annotated mentions that the rule adds
+    broken: int  # annotated mentions that the rule removes
 
 
 def rule_effects(judged: Judged) -> list[RuleEffect]:
-    """In how many texts a rule changes the labelling that those before it left, and what of the annotation comes and goes with
-    that. Of the first `MOST_TEXTS` texts."""
+    """Effects of each rule on the first `MOST_TEXTS` texts: in how many it changes the labelling under the rules before it, and
+    how many annotated mentions it adds and removes."""
     pipe = judged.pipe
     if pipe.rules() is None:
         return []
