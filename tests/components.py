@@ -77,7 +77,8 @@ class Way(NamedTuple):
 def every_way(pipe, scores):
     """All paths of a text, one of which is one of each of its sequences."""
     ways_of = {SegmentScores: segment_ways, HigherOrderScores: higher_order_ways}.get(pipe.decoding.takes, chain_ways)
-    tags = pipe.decoding.state_tags()
+    names, decoding = pipe.tags(), pipe.decoding
+    tags = [names[tag] for tag in decoding.tag_of]
     every = [Way(0.0, ())]
     for begin, end in itertools.pairwise(scores.starts.tolist()):
         found = [

@@ -230,13 +230,13 @@ def _annotated(nlp: Language, pipe, examples: list[Example]) -> list[Example]:
 
 def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
     """Train and score along the path of regularizers. Yields setting, score and number of weights that are not zero."""
-    from ..models.latent_chain import has_hidden
     from ..optimizers.lbfgs import LBFGS
 
     objective = pipe.training.objective(LBFGS(), learned)
     begins = objective.weights()
     for setting in product(sorted(l1, reverse=True), sorted(l2, reverse=True)):
-        if has_hidden(pipe.model):  # strong regularizers make the states of a tag equal, and equal states stay equal
+        # Strong regularizers make the states of a tag equal, and equal states stay equal
+        if pipe.model.attrs["role"].has_hidden(pipe.model):
             objective.assign(begins)
         optimizer = LBFGS(l1=setting[0], l2=setting[1], iterations_per_step=iterations, max_iterations=iterations)
         optimizer.step(objective, key=pipe.name)

@@ -85,13 +85,15 @@ class Direction:
                 continue
             of_doc, clamp = arrays.cut_document(scores, data.allowed, rows)
             weights = None if data.weights is None else data.weights[sequences]
-            _, derivative, _ = self._pipe.loss(self._pipe.decoding.in_training, of_doc, clamp, weights=weights)
+            _, derivative, _ = self._pipe.loss(
+                self._pipe.model.attrs["role"].in_training, of_doc, clamp, weights=weights
+            )
             yield self._architecture.dot(derivative, arrays.cut_document(along, None, rows)[0])
 
     def _slope(self, data: AnnotatedDocs) -> float:
         scores, along = self._both(data)
         told = {} if data.soft is None else {"soft": data.soft}
-        structure = data.structure or self._pipe.decoding.in_training
+        structure = data.structure or self._pipe.model.attrs["role"].in_training
         _, derivative, _ = self._pipe.loss(structure, scores, data.allowed, weights=data.weights, **told)
         return self._architecture.dot(derivative, along)
 

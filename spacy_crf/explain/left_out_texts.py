@@ -103,7 +103,7 @@ def _check(pipe: "CRFPipe") -> None:
     reason: Optional[str] = None
     if not getattr(pipe.loss, "smooth", True):
         reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
-    elif "tag_of" in pipe.model.attrs:
+    elif pipe.model.attrs["role"].has_hidden(pipe.model):
         reason = "it has hidden states, and training anew may end at another optimum"
     if reason is not None:
         raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))

@@ -166,7 +166,7 @@ def largest(
         [some] = np.nonzero(block.about(wanted) & chosen(block))
         found += [(block, int(n)) for n in _largest(block.weights, some, top)]
     found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
-    labels = pipe.decoding.state_labels()
+    labels = pipe.decoding.state_labels
     return [block.row(n, names if block.label_of is None else labels) for block, n in found[:top]]
 
 
@@ -178,7 +178,7 @@ def _largest(values: NDArray, some: NDArray[np.int64], top: Optional[int]) -> ND
 
 def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
     """Which states are of a label, are a tag or one of its states; all for None. RAISES (ValueError): CRF846 for others."""
-    names, tags = pipe.decoding.state_names(), pipe.decoding.state_tags()
+    names, tags = pipe.decoding.state_names(), pipe.tags()
     if label is None:
         return np.ones(len(names), dtype=bool)
     if label in pipe.labels:
@@ -187,7 +187,9 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
         raise ValueError(
             Errors.CRF846.format(name=pipe.name, label=label, known=known_names([*pipe.labels, "O"], label))
         )
-    return np.array([label in both for both in zip(names, tags)])
+    if label in names:
+        return np.array([name == label for name in names])
+    return pipe.decoding.tag_of == tags.index(label)
 
 
 def dump(pipe: "CRFPipe") -> str:

@@ -234,8 +234,6 @@ class HiddenDecoding(TextDecoding):
         names, hidden = self.annotation.tags(), self.model.attrs["hidden"]
         return [*names, *(f"{of}state {n}" for of in self._owners() for n in range(hidden))]
 
-    state_tags = state_names
-
     def _owners(self) -> list[str]:
         return [""] if self.model.attrs["shared"] else [f"{label} " for label in self.annotation.labels]
 
@@ -285,6 +283,9 @@ class HiddenRole(OfTexts, Architecture):
 
     def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Floats:
         return self.structure.states_below(model.predict(docs), labels)
+
+    def has_hidden(self, model: Model) -> bool:
+        return self.hidden > 1
 
     def columns(self, n_states: int) -> int:
         return self.hidden if self.shared else self.hidden * n_states

@@ -289,7 +289,7 @@ def pairs_of_tags(
 
     tag_of (int64[S]): The tag of each state, in order; None where each is one.
     """
-    if tag_of is None:
+    if tag_of is None or len(tag_of) == 1 + tag_of.max(initial=-1):
         return pairs_allowed(allowed, starts)
     size, first = len(tag_of), np.searchsorted(tag_of, tag_of)
     pairs, bounds = pairs_allowed(allowed & (first == np.arange(size)), starts)  # of the first states

@@ -5,12 +5,12 @@ together: annotation allows all states of a tag, so the loss sums them up and tr
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model, registry
+from thinc.api import Model
 
 from .. import checks
 from ..errors import Errors, known_names
@@ -24,11 +24,27 @@ _MOST = 64  # hidden states of a tag
 
 
 class LatentRole(ChainRole):
-    """The attribute "tag_of", the tag of each state (int[S]), is set by the component, as "allowed" is. "started" says how many
-    of the states have weights that differ from those of other states of their tag."""
+    """The attribute "started" says how many of the states have weights that differ from those of other states of their tag."""
 
     learned = (*ChainRole.learned, "started")
     meaning = ("hidden",)
+
+    def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
+        hidden = model.attrs["hidden"]
+        each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
+        return np.repeat(np.arange(len(labels)), np.array(each, dtype=np.int64))
+
+    def has_hidden(self, model: Model) -> bool:
+        hidden = model.attrs["hidden"]
+        return max(hidden.values(), default=1) > 1 if isinstance(hidden, dict) else hidden > 1
+
+    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+        """RAISES (ValueError): CRF345 if labels have hidden states that the component does not have."""
+        hidden = model.attrs["hidden"]
+        unknown = [label for label in hidden if label not in labels] if isinstance(hidden, dict) else []
+        if unknown:
+            known = known_names(dict.fromkeys(labels), *unknown)
+            raise ValueError(Errors.CRF345.format(name=name, labels=", ".join(unknown), known=known))
 
     def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
         # The first state of each tag stands for all of them
@@ -95,54 +111,9 @@ def LatentChain(
         spread=checks.number(owner, "spread", spread, least=checks.LEAST, most=1000.0),
         seed=checks.count(owner, "seed", seed, least=0, most=checks.ANY),
         restarts=restarts,
-        tag_of=None,
         started=None,
     )
 
 
 def _count(owner: str, name: str, n: Any) -> int:
     return checks.count(owner, name, n, most=_MOST)
-
-
-def has_hidden(model: Model) -> bool:
-    """Whether tags of some labels have several states."""
-    hidden = model.attrs.get("hidden", 1)
-    return max(hidden.values(), default=1) > 1 if isinstance(hidden, dict) else hidden > 1
-
-
-def hidden_of(model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
-    """How many states each tag has, given by its label ("O" for none): int64[tags]."""
-    hidden = model.attrs["hidden"]
-    each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
-    return np.array(each, dtype=np.int64)
-
-
-def refuse_loss(loss: Any, name: str) -> NoReturn:
-    """RAISES (ValueError): CRF347 with what fits instead.
-
-    name (str): Of the component.
-    """
-    fitting = [key for key, each in _registered(registry.losses) if not getattr(each, "names_states", False)]
-    raise ValueError(Errors.CRF347.format(name=name, loss=type(loss).__name__, fitting=", ".join(fitting)))
-
-
-def refuse_optimizer(optimizer: Any, name: str) -> NoReturn:
-    """RAISES (ValueError): CRF348 with what fits instead."""
-    fitting = [key for key, each in _registered(registry.optimizers) if not getattr(each, "names_states", False)]
-    raise ValueError(Errors.CRF348.format(name=name, optimizer=type(optimizer).__name__, fitting=", ".join(fitting)))
-
-
-def _registered(names: Any) -> list[tuple[str, Any]]:
-    return [(key, each) for key, each in sorted(names.get_all().items()) if key.startswith("spacy_crf.")]
-
-
-def check_hidden(model: Model, labels: Sequence[str], name: str) -> None:
-    """RAISES (ValueError): CRF345 if labels have hidden states that the component does not have.
-
-    labels (Sequence[str]): Of its tags. name (str): Of the component.
-    """
-    hidden = model.attrs.get("hidden")
-    unknown = [label for label in hidden if label not in labels] if isinstance(hidden, dict) else []
-    if unknown:
-        known = known_names(dict.fromkeys(labels), *unknown)
-        raise ValueError(Errors.CRF345.format(name=name, labels=", ".join(unknown), known=known))

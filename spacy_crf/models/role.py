@@ -1,6 +1,6 @@
 """What a node of a model answers beside its output, and how its parameters are laid out anew and checked."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     vocab: Vocab
     n_states: int
     longest: int = 1  # tokens of the longest segment
-    tag_of: Optional[NDArray[np.int64]] = None  # [S] where tags have several states
+    tag_of: Optional[NDArray[np.int64]] = None  # [S] the tag of each state, in order; None where each state is a tag
 
 
 class Role:
@@ -75,6 +75,20 @@ class Role:
         places: Of the weights in the parameter, by its axes, or their states among those of the layers.
         """
         return places
+
+    def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
+        """The tag of each state, in order: int64[S]. A component keeps it as the attribute "tag_of".
+
+        labels (Sequence[str]): The label of each tag, "O" for none.
+        """
+        return np.arange(len(labels))
+
+    def has_hidden(self, model: Model) -> bool:
+        """Whether the annotation leaves it open which states a labelling has."""
+        return False
+
+    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+        """Whether the model's settings fit the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""
 
     def columns(self, n_states: int) -> int:
         """How many states its layers have."""

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from spacy.tokens import Doc, Span
+from spacy.util import registry
 
 from ..errors import Errors, shown
 from ..features.doc_batch import DocBatch
@@ -29,6 +30,20 @@ def check_doc(name: str, doc: Any) -> None:
     """RAISES (ValueError): CRF460 if it is no Doc."""
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF460.format(name=name, value=shown(doc)))
+
+
+def check_knows_states(name: str, kind: str, given: Any) -> None:
+    """For a component whose tags have hidden states.
+
+    name (str): Of the component. kind (str): "loss" or "optimizer".
+    RAISES (ValueError): CRF347 for a loss, CRF348 for an optimizer that has to know the state of each token.
+    """
+    if getattr(given, "names_states", False):
+        known = getattr(registry, {"loss": "losses", "optimizer": "optimizers"}[kind]).get_all()
+        ours = {key: each for key, each in sorted(known.items()) if key.startswith("spacy_crf.")}
+        fitting = ", ".join(key for key, each in ours.items() if not getattr(each, "names_states", False))
+        message = Errors.CRF347 if kind == "loss" else Errors.CRF348
+        raise ValueError(message.format(name=name, fitting=fitting, **{kind: type(given).__name__}))
 
 
 def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int, str]]:

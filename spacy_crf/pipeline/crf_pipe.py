@@ -199,7 +199,7 @@ class CRFPipe(LearningPipe):
         if self._compiled is None:
             from .rule_matching import RuleMatcher
 
-            matcher = RuleMatcher(self.vocab, self.constraints.rules, len(self.tags()), self.decoding.of_states)
+            matcher = RuleMatcher(self.vocab, self.constraints.rules, self.decoding.tag_of)
             self._compiled = Rules(self.decoding.compile_rules(self.constraints), matcher)
         return self._compiled
 

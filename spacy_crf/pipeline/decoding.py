@@ -3,6 +3,7 @@
 Labellings are tags, wherever they are given or taken; for segments these are BIO.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -14,8 +15,9 @@ from thinc.api import Model
 
 from .. import arrays
 from ..arrays import Joined, Scores, spread
-from ..errors import Errors
+from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
+from ..inference import labellings
 from ..inference.linear_chain import LinearChain
 from ..inference.spans import segments_of
 from ..inference.structure import Beam, SpanStates, Structure
@@ -24,6 +26,7 @@ from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from . import supervision
 from .annotation.annotation import Annotation, Gold
+from .arguments import check_knows_states
 from .gold_report import GoldReport
 from .supervision import Keys, Spelt, Supervision
 
@@ -33,10 +36,12 @@ if TYPE_CHECKING:
     from ..constraints.settings import Constraints
 
 States = NDArray[np.int32]
+logger = logging.getLogger("spacy.spacy_crf")
 
 
 class Decoding:
-    """Of linear chains: states are the tags, and clamps are bool[T, S]. `SegmentDecoding` says what differs for segments.
+    """Of linear chains, each of whose states belongs to one tag; clamps are bool[T, S]. `SegmentDecoding` says what differs for
+    segments.
 
     model (Model): Gives the scores.
     annotation (Annotation): The labels, and how they are spelt.
@@ -45,22 +50,29 @@ class Decoding:
     labelled = "tokens"  # what has labels: tokens, "segments" or "texts"
     always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
-    searches = frozenset(["posterior", "spans"])  # ways to decode that ask for more than the best path
     unexplained: Optional[str] = None  # why it is not known what the weights say of a labelling, where it is not
     walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
 
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
     # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.
     _is_dense = True
+    _has_warned = False  # that best labellings are not proven
 
     def __init__(self, model: Model, annotation: Annotation):
         self.model = model
         self.annotation = annotation
         self.structure: Structure = model.attrs["role"].structure
         self._within: Optional[Structure] = None  # the structure with a beam, if there is one
-        self.spans = self._span_states()
+        # The tag of each state, in order: int64[S]
+        self.tag_of: NDArray[np.int64] = model.attrs["role"].tag_of(model, annotation.tag_labels())
+        n_tags = len(annotation.tag_labels())
+        self._first = np.searchsorted(self.tag_of, np.arange(n_tags))  # state of each tag, which stands for it
+        self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state
+        # Ways to decode that ask for more than the best path
+        self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
+        self.tag_spans = self._span_states()
+        self.spans = self.tag_spans if self._are_tags else self.tag_spans.over(self.tag_of)
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
-        self.tag_spans = self._tag_spans()
         self.outside = self.tag_spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
 
     @property
@@ -77,12 +89,8 @@ class Decoding:
         self._within = None if beam is None else self.structure.within(beam)
 
     def _span_states(self) -> SpanStates:
-        """How states spell spans."""
-        return self.annotation.span_states()
-
-    def _tag_spans(self) -> SpanStates:
         """How tags spell spans."""
-        return self.spans
+        return self.annotation.span_states()
 
     # ------------------------------------------------------------------------------------------------------ states
 
@@ -91,11 +99,10 @@ class Decoding:
         return len(self.label_of_states)
 
     def state_names(self) -> list[str]:
-        return self.annotation.tags()
-
-    def state_tags(self) -> list[str]:
-        """The tag of each state."""
-        return self.annotation.tags()
+        """The tags; "TAG/1", "TAG/2" … where a tag has several states."""
+        tags, several = self.annotation.tags(), np.bincount(self.tag_of)[self.tag_of] > 1
+        number = (np.arange(self.n_states) - self._first[self.tag_of]).tolist()
+        return [f"{tags[tag]}/{n + 1}" if some else tags[tag] for tag, n, some in zip(self.tag_of, number, several)]
 
     def labels_of_names(self) -> NDArray[np.int64]:
         """The label of each name of a state, -1 for none."""
@@ -109,45 +116,43 @@ class Decoding:
         """The tags of no label."""
         return self.annotation.tags()[: self.tag_spans.offset]
 
+    @property
     def state_labels(self) -> list[str]:
         """The label of each state, "O" for none."""
-        return self.annotation.tag_labels()
+        labels = self.annotation.tag_labels()
+        return [labels[tag] for tag in self.tag_of]
 
     def mask(self) -> TransitionMask:
         """Which states may follow which."""
-        return self.annotation.mask()
-
-    def of_states(self, of_tags: NDArray) -> NDArray:
-        """What is said of tags (columns), said of states."""
-        return of_tags
-
-    def by_tag(self, probabilities: Floats) -> Floats:
-        """Probabilities of states (columns) as those of tags."""
-        return probabilities
+        transitions, first, last = self.annotation.mask()
+        tag_of = self.tag_of
+        return TransitionMask(transitions[np.ix_(tag_of, tag_of)], first[tag_of], last[tag_of])
 
     def only(self, structure: Structure, work: Any, path: States) -> Any:
         """The clamp that leaves the labelling that a path of states is."""
-        return structure.only(work, path)
+        if self._are_tags:
+            return structure.only(work, path)
+        tag_of = self._with_break(work.n_tags)
+        return np.where(path >= 0, tag_of[path], -1)[:, np.newaxis] == tag_of
+
+    def _with_break(self, n_states: int) -> NDArray[np.int64]:
+        """The tag of each of so many states: the break between sequences, if there is one, is a state and a tag of its own."""
+        return np.append(self.tag_of, len(self._first))[:n_states]
 
     @property
     def of_chains(self) -> "Decoding":
         """What answers of what `as_chains` gives."""
         return self
 
-    @property
-    def in_training(self) -> Structure:
-        """What answers losses."""
-        return self.structure
-
     # -------------------------------------------------------------------------------------------------- prediction
 
     def best_tags(self, scores: Any, clamp: Any) -> States:
         """Tags of the most probable labelling."""
-        return self.searched.viterbi(scores, clamp=clamp).states
+        return self.tags(self.searched.viterbi(scores, clamp=clamp).states)
 
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
         """Tags of the most probable labelling, and the probability of each of its spans."""
-        if self._is_dense and self.searched is self.structure:
+        if self._is_dense and self._are_tags and self.searched is self.structure:
             tags, (segments, probabilities) = self.structure.best_path(scores, self.spans, clamp=clamp)
         else:
             tags = self.best_tags(scores, clamp)
@@ -171,7 +176,8 @@ class Decoding:
 
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
-        return self.annotation.spell(clamp, starts)
+        of_tags, steps = self.annotation.spell(clamp, starts)
+        return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
 
     def without_steps(self, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
         """Scores of the labellings that do not take certain steps."""
@@ -207,7 +213,7 @@ class Decoding:
             # What was taken for one step was wanted for another
             path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
             of_path = self.tags(path)[:, np.newaxis] == np.arange(len(self.annotation.tags()))
-            clamp[tokens] = self.of_states(of_path) & (best[0] > -np.inf)
+            clamp[tokens] = of_path[:, self.tag_of] & (best[0] > -np.inf)
 
     def _scores_of_none(self, n_tokens: int) -> ChainScores:
         """All labellings that there are score 0."""
@@ -236,11 +242,11 @@ class Decoding:
 
     def tags(self, path: States) -> States:
         """The tags of a path of states."""
-        return path
+        return path if self._are_tags else np.where(path >= 0, self.tag_of[path], path).astype(np.int32)
 
     def path(self, tags: States, starts: NDArray[np.int64]) -> States:
-        """A path of states that stands for tags."""
-        return tags
+        """A path of states that stands for tags: of the first state of each."""
+        return tags if self._are_tags else np.where(tags >= 0, self._first[tags], tags).astype(np.int32)
 
     def both(self, clamp: Any, other: Any) -> Any:
         """What two clamps allow."""
@@ -251,7 +257,13 @@ class Decoding:
 
         expected: How often each score is used in the mean.
         """
-        return {expected._fields[0]: np.clip(expected[0], 0.0, 1.0)}
+        of_states = np.clip(expected[0], 0.0, 1.0)
+        worth = of_states if self._are_tags else self.by_tag(of_states)[:, self.tag_of]
+        return {expected._fields[0]: worth}
+
+    def by_tag(self, probabilities: Floats) -> Floats:
+        """Probabilities of states (float64[T, S]) as those of tags (float64[T, tags])."""
+        return np.minimum(np.add.reduceat(probabilities, self._first, axis=1), 1.0)
 
     def expected(self, scores: Scores, worth: dict[str, Floats]) -> Scores:
         """Scores whose best labelling is worth most."""
@@ -267,7 +279,20 @@ class Decoding:
 
     def n_best(self, structure: Structure, scores: Any, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
         """Of each sequence the n best labellings: their scores, and a path of states that stands for each."""
-        return structure.n_best(scores, n, clamp=clamp)
+        if self._are_tags:
+            return structure.n_best(scores, n, clamp=clamp)
+        best = labellings.n_best(structure, scores, self._with_break(scores[0].shape[1]), n, clamp=clamp)
+        unproven = sum(not of_sequence.proven for of_sequence in best)
+        if unproven and not self._has_warned:
+            self._has_warned = True
+            logger.warning(Warnings.CRFW345.format(name=self.annotation.name, n=unproven))
+        return [of_sequence.found for of_sequence in best]
+
+    def best_labelling(self, scores: Any, clamp: Any) -> States:
+        """Tags of the most probable labelling, which need not be that of the most probable path of states."""
+        found = self.n_best(self.structure, scores, 1, clamp)
+        none = np.zeros(0, dtype=np.int32)
+        return self.tags(np.concatenate([none, *(of_sequence[0][1] for of_sequence in found)]))
 
     def batch(self, scores: Any, clamp: Any) -> "Distribution":
         """The same for several Docs, whose sequences nothing ties together: marginals and probabilities of spans."""
@@ -315,6 +340,8 @@ class Decoding:
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): If the settings of a component ask for what its model can't answer."""
+        if self.model.attrs["role"].has_hidden(self.model):
+            check_knows_states(pipe.name, "loss", pipe.loss)
 
     def as_chains(self, scores: Any, clamp: Any) -> Any:
         """What rules are applied to, and probabilities are asked of."""
@@ -351,7 +378,7 @@ class Distribution(NamedTuple):
     def marginals(self) -> Floats:
         """Probability of each tag at each token: float64[T, tags]."""
         marginals = self.structure.marginals(self.joined.scores, clamp=self.joined.clamp)
-        by_tag = self.decoding.by_tag(np.ascontiguousarray(marginals[self.joined.tokens, : self.size]))
+        by_tag = self.decoding.by_tag(marginals[self.joined.tokens, : self.size])
         return self._of_all(by_tag, 0.0)
 
     def worth(self) -> dict[str, Floats]:

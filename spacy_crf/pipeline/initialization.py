@@ -21,7 +21,6 @@ from ..features.vector_sources import VectorSource, read_vectors
 from ..features.word_vectors import WordVectors
 from ..kernels import needed
 from ..kernels.announcing import announcer
-from ..models.latent_chain import has_hidden
 from ..models.role import AnnotatedDocs, forget
 from . import saving
 from .earlier_annotation import EarlierAnnotation, annotators_that_learn
@@ -296,7 +295,7 @@ def _tell_counted(pipe: "CRFPipe") -> None:
         known = pipe.sparse_features.states
         counts = {"label": len(pipe.labels), "feature": len(known.index), "weight": known.n_weights}
         announcements.info("%s: %s, %s of tokens with %s", pipe.name, *(counted(n, what) for what, n in counts.items()))
-    if has_hidden(pipe.model):
+    if pipe.model.attrs["role"].has_hidden(pipe.model):
         text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
         announcements.info(text, pipe.name, pipe.model.attrs["seed"])
     _tell_known_words(pipe)

@@ -31,7 +31,6 @@ from ..features.vector_sources import VectorSource
 from ..kernels import needed
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
-from ..models.latent_chain import check_hidden
 from ..models.pool import PoolRole
 from ..models.role import gives
 from ..models.sparse import prune
@@ -189,15 +188,11 @@ class LearningPipe(TrainablePipe):
     def _labels_changed(self) -> None:
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
         self.decoding = self._new_decoding()
-        self.model.attrs["allowed"] = self.decoding.mask()
+        self.model.attrs["allowed"], self.model.attrs["tag_of"] = self.decoding.mask(), self.decoding.tag_of
         if hasattr(self.loss, "bind"):
-            self.loss = self.loss.bind(self.decoding.state_labels())
+            self.loss = self.loss.bind(self.decoding.state_labels)
 
     def _new_decoding(self) -> Decoding:
-        if "tag_of" in self.model.attrs:
-            from .latent import latent_decoding  # most models do without
-
-            return latent_decoding(self.model, self.annotation)
         decoding = self.model.attrs["role"].decoding
         if decoding is None:
             module, _, name = self.decodings[gives(self.model).__name__].partition(":")
@@ -211,8 +206,7 @@ class LearningPipe(TrainablePipe):
         """RAISES (ValueError): If settings don't fit the labels, which are known now."""
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
-        if "tag_of" in self.model.attrs:
-            check_hidden(self.model, self.annotation.tag_labels(), self.name)
+        self.model.attrs["role"].check_labels(self.model, self.annotation.tag_labels(), self.name)
 
     def rules(self) -> Any:
         """The rules that labellings keep, compiled against the labels; None without rules."""

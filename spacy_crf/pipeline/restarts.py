@@ -25,7 +25,7 @@ def choose_beginning(pipe: "CRFPipe", examples: Iterable[Example], optimizer: An
     optimizer (Optimizer): That of the training, whose l2 counts.
     """
     model = pipe.model
-    loss = pipe.loss if pipe.loss.smooth else LogLikelihood().bind(pipe.decoding.state_labels())
+    loss = pipe.loss if pipe.loss.smooth else LogLikelihood().bind(pipe.decoding.state_labels)
     objective = CorpusObjective(model, loss, map(pipe.training.data, pipe.training.blocks(examples)))
     first, l2 = model.attrs["seed"], getattr(optimizer, "l2", _L2)
     found = []

@@ -34,15 +34,13 @@ class RuleMatcher:
 
     vocab (Vocab): The pipeline's.
     rules (list[Rule]): All rules of the component.
-    n_tags (int): How many tags it has.
-    of_states (Callable): From what functions say of tags to what rules are told of states.
+    tag_of (int64[S]): The tag of each state, in order: functions speak of tags.
     RAISES (ValueError): If the Matcher refuses a pattern, or no such function is registered.
     """
 
-    def __init__(self, vocab: Vocab, rules: list[Rule], n_tags: int, of_states: Callable[[NDArray], NDArray]):
+    def __init__(self, vocab: Vocab, rules: list[Rule], tag_of: NDArray[np.int64]):
         self._vocab = vocab
-        self._n_tags = n_tags
-        self._of_states = of_states
+        self._tag_of, self._n_tags = tag_of, 1 + int(tag_of.max(initial=-1))
         words: dict[int, Matcher] = {}
         self._matchers: dict[int, Any] = {}
         self._functions: dict[int, tuple[Rule, Callable]] = {}
@@ -69,7 +67,7 @@ class RuleMatcher:
         for place, (rule, function) in self._functions.items():
             allowed = [self._checked(rule, doc, function(doc)) for doc in docs]
             of_tags = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)
-            facts[place] = self._of_states(of_tags)
+            facts[place] = of_tags[:, self._tag_of]
         return facts
 
     def _find(self, place: int, docs: DocBatch) -> Match:

@@ -45,9 +45,6 @@ class SegmentDecoding(Decoding):
 
     # -------------------------------------------------------------------------------------------------- prediction
 
-    def best_tags(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> States:
-        return SEGMENTS.states_to_tags(self.searched.viterbi(scores, clamp=clamp).states)
-
     def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
         tags = self.best_tags(scores, clamp)
         return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, scores.starts))

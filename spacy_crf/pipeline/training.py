@@ -18,7 +18,6 @@ from ..arrays import named
 from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import doc_bounds
 from ..models.corpus import block_tokens
-from ..models.latent_chain import has_hidden, refuse_optimizer
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
@@ -26,6 +25,7 @@ from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS
 from . import supervision
+from .arguments import check_knows_states
 from .batchers import Tick
 from .continuation import Continuation
 from .gold_report import GoldReport
@@ -130,8 +130,8 @@ class Training:
         from ..optimizers.objective import check_fit  # prediction does without
 
         check_fit(optimizer, self._pipe.loss, self._pipe.name)
-        if optimizer.names_states and has_hidden(self._pipe.model):
-            refuse_optimizer(optimizer, self._pipe.name)
+        if self._pipe.model.attrs["role"].has_hidden(self._pipe.model):
+            check_knows_states(self._pipe.name, "optimizer", optimizer)
         walks = getattr(optimizer, "wants_sequences", False)
         if walks and self._pipe.has_encoder and self._pipe.is_linear:
             raise ValueError(Errors.CRF963.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
@@ -379,7 +379,7 @@ class Training:
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
         """Loss of a batch and its derivative."""
         pipe, batch = self._pipe, self.data(examples)
-        structure = batch.structure or pipe.decoding.in_training
+        structure = batch.structure or pipe.model.attrs["role"].in_training
         loss = partial(pooled_loss, pipe.loss) if isinstance(scores, Pooled) else pipe.loss
         told = {} if batch.soft is None else {"soft": batch.soft}
         losses, d_scores, impossible = loss(structure, scores, batch.allowed, weights=batch.weights, **told)
