@@ -9,6 +9,7 @@ import spacy
 from spacy.tokens import Doc, Span
 
 from spacy_crf.inference.orders import HigherOrderScores, Orders, key_of
+from spacy_crf.models.role import gives
 from spacy_crf.types import GOES_ON, ChainScores, SegmentScores
 
 from .structures import chain_ways, higher_order_ways, segment_ways, starts_of
@@ -56,13 +57,13 @@ def random_scores(pipe, lengths, rng):
     size = len(mask.first)
     transitions, first, last = (np.where(may, rng.normal(size=may.shape), -np.inf) for may in mask)
     by_token = rng.normal(size=(3, tokens, size))
-    if decoding.takes is SegmentScores:
+    if gives(pipe.model) is SegmentScores:
         spans = np.zeros((0, size))
         long = np.arange(LONGEST)[:, np.newaxis] >= decoding.longest
         lengths_of = np.where(long, -np.inf, rng.normal(size=long.shape))
         return SegmentScores(*by_token, lengths_of, spans, transitions, first, last, None, starts)
     scores = ChainScores(by_token[0], transitions, first, last, starts)
-    if decoding.takes is not HigherOrderScores:
+    if gives(pipe.model) is not HigherOrderScores:
         return scores
     grams = [gram for gram in itertools.product(range(size + 1), range(size), range(size)) if rng.random() < 0.5]
     keys = np.array(sorted(key_of(gram, size) for gram in grams), dtype=np.int64)
@@ -76,7 +77,7 @@ class Way(NamedTuple):
 
 def every_way(pipe, scores):
     """All paths of a text, one of which is one of each of its sequences."""
-    ways_of = {SegmentScores: segment_ways, HigherOrderScores: higher_order_ways}.get(pipe.decoding.takes, chain_ways)
+    ways_of = {SegmentScores: segment_ways, HigherOrderScores: higher_order_ways}.get(gives(pipe.model), chain_ways)
     names, decoding = pipe.tags(), pipe.decoding
     tags = [names[tag] for tag in decoding.tag_of]
     every = [Way(0.0, ())]

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .explanation import Explanation
+from typing import Any
 
 _STYLE = """
 .crf-why { font: 14px/1.5 system-ui, sans-serif; max-width: 60rem }
@@ -22,7 +19,7 @@ _PAGE_STYLE += "font: 16px/1.5 system-ui, sans-serif } h1 { font-size: 1.6rem }"
 _MOST_TEMPLATES = 12
 
 
-def fragment(explanation: "Explanation", top: int = 20) -> str:
+def fragment(explanation: Any, top: int = 20) -> str:
     """One explanation, with its style. Light or dark is what the page around it is."""
     return f"<style>{_STYLE}</style>{_figure(explanation, top)}"
 
@@ -31,7 +28,7 @@ def weights_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return f'<style>{_STYLE}</style><section class="crf-why">{_table("Weights", heads, rows)}</section>'
 
 
-def page(explanations: "Iterable[Explanation]", top: int = 20) -> str:
+def page(explanations: Iterable[Any], top: int = 20) -> str:
     """A whole page, light or dark as its reader likes."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
@@ -44,7 +41,7 @@ def page(explanations: "Iterable[Explanation]", top: int = 20) -> str:
     )
 
 
-def _figure(explanation: "Explanation", top: int) -> str:
+def _figure(explanation: Any, top: int) -> str:
     told = "".join(f"<p>{escape(line)}</p>" for line in explanation.told())
     rows = [row[:4] for row in explanation.table(top)]
     table = _table("What has most to say", ("", "feature", "at", "weights"), rows)
@@ -58,7 +55,7 @@ def _figure(explanation: "Explanation", top: int) -> str:
     )
 
 
-def _marked(explanation: "Explanation") -> str:
+def _marked(explanation: Any) -> str:
     """The words: for and against the decision, the more the stronger; what is explained is underlined."""
     sums = {token: value for (token,), value in explanation.by("token").items() if token is not None}
     most = max(map(abs, sums.values()), default=0.0) or 1.0

@@ -161,7 +161,7 @@ def _settle(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
 
     RAISES (ValueError): CRF845 if that leaves tokens without any label.
     """
-    question = restrict(pipe, docs, scores, None)
+    question = restrict(pipe.parts(), docs, scores, None)
     if question is None:
         return scores, None
     if question.kept is not None:

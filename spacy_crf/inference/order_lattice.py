@@ -4,7 +4,7 @@ and so on.
 """
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,8 @@ from .. import arrays
 from ..errors import Errors
 from ..kernels import higher_order as kernels
 from ..types import Clamp, Floats
-from .structure import Places
-
-if TYPE_CHECKING:
-    from .higher_order import HigherOrderWork
+from .orders import HigherOrderScores
+from .structure import Places, Work
 
 _LIKELY = 1e-3  # probabilities among which a threshold is looked for first
 _LESS, _LEAST = 1e-2, 1e-12  # share of a threshold that left no labelling, and what is not divided any more
@@ -61,7 +59,7 @@ class Sums:
     clamp (bool[T, S]): What is allowed in it, None for all.
     """
 
-    def __init__(self, work: "HigherOrderWork", level: kernels.Level, clamp: Optional[Clamp] = None):
+    def __init__(self, work: Work[HigherOrderScores], level: kernels.Level, clamp: Optional[Clamp] = None):
         self.level, self.starts, self._table = level, work.starts, work.table
         self.weights = self._table[level.used]
         self.scores = level.scores
@@ -106,7 +104,7 @@ def tokens_of(level: kernels.Level) -> NDArray[np.int64]:
 
 
 def make_lattice(
-    work: "HigherOrderWork", annotated: Optional[Clamp] = None, before: Optional[Lattice] = None
+    work: Work[HigherOrderScores], annotated: Optional[Clamp] = None, before: Optional[Lattice] = None
 ) -> Lattice:
     """annotated (bool[T, S]): Sequences whose lattice would lose all that it allows stay at the level before (early update).
     before (Lattice): Whose nodes stay."""
@@ -131,7 +129,7 @@ def make_lattice(
     return Lattice(level, tokens_of(level), depth, thresholds)
 
 
-def with_scores(work: "HigherOrderWork", lattice: Lattice) -> Lattice:
+def with_scores(work: Work[HigherOrderScores], lattice: Lattice) -> Lattice:
     """A lattice with other scores."""
     level, scores = lattice.level, np.empty(len(lattice.tokens))
     ends = work.scores.first, work.scores.last
@@ -140,7 +138,7 @@ def with_scores(work: "HigherOrderWork", lattice: Lattice) -> Lattice:
 
 
 def _first_level(
-    work: "HigherOrderWork", annotated: Optional[Clamp], before: Optional[Lattice], depth: NDArray[np.int64]
+    work: Work[HigherOrderScores], annotated: Optional[Clamp], before: Optional[Lattice], depth: NDArray[np.int64]
 ) -> tuple[kernels.Level, float]:
     """The lattice of single states, and how probable they are at least by themselves. ``depth`` becomes 0 where the annotation is
     lost."""
@@ -175,7 +173,7 @@ def _first_level(
     return level, threshold
 
 
-def _chances(work: "HigherOrderWork") -> Floats:
+def _chances(work: Work[HigherOrderScores]) -> Floats:
     """How probable each state is by the emissions of its token alone: float64[T, S], as its tag is."""
     emissions = work.emissions
     largest = emissions.max(axis=1, initial=-np.inf, keepdims=True)
@@ -185,14 +183,16 @@ def _chances(work: "HigherOrderWork") -> Floats:
     return chances
 
 
-def _likely_arcs(work: "HigherOrderWork", sums: Sums, m: int, in_training: bool) -> tuple[NDArray[np.bool_], float]:
+def _likely_arcs(
+    work: Work[HigherOrderScores], sums: Sums, m: int, in_training: bool
+) -> tuple[NDArray[np.bool_], float]:
     """The arcs that are likely in the lattice so far."""
     chances = sums.chances().arcs
     threshold = _threshold(work, m, chances, in_training)
     return chances > threshold, threshold
 
 
-def _were_chosen(work: "HigherOrderWork", level: kernels.Level, m: int, before: Lattice) -> NDArray[np.bool_]:
+def _were_chosen(work: Work[HigherOrderScores], level: kernels.Level, m: int, before: Lattice) -> NDArray[np.bool_]:
     """The arcs that are nodes, or ends of nodes, of another lattice."""
     base, digits = work.grams.base, work.grams.digits
     counts = np.diff(level.arcs)
@@ -204,7 +204,7 @@ def _were_chosen(work: "HigherOrderWork", level: kernels.Level, m: int, before: 
     return np.isin(tokens_of(level)[into] * (2 * whole) + codes, ends)
 
 
-def _threshold(work: "HigherOrderWork", m: int, chances: Floats, in_training: bool) -> float:
+def _threshold(work: Work[HigherOrderScores], m: int, chances: Floats, in_training: bool) -> float:
     """What was learned; in training, what leaves ``keep`` for each token."""
     orders = work.scores.orders
     if orders.thresholds is not None and not in_training and orders.thresholds[m] > 0.0:
@@ -218,7 +218,7 @@ def _threshold(work: "HigherOrderWork", m: int, chances: Floats, in_training: bo
     return float(np.partition(likely, len(likely) - n_kept - 1)[len(likely) - n_kept - 1])
 
 
-def _level_of(work: "HigherOrderWork", kept: Clamp) -> kernels.Level:
+def _level_of(work: Work[HigherOrderScores], kept: Clamp) -> kernels.Level:
     scores = work.scores
     levels, ends = scores.orders.levels, (scores.first, scores.last)
     counts = kept.sum(axis=1)
@@ -236,5 +236,5 @@ def _lost(level: kernels.Level, nodes: NDArray[np.bool_], open_arcs: NDArray[np.
     return ~found
 
 
-def _sequences_of_arcs(work: "HigherOrderWork", level: kernels.Level) -> NDArray[np.int64]:
+def _sequences_of_arcs(work: Work[HigherOrderScores], level: kernels.Level) -> NDArray[np.int64]:
     return np.repeat(work.sequence_of, np.diff(level.arcs[level.starts]))

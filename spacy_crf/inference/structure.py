@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Optional, TypeVar, Union
+from typing import Any, ClassVar, Generic, NamedTuple, Optional, Protocol, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats, Path, Seed, SpanList, StateGraph
 from .threads import run_chunks
-
-if TYPE_CHECKING:
-    from .beam import BeamSearch
 
 States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
@@ -61,6 +58,15 @@ class Beam(NamedTuple):
 
     def keeps_all(self, n_prefixes: int) -> bool:
         return self.states >= n_prefixes and self.margin == np.inf
+
+
+class Search(Protocol):
+    """A beam search, see `beam.BeamSearch`."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def rank(self, states: States, scores: Floats) -> int: ...
 
 
 class Places(NamedTuple):
@@ -344,7 +350,7 @@ class Structure(Generic[Scores]):
         """n paths of a chunk (int32[n, T]) by random numbers (float64[n, T, ...])."""
         raise NotImplementedError
 
-    def search(self, work: Work[Scores]) -> "BeamSearch":
+    def search(self, work: Work[Scores]) -> "Search":
         """Of a chunk, within its beam: what it answers that answers "beam"."""
         raise NotImplementedError
 

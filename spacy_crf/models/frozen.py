@@ -2,7 +2,7 @@
 and in the objective of a corpus, which stays convex."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,7 @@ from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..types import Floats
-
-if TYPE_CHECKING:
-    from .weights import Evidence
+from .role import Evidence
 
 NAMES = ("W", "b")
 
@@ -49,7 +47,7 @@ class DenseBlock(NamedTuple):
         number = np.arange(self.size).reshape(self.kinds, self.shape[0] // self.kinds, -1)
         return number[:, : before.shape[0] // self.kinds].ravel()
 
-    def met(self, evidence: "Evidence") -> Floats:
+    def met(self, evidence: Evidence) -> Floats:
         return np.full(self.size, float(evidence.tokens))
 
 

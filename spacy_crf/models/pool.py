@@ -59,7 +59,7 @@ class PoolRole(Role):
         self.holds_out = True  # whether there are texts that teach no member
         self.at_rest = 0  # of the members, how many don't learn now: the first ones
         self._of = of
-        self.gives, self.structure = of.gives, of.structure
+        self.gives, self.structure, self.in_training = of.gives, of.structure, of.in_training
         self.meaning = of.meaning
         self.learned = tuple(name for name in of.learned if name in _SHARED)
 

@@ -32,6 +32,28 @@ class AnnotatedDocs(NamedTuple):
 Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed
 
 
+class Evidence(NamedTuple):
+    """How often training met what weights belong to."""
+
+    counts: dict[str, NDArray[np.int64]]  # [F] of the features, by table
+    tokens: int
+    sequences: int
+
+    @classmethod
+    def known(cls, counts: dict[str, NDArray[np.int64]], met: list[int]) -> "Evidence":
+        """met (list[int]): Tokens and sequences; zeros where a model was saved by a version that did not count."""
+        tokens = max([met[0], *(int(of_table.max(initial=0)) for name, of_table in counts.items() if name == "states")])
+        return cls(counts, tokens, met[1] or tokens // 15)
+
+    def plus(self, other: "Evidence") -> "Evidence":
+        """With what came later."""
+        counts = {
+            name: later + np.pad(self.counts[name], (0, len(later) - len(self.counts[name])))
+            for name, later in other.counts.items()
+        }
+        return Evidence(counts, self.tokens + other.tokens, self.sequences + other.sequences)
+
+
 class Sizes(NamedTuple):
     """What nodes are initialized for."""
 

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,9 +15,6 @@ from ..features.lexemes import LexemeTable
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats
 from .table import ALL, Part, Table
-
-if TYPE_CHECKING:
-    from .word_vectors import VectorWeights
 
 
 class Sight(NamedTuple):
@@ -127,7 +124,7 @@ class LexemeScores:
         single: NDArray[np.bool_],
         rows: Table,
         slots: Floats,
-        vectors: "Optional[VectorWeights]" = None,
+        vectors: Optional[Any] = None,
     ):
         self._rows = rows
         self._slots = slots

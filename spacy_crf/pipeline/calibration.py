@@ -1,14 +1,13 @@
 """How far probabilities can be trusted: of the spans to which the component gives 80 %, are 80 % right?"""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.training import Example
 
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+from .annotation.annotation import Annotation
 
 N_BINS = 10
 
@@ -39,16 +38,16 @@ def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) ->
     }
 
 
-def score_calibration(pipe: "CRFPipe", examples: Iterable[Example]) -> dict[str, Any]:
+def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> dict[str, Any]:
     """Calibration of the spans found, by their ``crf_prob``, under the names ``ents_…`` (``tags_…`` for taggers).
 
     Spans whose gold annotation is missing say nothing.
     """
     probabilities, right = [], []
     for example in examples:
-        for probability, is_right in pipe.annotation.judged(example):
+        for probability, is_right in annotation.judged(example):
             if probability is not None:
                 probabilities.append(probability)
                 right.append(is_right)
     found = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
-    return {f"{pipe.annotation.scores_prefix}_{name}": value for name, value in found.items()}
+    return {f"{annotation.scores_prefix}_{name}": value for name, value in found.items()}

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from spacy.training import Example
 
-from ..models.weights import Evidence
+from ..models.role import Evidence
 from .new_features import TextsMet
+from .parts import Component
 
 if TYPE_CHECKING:
     from ..optimizers.anchor import Anchor
-    from .crf_pipe import CRFPipe
 
 
 class Continuation:
@@ -25,20 +25,20 @@ class Continuation:
         self._texts = TextsMet()
         self._start: Any = None  # which weights there were, and what they were
 
-    def begin(self, pipe: "CRFPipe") -> None:
+    def begin(self, pipe: Component) -> None:
         """Called before anything changes."""
         if self._start is None:
             frame = pipe.training.frame()
             self._start = frame, frame.weights()
 
-    def meet(self, pipe: "CRFPipe", examples: Iterable[Example]) -> None:
+    def meet(self, pipe: Component, examples: Iterable[Example]) -> None:
         """Counts texts that come for the first time."""
         new = [example.predicted for example in self._texts.new_of(pipe, examples)]
         if new:
             found = pipe.training.frame().evidence_of(new)
             self.since = found if self.since is None else self.since.plus(found)
 
-    def anchor(self, pipe: "CRFPipe", batch: Optional[Evidence] = None) -> "Anchor":
+    def anchor(self, pipe: Component, batch: Optional[Evidence] = None) -> "Anchor":
         """batch (Evidence): What the next step is about, None for all that came since."""
         from ..optimizers.anchor import Anchor  # prediction does without
 

@@ -4,7 +4,7 @@ What learns in them is in ``learning_pipe.py``; the way of a batch of Docs throu
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from spacy.tokens import Doc, Span
@@ -25,23 +25,15 @@ from .annotation.annotation import Annotation
 from .arguments import check_doc, doc_batch, labelling
 from .learning_pipe import LearningPipe
 from .min_prob import MinProb, check_min_prob, least_of_labels
+from .parts import Parts, Rules
 from .prediction import DECODERS, Prediction, predict, write_probabilities
 from .upstream import require_vectors
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
     from .decoding import Distribution
     from .preset_annotation import Question
-    from .rule_matching import RuleMatcher
     from .two_stage import FirstStage
-
-
-class Rules(NamedTuple):
-    """Rules compiled for the present labels."""
-
-    all: "RuleSet"
-    matcher: "RuleMatcher"
 
 
 class CRFPipe(LearningPipe):
@@ -66,7 +58,6 @@ class CRFPipe(LearningPipe):
     """
 
     _compiled: Optional[Rules] = None
-    n_looked_at = 0  # Docs in which entities were looked for that overlap those of another component
 
     def __init__(
         self,
@@ -149,8 +140,13 @@ class CRFPipe(LearningPipe):
         self._require_initialized()
         docs = doc_batch(self.name, docs)
         if self.has_encoder:
-            require_vectors(self, docs)
-        return predict(self, docs)
+            require_vectors(self.name, self.model, docs)
+        return predict(self.parts(), docs)
+
+    def parts(self) -> Parts:
+        """What the component predicts by, as its settings are now."""
+        self.follow_settings()
+        return Parts(self.name, self.model, self.annotation, self.decoding, self.rules(), self.cfg, self.told)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write what was predicted, beside what is there.
@@ -305,8 +301,8 @@ class CRFPipe(LearningPipe):
         """
         from .probabilities import distribution
 
-        docs, scores, clamp, question = self._ask_about(doc, keep_annotation)
-        found = distribution(self, docs, scores, clamp, self.rules())
+        parts, docs, scores, clamp, question = self._ask_about(doc, keep_annotation)
+        found = distribution(parts, docs, scores, clamp)
         if question is None or question.kept is None:
             return found
         return found._replace(kept=question.kept, starts=question.starts)
@@ -320,20 +316,18 @@ class CRFPipe(LearningPipe):
         """
         from .probabilities import proven
 
-        docs, scores, clamp, _ = self._ask_about(doc, keep_annotation)
-        return proven(self, docs, scores, clamp, self.rules())
+        return proven(*self._ask_about(doc, keep_annotation)[:4])
 
-    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Any, Any, Any, "Optional[Question]"]:
+    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Parts, Any, Any, Any, "Optional[Question]"]:
         """The Doc, its scores, what is still allowed, and what that leaves to be asked if anything is settled."""
         from .preset_annotation import restrict
 
         check_doc(self.name, doc)
-        self.follow_settings()
-        docs = DocBatch([doc])
+        docs, parts = DocBatch([doc]), self.parts()
         self.require_ready(docs)
         scores = self.model.predict(docs)
-        question = restrict(self, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
-        return (docs, scores, None, None) if question is None else (*question[:3], question)
+        question = restrict(parts, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
+        return (parts, docs, scores, None, None) if question is None else (parts, *question[:3], question)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
         """Spans of a Doc, with their labels."""
@@ -374,7 +368,7 @@ class CRFPipe(LearningPipe):
         if self.cfg["confidence"]:
             from .calibration import score_calibration
 
-            scores.update(score_calibration(self, examples))
+            scores.update(score_calibration(self.annotation, examples))
         if self.cfg["decode"] == "beam" and examples:
             is_proven = [self.proven(example.predicted) for example in examples]
             scores[f"{self.annotation.scores_prefix}_proven"] = sum(is_proven) / len(is_proven)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
+from typing import Any, NamedTuple, Optional, Protocol
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -28,6 +28,7 @@ from .gold_report import GoldReport, reported_once
 from .gradient_step import forget_gradients
 from .missing_attributes import MissingAttributes
 from .new_features import NewFeatures, labels_of
+from .parts import Component
 from .pool import find_optimum
 from .prepared_corpus import InitialCorpus
 from .supervision import Keys
@@ -35,16 +36,13 @@ from .training import takes_objective, view_for
 from .training_data import are_made_up, at_least_one
 from .upstream import require_upstream
 
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
-
 Read = Callable[[], Iterable[Example]]
 
 
 class ShardedWork(Protocol):
     """A training whose corpus is cut into shards, see `lab.shards.shards`."""
 
-    def restore(self, pipe: "CRFPipe") -> bool:
+    def restore(self, pipe: Component) -> bool:
         """Takes up what was found before. RETURNS (bool): Whether that is all."""
         ...
 
@@ -52,11 +50,11 @@ class ShardedWork(Protocol):
         """RETURNS (Read): The examples, as they lie in the shards."""
         ...
 
-    def count(self, pipe: "CRFPipe", had_labels: bool) -> bool:
+    def count(self, pipe: Component, had_labels: bool) -> bool:
         """Has the workers count the features. RETURNS (bool): Whether they could."""
         ...
 
-    def corpus(self, pipe: "CRFPipe") -> Any:
+    def corpus(self, pipe: Component) -> Any:
         """RETURNS (PreparedCorpus): What every step is about."""
         ...
 
@@ -65,7 +63,7 @@ class Sharding(Protocol):
     """What `[initialize.components.NAME.shards]` names."""
 
     def begin(
-        self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
+        self, pipe: Component, nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
     ) -> ShardedWork: ...
 
 
@@ -78,7 +76,7 @@ class Lists(NamedTuple):
 
 
 def initialize(
-    pipe: "CRFPipe",
+    pipe: Component,
     get_examples: Read,
     nlp: Optional[Language],
     labels: Optional[Iterable[str]],
@@ -95,7 +93,7 @@ def initialize(
     must = 'a block with @misc = "spacy_crf.shards.v1"'
     checks.expect(shards is None or hasattr(shards, "begin"), pipe.owner, "shards", shards, must)
     if nlp is not None and pipe.has_encoder:
-        require_upstream(pipe, nlp)
+        require_upstream(pipe.name, pipe.model, nlp)
     saved = _saved(pipe, start_from)
     optimizer = pipe.training.foresee(nlp)
     expect_kernels(pipe, needed.TRAINING if takes_objective(optimizer) else needed.PREDICTION)
@@ -162,13 +160,13 @@ def initialize(
         pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))
 
 
-def expect_kernels(pipe: "CRFPipe", by_structure: Mapping[str, Counter[str]]) -> None:
+def expect_kernels(pipe: Component, by_structure: Mapping[str, Counter[str]]) -> None:
     """Says which kernels the component is going to call, if its features are those of tokens."""
     if pipe.sparse_features is not None and not pipe.has_encoder:
         announcer.expect(by_structure.get(pipe.model.name, Counter()))
 
 
-def _learn_first_stage(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language]) -> None:
+def _learn_first_stage(pipe: Component, get_examples: Read, nlp: Optional[Language]) -> None:
     """RAISES (ValueError): CRF815 if components annotate that are trained in the same run; CRF812, CRF813."""
     others = [] if nlp is None else annotators_that_learn(nlp, pipe.name)
     if others:
@@ -178,7 +176,7 @@ def _learn_first_stage(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Langua
     pipe.first_stage.learn(pipe, lambda: get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp))
 
 
-def _saved(pipe: "CRFPipe", start_from: Any) -> Optional[Path]:
+def _saved(pipe: Component, start_from: Any) -> Optional[Path]:
     """The folder of the component to start from, None for none.
 
     RAISES (ValueError): CRF670 if there is none at this path.
@@ -194,7 +192,7 @@ def _saved(pipe: "CRFPipe", start_from: Any) -> Optional[Path]:
     raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))
 
 
-def _check_annotators(pipe: "CRFPipe", nlp: Language, optimizer: str) -> None:
+def _check_annotators(pipe: Component, nlp: Language, optimizer: str) -> None:
     """RAISES (ValueError): CRF410 if components annotate that are trained in the same run."""
     others = annotators_that_learn(nlp, pipe.name)
     if others:
@@ -202,7 +200,7 @@ def _check_annotators(pipe: "CRFPipe", nlp: Language, optimizer: str) -> None:
         raise ValueError(Errors.CRF410.format(name=pipe.name, optimizer=optimizer, others=others))
 
 
-def _clusters(pipe: "CRFPipe", given: Optional[ClusterSource], *, goes_on: bool) -> Optional[Clusters]:
+def _clusters(pipe: Component, given: Optional[ClusterSource], *, goes_on: bool) -> Optional[Clusters]:
     """Those that the config names, or the model has.
 
     goes_on (bool): Whether weights stay that were learned with the model's.
@@ -220,7 +218,7 @@ def _clusters(pipe: "CRFPipe", given: Optional[ClusterSource], *, goes_on: bool)
     return read
 
 
-def _vectors(pipe: "CRFPipe", given: Optional[VectorSource], *, goes_on: bool) -> Optional[WordVectors]:
+def _vectors(pipe: Component, given: Optional[VectorSource], *, goes_on: bool) -> Optional[WordVectors]:
     """Those that the config names, the pipeline has, or the model.
 
     goes_on (bool): Whether weights stay that were learned with the model's.
@@ -239,7 +237,7 @@ def _vectors(pipe: "CRFPipe", given: Optional[VectorSource], *, goes_on: bool) -
 
 
 def _set_lists(
-    pipe: "CRFPipe",
+    pipe: Component,
     files: dict[str, GazetteerFile],
     clusters: Optional[Clusters],
     vectors: Optional[WordVectors],
@@ -257,7 +255,7 @@ def _set_lists(
         features.set_lists(read, clusters, vectors)
 
 
-def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
+def count(pipe: Component, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
     """Counts features.
 
     RETURNS (bool): Whether anything is annotated, if there are texts.
@@ -289,19 +287,19 @@ def count(pipe: "CRFPipe", get_examples: Read, nlp: Optional[Language], had_labe
     return says_something or not was_read
 
 
-def _tell_counted(pipe: "CRFPipe") -> None:
+def _tell_counted(pipe: Component) -> None:
     """How much there is to learn."""
     if pipe.sparse_features is not None:
         known = pipe.sparse_features.states
         counts = {"label": len(pipe.labels), "feature": len(known.index), "weight": known.n_weights}
         announcements.info("%s: %s, %s of tokens with %s", pipe.name, *(counted(n, what) for what, n in counts.items()))
-    if pipe.model.attrs["role"].has_hidden(pipe.model):
+    if pipe.model.attrs["role"].has_hidden(pipe.model) and "seed" in pipe.model.attrs:
         text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
         announcements.info(text, pipe.name, pipe.model.attrs["seed"])
     _tell_known_words(pipe)
 
 
-def _tell_known_words(pipe: "CRFPipe") -> None:
+def _tell_known_words(pipe: Component) -> None:
     """How many words of the training data have clusters and vectors: those of another language, or of words spelled otherwise,
     have few."""
     stores = pipe.feature_stores
@@ -319,7 +317,7 @@ def _tell_known_words(pipe: "CRFPipe") -> None:
                 announcements.info("%s: %d of %d words of the training data %s", pipe.name, found, n, what)
 
 
-def earlier_annotation(pipe: "CRFPipe", nlp: Optional[Language]) -> Callable[[Example], Doc]:
+def earlier_annotation(pipe: Component, nlp: Optional[Language]) -> Callable[[Example], Doc]:
     """Gives the predicted Docs of examples what the component's features read of components before it."""
     read = pipe.token_attributes
     if not read:
@@ -327,14 +325,14 @@ def earlier_annotation(pipe: "CRFPipe", nlp: Optional[Language]) -> Callable[[Ex
     return EarlierAnnotation(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
 
 
-def _noted(pipe: "CRFPipe", examples: Iterable[Example], labels: set[str]) -> Iterator[Example]:
+def _noted(pipe: Component, examples: Iterable[Example], labels: set[str]) -> Iterator[Example]:
     """The same examples, whose labels are entered: to read millions of texts once more takes minutes."""
     for example in examples:
         labels.update(labels_of(pipe, [example]))
         yield example
 
 
-def _as_in_training(pipe: "CRFPipe", examples: Iterable[Example], nlp: Language) -> Iterator[Example]:
+def _as_in_training(pipe: Component, examples: Iterable[Example], nlp: Language) -> Iterator[Example]:
     """Examples whose predicted Docs are annotated as `nlp.update` does it."""
     annotate = EarlierAnnotation(nlp, pipe.name, [])
     for example in examples:

@@ -226,7 +226,7 @@ class LearningPipe(TrainablePipe):
         """RAISES (ValueError): If the component can't predict anything, or not of these Docs, and why."""
         self._require_initialized()
         if self.has_encoder:
-            require_vectors(self, docs)
+            require_vectors(self.name, self.model, docs)
 
     # -------------------------------------------------------------------------------------------------- features
 

@@ -1,13 +1,9 @@
 """Templates that find nothing, since they read what no Doc of the training data has: a tagger that is missing, say."""
 
-from typing import TYPE_CHECKING
-
 from spacy.tokens import Doc, Token
 
 from ..errors import Warnings
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+from .parts import Component
 
 # Every Doc has these
 _ALWAYS = ("norm", "lang", "spacy")
@@ -16,10 +12,10 @@ _ALWAYS = ("norm", "lang", "spacy")
 class MissingAttributes:
     """What a component's templates read of the output of others, and no Doc had so far.
 
-    pipe (CRFPipe): The component.
+    pipe (Component): The component.
     """
 
-    def __init__(self, pipe: "CRFPipe"):
+    def __init__(self, pipe: Component):
         self._pipe = pipe
         self._attributes = {name for name in pipe.token_attributes if name not in _ALWAYS}
         names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}

@@ -1,7 +1,6 @@
 """What the texts of an update bring that the component does not know: labels, features, and pairs of both."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from spacy.attrs import IDS
 from spacy.training import Example
@@ -10,13 +9,11 @@ from ..errors import Errors, announcements
 from ..models.role import AnnotatedDocs
 from . import supervision
 from .gold_report import GoldReport
+from .parts import Component
 from .saving import unchanged_by_errors
 
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
 
-
-def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
+def add_labels(pipe: Component, examples: Iterable[Example]) -> None:
     """Adds the labels that the annotation has and the component has not, but for those it was told to leave out: all, or after
     an error none.
 
@@ -33,7 +30,7 @@ def add_labels(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
     announcements.info("%s: new labels: %s", pipe.name, ", ".join(sorted(unknown)))
 
 
-def labels_of(pipe: "CRFPipe", examples: Iterable[Example]) -> set[str]:
+def labels_of(pipe: Component, examples: Iterable[Example]) -> set[str]:
     """Labels of the gold annotation, of its alternatives and of soft labels."""
     labels = set()
     keys = supervision.Keys.of(pipe)
@@ -51,7 +48,7 @@ class NewFeatures:
     def __init__(self) -> None:
         self._texts = TextsMet()
 
-    def add(self, pipe: "CRFPipe", examples: list[Example]) -> None:
+    def add(self, pipe: Component, examples: list[Example]) -> None:
         new = self._texts.new_of(pipe, examples)
         if not new:
             return
@@ -70,11 +67,11 @@ class TextsMet:
     def __init__(self) -> None:
         self._met: set[int] = set()
 
-    def new_of(self, pipe: "CRFPipe", examples: Iterable[Example]) -> list[Example]:
+    def new_of(self, pipe: Component, examples: Iterable[Example]) -> list[Example]:
         """Those that it is asked about for the first time."""
         return [example for example in examples if self._is_new(pipe, example)]
 
-    def _is_new(self, pipe: "CRFPipe", example: Example) -> bool:
+    def _is_new(self, pipe: Component, example: Example) -> bool:
         read = [IDS[name.upper()] for name in pipe.token_attributes]
         keys = supervision.Keys.of(pipe)
         check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))

@@ -1,7 +1,6 @@
 """The part of a pool that has an optimum: the weights of sparse features, which are found before the encoder learns."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from spacy.training import Example
@@ -11,18 +10,16 @@ from ..features.doc_batch import DocBatch
 from ..models.pool import held_out_sequences
 from ..models.role import AnnotatedDocs
 from ..models.shared_weights import TiedObjective
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+from .parts import Component
 
 
-def check_pooled(pipe: "CRFPipe") -> None:
+def check_pooled(pipe: Component) -> None:
     """RAISES (ValueError): CRF965 if the component's own optimizer is one of ours that knows no end."""
     if getattr(pipe.optimizer, "wants_sequences", False) or not getattr(pipe.optimizer, "wants_whole_corpus", True):
         raise ValueError(Errors.CRF965.format(name=pipe.name, optimizer=type(pipe.optimizer).__name__))
 
 
-def find_optimum(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
+def find_optimum(pipe: Component, examples: Iterable[Example]) -> None:
     """Trains the member of a pool that has one by the component's own optimizer, and lets it rest from then on.
 
     examples (Iterable[Example]): Annotated by earlier components, read once.
@@ -38,7 +35,7 @@ def find_optimum(pipe: "CRFPipe", examples: Iterable[Example]) -> None:
     pool.attrs["role"].at_rest = 1
 
 
-def _taught(pipe: "CRFPipe", examples: Iterable[Example]) -> Iterator[AnnotatedDocs]:
+def _taught(pipe: Component, examples: Iterable[Example]) -> Iterator[AnnotatedDocs]:
     """Texts of which those that are held out count nothing."""
     for block in pipe.training.blocks(examples):
         batch = pipe.training.data(block)

@@ -6,7 +6,7 @@ Without rules and probabilities prediction is one `viterbi` and nothing else; th
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,7 @@ from ..schemes import Segments
 from ..types import Floats
 from .decoding import Decoding, States
 from .min_prob import least_of_labels
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+from .parts import Parts
 
 DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
 # A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
@@ -42,32 +40,31 @@ class Prediction(NamedTuple):
     probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
 
 
-def predict(pipe: "CRFPipe", docs: Iterable[Doc]) -> Prediction:
+def predict(parts: Parts, docs: Iterable[Doc]) -> Prediction:
     """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already."""
     docs = DocBatch.of(docs)
-    return predict_scored(pipe, docs, pipe.model.predict(docs))
+    return predict_scored(parts, docs, parts.model.predict(docs))
 
 
-def predict_scored(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> Prediction:
+def predict_scored(parts: Parts, docs: DocBatch, scores: Any) -> Prediction:
     """The same where it is known what the model says of the Docs."""
-    pipe.follow_settings()
-    decoding, settings = pipe.decoding, pipe.cfg
+    decoding, settings, rules = parts.decoding, parts.settings, parts.rules
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
-    preset = pipe.annotation.preset(docs)
+    preset = parts.annotation.preset(docs)
     if preset is not None:
-        pipe.annotation.look_for_lost(pipe, docs, scores, preset)
+        parts.annotation.look_for_lost(parts, docs, scores, preset)
     if preset is not None or any(map(_SPANS, docs)):
         from .preset_annotation import restrict  # most prediction does without
 
-        question = restrict(pipe, docs, scores, preset)
+        question = restrict(parts, docs, scores, preset)
         if question is not None:
             docs, scores, clamp = question[:3]
-    rules, probabilities = pipe.rules(), None
-    least = least_of_labels(pipe.name, settings["min_prob"], pipe.labels) if settings["min_prob"] else None
+    probabilities = None
+    least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
     if rules is not None or settings["decode"] in decoding.searches:
         from .probabilities import predict as predict_ruled
 
-        tags, probabilities = predict_ruled(pipe, docs, scores, clamp, rules, least)
+        tags, probabilities = predict_ruled(parts, docs, scores, clamp, least)
     elif settings["confidence"] or least is not None:
         tags, probabilities = decoding.best_with_probabilities(scores, clamp)
     else:
@@ -115,7 +112,7 @@ def batches(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
 # ------------------------------------------------------------------------------------------------------- probabilities
 
 
-def tell_probabilities(pipes: Iterable["CRFPipe"]) -> None:
+def tell_probabilities(pipes: Iterable[Any]) -> None:
     """From now on each span that they find has its ``crf_prob``."""
     for pipe in pipes:
         pipe.cfg["confidence"] = True

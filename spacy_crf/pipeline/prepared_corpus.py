@@ -9,16 +9,15 @@ from spacy.training import Example
 from ..errors import Errors
 from ..features.columns import ANNOTATION
 from ..models.objective import CorpusObjective
-from ..models.role import AnnotatedDocs
+from ..models.role import AnnotatedDocs, Evidence
 from ..models.sequences import SequencesObjective
 from ..models.shared_weights import TiedObjective
-from ..models.weights import Evidence
 from . import supervision
+from .parts import Component
 from .supervision import Keys
 
 if TYPE_CHECKING:
     from ..optimizers.objective import CRFOptimizer
-    from .crf_pipe import CRFPipe
 
 
 # How optimizers ask for a corpus: to evaluate all of it, or to learn from one sequence after the other
@@ -44,7 +43,7 @@ class PreparedCorpus(StepsAbout):
     kind (str): Which of the model's views of a corpus: "objective" or "sequences".
     """
 
-    def __init__(self, pipe: "CRFPipe", examples: Iterable[Example], kind: str):
+    def __init__(self, pipe: Component, examples: Iterable[Example], kind: str):
         self._pipe = pipe
         self.kind = kind
         self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
@@ -103,7 +102,7 @@ class PreparedBatch(PreparedCorpus):
     `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
     """
 
-    def __init__(self, pipe: "CRFPipe", examples: list[Example], kind: str):
+    def __init__(self, pipe: Component, examples: list[Example], kind: str):
         super().__init__(pipe, examples, kind)
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs

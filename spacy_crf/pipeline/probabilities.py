@@ -15,20 +15,19 @@ from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats, SegmentScores
 from .decoding import Decoding, Distribution
+from .parts import Parts
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Kept
     from ..constraints.rule import Rule
     from ..constraints.rule_set import RuleSet
-    from .crf_pipe import CRFPipe, Rules
 
 
 def predict(
-    pipe: "CRFPipe",
+    parts: Parts,
     docs: DocBatch,
     scores: Any,
     clamp: Any,
-    rules: "Optional[Rules]",
     least: Optional[Floats],
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
     """Tags of a batch of Docs under rules, or decoded otherwise than by `viterbi`, and the probabilities of the spans if the
@@ -36,51 +35,51 @@ def predict(
 
     scores: What the model says.
     clamp: What is still allowed, or None.
-    rules: The compiled rules, or None.
     least (float64[L]): The least probability of each label, or None.
     RETURNS (int32[T], float64[N] or None)
     """
-    batch = _Batch(pipe, docs, scores, clamp, rules)
+    batch = _Batch(parts, docs, scores, clamp)
     tags = batch.most_probable()
-    if pipe.cfg["decode"] == "spans":
-        return batch.best_spans(tags, np.zeros(len(pipe.labels)) if least is None else least)
-    if pipe.cfg["decode"] == "posterior":
+    if parts.settings["decode"] == "spans":
+        return batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
+    if parts.settings["decode"] == "posterior":
         tags = batch.most_right(tags)
-    elif pipe.cfg["decode"] in pipe.decoding.searches:
+    elif parts.settings["decode"] in parts.decoding.searches:
         tags = batch.best_labelling(tags)
-    weigh = pipe.cfg["confidence"] or least is not None
-    return tags, batch.span_probabilities(pipe.decoding.segments(tags, scores.starts)) if weigh else None
+    weigh = parts.settings["confidence"] or least is not None
+    return tags, batch.span_probabilities(parts.decoding.segments(tags, scores.starts)) if weigh else None
 
 
-def distribution(pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> Distribution:
+def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> Distribution:
     """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that it keeps and that an
     automaton holds."""
-    if rules is None:
-        found = pipe.decoding.of_doc(scores, clamp)
+    if parts.rules is None:
+        found = parts.decoding.of_doc(scores, clamp)
         if found is not None:
             return found
-    batch = _Batch(pipe, docs, scores, clamp, rules)
+    batch = _Batch(parts, docs, scores, clamp)
     batch.most_probable()
     return batch.distribution(0)
 
 
-def proven(pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]") -> bool:
+def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
     """Whether the labelling of a single Doc that is found under some rules is the most probable one, for sure."""
-    searched = pipe.decoding.searched
-    if rules is None:
+    searched = parts.decoding.searched
+    if parts.rules is None:
         return bool(searched.proven(scores, clamp=clamp).all())
-    return _Batch(pipe, docs, scores, clamp, rules).proven()
+    return _Batch(parts, docs, scores, clamp).proven()
 
 
 class _Batch:
     """The labellings of several Docs. Which rules a Doc keeps is found out with its most probable one, and holds for everything
     else that is asked."""
 
-    def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any, rules: "Optional[Rules]"):
-        self._pipe, self._docs, self._clamp = pipe, docs, clamp
+    def __init__(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any):
+        self._parts, self._docs, self._clamp = parts, docs, clamp
+        rules = parts.rules
         self._given = scores
         self._bounds = docs.bounds
-        self._decoding: Decoding = pipe.decoding
+        self._decoding: Decoding = parts.decoding
         self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
         self._facts = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
@@ -89,7 +88,7 @@ class _Batch:
     @cached_property
     def _scores(self) -> Any:
         """Of chains, if there is more."""
-        return self._pipe.decoding.as_chains(self._given, self._clamp)
+        return self._parts.decoding.as_chains(self._given, self._clamp)
 
     def most_probable(self) -> Optional[NDArray[np.int32]]:
         """Tags that keep the rules; None without rules, which `most_right` does not need."""
@@ -158,7 +157,7 @@ class _Batch:
         path."""
         if self._rules is not None and (self._rules.left_out or self._rules.global_):
             names = [rule.name for rule, _ in self._rules.left_out] + [rule.name for rule in self._rules.global_]
-            self._pipe.tell_once(Warnings.CRFW346, rules=", ".join(names))
+            self._parts.tell_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
             untied = self._untied()
@@ -238,7 +237,7 @@ class _Batch:
         """Once."""
         if d not in self._approximate:
             self._approximate.add(d)
-            self._warn(Warnings.CRFW607, d, most=self._pipe.decoding.structure.inference.max_table)
+            self._warn(Warnings.CRFW607, d, most=self._parts.decoding.structure.inference.max_table)
 
     def _worth(self) -> dict[str, Floats]:
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
@@ -276,7 +275,7 @@ class _Batch:
 
     def _warn(self, message: str, d: int, **values: Any) -> None:
         seconds = self._rules.constraints.time_limit
-        self._pipe.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
+        self._parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
     def _tell_ignored(self, asked: "RuleSet") -> None:
         """Which rules probabilities don't know that may matter to the Docs, once."""
@@ -296,4 +295,4 @@ class _Batch:
             rules = ", ".join(ignored)
             if rules and rules not in asked.told:
                 asked.told.add(rules)
-                self._pipe.warn(Warnings.CRFW603, rules=rules, reason=reason)
+                self._parts.warn(Warnings.CRFW603, rules=rules, reason=reason)

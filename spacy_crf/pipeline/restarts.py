@@ -1,7 +1,7 @@
 """Where training begins, if its objective has more than one minimum: `restarts` of architectures with hidden states."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from spacy.training import Example
@@ -10,15 +10,13 @@ from ..errors import announcements
 from ..losses.clamped import LogLikelihood
 from ..models.objective import CorpusObjective
 from ..optimizers.lbfgs import LBFGS
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+from .parts import Component
 
 _ITERATIONS = 20  # after which beginnings are compared
 _L2 = 0.1  # where the optimizer has none
 
 
-def choose_beginning(pipe: "CRFPipe", examples: Iterable[Example], optimizer: Any) -> None:
+def choose_beginning(pipe: Component, examples: Iterable[Example], optimizer: Any) -> None:
     """Takes some iterations of L-BFGS from each beginning, and lets training go on from where the objective is least.
 
     examples (Iterable[Example]): Annotated by earlier components, read once.

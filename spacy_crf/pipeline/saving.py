@@ -6,7 +6,7 @@ from copy import copy
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
+from typing import Any, BinaryIO, NamedTuple, Optional
 
 from thinc.api import Model
 from thinc.util import convert_recursive, is_xp_array
@@ -15,9 +15,7 @@ from ..errors import Errors
 from ..models.lists import ListedFeatures, shared_lists
 from ..msgpack_stream import packed, packed_bytes, unpacked
 from ..whole_files import Format, seal_into, unseal
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+from .parts import Component
 
 FORMAT = Format("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
@@ -112,7 +110,7 @@ def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
 
 
 @contextmanager
-def unchanged_by_errors(pipe: "CRFPipe") -> Iterator[None]:
+def unchanged_by_errors(pipe: Component) -> Iterator[None]:
     """After an error a component is what it was before: its settings, its model, what waits for a step, and its first stage."""
     if pipe.first_stage is None:
         with _unchanged_by_errors(pipe):
@@ -123,7 +121,7 @@ def unchanged_by_errors(pipe: "CRFPipe") -> Iterator[None]:
 
 
 @contextmanager
-def _unchanged_by_errors(pipe: "CRFPipe") -> Iterator[None]:
+def _unchanged_by_errors(pipe: Component) -> Iterator[None]:
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
     attributes = [(vars(owner), dict(vars(owner))) for owner in (pipe, pipe.training)]
     nodes = []

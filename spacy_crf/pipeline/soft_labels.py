@@ -7,7 +7,7 @@ ends where another begins, which ones these are does not depend on each other.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,8 @@ from ..schemes import Segments
 from ..types import Floats
 from .annotation.annotation import same_words
 from .gold_report import GoldReport
+from .parts import Component
 from .supervision import Spelt, Supervision, soft_scores
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
 
 _ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of the scores as they were written
 
@@ -50,7 +48,7 @@ class SoftSpans(NamedTuple):
 
 
 def supervise(
-    pipe: "CRFPipe", known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    pipe: Component, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> Supervision:
     """What is known of a batch with what soft labels say of it, if it has any. The clamp leaves what they take to be possible."""
     key = pipe.loss.spans_key
@@ -72,7 +70,7 @@ def supervise(
 class _Told(NamedTuple):
     """Some texts, and who is told of what is wrong with them."""
 
-    pipe: "CRFPipe"
+    pipe: Component
     examples: list[Example]
     report: GoldReport
 
@@ -175,7 +173,7 @@ def _fit(spans: SoftSpans, is_soft: NDArray[np.bool_], told: _Told) -> tuple[Sof
 
 
 def _label(
-    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], pipe: "CRFPipe"
+    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], pipe: Component
 ) -> tuple[SoftLabelling, NDArray[np.bool_]]:
     """What spans say of the states, and which these are at each token: bool[T, S]."""
     n_tokens, n_pieces = len(is_soft), np.diff(tags.starts)

@@ -21,7 +21,6 @@ from .gold_report import GoldReport, place_of
 
 if TYPE_CHECKING:
     from ..losses.soft import SoftLabelling
-    from .crf_pipe import CRFPipe
 
 WEIGHT = "crf_weight"  # the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
@@ -35,7 +34,7 @@ class Keys(NamedTuple):
     soft: Optional[str] = None
 
     @classmethod
-    def of(cls, pipe: "CRFPipe") -> "Keys":
+    def of(cls, pipe: Any) -> "Keys":
         return cls(*map(pipe.cfg.get, KEYS), pipe.loss.spans_key)
 
 

@@ -90,7 +90,7 @@ def measure(
             likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
             for n, before in enumerate(points):
                 pipe.cfg["min_prob"] = before.min_prob
-                prediction = predict_scored(pipe, DocBatch.of(docs), scores)
+                prediction = predict_scored(pipe.parts(), DocBatch.of(docs), scores)
                 if judge:
                     judged.add(prediction, before.by_label)
                 points[n] = before._replace(

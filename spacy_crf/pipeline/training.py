@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,11 @@ from .continuation import Continuation
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
 from .new_features import NewFeatures, add_labels
+from .parts import Component
 from .pool import check_pooled
 from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
 from .supervision import Keys, Supervision
 from .upstream import require_rest, require_vectors, with_vectors
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
@@ -57,7 +55,7 @@ class TrainingBatch(NamedTuple):
 class Training:
     """What a component keeps from one step to the next."""
 
-    def __init__(self, pipe: "CRFPipe"):
+    def __init__(self, pipe: Component):
         self._pipe, optimizer = pipe, pipe.optimizer
         self.corpus: Optional[StepsAbout] = None
         # None where the weights come from this training
@@ -185,7 +183,7 @@ class Training:
         """
         docs = self._to_learn([example.predicted for example in examples])
         if self._pipe.has_encoder and self._pipe.is_linear:
-            require_rest(self._pipe, docs)
+            require_rest(self._pipe.name, self._pipe.model, docs)
         starts = self._pipe.decoding.starts(docs)
         known = self._usable(self.supervise(examples, starts, GoldReport()), starts, kind)
         weights = supervision.sequence_weights(examples, starts, self._pipe.decoding.bounds(docs))
@@ -352,7 +350,7 @@ class Training:
         """Predicts a copy of the shortest Doc of a step, so that kernels of prediction are there, compiled or loaded, before an
         evaluation counts seconds."""
         pipe = self._pipe
-        doc = with_vectors(pipe, min(filter(len, self._last_docs), key=len).copy())
+        doc = with_vectors(pipe.model, min(filter(len, self._last_docs), key=len).copy())
         if doc is not None:
             # Rules may look for what earlier components set and Docs of a corpus lack: no reason to end a training
             with suppress(ValueError):
@@ -366,7 +364,7 @@ class Training:
         set_dropout_rate(pipe.model, batch.drop)
         docs = self._to_learn([example.predicted for example in batch.examples])
         if not pipe.is_linear:
-            require_vectors(pipe, docs, is_train=True)
+            require_vectors(pipe.name, pipe.model, docs, is_train=True)
         scores, backprop = pipe.model.begin_update(docs)
         loss, d_scores = pipe.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
         if not math.isfinite(loss):

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,9 @@ from ..models.architecture import without_stage
 from ..models.role import AnnotatedDocs, forget, gives
 from ..schemes import Segments
 from .gold_report import GoldReport
+from .parts import Component
 from .saving import unchanged_by_errors
 from .supervision import Keys
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
 
 Read = Callable[[], Iterable[Example]]
 DocSpans = NDArray[np.int64]  # [3, N] starts, ends and labels of the spans of a Doc
@@ -90,7 +88,7 @@ class SecondStage(NamedTuple):
 
 
 def first_stage(
-    make: "Callable[..., CRFPipe]", vocab: Vocab, settings: dict[str, Any], second_stage: Any
+    make: Callable[..., Component], vocab: Vocab, settings: dict[str, Any], second_stage: Any
 ) -> "FirstStage":
     """The first stage of a component.
 
@@ -115,11 +113,11 @@ def first_stage(
 class FirstStage:
     """Labels Docs for the templates of a second stage.
 
-    component (CRFPipe): By which it does. Nobody else has it.
+    component (Component): By which it does. Nobody else has it.
     settings (SecondStage): Those of the config.
     """
 
-    def __init__(self, component: "CRFPipe", settings: SecondStage):
+    def __init__(self, component: Component, settings: SecondStage):
         self.component = component
         self.settings = settings
         self._held_out: dict[bytes, DocSpans] = {}  # of training texts, by a model that has not learned from them
@@ -149,10 +147,10 @@ class FirstStage:
         batch.labelling = found._replace(spans=_joined(moved))
         return batch
 
-    def learn(self, pipe: "CRFPipe", read: Read) -> None:
+    def learn(self, pipe: Component, read: Read) -> None:
         """Learns from the training data.
 
-        pipe (CRFPipe): The second stage, whose labels and lists it takes over.
+        pipe (Component): The second stage, whose labels and lists it takes over.
         read (Callable): Gives the training data; texts with the same words are in the same fold.
         RAISES (ValueError): CRF812 if there are no two different texts.
         """
@@ -180,7 +178,7 @@ class FirstStage:
         self._train(read, "all")
         self._held_out = held_out
 
-    def _take_over(self, pipe: "CRFPipe", read: Read) -> None:
+    def _take_over(self, pipe: Component, read: Read) -> None:
         """The labels, how they are spelt, and the lists."""
         component = self.component
         for label in pipe.labels:

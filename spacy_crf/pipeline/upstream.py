@@ -4,7 +4,7 @@ Where it has not, spaCy's listeners give vectors of zeros, and others end in an 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2VecListener
@@ -12,9 +12,6 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from ..errors import Errors
-
-if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
 
 
 class Listener(NamedTuple):
@@ -33,20 +30,20 @@ class Listener(NamedTuple):
         return not len(doc) or (Doc.has_extension("trf_data") and doc._.trf_data is not None)
 
 
-def require_upstream(pipe: "CRFPipe", nlp: Language) -> None:
+def require_upstream(name: str, model: Model, nlp: Language) -> None:
     """RAISES (ValueError): CRF960 if a listener has nothing to listen to."""
     heard = [id(node) for _, other in nlp.components for node in getattr(other, "listeners", ())]
-    for listener in _listeners(pipe.model):
+    for listener in _listeners(model):
         if id(listener.node) not in heard:
             names = nlp.component_names  # those that are frozen are disabled meanwhile
-            before = names[: names.index(pipe.name)] if pipe.name in names else names
+            before = names[: names.index(name)] if name in names else names
             values = {"upstream": listener.upstream, "before": ", ".join(before) or "none"}
-            raise ValueError(Errors.CRF960.format(name=pipe.name, **values))
+            raise ValueError(Errors.CRF960.format(name=name, **values))
 
 
-def require_vectors(pipe: "CRFPipe", docs: list[Doc], *, is_train: bool = False) -> None:
+def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool = False) -> None:
     """RAISES (ValueError): CRF961, CRF962 if there are none of what the component listens to."""
-    for listener in _listeners(pipe.model):
+    for listener in _listeners(model):
         if is_train and listener.is_told:
             continue
         hears = listener.hears if listener.asks_docs or not is_train else (lambda doc: False)
@@ -54,21 +51,21 @@ def require_vectors(pipe: "CRFPipe", docs: list[Doc], *, is_train: bool = False)
         if missing is not None:
             error = Errors.CRF961 if is_train else Errors.CRF962
             values = {"upstream": listener.upstream, "text": missing.text[:40], "where": listener.where}
-            raise ValueError(error.format(name=pipe.name, advice=_ADVICE[listener.asks_docs], **values))
+            raise ValueError(error.format(name=name, advice=_ADVICE[listener.asks_docs], **values))
 
 
-def require_rest(pipe: "CRFPipe", docs: list[Doc]) -> None:
+def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
     """RAISES (ValueError): CRF964 if what a component listens to learns, though it shall stay as it is; CRF962."""
-    for listener in _listeners(pipe.model):
+    for listener in _listeners(model):
         if listener.is_told:
-            raise ValueError(Errors.CRF964.format(name=pipe.name, upstream=listener.upstream))
-    require_vectors(pipe, docs)
+            raise ValueError(Errors.CRF964.format(name=name, upstream=listener.upstream))
+    require_vectors(name, model, docs)
 
 
-def with_vectors(pipe: "CRFPipe", doc: Doc) -> Optional[Doc]:
+def with_vectors(model: Model, doc: Doc) -> Optional[Doc]:
     """Give a Doc vectors of zeros where its component listens to some that it has not. RETURNS (Doc): None where it can't be
     given any: those of a transformer are no simple array."""
-    for listener in _listeners(pipe.model):
+    for listener in _listeners(model):
         if not listener.hears(doc):
             if listener.where != "doc.tensor":
                 return None

@@ -22,7 +22,7 @@ from ..gold_report import GoldReport
 from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
-    from ..crf_pipe import CRFPipe
+    from ..parts import Parts
     from ..prediction import Prediction
     from ..preset_annotation import PresetAnnotation
 
@@ -171,8 +171,8 @@ class Entities(Annotation):
         """Annotation that is there already and stays, by token, or None if there is none."""
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
-    def look_for_lost(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
-        overlaps.look(pipe, docs, scores, _entities(preset))
+    def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
+        overlaps.look(parts, docs, scores, _entities(preset))
 
     def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
         """Takes up the annotation that is present, in place."""

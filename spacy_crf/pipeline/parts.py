@@ -1,0 +1,71 @@
+"""What prediction and training ask a component for, without knowing which one it is."""
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
+
+from spacy.vocab import Vocab
+from thinc.api import Model, Optimizer
+
+from ..losses.clamped import LabelledLoss
+from .annotation.annotation import Annotation
+from .decoding import Decoding
+
+if TYPE_CHECKING:
+    from ..constraints.rule_set import RuleSet
+    from .rule_matching import RuleMatcher
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+class Rules(NamedTuple):
+    """Rules compiled for the present labels."""
+
+    all: "RuleSet"
+    matcher: "RuleMatcher"
+
+
+class Parts(NamedTuple):
+    """What a component predicts by."""
+
+    name: str
+    model: Model
+    annotation: Annotation
+    decoding: Decoding
+    rules: Optional[Rules]
+    settings: dict[str, Any]
+    told: set[str]  # warnings that are given once, and were
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.annotation.labels
+
+    def warn(self, message: str, **values: Any) -> None:
+        logger.warning(message.format(name=self.name, **values))
+
+    def tell_once(self, message: str, **values: Any) -> None:
+        if message not in self.told:
+            self.told.add(message)
+            self.warn(message, **values)
+
+
+class Component(Protocol):
+    """What training asks a component for: `LearningPipe` has all of it, and says what it means."""
+
+    vocab: Vocab
+    model: Model
+    name: str
+    annotation: Annotation
+    decoding: Decoding
+    loss: LabelledLoss
+    optimizer: Optional[Optimizer]
+    first_stage: Any
+    training: Any
+    cfg: dict[str, Any]
+    told: set[str]
+    is_linear: bool
+    is_pool: bool
+    has_encoder: bool
+    rules_train: bool
+
+    def __getattr__(self, name: str) -> Any:
+        """Its labels, features, rules, and the methods that spaCy calls."""
