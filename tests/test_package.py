@@ -104,11 +104,11 @@ def imported(name: str, graph: dict[str, set[str]]) -> bool:
 
 
 def test_no_files_import_each_other():
-    """Neither directly nor by others, and not when some function is called either; names for annotations alone don't count."""
+    """Neither directly nor by others, not when some function is called, and not for annotations alone."""
     names = {path: ".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in MODULES}
     graph = {}
     for path, name in names.items():
-        wanted = {found.module for found in imports_of(path) if not found.for_types}
+        wanted = {found.module for found in imports_of(path)}
         wanted |= {module.rpartition(".")[0] for module in wanted}
         graph[name] = (wanted & set(names.values())) - {name}
     while ends := [name for name, others in graph.items() if not others & graph.keys() or not imported(name, graph)]:
