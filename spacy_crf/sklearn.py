@@ -32,7 +32,7 @@ from .optimizers.lbfgs import LBFGS
 from .pipeline.saving import load_model, reason_of
 from .schemes import TransitionMask
 from .types import ChainScores
-from .whole_files import Format, seal, unpacking, unseal, write_whole
+from .whole_files import FileFormat, seal, unpacking, unseal, write_whole
 
 try:
     from sklearn.base import BaseEstimator
@@ -40,7 +40,7 @@ try:
 except ImportError as error:
     raise ImportError(Errors.CRF850) from error
 
-_FORMAT = Format("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
+_FORMAT = FileFormat("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
 _BLOCK = 512  # sequences that are read together
 _SOURCE, _ITEMS = "items", "crf_items"  # what templates call the attributes of tokens, and where a Doc has them
 _VOCAB = Vocab()

@@ -28,7 +28,7 @@ _UNFINISHED = re.compile(r"\.(.+)-[0-9a-f]{32}")
 _BEGAN = time.time()
 
 
-class Format(NamedTuple):
+class FileFormat(NamedTuple):
     """What a file is, for messages, the bytes it begins with, and the version that this package writes and reads."""
 
     what: str
@@ -36,13 +36,13 @@ class Format(NamedTuple):
     version: int
 
 
-def seal(form: Format, content: bytes) -> bytes:
+def seal(form: FileFormat, content: bytes) -> bytes:
     file = io.BytesIO()
     seal_into(file, form, [content])
     return file.getvalue()
 
 
-def seal_into(file: BinaryIO, form: Format, parts: Iterable[bytes]) -> None:
+def seal_into(file: BinaryIO, form: FileFormat, parts: Iterable[bytes]) -> None:
     """Writes the content that has some parts, one of which after the other is in memory.
 
     file (BinaryIO): It can seek.
@@ -81,7 +81,7 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[memoryview]:
         yield memoryview(small)
 
 
-def unseal(form: Format, data: bytes, source: str) -> bytearray:
+def unseal(form: FileFormat, data: bytes, source: str) -> bytearray:
     """Checks the whole of the data before any of it is used.
 
     source (str): Where the data comes from, for the messages.
@@ -103,7 +103,7 @@ def unseal(form: Format, data: bytes, source: str) -> bytearray:
         raise ValueError(Errors.CRF508.format(source=source, reason=error)) from error
 
 
-class Room:
+class UnpackLimit:
     """How many bytes what is unpacked of a file may still take, so that a small file can't fill the memory."""
 
     def __init__(self, size: int):
@@ -116,20 +116,20 @@ class Room:
             raise ValueError(Errors.CRF511.format(most=self._most, times=_MOST_TIMES))
 
 
-_room: ContextVar[Optional[Room]] = ContextVar("room", default=None)
+_room: ContextVar[Optional[UnpackLimit]] = ContextVar("room", default=None)
 
 
 @contextmanager
 def unpacking(data: bytes) -> Iterator[None]:
     """What is unpacked inside comes from this data, and shares its room; or that of the file in which the data is."""
-    token = _room.set(_room.get() or Room(len(data) if isinstance(data, (bytes, bytearray)) else 0))
+    token = _room.set(_room.get() or UnpackLimit(len(data) if isinstance(data, (bytes, bytearray)) else 0))
     try:
         yield
     finally:
         _room.reset(token)
 
 
-def current_room() -> Optional[Room]:
+def current_room() -> Optional[UnpackLimit]:
     """That of the file which is being unpacked; None where nothing bounds it."""
     return _room.get()
 

@@ -28,30 +28,36 @@ quickly = draws(25)
 BEAMS = [Beam(1), Beam(2), Beam(3, 1.0), Beam(100, 0.5)]
 
 
-def plain_beam(folded, begin, end, beam):
+def plain_beam(log_potentials, begin, end, beam):
     """RETURNS (List[Dict[int, float]], float): The prefixes that are kept at each token by their states, and the best score."""
     kept = []
     for t in range(begin, end):
         found = {}
-        for j, k in itertools.product(range(folded.opening.shape[1]), range(min(len(folded.lengths), t - begin + 1))):
+        for j, k in itertools.product(
+            range(log_potentials.opening.shape[1]), range(min(len(log_potentials.lengths), t - begin + 1))
+        ):
             b = t - k
-            matrix = folded.transitions[b if len(folded.transitions) > 1 else 0]
+            matrix = log_potentials.transitions[b if len(log_potentials.transitions) > 1 else 0]
             steps = (
-                [score + matrix[i, j] for i, score in kept[b - begin - 1].items()] if b > begin else [folded.first[j]]
+                [score + matrix[i, j] for i, score in kept[b - begin - 1].items()]
+                if b > begin
+                else [log_potentials.first[j]]
             )
-            span = folded.span_of[b, k]
-            score = max(steps, default=-np.inf) + folded.opening[b, j] + folded.lengths[k, j]
-            score += (folded.spans[span, j] if span >= 0 else 0.0) + folded.closing[t, j]
-            if folded.reach[t, j] <= b and score > found.get(j, -np.inf):
+            span = log_potentials.span_of[b, k]
+            score = max(steps, default=-np.inf) + log_potentials.opening[b, j] + log_potentials.lengths[k, j]
+            score += (log_potentials.spans[span, j] if span >= 0 else 0.0) + log_potentials.closing[t, j]
+            if log_potentials.reach[t, j] <= b and score > found.get(j, -np.inf):
                 found[j] = score
         if t < end - 1:
-            following = folded.transitions[t + 1 if len(folded.transitions) > 1 else 0]
+            following = log_potentials.transitions[t + 1 if len(log_potentials.transitions) > 1 else 0]
             ranks = {j: score + following[j].max() for j, score in found.items()}
             least = max(ranks.values(), default=0.0) - beam.margin
             best_first = sorted((j for j in found if ranks[j] > -np.inf), key=lambda j: (-ranks[j], j))
             found = {j: found[j] for j in best_first[: beam.states] if ranks[j] >= least}
         kept.append(found)
-    return kept, max((score + folded.last[j] for j, score in kept[-1].items()), default=-np.inf) if kept else 0.0
+    return kept, max(
+        (score + log_potentials.last[j] for j, score in kept[-1].items()), default=-np.inf
+    ) if kept else 0.0
 
 
 @with_lattices
@@ -87,7 +93,7 @@ def test_beams_match_a_plain_one(row, beam, data):
     work = within.prepare(scores, clamp)
     left, path = within.search(work)._found
     for b, (begin, end) in enumerate(itertools.pairwise(scores.starts.tolist())):
-        kept, best = plain_beam(work.folded, begin, end, beam)
+        kept, best = plain_beam(work.log_potentials, begin, end, beam)
         assert path.scores[b] == pytest.approx(best, abs=1e-9)
         for t in range(begin, end if best > -np.inf else begin):
             assert set(np.flatnonzero(left[t] > -np.inf).tolist()) == set(kept[t - begin])

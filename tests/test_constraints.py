@@ -10,7 +10,7 @@ from spacy_crf.arrays import join_sequences
 from spacy_crf.constraints import decoding, rule_set
 from spacy_crf.constraints.automaton import SpanTags
 from spacy_crf.constraints.cache import Cache
-from spacy_crf.constraints.facts import Facts, Match, WordKinds
+from spacy_crf.constraints.pattern_matches import Match, PatternMatches, WordKinds
 from spacy_crf.constraints.rule_set import RuleSet
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints, read_rule
@@ -127,7 +127,7 @@ def decode(rules, scores, doc_starts, facts, words=None, clamp=None):
 
 
 def facts_of(rules, size, *, seed=0):
-    facts = Facts()
+    facts = PatternMatches()
     for rule in rules.rules:
         if rule.reads_pattern:
             facts[rule.place] = Match(COVERED, BEGINS, ENDS)
@@ -247,7 +247,7 @@ def test_rules_together(seed, way, monkeypatch):
         return sum(price(rule, n) for rule, n in zip(rules.rules, times))
 
     expected = labellings(scores, scheme, breaks)
-    decoded = decode(rules, scores, np.array([0, 5]), Facts(), WORDS)
+    decoded = decode(rules, scores, np.array([0, 5]), PatternMatches(), WORDS)
     assert tuple(decoded.tags.tolist()) == expected[0][1]
     assert not decoded.relaxed
 
@@ -267,7 +267,7 @@ def test_rules_that_have_to_yield_share_the_time(monkeypatch):
     emissions = np.full_like(scores.emissions, -50.0)
     emissions[np.arange(5), [1, 0, 3, 0, 0]] = 0.0  # the same word is A, and then B
     words = np.array([7, 1, 7, 2, 3], dtype=np.uint64)
-    decoded = decode(rules, scores._replace(emissions=emissions), [0, 5], Facts(), words)
+    decoded = decode(rules, scores._replace(emissions=emissions), [0, 5], PatternMatches(), words)
     assert [rule.name for rule in decoded.relaxed[0]] == [str(n) for n in range(8)] and decoded.unfinished == [0]
     assert asked[0] == pytest.approx(40.0, rel=0.01) and len(asked) == 9 and sum(asked) <= 50.0
 
@@ -290,8 +290,8 @@ def test_facts_about_words_are_facts_about_their_tokens(name, kept):
     places = {place: column for column, place in enumerate(range(4))}
     for n_kinds in (3, 3, 4):  # the fourth is met later
         words = WordKinds(rng.integers(0, n_kinds, 5).astype(np.int32), rng.random((n_kinds, 4)) < 0.5, places)
-        facts = Facts(words=words)
-        matches = Facts({place: facts[place] for place in places})
+        facts = PatternMatches(words=words)
+        matches = PatternMatches({place: facts[place] for place in places})
         for part in (slice(0, 5), np.array([1, 1, 4, 0, 3])):
             one, other = (rules.apply(scores, found.at(part), kept) for found in (facts, matches))
             for array, expected in zip(one[:4], other[:4]):
@@ -306,11 +306,11 @@ def test_a_batch_is_decoded_document_by_document():
     words = np.arange(14, dtype=np.uint64) % 3
     clamp = np.random.default_rng(0).random(scores.emissions.shape) < 0.9
     clamp[:, 0] = True
-    together = decode(rules, scores, doc_starts, Facts(), words, clamp)
+    together = decode(rules, scores, doc_starts, PatternMatches(), words, clamp)
     first = scores._replace(emissions=scores.emissions[:7], starts=np.array([0, 4, 7]))
     second = scores._replace(emissions=scores.emissions[7:], starts=np.array([0, 5, 7]))
     alone = [
-        decode(rules, part, np.array([0, 7]), Facts(), of_words, of_clamp).tags
+        decode(rules, part, np.array([0, 7]), PatternMatches(), of_words, of_clamp).tags
         for part, of_words, of_clamp in ((first, words[:7], clamp[:7]), (second, words[7:], clamp[7:]))
     ]
     assert together.tags.tolist() == np.concatenate(alone).tolist()
@@ -347,7 +347,7 @@ def test_later_rules_yield():
         {"rule": "at_most", "label": "A", "n": 2, "name": "no more"},
     ]
     rules = make_rules(tables, scheme)
-    decoded = decode(rules, scores, np.array([0, 3]), Facts(), WORDS)
+    decoded = decode(rules, scores, np.array([0, 3]), PatternMatches(), WORDS)
     assert [rule.name for rule in decoded.relaxed[0]] == ["too many for three tokens"]
     labels = scheme.decode(decoded.tags, np.array([0, 3])).label.tolist()
     assert labels.count(A) == 2

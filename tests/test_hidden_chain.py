@@ -7,7 +7,7 @@ import pytest
 
 from spacy_crf.inference import scaling
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.texts import Texts, TextScores
+from spacy_crf.inference.texts import TextScores, TextSoftmax
 from spacy_crf.lab.hidden_chain import HiddenChains, HiddenScores
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import ChainScores
@@ -107,14 +107,16 @@ def test_texts_are_chains_of_one_state(scale):
     clamp = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 0, 1]], dtype=bool)
     for allowed in (None, clamp):
         np.testing.assert_allclose(
-            Texts().marginals(scores, clamp=allowed), LinearChain().marginals(scores, clamp=allowed), atol=1e-12
+            TextSoftmax().marginals(scores, clamp=allowed), LinearChain().marginals(scores, clamp=allowed), atol=1e-12
         )
-        mine, theirs = (each.expectations(scores, clamp=allowed, weights=weights) for each in (Texts(), LinearChain()))
+        mine, theirs = (
+            each.expectations(scores, clamp=allowed, weights=weights) for each in (TextSoftmax(), LinearChain())
+        )
         np.testing.assert_allclose(mine[0], theirs[0], atol=1e-9)
         for name in ChainScores.AXES:
             np.testing.assert_allclose(getattr(mine[1], name), getattr(theirs[1], name), atol=1e-12)
     nothing = TextScores(emissions[:0], *rest, np.arange(1))
-    assert Texts().marginals(nothing).shape == (0, 3)
+    assert TextSoftmax().marginals(nothing).shape == (0, 3)
 
 
 @pytest.mark.issue(19)
@@ -123,7 +125,7 @@ def test_texts_take_no_passes_of_chains(monkeypatch):
     for name in ("forward", "backward", "expect"):
         monkeypatch.delattr(scaling, name)
     scores = TextScores(np.array([[0.0, 900.0], [1.0, 1.0]]), np.zeros((2, 2)), np.zeros(2), np.zeros(2), np.arange(3))
-    np.testing.assert_allclose(Texts().marginals(scores), [[0.0, 1.0], [0.5, 0.5]])
+    np.testing.assert_allclose(TextSoftmax().marginals(scores), [[0.0, 1.0], [0.5, 0.5]])
 
 
 def test_what_the_beginning_of_a_long_text_speaks_against_is_not_lost():

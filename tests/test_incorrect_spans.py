@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.incorrect_spans import Excluded
+from spacy_crf.constraints.pattern_matches import PatternMatches
 from spacy_crf.constraints.training import RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.schemes import SCHEMES, Segments
@@ -52,7 +52,7 @@ def test_what_is_left_are_the_labellings_without_them(name, tables, wrong):
         (score, tags) for score, tags, found in every if not {(s.begin, s.end, s.label) for s in found} & set(wrong)
     ]
     assert 0 < len(left) < len(every)
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, DOC, excluded=Excluded(segments(wrong)))
+    chain = RuledChain(rules, PatternMatches(), clamp, scores.starts, DOC, excluded=Excluded(segments(wrong)))
     log_z, expected = chain.expectations(scores, clamp=clamp)
     total = reference.log_sum([score for score, _ in left])
     assert log_z.sum() == pytest.approx(total, abs=1e-9)
@@ -81,7 +81,9 @@ def test_a_wrong_span_costs_what_a_wrong_token_costs(name, loss, wrong):
     clamp = partial(scores)
     clamp[1:3, 0] = False  # in some entity
     costs = loss.least_costs(size)
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, DOC, excluded=Excluded(segments(wrong), costs=costs))
+    chain = RuledChain(
+        rules, PatternMatches(), clamp, scores.starts, DOC, excluded=Excluded(segments(wrong), costs=costs)
+    )
     every = labellings(scores, scheme, lambda tags, found: 0.0)
     found_of = [{(s.begin, s.end, s.label) for s in found} & set(wrong) for _, _, found in every]
     table = loss.costs(size)
@@ -114,7 +116,7 @@ def test_gradients_match_finite_differences(loss, per_position, tables):
     costs = loss().least_costs(scores.emissions.shape[1])
     steps = np.array([[1, 0, 1], [3, 1, 0], [7, 1, 1]])  # nor do some spans go on or begin there
     excluded = Excluded(segments(WRONG["one end"]), steps, costs)
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, doc_starts, excluded=excluded)
+    chain = RuledChain(rules, PatternMatches(), clamp, scores.starts, doc_starts, excluded=excluded)
     weights = np.array([2.0, 2.0, 0.5])
     _, gradient, impossible = loss()(chain, scores, clamp, weights=weights)
     assert not impossible.any()
@@ -136,6 +138,8 @@ def test_many_spans_of_one_label_share_copies():
     scores, _ = scheme_scores(scheme, 2, [40], seed=0)
     clamp = np.ones(scores.emissions.shape, dtype=bool)
     spans = [(t, t + 3, 0) for t in range(0, 36, 3)]
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, np.array([0, 40]), excluded=Excluded(segments(spans)))
+    chain = RuledChain(
+        rules, PatternMatches(), clamp, scores.starts, np.array([0, 40]), excluded=Excluded(segments(spans))
+    )
     [group] = chain._groups
     assert len(group.copies.tag_of) == scores.emissions.shape[1] + 4

@@ -8,7 +8,7 @@ import pytest
 
 from spacy_crf.arrays import join_sequences
 from spacy_crf.constraints import budget, decoding, program, rule_set
-from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.pattern_matches import PatternMatches
 from spacy_crf.constraints.program import Program
 from spacy_crf.kernels import lattice as lattice_kernels
 from spacy_crf.kernels.dual_decomposition import bound_automaton
@@ -133,8 +133,8 @@ def test_worth_and_steps_are_those_of_all_labellings(kind, seed):
 @pytest.mark.parametrize("seed", range(30))
 def test_programs_find_the_best(kind, seed, few_nodes):
     rules, scores, clamp = problem(kind, seed, lengths=(2, 3) if seed % 2 else (4, 1))
-    joined = join_sequences(rules.decodable(scores, Facts()), clamp)
-    readers = rules.readers
+    joined = join_sequences(rules.decodable(scores, PatternMatches()), clamp)
+    readers = rules.lattice_automata
     if not readers:  # all of them are masks
         return
     scores_of = {tuple(path.tolist()): score + said(rules, path) for score, _, path in all_paths(joined)}
@@ -162,9 +162,9 @@ def said(rules, path):
 @pytest.mark.parametrize("seed", range(10))
 def test_upper_bounds_are_bounds(kind, seed, few_nodes):
     rules, scores, clamp = problem(kind, seed)
-    joined = join_sequences(rules.decodable(scores, Facts()), clamp)
+    joined = join_sequences(rules.decodable(scores, PatternMatches()), clamp)
     lattice = rules.lattice(joined)
-    readers = rules.readers
+    readers = rules.lattice_automata
     if not readers or lattice.best == -np.inf:
         return
     first = Program(lattice, readers)
@@ -211,8 +211,8 @@ def test_a_span_may_grow_into_its_neighbour(few_nodes):
         array[...] = np.where(array > -np.inf, 0.0, -np.inf)
     scores.emissions[:] = [0.0, -9.0, -9.0]
     scores.emissions[:, 1] = [-9.0, 9.0, -3.0, 9.0, -9.0, -9.0, -1.0, -9.0]
-    joined = join_sequences(rules.decodable(scores, Facts()))
-    found, finished = Program(rules.lattice(joined), rules.readers).solve(PLENTY)
+    joined = join_sequences(rules.decodable(scores, PatternMatches()))
+    found, finished = Program(rules.lattice(joined), rules.lattice_automata).solve(PLENTY)
     assert finished and found.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
 
 
@@ -225,9 +225,9 @@ def test_long_documents(seed, monkeypatch):
     rules, scores, _ = problem("chain", seed, lengths=[120, 60] if seed % 2 else [180], spread=2.5)
     scores.emissions[:, 0] += 5.0  # spans are few
     rules.constraints.time_limit = 1e6
-    decoded = decode(rules, scores, [0, 180], Facts(), np.zeros(180, dtype=np.uint64))
+    decoded = decode(rules, scores, [0, 180], PatternMatches(), np.zeros(180, dtype=np.uint64))
     graph = rules.graph(frozenset(range(len(rules.automata))))
-    joined = join_sequences(rules.apply(scores, Facts()))
+    joined = join_sequences(rules.apply(scores, PatternMatches()))
     expected = graph.viterbi(joined.scores).scores[0]
     if expected == -np.inf:
         assert decoded.relaxed
@@ -250,7 +250,7 @@ def test_texts_have_one_label(kind, seed, few_nodes):
     else:
         rules, scores = make_segment_rules(table), segment_scores([3, 2], seed)
     words = np.array([[7, 7, 7, 7, 7], [7, 8, 7, 7, 8]][seed % 2], dtype=np.uint64)
-    decoded = decode(rules, scores, [0, 5], Facts(), words)
+    decoded = decode(rules, scores, [0, 5], PatternMatches(), words)
     joined = join_sequences(scores)
     best = -math.inf
     for score, _, path in all_paths(joined):
@@ -269,10 +269,10 @@ def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few
     looks, until = itertools.count(), 10**9
     monkeypatch.setattr(budget.Budget, "left", property(lambda self: 1.0 if next(looks) < until else -1.0))
     rules, scores, clamp = problem(kind, seed, lengths=[6, 5])
-    best = decode(rules, scores, [0, 11], Facts(), clamp=clamp)
+    best = decode(rules, scores, [0, 11], PatternMatches(), clamp=clamp)
     for until in range(0, 60, 3):  # noqa: B007
         looks = itertools.count()
-        decoded = decode(rules, scores, [0, 11], Facts(), clamp=clamp)
+        decoded = decode(rules, scores, [0, 11], PatternMatches(), clamp=clamp)
         relaxed = [rule for rules in decoded.relaxed.values() for rule in rules]
         totals = rules.totals(decoded.tags, scores.starts, np.array([0, 11]))[0]
         for (rule, _, _), total in zip(rules.automata, totals):

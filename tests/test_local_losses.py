@@ -432,9 +432,9 @@ def test_scores_of_segments_are_sums_and_their_derivative_goes_back(per_position
             uses = reference.segment_uses(scores, [(int(begin[n]), int(end[n]), j)])
             expected[n, j] = sum(getattr(scores, name)[at] for name, at in uses if name not in ("first", "last"))
     work = semi.prepare(scores)
-    np.testing.assert_allclose(semi.score_pieces(work, begin, end), expected, atol=1e-12)
+    np.testing.assert_allclose(semi.score_segments(work, begin, end), expected, atol=1e-12)
     derivative = np.random.default_rng(0).normal(size=expected.shape)
-    back = semi.derive_pieces(work, begin, end, derivative)
+    back = semi.segments_derivative(work, begin, end, derivative)
     used = scores._replace(**{name: np.zeros_like(getattr(scores, name)) for name in FIELDS})
     for n, j in np.ndindex(expected.shape):
         if every.lengths[n] <= 3:

@@ -9,7 +9,7 @@ import spacy
 from spacy.training import Example
 
 from spacy_crf.constraints import rule_set
-from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.pattern_matches import PatternMatches
 from spacy_crf.constraints.settings import constraints
 from spacy_crf.constraints.training import RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron
@@ -46,7 +46,7 @@ def test_the_loss_is_that_of_the_labellings_that_keep_the_rules(name, loss):
     every = labellings(scores, scheme, breaks_of(rules))
     gold_score, gold, _ = every[4]
     clamp = np.array(gold)[:, None] == np.arange(scores.emissions.shape[1])
-    chain = RuledChain(rules, Facts(), clamp, scores.starts, np.array([0, 5]))
+    chain = RuledChain(rules, PatternMatches(), clamp, scores.starts, np.array([0, 5]))
     assert not chain.broken
     losses, gradient, impossible = loss()(chain, scores, clamp)
     values = [score for score, _, _ in every]

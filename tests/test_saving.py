@@ -163,7 +163,7 @@ def damaged(data):
 @pytest.mark.issue(19)
 @pytest.mark.parametrize("n_hashes, n_zeros", [(0, 0), (1, 0), (0, 100_000), (50_000, 0), (50_000, 100_000)])
 def test_what_hardly_shrinks_takes_no_more_room_than_it_has(n_hashes, n_zeros):
-    form = whole_files.Format("numbers", b"numbers\n", 1)
+    form = whole_files.FileFormat("numbers", b"numbers\n", 1)
     content = np.random.default_rng(0).bytes(n_hashes) + b"\0" * n_zeros
     data = whole_files.seal(form, content)
     assert (
@@ -179,7 +179,7 @@ def test_what_hardly_shrinks_takes_no_more_room_than_it_has(n_hashes, n_zeros):
 @pytest.mark.issue(18)
 @pytest.mark.parametrize("sizes", [[], [0], [1 << 15], [3, 1 << 16, 5, 1 << 15, 70_000]])
 def test_parts_are_sealed_as_a_whole_is(sizes):
-    form, random = whole_files.Format("numbers", b"numbers\n", 1), np.random.default_rng(0)
+    form, random = whole_files.FileFormat("numbers", b"numbers\n", 1), np.random.default_rng(0)
     parts, file = [random.bytes(size) for size in sizes], io.BytesIO(b"before")
     file.seek(6)
     whole_files.seal_into(file, form, iter(parts))

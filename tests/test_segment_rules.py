@@ -15,7 +15,7 @@ from spacy.tokens import Doc, Span
 
 from spacy_crf.arrays import cut_document, join_sequences
 from spacy_crf.constraints import rule_set
-from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.pattern_matches import PatternMatches
 from spacy_crf.constraints.rule_set import SegmentRules
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints
@@ -167,13 +167,13 @@ def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
         clamp.states[:, 0] = True
         clamp.may_begin[clamp.must_begin] = True
     expected = segmentations(scores, together_broken(rules, lengths), clamp)
-    decoded = decode(rules, scores, DOC, Facts(), clamp=clamp)
+    decoded = decode(rules, scores, DOC, PatternMatches(), clamp=clamp)
     assert bool(decoded.relaxed) == (not expected)
     if not expected:  # as in some hunts
         return
     assert decoded.tags.tolist() == as_path(expected[0][1], 5)
     if way == "automata":
-        assert_the_same_distribution(rules, scores, Facts(), expected, clamp)
+        assert_the_same_distribution(rules, scores, PatternMatches(), expected, clamp)
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the 4000 best of 30 states take minutes in plain Python")
@@ -188,7 +188,7 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
     scores = random_scores([6, 5], 30, seed=seed, spread=1.5)
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
     scores.lengths[1:, 0] = -np.inf
-    decoded = decode(rules, scores, np.array([0, 11]), Facts())
+    decoded = decode(rules, scores, np.array([0, 11]), PatternMatches())
     assert len(decoded.solved.get(0, [])) >= 2 or seed > 2  # in hunts fewer may be wanted twice
     joined = join_sequences(scores)
     [best] = SemiMarkov().n_best(joined.scores, 4000)
@@ -206,11 +206,11 @@ def test_texts_in_a_batch():
     rules = make_rules([{"rule": "at_most", "label": "*", "n": 2}, {"rule": "same_text_same_label"}])
     lengths = [4, 3, 0, 5, 2]
     scores, words = make_scores(lengths, 4), np.arange(14, dtype=np.uint64) % 3
-    together = decode(rules, scores, np.array([0, 7, 7, 14]), Facts(), words)
+    together = decode(rules, scores, np.array([0, 7, 7, 14]), PatternMatches(), words)
     assert any("same_text_same_label" in name for names in together.solved.values() for name in names)
     for tokens in (slice(0, 7), slice(7, 14)):
         alone, _ = cut_document(scores, None, tokens)
-        found = decode(rules, alone, np.array([0, 7]), Facts(), words[tokens])
+        found = decode(rules, alone, np.array([0, 7]), PatternMatches(), words[tokens])
         assert found.tags.tolist() == together.tags[tokens].tolist()
 
 
@@ -218,12 +218,12 @@ def test_a_batch_is_decoded_document_by_document():
     rules = make_rules([{"rule": "exactly", "label": "*", "n": 1}, {"rule": "order", "labels": ["B", "A"]}])
     scores = make_scores([4, 3, 0, 5, 2], 4)
     doc_starts = np.array([0, 7, 7, 14])
-    together = decode(rules, scores, doc_starts, Facts())
+    together = decode(rules, scores, doc_starts, PatternMatches())
     assert not together.relaxed and together.solved
     for tokens, starts in ((slice(0, 7), [0, 4, 7]), (slice(7, 14), [0, 5, 7])):
         alone, _ = cut_document(scores, None, tokens)
         assert alone.starts.tolist() == starts
-        assert decode(rules, alone, np.array([0, 7]), Facts()).tags.tolist() == together.tags[tokens].tolist()
+        assert decode(rules, alone, np.array([0, 7]), PatternMatches()).tags.tolist() == together.tags[tokens].tolist()
 
 
 def test_later_rules_yield():
@@ -232,7 +232,7 @@ def test_later_rules_yield():
         {"rule": "at_least", "label": "B", "n": 2, "name": "too many for three tokens"},
         {"rule": "at_most", "label": "A", "n": 2, "name": "no more"},
     ]
-    decoded = decode(make_rules(tables), make_scores([3], 0), np.array([0, 3]), Facts())
+    decoded = decode(make_rules(tables), make_scores([3], 0), np.array([0, 3]), PatternMatches())
     assert [rule.name for rule in decoded.relaxed[0]] == ["too many for three tokens"]
     assert decoded.tags.tolist().count(1) == 2
 

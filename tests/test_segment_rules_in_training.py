@@ -9,7 +9,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 
-from spacy_crf.constraints.facts import Facts
+from spacy_crf.constraints.pattern_matches import PatternMatches
 from spacy_crf.constraints.training import RuledSegments
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_the_segmentations_that_keep_the_rules(lengths, loss
     every = segmentations(scores, together_broken(rules, lengths))
     gold_score, gold, _ = every[4]
     clamp = only(path_from(gold))
-    structure = RuledSegments(rules, Facts(), clamp, scores.starts, np.array([0, 5]), LONGEST)
+    structure = RuledSegments(rules, PatternMatches(), clamp, scores.starts, np.array([0, 5]), LONGEST)
     assert not structure.broken
     losses, gradient, impossible = loss()(structure, scores, clamp)
     values = [score for score, _, _ in every]

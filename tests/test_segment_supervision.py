@@ -10,8 +10,8 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
-from spacy_crf.constraints.facts import Facts
 from spacy_crf.constraints.incorrect_spans import Excluded
+from spacy_crf.constraints.pattern_matches import PatternMatches
 from spacy_crf.constraints.training import RuledSegments
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
@@ -194,7 +194,9 @@ def test_sums_and_maxima_are_those_of_the_segmentations_without_them(lengths, li
     assert 0 < len(left) < len(every)
     wrong = Segments(*np.array(WRONG, dtype=np.int64).T)
     longest = np.array([1, 3, 2])
-    structure = RuledSegments(rules, Facts(), clamp, scores.starts, doc_starts, longest, excluded=Excluded(wrong))
+    structure = RuledSegments(
+        rules, PatternMatches(), clamp, scores.starts, doc_starts, longest, excluded=Excluded(wrong)
+    )
     log_z, expected = structure.expectations(scores, clamp=clamp)
     total = reference.log_sum([score for score, _, _ in left])
     assert log_z.sum() == pytest.approx(total, abs=1e-9)
@@ -216,7 +218,7 @@ def test_sums_and_maxima_are_those_of_the_segmentations_without_them(lengths, li
     # … but what is wrong may cost something
     costs = np.array([0.0, 1.5, 0.5])
     structure = RuledSegments(
-        rules, Facts(), clamp, scores.starts, doc_starts, longest, excluded=Excluded(wrong, costs=costs)
+        rules, PatternMatches(), clamp, scores.starts, doc_starts, longest, excluded=Excluded(wrong, costs=costs)
     )
     of_wrong = [sum(costs[state] for b, e, state in path if (b, e, state - 1) in WRONG) for _, path, _ in free]
     total = reference.log_sum([score + cost for (score, _, _), cost in zip(free, of_wrong)])

@@ -485,12 +485,12 @@ def test_pieces_of_one_state_are_pieces(row, per_position):
     end = begin + np.array([1, 2, 1, 1, 1, 3, 2, 1])
     states, weights = np.array([0, 1, 1, 0, 0, 1, 0, 0]), np.arange(1.0, 9.0)
     every = np.arange(len(begin))
-    expected = structure.score_pieces(work, begin, end)[every, states]
-    np.testing.assert_array_equal(structure.score_chosen(work, begin, end, states), expected)
+    expected = structure.score_segments(work, begin, end)[every, states]
+    np.testing.assert_array_equal(structure.score_labelled_segments(work, begin, end, states), expected)
     derivative = np.zeros((len(begin), 2))
     derivative[every, states] = weights
-    found = structure.derive_chosen(work, begin, end, states, weights)
-    assert_scores_close(found, structure.derive_pieces(work, begin, end, derivative))
+    found = structure.labelled_segments_derivative(work, begin, end, states, weights)
+    assert_scores_close(found, structure.segments_derivative(work, begin, end, derivative))
 
 
 def test_texts_without_words_have_no_soft_labels():

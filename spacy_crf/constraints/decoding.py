@@ -19,7 +19,7 @@ from .. import arrays
 from ..inference.lattice import seconds_of_recursion
 from ..inference.structure import Structure
 from .budget import Budget
-from .facts import Facts
+from .pattern_matches import PatternMatches
 from .program import Program
 from .rule import Rule
 from .rule_set import RuleSet, differing_texts
@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
     approximate: list[int]  # documents with ties that are decoded as chains
 
 
-class Kept(NamedTuple):
+class KeptRules(NamedTuple):
     """Which rules hold, by their places: decided once for all that is asked of a document."""
 
     places: frozenset[int]
@@ -62,7 +62,7 @@ class Documents(NamedTuple):
 
     scores: Any
     clamp: Any
-    facts: Facts
+    facts: PatternMatches
     words: Optional[NDArray[np.uint64]]  # [T] for rules about texts
 
     def at(self, tokens: slice) -> "Documents":
@@ -75,7 +75,7 @@ def decode(
     rules: RuleSet,
     documents: Documents,
     doc_starts: NDArray[np.int64],
-    kept: Optional[Kept] = None,
+    kept: Optional[KeptRules] = None,
     *,
     structure: Optional[Structure] = None,
     make_search: "Optional[Callable[[RuleSet, Documents, Budget], Any]]" = None,
@@ -84,12 +84,12 @@ def decode(
 
     documents (Documents): Each begins a sequence.
     doc_starts (int64[D + 1]): Where they start.
-    kept (Kept): The rules that hold; by default all that can be kept, in their order.
+    kept (KeptRules): The rules that hold; by default all that can be kept, in their order.
     structure (Structure): Finds the best labellings under the rules without a memory; that of the rules by default.
-    make_search (Callable): Makes what looks for the best labelling of a document that breaks a rule, a `Search` by default.
+    make_search (Callable): Makes what looks for the best labelling of a document that breaks a rule, a `RuleSearch` by default.
     RETURNS (Decoded)
     """
-    structure, make_search = structure or rules.structure, make_search or Search
+    structure, make_search = structure or rules.structure, make_search or RuleSearch
     scores, clamp, facts, words = documents
     rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
     places = None if kept is None else kept.places
@@ -145,7 +145,7 @@ class _Known(NamedTuple):
     keeps: frozenset[int]
 
 
-class Search:
+class RuleSearch:
     """The search for the best labelling of one document.
 
     document (Documents): A single one.
@@ -275,7 +275,7 @@ class Search:
         for n, b in enumerate(numbers):
             tokens = slice(int(starts[b]), int(starts[b + 1]))
             part = budget.part(2.0 / (1 + len(numbers) - n))
-            search = Search(self._rules, self._document.at(tokens), part, of_sentence=True)
+            search = RuleSearch(self._rules, self._document.at(tokens), part, of_sentence=True)
             search.begin_with(kept, tags[tokens].copy())
             found = search._solve(kept, part)
             self._added += [name for name in search._added if name not in self._added]
@@ -331,7 +331,7 @@ class Search:
 class _Programs:
     """What is decoded again and again for one document, as rules are added."""
 
-    def __init__(self, search: Search, kept: frozenset[int]):
+    def __init__(self, search: RuleSearch, kept: frozenset[int]):
         self._search, self._kept = search, kept
 
     def solve(
@@ -359,11 +359,11 @@ class _Programs:
         if self._search.recursion > budget.left:
             return None, False
         lattice = self._lattice
-        readers = [rules.readers[n] for n in sorted(active)]
+        automata = [rules.lattice_automata[n] for n in sorted(active)]
         for rule, text in texts:
             occurrences = self._occurrences(rule, text)
-            readers.append(rules.text_reader(rules.tags, occurrences, lattice.tokens))
-        self.active, self._program = active, Program(lattice, readers)
+            automata.append(rules.text_automaton(rules.tags, occurrences, lattice.tokens))
+        self.active, self._program = active, Program(lattice, automata)
         budget.spend(_CALL + _READ * n_tokens * len(texts))
         return self.go_on(budget)
 

@@ -34,7 +34,7 @@ class Excluded(NamedTuple):
         return clamp is not None or (self.costs is not None and bool(self.costs.any()))
 
 
-class Copies(NamedTuple):
+class TagCopies(NamedTuple):
     """The S tags of some sequences and C copies of tags, as S + C states."""
 
     tag_of: NDArray[np.int64]  # [S + C]
@@ -87,7 +87,7 @@ class Copies(NamedTuple):
         )
 
 
-def copy_tags(tags: SpanTags, excluded: Excluded, starts: NDArray[np.int64]) -> Copies:
+def copy_tags(tags: SpanTags, excluded: Excluded, starts: NDArray[np.int64]) -> TagCopies:
     """The copies that the wrong spans of some sequences need.
 
     tags (SpanTags): What tags say about spans.
@@ -122,4 +122,4 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: NDArray[np.int64]) -> 
         kept[begin + 1 : max(of_span), on_copy] = copy
         may_end[np.ix_(of_span, on_copy)] = False
     goes_on = tags.continues[np.ix_(tag_of, tag_of)]
-    return Copies(tag_of, label_of, copy_of, goes_on, opened, kept, may_end, excluded, starts)
+    return TagCopies(tag_of, label_of, copy_of, goes_on, opened, kept, may_end, excluded, starts)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ..inference.lattice import ROWS, Lattice
 from ..kernels import dual_decomposition
-from ..kernels.lattice import Steps
+from ..kernels.lattice import LatticeSteps
 from ..types import Floats
 from .budget import Budget
-from .readers import Reader, TextReader, stacked
+from .lattice_automata import LatticeAutomaton, TextAutomaton, stacked
 
 _MARGIN = 6.0  # log-odds below the best labelling of the nodes that are there from the start
 _FEW = 6  # nodes of a row in which an automaton has a say
@@ -52,11 +52,11 @@ class Program:
     """One document and its automata. It can be asked again, to go on.
 
     lattice (Lattice): That of the document.
-    readers (Sequence[Reader]): Automata, and texts that have one label.
+    automata (Sequence[LatticeAutomaton]): Automata, and texts that have one label.
     """
 
-    def __init__(self, lattice: Lattice, readers: Sequence[Reader]):
-        self._lattice, self._readers = lattice, readers
+    def __init__(self, lattice: Lattice, automata: Sequence[LatticeAutomaton]):
+        self._lattice, self._lattice_automata = lattice, automata
         self._floor = -np.inf  # score of the best labelling found
         self._path: Optional[NDArray[np.int32]] = None
         self._margin, self._few = _MARGIN, _FEW
@@ -75,7 +75,7 @@ class Program:
             if _n_steps(kept) > max(_ALL, _STEPS * budget.left):
                 break
             budget.spend(3 * _NODE * kept.size)
-            part = _Part(lattice.steps(kept, jumps), self._readers, lattice.rests, self._prices)
+            part = _Part(lattice.steps(kept, jumps), self._lattice_automata, lattice.rests, self._prices)
             budget.spend(part.seconds)
             found, complete = part.climb(self._floor, budget)
             if found is not None:
@@ -119,7 +119,7 @@ class Program:
         _keep_best(added, worth, every, np.ones_like(is_read), few)
         _keep_best(added, worth, every, ~is_read, 1)
         self._add(kept, added & possible, budget)
-        budget.spend(_NODE * (3 + len(self._readers)) * worth.size)
+        budget.spend(_NODE * (3 + len(self._lattice_automata)) * worth.size)
         return kept
 
     def _add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_], budget: Budget) -> None:
@@ -137,7 +137,7 @@ class Program:
         plain = (kept.sum(axis=1) <= 1) & ~(kept & ~self._on_best).any(axis=1)
         for rows in self._rows:
             plain[rows] = False
-        if any(reader.reads_breaks for reader in self._readers):
+        if any(automaton.reads_breaks for automaton in self._lattice_automata):
             plain[self._on_best[:, -1]] = False
         jumps, skipped = np.zeros(n_rows, dtype=np.int64), np.full(n_rows, -1)
         # What begins in front of a plain row may end behind it, where segments are long
@@ -164,14 +164,16 @@ class Program:
     @cached_property
     def _read(self) -> list[NDArray[np.bool_]]:
         """The states that each automaton reads: bool[S]."""
-        return [reader.states() for reader in self._readers]
+        return [automaton.states() for automaton in self._lattice_automata]
 
     @cached_property
     def _rows(self) -> list[NDArray[np.int64]]:
         """The rows in which each automaton reads the best labelling."""
         return [
-            reader.rows() if isinstance(reader, TextReader) else np.flatnonzero(self._on_best[:, reads].any(axis=1))
-            for reader, reads in zip(self._readers, self._read)
+            automaton.rows()
+            if isinstance(automaton, TextAutomaton)
+            else np.flatnonzero(self._on_best[:, reads].any(axis=1))
+            for automaton, reads in zip(self._lattice_automata, self._read)
         ]
 
     def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -180,8 +182,8 @@ class Program:
         is that one. A long segment leads from one node to the other past the rows in between, and past what is read there."""
         nodes = nodes & ~self._on_best
         matters = np.zeros(len(nodes), dtype=bool)
-        for reader, reads in zip(self._readers, self._read):
-            if reader.may_gain:
+        for automaton, reads in zip(self._lattice_automata, self._read):
+            if automaton.may_gain:
                 matters |= nodes[:, reads].any(axis=1)
         for rows in self._rows:
             matters[rows] = True
@@ -211,7 +213,7 @@ class Program:
         return missing
 
 
-class _Found(NamedTuple):
+class _BoundedLabelling(NamedTuple):
     score: float
     taken: NDArray[np.int32]  # the steps
 
@@ -219,13 +221,15 @@ class _Found(NamedTuple):
 class _Part:
     """A part of the lattice, and the automata in it."""
 
-    def __init__(self, steps: Steps, readers: Sequence[Reader], rests: bool, prices: Optional[list[Floats]]):
-        self.steps, self._readers = steps, readers
-        kinds = np.stack([reader.kinds(steps) for reader in readers])
-        self._automata = stacked(readers)
+    def __init__(
+        self, steps: LatticeSteps, automata: Sequence[LatticeAutomaton], rests: bool, prices: Optional[list[Floats]]
+    ):
+        self.steps, self._lattice_automata = steps, automata
+        kinds = np.stack([automaton.kinds(steps) for automaton in automata])
+        self._automata = stacked(automata)
         self._slots = dual_decomposition.make_slots(steps, kinds, self._automata.states, rests)
         self._prices = np.zeros(len(self._slots.kind))
-        order = np.argsort([not reader.is_hard for reader in readers], kind="stable")
+        order = np.argsort([not automaton.is_hard for automaton in automata], kind="stable")
         dual_decomposition.first_prices(steps, kinds, self._slots, order, self._prices)
         if prices is not None:
             self._go_on(prices)
@@ -234,13 +238,13 @@ class _Part:
         """Takes the prices of another part."""
         slots = self._slots
         tokens = np.repeat(slots.time, np.diff(slots.starts)) // ROWS
-        for a, (reader, before) in enumerate(zip(self._readers, prices)):
-            if len(before) and before.shape[1] == reader.following.shape[1]:
+        for a, (automaton, before) in enumerate(zip(self._lattice_automata, prices)):
+            if len(before) and before.shape[1] == automaton.following.shape[1]:
                 own = np.flatnonzero((slots.automaton == a) & (tokens < len(before)))
                 known = before[tokens[own], slots.kind[own]]
                 self._prices[own[known < np.inf]] = known[known < np.inf]
 
-    def climb(self, floor: float, budget: Budget) -> tuple[Optional[_Found], bool]:
+    def climb(self, floor: float, budget: Budget) -> tuple[Optional[_BoundedLabelling], bool]:
         """The best labelling, if it is better than one that is known, and whether it is so for sure."""
         steps, automata, slots = self.steps, self._automata, self._slots
         n_places = len(steps.time)
@@ -280,7 +284,7 @@ class _Part:
             width = int(min(4 * width, left / max(searching, 1e-6) * width))
         dual_decomposition.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
         self._of_labellings = rest[0]
-        return _Found(values[1], path[0, : length[0]].copy()) if length[0] else None, complete
+        return _BoundedLabelling(values[1], path[0, : length[0]].copy()) if length[0] else None, complete
 
     @cached_property
     def _iteration(self) -> float:
@@ -293,12 +297,12 @@ class _Part:
     def seconds(self) -> float:
         """That it takes to make."""
         n_steps = len(self.steps.source) + len(self._slots.of_step)
-        return _SETUP + _MADE * (1 + len(self._readers)) * n_steps
+        return _SETUP + _MADE * (1 + len(self._lattice_automata)) * n_steps
 
     def seconds_of_bounds(self, lattice: Lattice) -> float:
         """That `upper_bounds` takes."""
-        moves = sum(reader.following.size for reader in self._readers if reader.pays)
-        events = len(self._readers) * len(lattice.possible_events)
+        moves = sum(automaton.following.size for automaton in self._lattice_automata if automaton.pays)
+        events = len(self._lattice_automata) * len(lattice.possible_events)
         return _SETUP + 3.0 * lattice.seconds + _BOUND * lattice.tokens * (moves + events)
 
     def upper_bounds(self, lattice: Lattice) -> Optional[Floats]:
@@ -309,24 +313,26 @@ class _Part:
         those of this part, where an automaton does not gain as much by it."""
         slots, n_tokens = self._slots, lattice.tokens
         tokens = np.repeat(slots.time, np.diff(slots.starts)) // ROWS
-        readers = [(a, reader) for a, reader in enumerate(self._readers) if reader.pays]  # the others say nothing good
+        automata = [
+            (a, automaton) for a, automaton in enumerate(self._lattice_automata) if automaton.pays
+        ]  # the others gain nothing
         table, of_slots = np.zeros((n_tokens, len(lattice.possible_events))), []
-        for a, reader in readers:
+        for a, automaton in automata:
             own = np.flatnonzero((slots.automaton == a) & (tokens < n_tokens))  # nothing happens at the end
-            prices = np.full((n_tokens, reader.following.shape[1]), np.nan)
+            prices = np.full((n_tokens, automaton.following.shape[1]), np.nan)
             prices[tokens[own], slots.kind[own]] = self._prices[own]
-            reader.pay(table, np.nan_to_num(prices))
+            automaton.pay(table, np.nan_to_num(prices))
             of_slots.append(prices)
         worth = lattice.worth_with(table)
         if worth is None:
             return None
         # What would make a labelling better than those of this part
         gain = np.maximum(lattice.worth_of_events(worth) - self._of_labellings, 0.0)
-        gain /= np.maximum(sum(reader.members[1:].any(axis=0) for _, reader in readers), 1)
+        gain /= np.maximum(sum(automaton.members[1:].any(axis=0) for _, automaton in automata), 1)
         total = 0.0
-        self.everywhere = [np.zeros((0, 0))] * len(self._readers)
-        for (a, reader), prices in zip(readers, of_slots):
-            members = reader.members
+        self.everywhere = [np.zeros((0, 0))] * len(self._lattice_automata)
+        for (a, automaton), prices in zip(automata, of_slots):
+            members = automaton.members
             largest = np.maximum(-np.nanmin(prices, axis=0, initial=0.0), 0.0)
             charged = -np.minimum(
                 np.stack([gain[:, events].max(axis=1, initial=0.0) for events in members], axis=1), largest
@@ -335,13 +341,15 @@ class _Part:
             for default in (np.zeros_like(prices), charged):
                 default[:, 0] = 0.0 if lattice.rests or members[0].any() else np.inf
                 everywhere = np.where(np.isnan(prices), default, prices)
-                reader.forbid(everywhere)
+                automaton.forbid(everywhere)
                 bounds.append(
-                    dual_decomposition.bound_automaton(reader.following, reader.scores, reader.last, everywhere)
+                    dual_decomposition.bound_automaton(
+                        automaton.following, automaton.scores, automaton.last, everywhere
+                    )
                 )
             self.everywhere[a] = everywhere
             if bounds[1] <= bounds[0] + largest.max():  # not for an automaton that would take it again and again
-                reader.pay(table, np.where(np.isnan(prices) & (everywhere < np.inf), everywhere, 0.0))
+                automaton.pay(table, np.where(np.isnan(prices) & (everywhere < np.inf), everywhere, 0.0))
             total += bounds[1] if bounds[1] <= bounds[0] + largest.max() else bounds[0]
         return lattice.worth_with(table) + total
 

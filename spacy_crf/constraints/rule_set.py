@@ -15,14 +15,14 @@ from ..inference.linear_chain import LinearChain
 from ..inference.semi_markov import SemiMarkov
 from ..inference.structure import Structure
 from ..kernels.automata import run_automata
-from ..kernels.best_first import Automata, best_first
+from ..kernels.best_first import EventAutomata, best_first
 from ..kernels.prices import add_prices
 from ..schemes import SEGMENTS, Segments, TransitionMask
 from ..types import GOES_ON, Floats
 from .automaton import Automaton, SpanTags, make_automaton, minimised, parted, product
 from .cache import Cache
-from .facts import Facts, WordKinds
-from .readers import Reader, SegmentTextReader, TextReader
+from .lattice_automata import LatticeAutomaton, SegmentTextAutomaton, TextAutomaton
+from .pattern_matches import PatternMatches, WordKinds
 from .rule import Broken, Rule
 from .settings import MOST_GRAPH_STATES, Constraints
 from .state_graph import rule_graph
@@ -58,7 +58,9 @@ class RuleSet:
     """
 
     structure: Structure = LinearChain()
-    text_reader: ClassVar[type[TextReader]] = TextReader  # what sees to it that spans of one text have one label
+    text_automaton: ClassVar[type[TextAutomaton]] = (
+        TextAutomaton  # what sees to it that spans of one text have one label
+    )
     of_segments: ClassVar[bool] = False
     has_programs: ClassVar[bool] = True  # for what is too large for a graph of states
 
@@ -107,7 +109,7 @@ class RuleSet:
         ]
         self.impossible = {n for n, (_, automaton, _) in enumerate(self.automata) if automaton.accepts_nothing}
         self._parts = [parted(automaton) for _, automaton, _ in self.automata]
-        self.readers = [Reader(rest, self.tags) for _, rest in self._parts]
+        self.lattice_automata = [LatticeAutomaton(rest, self.tags) for _, rest in self._parts]
         self._graphs, self._lifts, self._stacks = (Cache(_MOST_KEPT) for _ in range(3))
         self._stack = _stacked([rest for _, rest in self._parts], self.tags.n_events)
 
@@ -193,7 +195,7 @@ class RuleSet:
         automata = slice(None) if kept is None else self.automata_of(kept)
         return (totals[:, automata] < 0.0).any(axis=1)
 
-    def decodable(self, scores: Any, facts: Facts, kept: Optional[Iterable[int]] = None) -> Any:
+    def decodable(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
         """Scores with the rules that have no memory (`apply`), and with what the others say of an event whatever was before: what
         they say beside it only takes something off."""
         ruled = self.apply(scores, facts, kept)
@@ -208,11 +210,11 @@ class RuleSet:
         lift = sum((self._parts[n][0] for n in automata), np.zeros(self.tags.n_events))
         return lift[self.tags.events] if lift.any() else None
 
-    def apply(self, scores: Any, facts: Facts, kept: Optional[Iterable[int]] = None) -> Any:
+    def apply(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
         """Scores with the rules without a memory: -inf where a hard one is broken, less where a soft one is.
 
         scores: Potentials of B sequences; they stay as they are.
-        facts (Facts): What patterns and functions say of the tokens.
+        facts (PatternMatches): What patterns and functions say of the tokens.
         kept (Iterable[int]): Places of the rules that hold, all of them by default.
         """
         masks, priced, of_tokens = self._masks(kept, facts.words), named(scores), scores._fields[0]
@@ -267,7 +269,9 @@ class RuleSet:
                 prices = np.zeros((len(words.matched), size)) if prices is None else prices
                 kinds = words._replace(of_token=np.arange(len(words.matched)))
                 nowhere = np.zeros(len(words.matched), dtype=bool)
-                rule.broken(self.tags, Facts(words=kinds)[rule.place], nowhere, nowhere).add_price(prices, rule.price)
+                rule.broken(self.tags, PatternMatches(words=kinds)[rule.place], nowhere, nowhere).add_price(
+                    prices, rule.price
+                )
             else:
                 others.append(rule)
         return _Masks(None if words is None else words.matched, transitions, first, prices, others)
@@ -323,14 +327,14 @@ class RuleSet:
     def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
         """RETURNS (int, int32[T]): 1 if a best-first search of so many prefixes found a labelling, 0 if there is none, -1 if
         they were too few; and the labelling."""
-        folded = self.structure.prepare(joined.scores, joined.clamp).folded
-        path = np.empty(len(folded.opening), dtype=np.int32)
-        return best_first(folded, Automata(self.tags.events, *stack), most, path), path
+        log_potentials = self.structure.prepare(joined.scores, joined.clamp).log_potentials
+        path = np.empty(len(log_potentials.opening), dtype=np.int32)
+        return best_first(log_potentials, EventAutomata(self.tags.events, *stack), most, path), path
 
     def lattice(self, joined: Joined) -> Lattice:
         """The lattice of a document."""
-        folded = self.structure.prepare(joined.scores, joined.clamp).folded
-        return Lattice(folded, self.tags.events, self.tags.n_events)
+        log_potentials = self.structure.prepare(joined.scores, joined.clamp).log_potentials
+        return Lattice(log_potentials, self.tags.events, self.tags.n_events)
 
     # ---------------------------------------------------------------------------------------------------------- paths
 
@@ -431,7 +435,7 @@ class SegmentRules(RuleSet):
     structure (Structure): As of `RuleSet`.
     """
 
-    structure, text_reader = SemiMarkov(), SegmentTextReader
+    structure, text_automaton = SemiMarkov(), SegmentTextAutomaton
     of_segments = True
 
     @property

@@ -149,7 +149,7 @@ class Custom(Rule):
 # ------------------------------------------------------------------------------------------------- with a memory
 
 
-class Order(Rule):
+class SpanOrder(Rule):
     """The labels appear in this order; each may appear several times or not at all."""
 
     kind = "order"
@@ -335,6 +335,6 @@ RULES: dict[str, type[Rule]] = {
     for rule in (
         *(ForbidPair, AllowPairs, Follows),
         *(OnlyOn, AlwaysOn, NeverOn, StartsWith, EndsWith, Custom),
-        *(Order, AtMost, AtLeast, Exactly, Requires, Excludes, Length, SameTextSameLabel),
+        *(SpanOrder, AtMost, AtLeast, Exactly, Requires, Excludes, Length, SameTextSameLabel),
     )
 }  # by their kinds

@@ -17,8 +17,8 @@ from ..inference.semi_markov import list_spans
 from ..inference.structure import Structure
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import ChainScores, Clamp, Floats, SegmentClamp, SegmentScores
-from .facts import Facts
-from .incorrect_spans import Copies, Excluded, copy_tags
+from .incorrect_spans import Excluded, TagCopies, copy_tags
+from .pattern_matches import PatternMatches
 from .rule import Rule
 from .rule_set import RuleSet
 from .state_graph import copied
@@ -34,7 +34,7 @@ class Lifted(NamedTuple):
     beside: Sequence[Rule]  # with which its annotation can't keep the rule; none where it breaks the rule by itself
 
 
-class Group(NamedTuple):
+class RuleGroup(NamedTuple):
     """Documents that are trained under the same rules."""
 
     docs: NDArray[np.int64]  # [d] their numbers
@@ -45,8 +45,8 @@ class Group(NamedTuple):
     firsts: NDArray[np.int64]  # [d] place, in `sequences`, of the first one of each document
     kept: frozenset[int]  # places of the rules
     automata: frozenset[int]
-    facts: Facts
-    copies: Optional[Copies] = None  # of tags, for a document with spans known to be wrong
+    facts: PatternMatches
+    copies: Optional[TagCopies] = None  # of tags, for a document with spans known to be wrong
 
 
 class RuledStructure:
@@ -55,7 +55,7 @@ class RuledStructure:
     allows – leaves out what is excluded too; without one, what is excluded has its costs.
 
     rules (RuleSet): The rules; there may be none.
-    facts (Facts): What patterns and functions say of the tokens.
+    facts (PatternMatches): What patterns and functions say of the tokens.
     clamp: What the annotation allows.
     starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
     longest (int32[S]): Tokens of the longest segment of each state, for chains of segments.
@@ -69,7 +69,7 @@ class RuledStructure:
     def __init__(
         self,
         rules: RuleSet,
-        facts: Facts,
+        facts: PatternMatches,
         clamp: Any,
         starts: NDArray[np.int64],
         doc_starts: NDArray[np.int64],
@@ -91,8 +91,8 @@ class RuledStructure:
             self._groups = self._grouped(*everything, self.broken)
 
     def _grouped(
-        self, facts: Facts, starts: NDArray[np.int64], doc_starts: NDArray[np.int64], lifted: list[Lifted]
-    ) -> list[Group]:
+        self, facts: PatternMatches, starts: NDArray[np.int64], doc_starts: NDArray[np.int64], lifted: list[Lifted]
+    ) -> list[RuleGroup]:
         """The documents by the rules that they are trained under; those with copied tags alone."""
         without: dict[int, set[int]] = {}
         for rule, d, _ in lifted:
@@ -112,7 +112,9 @@ class RuledStructure:
             found.append(group)
         return found
 
-    def _find_broken(self, facts: Facts, starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> list[Lifted]:
+    def _find_broken(
+        self, facts: PatternMatches, starts: NDArray[np.int64], doc_starts: NDArray[np.int64]
+    ) -> list[Lifted]:
         """The rules without which documents are trained. A document that nothing can be, even without rules, breaks none."""
         hard = [rule for rule in self._rules.rules if rule.hard and not rule.global_]
         found: list[Lifted] = []
@@ -128,7 +130,7 @@ class RuledStructure:
                 found += _lifted(np.setdiff1d(docs, impossible([])), [], hard, impossible)
         return found
 
-    def _impossible(self, group: Group, nothing: Any, rules: Sequence[Rule]) -> NDArray[np.int64]:
+    def _impossible(self, group: RuleGroup, nothing: Any, rules: Sequence[Rule]) -> NDArray[np.int64]:
         """Documents of a group none of whose annotated labellings keeps some rules together."""
         kept = frozenset(rule.place for rule in rules)
         group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
@@ -184,12 +186,12 @@ class RuledStructure:
             arrays.add(total, expected, group.tokens)
         return values, total
 
-    def _answer(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
+    def _answer(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
         """The values of a group's sequences, and their derivative. Scores, clamp and weights are those of all."""
         part = self._rules.apply(arrays.cut(scores, group.tokens, group.starts), group.facts, group.kept)
         return self._ask(question, group, part, arrays.cut_clamp(clamp, group.tokens), weights[group.sequences])
 
-    def _ask(self, question: str, group: Group, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
+    def _ask(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
         """The same with what belongs to the group."""
         annotated = None if group.copies is not None else arrays.cut_clamp(self._clamp, group.tokens)
         if not group.automata:
@@ -235,7 +237,7 @@ class RuledChain(RuledStructure):
             wrong=Segments(begin[wrong] - first, end[wrong] - first, label[wrong]), steps=steps
         )
 
-    def _ask(self, question: str, group: Group, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
+    def _ask(self, question: str, group: RuleGroup, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
         copies = group.copies
         if copies is None or not self._excluded.costs_more(clamp):
             return super()._ask(question, group._replace(copies=None), scores, clamp, weights)
@@ -261,7 +263,7 @@ class RuledSegments(RuledStructure):
         return SegmentScores(*by_token, lengths, spans, transitions, *ends, None, starts)
 
     def _answer(
-        self, question: str, group: Group, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
+        self, question: str, group: RuleGroup, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
     ) -> tuple[Floats, SegmentScores]:
         wrong, _, costs = self._excluded
         if not len(wrong.start) or not self._excluded.costs_more(clamp):
@@ -301,12 +303,12 @@ def _lifted(
     ]
 
 
-def _group(docs, kept, automata, facts, starts, doc_starts) -> Group:
+def _group(docs, kept, automata, facts, starts, doc_starts) -> RuleGroup:
     tokens = arrays.ranges(doc_starts[docs], doc_starts[docs + 1])
     first = np.searchsorted(starts[:-1], doc_starts[docs], side="left")
     sequences = arrays.ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
     lengths = starts[sequences + 1] - starts[sequences]
-    return Group(
+    return RuleGroup(
         docs=docs,
         tokens=tokens,
         sequences=sequences,

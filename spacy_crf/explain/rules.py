@@ -48,9 +48,9 @@ class Ruled:
 
     def best(self, clamps: list[Any]) -> Optional[Best]:
         """The best labelling that one of some clamps allows, and how the rules are kept by it; None if there is none."""
-        from ..constraints.decoding import Documents, Kept, decode
+        from ..constraints.decoding import Documents, KeptRules, decode
 
-        kept = None if self._places == self._rules.places else Kept(self._places, {})
+        kept = None if self._places == self._rules.places else KeptRules(self._places, {})
         found = []
         for clamp in clamps:
             clamp = clamp if self._clamp is None else self._pipe.decoding.both(clamp, self._clamp)

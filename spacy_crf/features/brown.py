@@ -18,13 +18,13 @@ from spacy.tokens import Doc
 from ..errors import Errors
 from ..kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
 from ..msgpack_stream import unpacked
-from ..whole_files import Format, seal, unpacking, unseal
+from ..whole_files import FileFormat, seal, unpacking, unseal
 from .clusters import WordClusters, with_zeros
 from .feature_index import CountingTable
 
 _LOGS = 1 << 16  # numbers whose n log n is looked up
 _STEP = 64  # words after which the caller hears how far it is
-CHECKPOINT = Format("a checkpoint", b"spacy_crf brown\n", 1)
+CHECKPOINT = FileFormat("a checkpoint", b"spacy_crf brown\n", 1)
 
 
 class Text(NamedTuple):

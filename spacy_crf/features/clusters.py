@@ -21,11 +21,11 @@ from spacy.strings import get_string_id, hash_string
 from ..errors import Errors, shown
 from ..kernels.hashing import ABSENT
 from ..msgpack_stream import unpacked
-from ..whole_files import Format, seal, unpacking, unseal, write_whole
+from ..whole_files import FileFormat, seal, unpacking, unseal, write_whole
 
 # The attributes, and how many bits of the path they are; all for None
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}
-FORMAT = Format("a file of clusters", b"spacy_crf clusters\n", 1)
+FORMAT = FileFormat("a file of clusters", b"spacy_crf clusters\n", 1)
 MOST_CLUSTERS = 1 << 16
 
 DIGIT = re.compile(r"\d")

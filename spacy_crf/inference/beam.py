@@ -16,7 +16,7 @@ from .structure import Beam, States
 class BeamSearch:
     """Of chains of tokens or of segments.
 
-    work (Work): Says what its scores are of pieces (``folded``).
+    work (Work): Says what its scores are of pieces (``log_potentials``).
     beam (Beam)
     """
 
@@ -30,17 +30,17 @@ class BeamSearch:
 
     def rank(self, states: States, scores: Floats) -> int:
         """As `Structure.rank`, of the labellings within the beam."""
-        folded, (left, _) = self._work.folded, self._found
-        within = folded._replace(closing=np.where(left > -np.inf, folded.closing, -np.inf))
+        log_potentials, (left, _) = self._work.log_potentials, self._found
+        within = log_potentials._replace(closing=np.where(left > -np.inf, log_potentials.closing, -np.inf))
         return log_space.n_best(within, self._work.predecessors, len(scores), states, scores)
 
     @cached_property
     def _found(self) -> tuple[NDArray, Path]:
         """The scores of the prefixes that are kept (float64[T, S], -inf for others), and the paths."""
-        left = np.empty(self._work.folded.opening.shape)
+        left = np.empty(self._work.log_potentials.opening.shape)
         path = Path(np.empty(len(left), dtype=np.int32), np.empty(self._work.n_sequences))
         leaving = _leaving(self._work)
-        kernels.search(self._work.folded, leaving, tuple(self._beam), left, *path)
+        kernels.search(self._work.log_potentials, leaving, tuple(self._beam), left, *path)
         return left, path
 
 

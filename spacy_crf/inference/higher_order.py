@@ -18,7 +18,7 @@ from ..kernels import higher_order as kernels
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats, Path
 from .linear_chain import LinearChain
-from .order_lattice import Kept, Lattice, Sums, make_lattice, with_scores
+from .order_lattice import LatticeCache, PrunedLattice, Sums, make_lattice, with_scores
 from .orders import HigherOrderScores, Orders, indexed
 from .spans import segments_of
 from .structure import Asked, BestPath, Chunk, Expansion, LikelySpans, SpanStates, States, Structure, Work, collect
@@ -40,8 +40,8 @@ class HigherOrderWork(Work[HigherOrderScores]):
     place: int = 0  # first token of the chunk among those of the whole
     depths: Optional[NDArray[np.int64]] = None  # [B] the order of each sequence, once that was asked; of the whole
 
-    def around(self, clamp: Clamp, kept: Optional[Kept]) -> "HigherOrderWork":
-        """kept (Kept): Lattices to go on with, and where those go that are not there."""
+    def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
+        """kept (LatticeCache): Lattices to go on with, and where those go that are not there."""
         work = type(self)(self.scores, None, self.given)
         work.expansion = self.whole.expansion
         work.annotated = self.in_states(clamp)
@@ -107,7 +107,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return slice(None) if tag_of is None else np.unique(tag_of, return_index=True)[1]
 
     @property
-    def lattice(self) -> Lattice:
+    def lattice(self) -> PrunedLattice:
         """That of the annotation if there is one, else of the clamp."""
         whole = self.whole
         if whole.annotated is None:
@@ -117,7 +117,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return whole.lattices[self.place]
 
     @property
-    def _annotated_lattice(self) -> Lattice:
+    def _annotated_lattice(self) -> PrunedLattice:
         place, kept = self.place, self.whole.kept
         annotated = self.whole.annotated[place : place + self.n_tokens]
         if kept is None:
@@ -128,7 +128,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return with_scores(self, kept.now[place])
 
     @cached_property
-    def _own_lattice(self) -> Lattice:
+    def _own_lattice(self) -> PrunedLattice:
         return make_lattice(self, None)
 
     @property
@@ -159,7 +159,7 @@ class HigherOrder(Structure[HigherOrderScores]):
 
     chunk_tokens = 512
     answers = Structure.answers | {"beam"}
-    kept: Optional[Kept] = None  # of one batch, see `keeping`
+    kept: Optional[LatticeCache] = None  # of one batch, see `keeping`
     work = HigherOrderWork
     only, only_path = LinearChain.only, LinearChain.only_path
 
@@ -179,13 +179,13 @@ class HigherOrder(Structure[HigherOrderScores]):
     def around(self, work: HigherOrderWork, clamp: Clamp) -> HigherOrderWork:
         return work if work.scores.orders.keep is None else work.around(clamp, self.kept)
 
-    def keeping(self, kept: Kept) -> "HigherOrder":
+    def keeping(self, kept: LatticeCache) -> "HigherOrder":
         structure = copy(self)
         structure.kept = kept
         return structure
 
-    def to_keep(self) -> Kept:
-        return Kept()
+    def to_keep(self) -> LatticeCache:
+        return LatticeCache()
 
     def narrow(self, work: HigherOrderWork, expected: HigherOrderScores) -> HigherOrderScores:
         return _noted(work, super().narrow(work, expected))

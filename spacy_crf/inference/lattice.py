@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import lattice as kernels
-from ..kernels.lattice import Steps
-from ..kernels.log_space import Folded
+from ..kernels.lattice import LatticeSteps
+from ..kernels.log_space import LogPotentials
 from ..types import GOES_ON, Floats
 
 ROWS = 2  # of a token: in front of it, and behind it
@@ -24,17 +24,17 @@ def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
 class Lattice:
     """The lattice of a document; see `kernels.lattice`.
 
-    folded (Folded): Scores of one sequence of at least one token, as a chain of segments.
+    log_potentials (LogPotentials): Scores of one sequence of at least one token, as a chain of segments.
     events (int32[S, S]): What each state means to automata after each state; the last row counts at the start.
     n_events (int): How many events there are.
     """
 
-    def __init__(self, folded: Folded, events: NDArray[np.int32], n_events: int):
+    def __init__(self, log_potentials: LogPotentials, events: NDArray[np.int32], n_events: int):
         self.events, self._n_events = events, n_events
-        self.tokens, n_states = folded.opening.shape
-        self._folded = folded
+        self.tokens, n_states = log_potentials.opening.shape
+        self._folded = log_potentials
         self._prefix, self.worth = np.empty((2, ROWS * self.tokens, n_states))
-        self.best = kernels.find_worth(folded, self._prefix, self.worth)  # score of the best labelling
+        self.best = kernels.find_worth(log_potentials, self._prefix, self.worth)  # score of the best labelling
 
     @property
     def seconds(self) -> float:
@@ -49,14 +49,14 @@ class Lattice:
     def worth_with(self, prices: Floats) -> Optional[Floats]:
         """What the nodes are worth if each event at each token has a price, which is added (float64[n, E]): float64[rows, S];
         None if that takes too much memory."""
-        folded = self._with_prices(prices)
-        if folded is None:
+        log_potentials = self._with_prices(prices)
+        if log_potentials is None:
             return None
         worth = np.empty_like(self.worth)
-        kernels.find_worth(folded, np.empty_like(worth), worth)
+        kernels.find_worth(log_potentials, np.empty_like(worth), worth)
         return worth
 
-    def _with_prices(self, prices: Floats) -> Optional[Folded]:
+    def _with_prices(self, prices: Floats) -> Optional[LogPotentials]:
         possible, size = self.possible_events, self.worth.shape[1]
         if (possible.sum(axis=0) <= 1).all():
             return self._folded._replace(opening=self._folded.opening + prices[:, possible.argmax(axis=0)])
@@ -99,11 +99,11 @@ class Lattice:
         kept |= added
         kernels.connect(self._folded, self._prefix, self.worth, kept, added)
 
-    def steps(self, kept: NDArray[np.bool_], jumps: NDArray[np.int64]) -> Steps:
+    def steps(self, kept: NDArray[np.bool_], jumps: NDArray[np.int64]) -> LatticeSteps:
         """The steps between the nodes that are kept, see `kernels.list_steps`."""
         return kernels.list_steps(self._folded, self.events, self._prefix, kept, jumps)
 
-    def path(self, best: NDArray[np.int64], steps: Steps, taken: NDArray[np.int32]) -> NDArray[np.int32]:
+    def path(self, best: NDArray[np.int64], steps: LatticeSteps, taken: NDArray[np.int32]) -> NDArray[np.int32]:
         """The labelling that takes some steps, as a path of segments.
 
         best (int64[rows]): The states of the nodes that steps jump over, -1 for none.

@@ -26,13 +26,13 @@ class LinearChain(Structure[ChainScores]):
     chunk_tokens = 8192
     work = ChainWork
 
-    def forward(self, work: ChainWork) -> tuple[Floats, "_Kept"]:
+    def forward(self, work: ChainWork) -> tuple[Floats, "_ChainForward"]:
         linear = scaling.forward(work)
         log_z = linear.log_z.copy()
         logs = {b: _log_forward(work, b, log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
-        return log_z, _Kept(linear, log_z, logs)
+        return log_z, _ChainForward(linear, log_z, logs)
 
-    def backward(self, work: ChainWork, kept: "_Kept", weights: Floats, out: ChainScores) -> None:
+    def backward(self, work: ChainWork, kept: "_ChainForward", weights: Floats, out: ChainScores) -> None:
         if not work.n_tokens:  # whose transitions may be no matrices
             return
         exponentials = work.exponentials
@@ -95,19 +95,19 @@ class LinearChain(Structure[ChainScores]):
 
     def score_path(self, work: ChainWork, states: States) -> Floats:
         path_scores, scores = np.empty(work.n_sequences), work.scores
-        free = kernels.Scores(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
+        free = kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
         kernels.path_score(free, states, path_scores)
         return path_scores
 
     def add_path(self, work: ChainWork, states: States, weights: Floats, out: ChainScores) -> None:
         d_transitions = out.transitions.reshape(work.transitions.shape)
-        uses = kernels.Scores(out.emissions, d_transitions, out.first, out.last, work.starts)
+        uses = kernels.ChainArrays(out.emissions, d_transitions, out.first, out.last, work.starts)
         kernels.path_expectations(states, weights, uses)
 
-    def score_pieces(self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+    def score_segments(self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
         return np.where((end - begin == 1)[:, np.newaxis], work.emissions[begin], -np.inf)
 
-    def derive_pieces(
+    def segments_derivative(
         self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
     ) -> ChainScores:
         out, single = arrays.zeros(work.scores), end - begin == 1
@@ -116,12 +116,12 @@ class LinearChain(Structure[ChainScores]):
 
     # Of a few states of each token, in a third of the time
 
-    def score_chosen(
+    def score_labelled_segments(
         self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
     ) -> Floats:
         return np.where(end - begin == 1, work.emissions[begin, states], -np.inf)
 
-    def derive_chosen(
+    def labelled_segments_derivative(
         self,
         work: ChainWork,
         begin: NDArray[np.int64],
@@ -134,7 +134,7 @@ class LinearChain(Structure[ChainScores]):
         out.emissions.ravel()[:] = np.bincount(places, derivative[single], minlength=out.emissions.size)
         return _with_ends(work, out)
 
-    def weigh_pieces(self, work: ChainWork, every: SpanList) -> tuple[Floats, Floats]:
+    def segment_marginals(self, work: ChainWork, every: SpanList) -> tuple[Floats, Floats]:
         steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
         scores = work.scores._replace(transitions=steps)
         _, expected = self.expectations(ChainWork(scores, work.clamp, scores))
@@ -172,8 +172,8 @@ def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
     return out
 
 
-class _Kept(NamedTuple):
-    linear: scaling.Pass
+class _ChainForward(NamedTuple):
+    linear: scaling.ForwardPass
     log_z: Floats  # [B]
     logs: dict[int, "LogPass"]  # the sequences that were done in log space
 

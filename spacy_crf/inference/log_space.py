@@ -1,5 +1,5 @@
 """What structures of tokens and of segments do alike: sums in logarithms, where the linear domain refuses, and labellings that
-are not the best ones. Their work says what its scores are of pieces (``folded``), and where derivatives go (``rows``)."""
+are not the best ones. Their work says what its scores are of pieces (``log_potentials``), and where derivatives go (``rows``)."""
 
 from typing import Any, NamedTuple
 
@@ -28,13 +28,13 @@ def forward(work: Any, chunk: Chunk, log_z: Floats) -> LogPass:
 
 def prefixes(work: Any, log_z: Floats) -> tuple[Floats, Floats]:
     entered, left = np.empty((2, work.n_tokens, work.n_states))
-    kernels.log_forward(work.folded, entered, left, log_z)
+    kernels.log_forward(work.log_potentials, entered, left, log_z)
     return entered, left
 
 
 def suffixes(work: Any) -> tuple[Floats, Floats]:
     leaving, out = np.empty((2, work.n_tokens, work.n_states))
-    kernels.log_backward(work.folded, leaving, out)
+    kernels.log_backward(work.log_potentials, leaving, out)
     return leaving, out
 
 
@@ -45,18 +45,18 @@ def backward(done: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None
     shared = {name: getattr(out, name) for name in of_all if hasattr(out, name)}
     rows = work.rows(part_of(out, chunk.tokens)._replace(**shared))
     kernels.log_expectations(
-        work.folded, weights[chunk.sequences], entered, left, *suffixes(work), log_z[chunk.sequences], rows
+        work.log_potentials, weights[chunk.sequences], entered, left, *suffixes(work), log_z[chunk.sequences], rows
     )
 
 
 def rank(work: Any, states: States, scores: Floats) -> int:
     """The best paths of a single sequence, as many as there is room for."""
-    return kernels.n_best(work.folded, work.predecessors, len(scores), states, scores)
+    return kernels.n_best(work.log_potentials, work.predecessors, len(scores), states, scores)
 
 
 def draw(work: Any, uniforms: Floats) -> States:
     """Paths by random numbers (float64[N, T, 2])."""
     drawn = np.empty(uniforms.shape[:2], dtype=np.int32)
     entered, left = prefixes(work, np.empty(work.n_sequences))
-    kernels.sample(work.folded, work.predecessors, entered, left, uniforms, drawn)
+    kernels.sample(work.log_potentials, work.predecessors, entered, left, uniforms, drawn)
     return drawn

@@ -22,7 +22,7 @@ _FEW = 32  # states that are all asked for pairs, as emissions alone say less of
 _MOST_ARCS = 1 << 28  # of a chunk: they take some gigabytes
 
 
-class Lattice(NamedTuple):
+class PrunedLattice(NamedTuple):
     """What is left of the labellings of some sequences."""
 
     level: kernels.Level
@@ -31,13 +31,13 @@ class Lattice(NamedTuple):
     thresholds: Floats  # [order] what was left out was less probable, NaN where that was not asked
 
 
-class Kept:
+class LatticeCache:
     """The lattices of a batch that is asked about again and again. When they are made anew, what they had stays: so a search for
     the best weights comes to an end, while those that were left out might come and go."""
 
     def __init__(self) -> None:
-        self.now: dict[int, Lattice] = {}  # by their first token
-        self.before: dict[int, Lattice] = {}
+        self.now: dict[int, PrunedLattice] = {}  # by their first token
+        self.before: dict[int, PrunedLattice] = {}
 
     def renew(self) -> None:
         self.before, self.now = self.now or self.before, {}
@@ -77,8 +77,8 @@ class Sums:
         return exponentials if few else exponentials[self.level.used]
 
     @cached_property
-    def _forward(self) -> tuple[kernels.Prefixes, Floats]:
-        prefixes = kernels.Prefixes(*np.empty((3, len(self.level.symbol))))
+    def _forward(self) -> tuple[kernels.LatticeForwardSums, Floats]:
+        prefixes = kernels.LatticeForwardSums(*np.empty((3, len(self.level.symbol))))
         log_z = np.empty(len(self.starts) - 1)
         of_arcs = self.weights, self.exponentials
         kernels.forward(self.level, self.scores, *of_arcs, self.starts, prefixes, log_z)
@@ -104,10 +104,10 @@ def tokens_of(level: kernels.Level) -> NDArray[np.int64]:
 
 
 def make_lattice(
-    work: Work[HigherOrderScores], annotated: Optional[Clamp] = None, before: Optional[Lattice] = None
-) -> Lattice:
+    work: Work[HigherOrderScores], annotated: Optional[Clamp] = None, before: Optional[PrunedLattice] = None
+) -> PrunedLattice:
     """annotated (bool[T, S]): Sequences whose lattice would lose all that it allows stay at the level before (early update).
-    before (Lattice): Whose nodes stay."""
+    before (PrunedLattice): Whose nodes stay."""
     levels = work.scores.orders.levels
     depth, thresholds = np.full(work.n_sequences, levels), np.full(levels, np.nan)
     level, thresholds[0] = _first_level(work, annotated, before, depth)
@@ -126,10 +126,10 @@ def make_lattice(
                 lost = _lost(level, allowed, chosen, work.starts) & ~stays
                 depth[lost], stays = m, stays | lost
         level = kernels.next_level(level, m, sums.weights, chosen, stays, work.starts, work.grams)
-    return Lattice(level, tokens_of(level), depth, thresholds)
+    return PrunedLattice(level, tokens_of(level), depth, thresholds)
 
 
-def with_scores(work: Work[HigherOrderScores], lattice: Lattice) -> Lattice:
+def with_scores(work: Work[HigherOrderScores], lattice: PrunedLattice) -> PrunedLattice:
     """A lattice with other scores."""
     level, scores = lattice.level, np.empty(len(lattice.tokens))
     ends = work.scores.first, work.scores.last
@@ -138,7 +138,7 @@ def with_scores(work: Work[HigherOrderScores], lattice: Lattice) -> Lattice:
 
 
 def _first_level(
-    work: Work[HigherOrderScores], annotated: Optional[Clamp], before: Optional[Lattice], depth: NDArray[np.int64]
+    work: Work[HigherOrderScores], annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: NDArray[np.int64]
 ) -> tuple[kernels.Level, float]:
     """The lattice of single states, and how probable they are at least by themselves. ``depth`` becomes 0 where the annotation is
     lost."""
@@ -192,7 +192,7 @@ def _likely_arcs(
     return chances > threshold, threshold
 
 
-def _were_chosen(work: Work[HigherOrderScores], level: kernels.Level, m: int, before: Lattice) -> NDArray[np.bool_]:
+def _were_chosen(work: Work[HigherOrderScores], level: kernels.Level, m: int, before: PrunedLattice) -> NDArray[np.bool_]:
     """The arcs that are nodes, or ends of nodes, of another lattice."""
     base, digits = work.grams.base, work.grams.digits
     counts = np.diff(level.arcs)

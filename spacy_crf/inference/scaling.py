@@ -19,7 +19,7 @@ from ..types import ChainScores, Floats, StateGraph
 from .structure import Chunk, Work
 
 if TYPE_CHECKING:
-    from ..kernels.log_space import Folded, Scores
+    from ..kernels.log_space import LogPotentials, SegmentArrays
 
 # What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
 # is faster than the whole matrix from about this share of its entries on.
@@ -44,29 +44,29 @@ class ChainWork(Work[ChainScores]):
         return self.scores.emissions if self.clamp is None else self._masked
 
     @property
-    def potentials(self) -> kernels.Scores:
+    def potentials(self) -> kernels.ChainArrays:
         scores = self.scores
-        return kernels.Scores(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
+        return kernels.ChainArrays(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
 
     @cached_property
-    def folded(self) -> "Folded":
+    def log_potentials(self) -> "LogPotentials":
         """As segments of one token each."""
-        from ..kernels.log_space import Folded  # for few
+        from ..kernels.log_space import LogPotentials  # for few
 
         opening = np.ascontiguousarray(self.emissions, dtype=np.float64)
         _, _, closing, *rows = self.rows(self.scores)
         reach = np.zeros(opening.shape, dtype=np.int32)
-        return Folded(opening, closing, *rows[:-1], reach, self.starts)
+        return LogPotentials(opening, closing, *rows[:-1], reach, self.starts)
 
-    def rows(self, scores: ChainScores) -> "Scores":
+    def rows(self, scores: ChainScores) -> "SegmentArrays":
         """Scores, or derivatives, as those of segments of one token each."""
-        from ..kernels.log_space import Scores
+        from ..kernels.log_space import SegmentArrays
 
         nothing = np.zeros((self.n_tokens + 1, self.n_states))
         transitions = scores.transitions.reshape(self.transitions.shape)
         of_spans = np.full((self.n_tokens, 1), -1, dtype=np.int32)
         ends = scores.first, scores.last
-        return Scores(
+        return SegmentArrays(
             nothing[1:],
             scores.emissions,
             nothing[1:],
@@ -79,14 +79,16 @@ class ChainWork(Work[ChainScores]):
         )
 
     @cached_property
-    def steps(self) -> "Steps":
+    def steps(self) -> "OrderedScores":
         scores = self.scores
         if self.per_position:
-            return Steps(_whole(self.n_states), self.transitions, scores.first, scores.last)
+            return OrderedScores(_whole(self.n_states), self.transitions, scores.first, scores.last)
         if self.whole is not self:
             return self.whole.steps
         if self.expansion is not None:
-            return self.expansion.keep(Steps, lambda: Steps.of_graph(self.expansion.graph, self.transitions, scores))
+            return self.expansion.keep(
+                OrderedScores, lambda: OrderedScores.of_graph(self.expansion.graph, self.transitions, scores)
+            )
         return _shared.of(self.transitions, scores.first, scores.last)
 
     @property
@@ -97,7 +99,7 @@ class ChainWork(Work[ChainScores]):
 # ---------------------------------------------------------------------------------------------- forbidden transitions
 
 
-class Layout(kernels.Layout):
+class TransitionLayout(kernels.BlockLayout):
     """Where the allowed transitions are, once the states are in order: in a block of the matrix, and on a few arcs."""
 
     @property
@@ -112,7 +114,7 @@ class Layout(kernels.Layout):
 
     @cached_property
     def runs(self) -> NDArray[np.uint64]:
-        """See `kernels.Potentials`."""
+        """See `kernels.ScaledPotentials`."""
         ends = np.stack((self.source, self.target), axis=1)
         begin = np.flatnonzero(np.append(True, (np.diff(ends, axis=0) != 1).any(axis=1))[: len(ends)])
         lengths = np.diff(np.append(begin, len(ends)))
@@ -142,7 +144,7 @@ class Layout(kernels.Layout):
         return out
 
 
-def _find_layout(transitions: Floats) -> Layout:
+def _find_layout(transitions: Floats) -> TransitionLayout:
     """Says which transitions are allowed, and nothing else: so a batch and its parts are added up in the same order."""
     size = transitions.shape[1]
     if size <= kernels.LANES:
@@ -157,13 +159,13 @@ def order_of(allowed: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=64)
-def _whole(size: int) -> Layout:
+def _whole(size: int) -> TransitionLayout:
     nowhere = np.empty(0, dtype=np.int32)
-    return Layout(np.arange(size), np.arange(size), 0, nowhere, nowhere, (_padded(size), _padded(size)))
+    return TransitionLayout(np.arange(size), np.arange(size), 0, nowhere, nowhere, (_padded(size), _padded(size)))
 
 
 @lru_cache(maxsize=64)
-def _find_block(size: int, mask: bytes) -> Layout:
+def _find_block(size: int, mask: bytes) -> TransitionLayout:
     """The cheapest of these blocks: its sources are all states that may come before some state k, its targets those states
     that are cheaper to reach from there, and on arcs from elsewhere, than on arcs alone.
 
@@ -199,15 +201,15 @@ def _find_block(size: int, mask: bytes) -> Layout:
     cost = shape[0] * shape[1] + ARC_COST * len(source)
     if shape == whole.shape or cost > WORTH_IT * whole.shape[0] * whole.shape[1]:
         return whole
-    return Layout(order, np.argsort(order), offset, source, target, shape)
+    return TransitionLayout(order, np.argsort(order), offset, source, target, shape)
 
 
-def _layout_of_arcs(graph: StateGraph) -> Layout:
+def _layout_of_arcs(graph: StateGraph) -> TransitionLayout:
     """Without a block. Arcs that shift as many states follow one another: tags of rules' automata mostly stay in a state of
     these, so they are long runs."""
     states = np.arange(len(graph.tag_of))
     places = np.lexsort((graph.source, graph.target - graph.source))
-    return Layout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
+    return TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
 
 
 def _padded(size: int) -> int:
@@ -233,7 +235,7 @@ def aligned(shape: tuple[int, ...]) -> Floats:
 class Exponentials:
     """exp of the scores that tokens share, each less the maximum of its array. Rows of P, C+ and R+ are whole vectors."""
 
-    layout: Layout
+    layout: TransitionLayout
     block: Floats  # [1 or n, R, C+] transitions
     transposed: Floats  # [1 or n, C, R+] the same, target by source
     arcs: Floats  # [A] the other transitions
@@ -274,20 +276,20 @@ class Shared:
 
 
 @dataclass(eq=False)
-class Steps:
+class OrderedScores:
     """The scores that tokens share, in the order of their layout; or those of single positions, whose order is their own."""
 
-    layout: Layout
+    layout: TransitionLayout
     transitions: Floats  # [1 or n, S, S]
     first: Floats  # [S]
     last: Floats  # [S]
 
     @classmethod
-    def shared(cls, transitions: Floats, first: Floats, last: Floats) -> "Steps":
+    def shared(cls, transitions: Floats, first: Floats, last: Floats) -> "OrderedScores":
         return cls(_find_layout(transitions), transitions, first, last)
 
     @classmethod
-    def of_graph(cls, graph: StateGraph, transitions: Floats, scores: ChainScores) -> "Steps":
+    def of_graph(cls, graph: StateGraph, transitions: Floats, scores: ChainScores) -> "OrderedScores":
         size = transitions.shape[1]
         sparse = size > WHOLE and ARC_COST_IN_RUNS * len(graph.source) < size**2
         layout = _layout_of_arcs(graph) if sparse else _find_layout(transitions)
@@ -311,10 +313,10 @@ class Steps:
         return tuple(layout), block, transitions[0, layout.order[layout.source], layout.order[layout.target]]
 
 
-_shared = Shared(Steps.shared, most=4)
+_shared = Shared(OrderedScores.shared, most=4)
 
 
-def _exponentials(layout: Layout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
+def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
     size, (height, width) = len(layout.order), layout.shape
     row = _whole_vectors(max(size, width, layout.offset + _whole_vectors(height)))
     matrices, ends = np.zeros((len(transitions), row, row)), np.zeros((2, row))
@@ -355,24 +357,24 @@ def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
     return largest.reshape(-1), (largest - smallest).reshape(-1)
 
 
-class Pass(NamedTuple):
+class ForwardPass(NamedTuple):
     """What the pass forward leaves for the one backward."""
 
-    scaled: kernels.Potentials
+    scaled: kernels.ScaledPotentials
     alpha: Floats  # [n, P]
     log_z: Floats  # [B] NaN where log space has to be asked
 
 
 def _scale(
     exponentials: Exponentials, scores: Floats, starts: NDArray[np.int64], emissions: Floats
-) -> kernels.Potentials:
+) -> kernels.ScaledPotentials:
     """Of these scores (float64[n, S]); emissions (float64[n, P]) become a part of it."""
     shift, spread = np.empty((2, len(scores)))
     shift[:], spread[:] = exponentials.shift, exponentials.spread
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
     layout = exponentials.layout
     kernels.scale(scores, layout.order[: 0 if layout.in_order else None], emissions, shift, spread)
-    return kernels.Potentials(
+    return kernels.ScaledPotentials(
         emissions,
         exponentials.block,
         exponentials.transposed,
@@ -386,16 +388,16 @@ def _scale(
     )
 
 
-def forward(work: ChainWork) -> Pass:
+def forward(work: ChainWork) -> ForwardPass:
     exponentials = work.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
-    found = Pass(scaled, alpha, np.empty(work.n_sequences))
+    found = ForwardPass(scaled, alpha, np.empty(work.n_sequences))
     kernels.forward(scaled, exponentials.layout, found.alpha, found.log_z)
     return found
 
 
-def backward(work: ChainWork, before: Pass, weights: Floats, d_emissions: Floats) -> Floats:
+def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions: Floats) -> Floats:
     """Sets d_emissions [n, S], and more of log_z to NaN; alpha and emissions of the pass forward become
     what `kernels.expectations` leaves of them.
 
@@ -441,7 +443,7 @@ def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]
     return np.maximum(found, 0.0, out=found), log_z
 
 
-def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, Pass]]:
+def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, ForwardPass]]:
     """Part by part, so that what one pass leaves for the other stays in the cache: each has the memory of the one before it."""
     exponentials, scores, starts = work.exponentials, work.emissions, work.starts
     layout, width = exponentials.layout, len(exponentials.first)
@@ -452,4 +454,4 @@ def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, P
         starts_here = starts[sequences.start : sequences.stop + 1] - tokens.start
         potentials, of_part = _scale(exponentials, scores[tokens], starts_here, scaled), log_z[sequences]
         kernels.forward(potentials, layout, alpha, of_part)
-        yield Chunk(sequences, tokens), Pass(potentials, alpha, of_part)
+        yield Chunk(sequences, tokens), ForwardPass(potentials, alpha, of_part)

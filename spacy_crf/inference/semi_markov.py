@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..kernels import checks
 from ..kernels import semi_markov as kernels
-from ..kernels.log_space import Folded
-from ..kernels.log_space import Scores as Rows
+from ..kernels.log_space import LogPotentials
+from ..kernels.log_space import SegmentArrays as Rows
 from ..kernels.numerics import SPREAD
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
@@ -68,7 +68,7 @@ def list_spans(
 class SegmentWork(Work[SegmentScores]):
     """Chains of segments for the kernels."""
 
-    masked = False  # whether anything is forbidden at some token; `folded` tells
+    masked = False  # whether anything is forbidden at some token; `log_potentials` tells
 
     @property
     def listed(self) -> SpanList:
@@ -85,11 +85,11 @@ class SegmentWork(Work[SegmentScores]):
         return Rows(*scores[:5], transitions, scores.first, scores.last, self.span_of, self.starts)
 
     @cached_property
-    def folded(self) -> Folded:
+    def log_potentials(self) -> LogPotentials:
         scores, clamp, tokens = self.rows(self.scores), self.clamp, self.scores.tokens
         opening, closing = np.empty((2, *tokens.shape))
         reach = np.empty(tokens.shape, dtype=np.int32)
-        self.masked = kernels.fold(scores, opening, closing) or clamp is not None
+        self.masked = kernels.running_sums(scores, opening, closing) or clamp is not None
         if not self.masked:
             kernels.no_mask(self.starts, reach)
         else:
@@ -97,7 +97,7 @@ class SegmentWork(Work[SegmentScores]):
                 never = np.zeros(len(tokens), dtype=bool)
                 clamp = SegmentClamp(np.ones(tokens.shape, dtype=bool), ~never, never)
             kernels.mask(tokens, *clamp, self.starts, opening, closing, reach)
-        return Folded(opening, closing, *scores[3:9], reach, self.starts)
+        return LogPotentials(opening, closing, *scores[3:9], reach, self.starts)
 
     @cached_property
     def exponentials(self) -> "_Exponentials":
@@ -128,18 +128,18 @@ class SemiMarkov(Structure[SegmentScores]):
             arrays.refuse_listed(listed, checked.starts, len(checked.lengths))
         return checked._replace(listed=listed)
 
-    def forward(self, work: SegmentWork) -> tuple[Floats, "_Kept"]:
+    def forward(self, work: SegmentWork) -> tuple[Floats, "_SegmentForward"]:
         linear, whole = _linear_forward(work), work.chunk(0, work.n_sequences)
         if linear is None:
             log_z = np.empty(work.n_sequences)
-            return log_z, _Kept(None, log_z, {0: log_space.forward(work, whole, log_z)})
+            return log_z, _SegmentForward(None, log_z, {0: log_space.forward(work, whole, log_z)})
         log_z = linear.log_z.copy()
         log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
         chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
         logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
-        return log_z, _Kept(linear, log_z, logs)
+        return log_z, _SegmentForward(linear, log_z, logs)
 
-    def backward(self, work: SegmentWork, kept: "_Kept", weights: Floats, out: SegmentScores) -> None:
+    def backward(self, work: SegmentWork, kept: "_SegmentForward", weights: Floats, out: SegmentScores) -> None:
         rows = work.rows(out)
         if kept.linear is not None:
             kernels.expectations(kept.linear.potentials, kept.linear.prefixes, weights, kept.linear.log_z, rows)
@@ -153,7 +153,7 @@ class SemiMarkov(Structure[SegmentScores]):
 
     def best(self, work: SegmentWork) -> Path:
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(work.folded, *path)
+        kernels.viterbi(work.log_potentials, *path)
         return path
 
     def search(self, work: SegmentWork) -> "BeamSearch":
@@ -187,19 +187,19 @@ class SemiMarkov(Structure[SegmentScores]):
     def lengths(self, work: SegmentWork) -> Floats:
         return work.scores.lengths
 
-    def score_pieces(self, work: SegmentWork, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
-        scores, folded = work.scores, work.folded
+    def score_segments(self, work: SegmentWork, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+        scores, log_potentials = work.scores, work.log_potentials
         length, last = end - begin, end - 1
         possible = length <= len(scores.lengths)
-        found = folded.opening[begin] + folded.closing[last]
+        found = log_potentials.opening[begin] + log_potentials.closing[last]
         place = np.where(possible, length, 1) - 1
         found += scores.lengths[place]
-        number = np.where(possible, folded.span_of[begin, place], -1)
+        number = np.where(possible, log_potentials.span_of[begin, place], -1)
         found[number >= 0] += scores.spans[number[number >= 0]]
-        found[~possible[:, np.newaxis] | (folded.reach[last] > begin[:, np.newaxis])] = -np.inf
+        found[~possible[:, np.newaxis] | (log_potentials.reach[last] > begin[:, np.newaxis])] = -np.inf
         return found
 
-    def derive_pieces(
+    def segments_derivative(
         self, work: SegmentWork, begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
     ) -> SegmentScores:
         out = arrays.zeros(work.scores)
@@ -208,7 +208,7 @@ class SemiMarkov(Structure[SegmentScores]):
         _sum_up(work, out)
         return out
 
-    def weigh_pieces(self, work: SegmentWork, every: SpanList) -> tuple[Floats, Floats]:
+    def segment_marginals(self, work: SegmentWork, every: SpanList) -> tuple[Floats, Floats]:
         # Spans that are listed have expectations of their own, and so have steps if transitions depend on the token.
         of_spans = np.zeros((len(every.lengths), work.n_states))
         first = np.repeat(every.starts[:-1], np.diff(work.listed.starts))
@@ -262,7 +262,7 @@ class SemiMarkov(Structure[SegmentScores]):
         room = 0
         while True:
             found = *np.empty((2, room), dtype=np.int64), np.empty(room, dtype=np.int32), np.empty(room)
-            count = kernels.list_probable(work.folded, entered, leaving, log_z, min_log_prob, found)
+            count = kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, found)
             if count <= room:
                 begin, length, state, log_prob = (array[:count] for array in found)
                 return StateSegments(begin, begin + length, state), np.minimum(np.exp(log_prob), 1.0)
@@ -325,12 +325,12 @@ def _largest(scores: Floats) -> float:
 class _LinearPass(NamedTuple):
     """What the pass forward in the linear domain leaves for the one backward."""
 
-    potentials: kernels.Potentials
-    prefixes: kernels.Prefixes
+    potentials: kernels.ScaledSegmentPotentials
+    prefixes: kernels.SegmentForwardRows
     log_z: Floats  # [B] less the shift of the ends; NaN where log space has to be asked
 
 
-class _Kept(NamedTuple):
+class _SegmentForward(NamedTuple):
     linear: Optional[_LinearPass]  # None if all was done in log space
     log_z: Floats  # [B]
     logs: dict[int, log_space.LogPass]  # by their first sequence
@@ -338,26 +338,28 @@ class _Kept(NamedTuple):
 
 def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
     """None where the linear domain can't be asked."""
-    folded, exponentials = work.folded, work.exponentials
+    log_potentials, exponentials = work.log_potentials, work.exponentials
     if work.masked or exponentials.spread > SPREAD:
         return None
-    if exponentials.extra + _largest(folded.spans) > kernels.EXTRA:
+    if exponentials.extra + _largest(log_potentials.spans) > kernels.EXTRA:
         return None
-    potentials = kernels.Potentials(
-        folded.opening,
-        folded.closing,
+    potentials = kernels.ScaledSegmentPotentials(
+        log_potentials.opening,
+        log_potentials.closing,
         exponentials.lengths,
-        np.exp(folded.spans),
+        np.exp(log_potentials.spans),
         exponentials.transitions,
         exponentials.transposed,
         exponentials.first,
         exponentials.last,
         exponentials.shift,
         exponentials.unbroken,
-        folded.span_of,
-        folded.starts,
+        log_potentials.span_of,
+        log_potentials.starts,
     )
-    rows, scales = np.empty((2, *folded.opening.shape)), np.empty((2, work.n_tokens))
-    done = _LinearPass(potentials, kernels.Prefixes(rows[0], scales[0], rows[1], scales[1]), np.empty(work.n_sequences))
+    rows, scales = np.empty((2, *log_potentials.opening.shape)), np.empty((2, work.n_tokens))
+    done = _LinearPass(
+        potentials, kernels.SegmentForwardRows(rows[0], scales[0], rows[1], scales[1]), np.empty(work.n_sequences)
+    )
     kernels.forward(*done)
     return done

@@ -380,11 +380,11 @@ class Structure(Generic[Scores]):
         labelling is made of, with a state each: tokens or segments."""
         return np.zeros((1, work.n_states))
 
-    def score_pieces(self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+    def score_segments(self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
         """Scores of given pieces, without those of transitions, first and last: float64[N, S], -inf if longer than K."""
         raise NotImplementedError
 
-    def derive_pieces(
+    def segments_derivative(
         self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
     ) -> Scores:
         """The way back: from the derivative with respect to the scores of pieces (float64[N, S]) to that with respect to all
@@ -392,13 +392,13 @@ class Structure(Generic[Scores]):
         count for nothing."""
         raise NotImplementedError
 
-    def score_chosen(
+    def score_labelled_segments(
         self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
     ) -> Floats:
-        """Scores of pieces with one state each: float64[N], otherwise as `score_pieces`."""
-        return self.score_pieces(work, begin, end)[np.arange(len(begin)), states]
+        """Scores of pieces with one state each: float64[N], otherwise as `score_segments`."""
+        return self.score_segments(work, begin, end)[np.arange(len(begin)), states]
 
-    def derive_chosen(
+    def labelled_segments_derivative(
         self,
         work: Work[Scores],
         begin: NDArray[np.int64],
@@ -406,12 +406,12 @@ class Structure(Generic[Scores]):
         states: NDArray[np.int64],
         derivative: Floats,
     ) -> Scores:
-        """The way back from these (float64[N]), as `derive_pieces`."""
+        """The way back from these (float64[N]), as `segments_derivative`."""
         of_pieces = np.zeros((len(begin), work.n_states))
         of_pieces[np.arange(len(begin)), states] = derivative
-        return self.derive_pieces(work, begin, end, of_pieces)
+        return self.segments_derivative(work, begin, end, of_pieces)
 
-    def weigh_pieces(self, work: Work[Scores], every: SpanList) -> tuple[Floats, Floats]:
+    def segment_marginals(self, work: Work[Scores], every: SpanList) -> tuple[Floats, Floats]:
         """Probabilities of all pieces (float64[N, S]), and of the steps into one that begins at each token (float64[T, S, S])."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ class TextScores(ChainScores):
     __slots__ = ()
 
 
-class Texts(LinearChain):
+class TextSoftmax(LinearChain):
     """Answers what a chain answers, without its passes: those of `scaling` give up where scores lie far apart, as they do of
     naive Bayes, and what follows then takes longer than all else."""
 

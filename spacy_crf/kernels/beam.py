@@ -273,16 +273,16 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
 
 
 @kernel
-def search(folded, leaving, beam, left, states, totals):
+def search(log_potentials, leaving, beam, left, states, totals):
     """`semi_markov.viterbi` within a beam, which keeps a few states of the pieces that end with a token.
 
-    folded (log_space.Folded)
+    log_potentials (log_space.Folded)
     leaving (float64[1 or n, S]): See `best_leaving`.
     beam (tuple): How many states are kept, and how far below the best one.
     left (float64[n, S]): Receives the scores of the prefixes that are kept, -inf for the others.
     states (int32[n]), totals (float64[B]): Receive the paths and their scores; -1 and -inf where the beam comes to nothing.
     """
-    opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = folded
+    opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = log_potentials
     longest, size = lengths.shape
     step = 1 if transitions.shape[0] > 1 else 0
     beam = min(beam[0], size), beam[1]
@@ -324,13 +324,13 @@ def search(folded, leaving, beam, left, states, totals):
                 for m in range(found):
                     left[t, chosen[m]] = now[chosen[m]]
         state, totals[b] = best_end(left, end - 1, last)
-        _follow_back(folded, entered, left, begin, end, state, states)
+        _follow_back(log_potentials, entered, left, begin, end, state, states)
 
 
 @helper
-def _follow_back(folded, entered, left, begin, end, state, states):
+def _follow_back(log_potentials, entered, left, begin, end, state, states):
     """Sets states to the best path of a sequence, by its last state; to -1 where that is -1."""
-    _, _, lengths, spans, transitions, _, _, span_of, reach, _ = folded
+    _, _, lengths, spans, transitions, _, _, span_of, reach, _ = log_potentials
     step = 1 if transitions.shape[0] > 1 else 0
     t = end - 1
     if state < 0:

@@ -14,7 +14,7 @@ from . import helper, kernel
 from .lattice import segment_score, suffixes
 
 
-class Automata(NamedTuple):
+class EventAutomata(NamedTuple):
     """One below the other; states count from the first of their automaton. They read one event for each tag, or segment."""
 
     events: NDArray[np.int32]  # [G, G] event of each tag after each tag; at the start the last row counts
@@ -24,7 +24,7 @@ class Automata(NamedTuple):
     offsets: NDArray[np.int64]  # [N + 1]
 
 
-class Prefixes(NamedTuple):
+class SearchQueue(NamedTuple):
     """Those that were reached, M at most, and the queue of those that were not looked at yet."""
 
     bounds: Floats  # [M] of what they can still reach
@@ -43,7 +43,7 @@ def _make_prefixes(most, n_automata):
     slots = 1
     while slots < 2 * most:
         slots *= 2
-    return Prefixes(
+    return SearchQueue(
         np.empty(most),
         np.empty(most),
         np.empty(most, dtype=np.int32),
@@ -110,10 +110,10 @@ def _is_first(prefixes, node):
 
 
 @kernel
-def best_first(folded, automata, max_nodes, path):
+def best_first(log_potentials, automata, max_nodes, path):
     """Best labelling of one sequence of at least one token.
 
-    folded (log_space.Folded), automata (Automata)
+    log_potentials (log_space.Folded), automata (EventAutomata)
     max_nodes (int): Prefixes to keep at most.
     path (int32[T]): Receives the path of segments.
     RETURNS (int): 1 if it was found, 0 if there is none, -1 if there were too many prefixes.
@@ -121,11 +121,11 @@ def best_first(folded, automata, max_nodes, path):
     A prefix ends in front of the first token of a segment of a known state (place 2 t), or behind the last token of one (place
     2 t + 1): so it is followed by G others or by K, not by G · K. Where all segments are single tokens it ends behind them.
     """
-    tokens, size = folded.opening.shape
-    transitions, first, longest = folded.transitions, folded.first, len(folded.lengths)
+    tokens, size = log_potentials.opening.shape
+    transitions, first, longest = log_potentials.transitions, log_potentials.first, len(log_potentials.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
     rest = np.empty((2 * tokens, size))
-    suffixes(folded, rest)
+    suffixes(log_potentials, rest)
     # All that a candidate needs is at hand here: handed to a function it took twice as long.
     events, following, scores, ends, offsets = automata
     prefixes = _make_prefixes(max_nodes, len(offsets) - 1)
@@ -142,11 +142,11 @@ def best_first(folded, automata, max_nodes, path):
             elif begins:
                 score = reached[current] + transitions[t * step, before, j]
             else:
-                score = reached[current] + segment_score(folded, t, c, j)
+                score = reached[current] + segment_score(log_potentials, t, c, j)
             if score == -np.inf or rest[end, j] == -np.inf:
                 continue
             if begins and longest == 1:
-                score, end = score + segment_score(folded, t, 0, j), 2 * t + 1
+                score, end = score + segment_score(log_potentials, t, 0, j), 2 * t + 1
             node = counts[0]
             if node == max_nodes:
                 return -1

@@ -22,7 +22,7 @@ from . import helper, kernel
 _FIRST, _NONE = np.int32(0), np.int32(-1)  # for a literal numba compiles a helper anew
 
 
-class Automata(NamedTuple):
+class KindAutomata(NamedTuple):
     """Over kinds of events; kind 0 leaves an automaton where it is, for nothing. Scores are at most 0."""
 
     following: NDArray[
@@ -314,7 +314,7 @@ def ascend(steps, automata, slots, climb, rest, suffixes, iterations):
     return iterations
 
 
-class Prefixes(NamedTuple):
+class PrefixTable(NamedTuple):
     """Those that are kept, M at most."""
 
     score: Floats  # [M] with what automata said
@@ -335,7 +335,7 @@ def _make_prefixes(most, n_automata, n_places):
     hashes = 64
     while hashes < 4 * most:
         hashes *= 2
-    return Prefixes(
+    return PrefixTable(
         np.empty(most),
         np.empty(most),
         np.empty(most, dtype=np.int32),

@@ -49,7 +49,7 @@ class Level(NamedTuple):
     trail: NDArray[np.int64]  # [N, order] places of the scores that the last tags use, -1 for none
 
 
-class Prefixes(NamedTuple):
+class LatticeForwardSums(NamedTuple):
     """What the pass forward leaves."""
 
     alpha: Floats  # [N] log sum of all prefixes that end here
@@ -337,7 +337,7 @@ def forward(level, scores, weights, exponentials, starts, prefixes, log_z):
     """Log partitions.
 
     scores (float64[N]): Of the nodes, -inf where they are forbidden. weights (float64[A]): Of the arcs. exponentials: Their exp.
-    prefixes (Prefixes), log_z (float64[B]): Receive the sums.
+    prefixes (LatticeForwardSums), log_z (float64[B]): Receive the sums.
     """
     node_starts, _, _, _, source, arcs, _, _ = level
     alpha, linear, sums = prefixes

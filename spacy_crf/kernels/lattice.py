@@ -18,7 +18,7 @@ from . import helper, kernel
 MAXIMA = {"nnan", "nsz"}
 
 
-class Steps(NamedTuple):
+class LatticeSteps(NamedTuple):
     """A part of a lattice as a graph: labellings are its ways from place 0 to the last one, V - 1. Its other places are nodes.
 
     A step out of row r is read by automata at time r + 1, those out of place 0 at time 0.
@@ -45,30 +45,30 @@ def _advance(row, matrices, k, out):
 
 
 @helper(inline="always")
-def segment_score(folded, t, k, j):
+def segment_score(log_potentials, t, k, j):
     """Of the segment of state j over k + 1 tokens from t, -inf if it is not possible."""
-    if folded.reach[t + k, j] > t:
+    if log_potentials.reach[t + k, j] > t:
         return -np.inf
-    score = folded.opening[t, j] + folded.lengths[k, j] + folded.closing[t + k, j]
-    n = folded.span_of[t, k]
-    return score + folded.spans[n, j] if n >= 0 else score
+    score = log_potentials.opening[t, j] + log_potentials.lengths[k, j] + log_potentials.closing[t + k, j]
+    n = log_potentials.span_of[t, k]
+    return score + log_potentials.spans[n, j] if n >= 0 else score
 
 
 @kernel
-def suffixes(folded, rest):
+def suffixes(log_potentials, rest):
     """The best that can follow each node.
 
-    folded (log_space.Folded): Of one sequence of at least one token.
+    log_potentials (log_space.Folded): Of one sequence of at least one token.
     rest (float64[2 n, S]): Receives it.
     """
-    transitions, size = folded.transitions, rest.shape[1]
-    tokens, longest = len(rest) // 2, len(folded.lengths)
+    transitions, size = log_potentials.transitions, rest.shape[1]
+    tokens, longest = len(rest) // 2, len(log_potentials.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
     row, out, turned = np.empty(size), np.empty(size), np.empty((1, size, size))
     turned[0] = transitions[0].T
     for t in range(tokens - 1, -1, -1):
         # leave[t, i] = max_j(transitions[i, j] + enter[t+1, j])
-        rest[2 * t + 1] = folded.last
+        rest[2 * t + 1] = log_potentials.last
         if t < tokens - 1:
             if step:
                 turned[0] = transitions[t + 1].T
@@ -79,36 +79,36 @@ def suffixes(folded, rest):
         for j in range(size):
             best = -np.inf
             for k in range(min(longest, tokens - t)):
-                best = max(best, segment_score(folded, t, k, j) + rest[2 * (t + k) + 1, j])
+                best = max(best, segment_score(log_potentials, t, k, j) + rest[2 * (t + k) + 1, j])
             rest[2 * t, j] = best
 
 
 @kernel
-def find_worth(folded, prefix, worth):
+def find_worth(log_potentials, prefix, worth):
     """What the nodes are worth.
 
-    folded (log_space.Folded): Of one sequence of at least one token.
+    log_potentials (log_space.Folded): Of one sequence of at least one token.
     prefix (float64[2 n, S]): Receives the score of the best way to each node.
     worth (float64[2 n, S])
     RETURNS (float64): Score of the best labelling.
     """
-    suffixes(folded, worth)
-    tokens, size = folded.opening.shape
-    longest = len(folded.lengths)
-    step = 1 if folded.transitions.shape[0] > 1 else 0
+    suffixes(log_potentials, worth)
+    tokens, size = log_potentials.opening.shape
+    longest = len(log_potentials.lengths)
+    step = 1 if log_potentials.transitions.shape[0] > 1 else 0
     row, out = np.empty(size), np.empty(size)
     prefix[:] = -np.inf
-    prefix[0] = folded.first
+    prefix[0] = log_potentials.first
     for t in range(tokens):
         if t > 0:
             row[:] = prefix[2 * t - 1]
-            _advance(row, folded.transitions, t * step, out)
+            _advance(row, log_potentials.transitions, t * step, out)
             prefix[2 * t] = out
         for j in range(size):
             if prefix[2 * t, j] > -np.inf:
                 for k in range(min(longest, tokens - t)):
                     end = 2 * (t + k) + 1
-                    prefix[end, j] = max(prefix[end, j], prefix[2 * t, j] + segment_score(folded, t, k, j))
+                    prefix[end, j] = max(prefix[end, j], prefix[2 * t, j] + segment_score(log_potentials, t, k, j))
     worth += prefix
     return worth[0].max()
 
@@ -163,20 +163,20 @@ def _places(kept):
 
 
 @kernel
-def connect(folded, prefix, worth, kept, added):
+def connect(log_potentials, prefix, worth, kept, added):
     """Keeps the nodes on the best way to each node that was added, and on the best way on.
 
     kept (bool[2 n, S]): Connected but for those that were added (bool[2 n, S]). Both are widened in place.
     """
-    transitions, size = folded.transitions, prefix.shape[1]
-    tokens, longest = len(kept) // 2, len(folded.lengths)
+    transitions, size = log_potentials.transitions, prefix.shape[1]
+    tokens, longest = len(kept) // 2, len(log_potentials.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
     for t in range(tokens - 1, -1, -1):
         for j in range(size):
             if added[2 * t + 1, j]:
                 best, begin = -np.inf, t
                 for k in range(min(longest, t + 1)):
-                    score = prefix[2 * (t - k), j] + segment_score(folded, t - k, k, j)
+                    score = prefix[2 * (t - k), j] + segment_score(log_potentials, t - k, k, j)
                     if score > best:
                         best, begin = score, t - k
                 _keep(kept, added, 2 * begin, j)
@@ -189,7 +189,7 @@ def connect(folded, prefix, worth, kept, added):
                 most, end = -np.inf, t
                 for k in range(min(longest, tokens - t)):
                     last = 2 * (t + k) + 1
-                    score = segment_score(folded, t, k, j) + _rest(prefix, worth, last, j)
+                    score = segment_score(log_potentials, t, k, j) + _rest(prefix, worth, last, j)
                     if score > most:
                         most, end = score, t + k
                 _keep(kept, added, 2 * end + 1, j)
@@ -200,14 +200,14 @@ def connect(folded, prefix, worth, kept, added):
 
 
 @kernel
-def list_steps(folded, events, prefix, kept, jumps):
+def list_steps(log_potentials, events, prefix, kept, jumps):
     """The steps between the nodes that are kept (bool[2 n, S]): into segments, and over them, which are no events.
 
     jumps (int64[2 n]): The row with a single node that a row with a single node leads to, along the best labelling, with
         nothing that automata would read; 0 for the next one.
     """
-    transitions, first, last = folded.transitions, folded.first, folded.last
-    longest, rows = len(folded.lengths), len(kept)
+    transitions, first, last = log_potentials.transitions, log_potentials.first, log_potentials.last
+    longest, rows = len(log_potentials.lengths), len(kept)
     step = 1 if transitions.shape[0] > 1 else 0
     time, state, bounds = _places(kept)
     place = np.full(kept.shape, -1, dtype=np.int32)
@@ -231,7 +231,7 @@ def list_steps(folded, events, prefix, kept, jumps):
             n += 1
         elif row % 2 == 0:  # in front of a token
             for k in range(min(longest, (rows - row) // 2)):
-                w, score = place[row + 2 * k + 1, i], segment_score(folded, row // 2, k, i)
+                w, score = place[row + 2 * k + 1, i], segment_score(log_potentials, row // 2, k, i)
                 if w >= 0 and score > -np.inf:
                     source[n], target[n], event[n], values[n] = v, w, -1, score
                     n += 1
@@ -249,4 +249,4 @@ def list_steps(folded, events, prefix, kept, jumps):
                     n += 1
         starts[v + 1] = n
     starts[len(time)] = n
-    return Steps(source[:n], target[:n], event[:n], values[:n], starts, time, state)
+    return LatticeSteps(source[:n], target[:n], event[:n], values[:n], starts, time, state)

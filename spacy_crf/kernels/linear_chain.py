@@ -53,7 +53,7 @@ ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
 _ZERO, _NO, _YES = np.int64(0), np.bool_(False), np.bool_(True)
 
 
-class Scores(NamedTuple):
+class ChainArrays(NamedTuple):
     """Of a chunk. The same tuple holds the derivative of something with respect to each score."""
 
     emissions: Floats  # [n, S]
@@ -63,7 +63,7 @@ class Scores(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1] where the sequences start
 
 
-class Layout(NamedTuple):
+class BlockLayout(NamedTuple):
     """Where the allowed transitions are."""
 
     order: NDArray[np.int64]  # [S] which state comes as number k
@@ -74,7 +74,7 @@ class Layout(NamedTuple):
     shape: tuple[int, int]  # R and C
 
 
-class Potentials(NamedTuple):
+class ScaledPotentials(NamedTuple):
     """Exponentials of the scores of a chunk, each less the maximum of its array, the states in the order of the layout."""
 
     emissions: Floats  # [n, P]
@@ -171,7 +171,7 @@ def normalise(rows, t, factors):
 def forward(potentials, layout, alpha, log_z):
     """Probability of each state at each token, given the tokens up to it.
 
-    potentials (Potentials), layout (Layout)
+    potentials (ScaledPotentials), layout (BlockLayout)
     alpha (float64[n, P]): Receives the rows, each with sum 1.
     log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence must be done in log space.
     """
@@ -209,8 +209,8 @@ def forward(potentials, layout, alpha, log_z):
 def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first, d_last):
     """Backward pass over what `forward` left: the derivative of sum_b weights[b] · log_z[b].
 
-    potentials (Potentials), layout (Layout): As in `forward`. The emissions hold emissions · beta afterwards, 0 where a sequence
-        begins.
+    potentials (ScaledPotentials), layout (BlockLayout): As in `forward`. The emissions hold emissions · beta afterwards, 0 where
+        a sequence begins.
     weights (float64[B]): Factor of each sequence.
     alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the step from i at t - 1 to j at t is expected
         alpha[t - 1, i] · transitions[i, j] · emissions[t, j] times.
@@ -279,7 +279,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
 def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
     """Products of neighbouring rows that `expectations` left, still to be multiplied by the exp of the transitions.
 
-    potentials (Potentials), layout (Layout), alpha (float64[n, P]): From `expectations`.
+    potentials (ScaledPotentials), layout (BlockLayout), alpha (float64[n, P]): From `expectations`.
     d_block (float64[1 | n, R, C+]): The products in the block, added over all tokens if there is one matrix.
     d_arcs (float64[A]): The products outside, added over all tokens.
     """
@@ -318,7 +318,7 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
 def viterbi(scores, layout, block, arcs, states, totals):
     """Most probable path of each sequence; the lowest state wins a tie.
 
-    scores (Scores), layout (Layout)
+    scores (ChainArrays), layout (BlockLayout)
     block (float64[1 or n, R, C]), arcs (float64[A]): The transitions in the order of the layout, -inf in what rounding has added.
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     totals (float64[B]): Receives the score of the path.

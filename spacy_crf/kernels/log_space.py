@@ -32,7 +32,7 @@ from .exponentials import LEAST, exp_less, exp_row
 from .numerics import SPREAD, TINY, draw, log_sum, merge
 
 
-class Scores(NamedTuple):
+class SegmentArrays(NamedTuple):
     """Of a chunk, see `types.SegmentScores`. The same tuple holds the derivative of something with respect to each score."""
 
     tokens: Floats  # [n, S]
@@ -47,10 +47,10 @@ class Scores(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1] where the sequences start
 
 
-class Folded(NamedTuple):
+class LogPotentials(NamedTuple):
     """Scores as the recursions want them, and what a clamp leaves of them."""
 
-    opening: Floats  # [n, S] see `semi_markov.fold`
+    opening: Floats  # [n, S] see `semi_markov.running_sums`
     closing: Floats  # [n, S]
     lengths: Floats  # [K, S]
     spans: Floats  # [N, S]
@@ -63,13 +63,18 @@ class Folded(NamedTuple):
 
 
 @helper
-def gather(folded, t, begin, entered, terms):
+def gather(log_potentials, t, begin, entered, terms):
     """Scores of the pieces that end with t: terms[k, j] = entered[t-k, j] + lengths[k, j] + spans[.., j], all but closing.
 
     terms (float64[K, S]): Receives them; -inf where a piece is forbidden.
     RETURNS (int): How many lengths there are.
     """
-    lengths, spans, span_of, reach = folded.lengths, folded.spans, folded.span_of, folded.reach
+    lengths, spans, span_of, reach = (
+        log_potentials.lengths,
+        log_potentials.spans,
+        log_potentials.span_of,
+        log_potentials.reach,
+    )
     size = lengths.shape[1]
     n_lengths = min(lengths.shape[0], t - begin + 1)
     for k in range(n_lengths):
@@ -157,14 +162,14 @@ def _sum_lengths(terms, n_lengths, shares, sums, to):
 
 
 @kernel
-def log_forward(folded, entered, left, log_z):
+def log_forward(log_potentials, entered, left, log_z):
     """Forward pass.
 
-    folded (Folded)
+    log_potentials (LogPotentials)
     entered, left (float64[n, S]): Receive the prefixes.
     log_z (float64[B]): Receives the log partition.
     """
-    opening, closing, lengths, _, transitions, first, last, _, _, starts = folded
+    opening, closing, lengths, _, transitions, first, last, _, _, starts = log_potentials
     size = lengths.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
     exps, top = _exponentials(transitions, False)
@@ -186,7 +191,7 @@ def log_forward(folded, entered, left, log_z):
             for j in range(size):
                 entered[t, j] += opening[t, j]
             # left[t, j] = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
-            _sum_lengths(terms, gather(folded, t, begin, entered, terms), shares, left, t)
+            _sum_lengths(terms, gather(log_potentials, t, begin, entered, terms), shares, left, t)
             for j in range(size):
                 left[t, j] += closing[t, j]
         for j in range(size):
@@ -195,9 +200,9 @@ def log_forward(folded, entered, left, log_z):
 
 
 @kernel
-def log_backward(folded, leaving, out):
+def log_backward(log_potentials, leaving, out):
     """Backward pass; leaving, out (float64[n, S]) receive the suffixes."""
-    opening, closing, lengths, spans, transitions, _, last, span_of, reach, starts = folded
+    opening, closing, lengths, spans, transitions, _, last, span_of, reach, starts = log_potentials
     longest, size = lengths.shape
     step = 1 if transitions.shape[0] > 1 else 0
     exps, top = _exponentials(transitions, True)
@@ -230,12 +235,12 @@ def log_backward(folded, leaving, out):
 
 
 @kernel
-def log_expectations(folded, weights, entered, left, leaving, suffixes, log_z, out):
+def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, log_z, out):
     """Expectations from what `log_forward` and `log_backward` left: the derivative of sum_b weights[b] · log_z[b].
 
-    out (Scores): Its begins, ends, lengths, spans and transitions are added to.
+    out (SegmentArrays): Its begins, ends, lengths, spans and transitions are added to.
     """
-    _, _, lengths, spans, transitions, _, _, span_of, reach, starts = folded
+    _, _, lengths, spans, transitions, _, _, span_of, reach, starts = log_potentials
     _, d_begins, d_ends, d_lengths, d_spans, d_transitions, _, _, _, _ = out
     longest, size = lengths.shape
     step = 1 if transitions.shape[0] > 1 else 0
@@ -284,7 +289,7 @@ def log_expectations(folded, weights, entered, left, leaving, suffixes, log_z, o
 
 
 @kernel
-def n_best(folded, predecessors, n, states, totals):
+def n_best(log_potentials, predecessors, n, states, totals):
     """The n best labellings of one sequence of at least one token, best first. Among equals: the lower state of the last piece,
     the shorter last piece, then the same of the one before, and so on to the front.
 
@@ -292,7 +297,7 @@ def n_best(folded, predecessors, n, states, totals):
     states (int32[n, T]), totals (float64[n]): Receive the paths.
     RETURNS (int): How many paths there are, at most n.
     """
-    opening, closing, lengths, spans, transitions, first, last, span_of, reach, _ = folded
+    opening, closing, lengths, spans, transitions, first, last, span_of, reach, _ = log_potentials
     tokens, size = opening.shape
     longest = lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
@@ -354,7 +359,7 @@ def n_best(folded, predecessors, n, states, totals):
 
 
 @kernel
-def sample(folded, predecessors, entered, left, uniforms, states):
+def sample(log_potentials, predecessors, entered, left, uniforms, states):
     """Draw labellings from the posterior: forward filtering has been done, this is backward sampling.
 
     predecessors (int64[S + 1], int64[A]): See `Work.predecessors`.
@@ -362,7 +367,7 @@ def sample(folded, predecessors, entered, left, uniforms, states):
     uniforms (float64[N, n, 2]): Random numbers in [0, 1): at the last token of a piece for its state and its length.
     states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
     """
-    _, _, lengths, _, transitions, _, last, _, _, starts = folded
+    _, _, lengths, _, transitions, _, last, _, _, starts = log_potentials
     longest, size = lengths.shape
     step = 1 if transitions.shape[0] > 1 else 0
     terms = np.empty((longest, size))
@@ -383,7 +388,7 @@ def sample(folded, predecessors, entered, left, uniforms, states):
                     states[n, begin : t + 1] = -1
                     break
                 state = possible[drawn]
-                n_lengths = gather(folded, t, begin, entered, terms)
+                n_lengths = gather(log_potentials, t, begin, entered, terms)
                 for k in range(n_lengths):
                     column[k] = terms[k, state]
                 longer = draw(column[:n_lengths], uniforms[n, t, 1])

@@ -26,7 +26,7 @@ PREDICTION = {
         checks="well_listed",
         hashing="hash_ngrams",
         segment_features="list_known number_spans",
-        semi_markov="fold no_mask number_spans viterbi",
+        semi_markov="no_mask number_spans running_sums viterbi",
         sparse_rows="add_scores",
     ),
     "hidden_chain": _ANY_PREDICTION + _named(linear_chain="forward scale"),
@@ -42,7 +42,8 @@ TRAINING = {
     + _named(
         checks="well_listed",
         segment_features="hash_spans hash_whole list_known number_spans",
-        semi_markov="cover expectations fold forward largest no_mask number_spans only_path path_expectations path_score viterbi",
+        semi_markov="cover expectations forward largest no_mask number_spans only_path path_expectations path_score running_sums"
+        " viterbi",
         sparse_rows="add_scores",
     ),
     "hidden_chain": _ANY_TRAINING + _named(linear_chain="expectations forward scale transition_expectations"),

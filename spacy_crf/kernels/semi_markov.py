@@ -1,7 +1,7 @@
 """Semi-Markov chains, for chunks of sequences laid end to end: sums in the linear domain, best segmentations, given ones.
 
-`fold` brings scores into the form of `pieces`, whose recursions are the textbook ones: slower, never wrong, and they know masks
-(``reach``), which those of this file don't.
+`running_sums` brings scores into the form of `log_space`, whose textbook recursions are slower, never wrong, and respect masks
+(``reach``), which the recursions of this file ignore.
 
     enter[b, j]  prefixes before b, with the step into a segment of state j that begins at b
     left[t, j]   prefixes whose last segment has state j and ends with t
@@ -40,7 +40,7 @@ LARGEST_EXPONENT = 600.0
 SMALLEST, LARGEST = 1e-250, 1e100
 
 
-class Potentials(NamedTuple):
+class ScaledSegmentPotentials(NamedTuple):
     """For the scaled recursions."""
 
     opening: Floats  # [n, S] scores
@@ -57,7 +57,7 @@ class Potentials(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1]
 
 
-class Prefixes(NamedTuple):
+class SegmentForwardRows(NamedTuple):
     """Rows that `forward` leaves, and the logarithms of their scales."""
 
     enter: Floats  # [n, S]
@@ -77,7 +77,7 @@ def number_spans(span_starts, span_lengths, longest):
 
 
 @kernel
-def fold(scores, opening, closing):
+def running_sums(scores, opening, closing):
     """Spread the scores of tokens over the ends of the segments: running sums, added behind and taken off in front.
 
     scores (log_space.Scores)
@@ -108,7 +108,7 @@ def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach
     tokens (float64[n, S]): Scores; -inf forbids.
     allowed (bool[n, S]), may_begin, must_begin (bool[n]): The clamp.
     starts (int64[B + 1]): Where the sequences start.
-    opening, closing (float64[n, S]): From `fold`. Receive -inf where no segment may begin or end.
+    opening, closing (float64[n, S]): From `running_sums`. Receive -inf where no segment may begin or end.
     reach (int32[n, S]): Receives the first token that a segment ending here may begin with, t + 1 for none.
     """
     size = tokens.shape[1]
@@ -259,8 +259,8 @@ def _rescale(rows, at, reference, scores, t):
 def forward(potentials, prefixes, log_z):
     """Forward pass.
 
-    potentials (Potentials)
-    prefixes (Prefixes): Receives the rows.
+    potentials (ScaledSegmentPotentials)
+    prefixes (SegmentForwardRows): Receives the rows.
     log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence has to be done in log space.
     """
     opening, closing, lengths, spans, transitions, _, first, last, shift, unbroken, span_of, starts = potentials
@@ -467,17 +467,17 @@ def expectations(potentials, prefixes, weights, log_z, out):
 
 
 @kernel
-def viterbi(folded, states, totals):
+def viterbi(log_potentials, states, totals):
     """Best segmentation of each sequence. Among equals: the lower state of the last segment, the shorter last segment,
     then the same of the one before, and so on to the front.
 
-    folded (log_space.Folded)
+    log_potentials (log_space.Folded)
     states (int32[n]): Receives the path, -1 where the sequence has none.
     totals (float64[B]): Receives the score of the path.
 
     Backpointers are not kept: along the best path, and only there, the way back asks once more what was best.
     """
-    opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = folded
+    opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = log_potentials
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     entered, left = np.empty(opening.shape), np.empty(opening.shape)
@@ -546,13 +546,13 @@ def viterbi(folded, states, totals):
 
 
 @kernel
-def list_probable(folded, entered, leaving, log_z, min_log_prob, found):
+def list_probable(log_potentials, entered, leaving, log_z, min_log_prob, found):
     """Segments with at least a certain probability, from what `log_space.log_forward` and `log_space.log_backward` left.
 
     found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive the first M.
     RETURNS (int): How many there are.
     """
-    _, _, lengths, spans, _, _, _, span_of, reach, starts = folded
+    _, _, lengths, spans, _, _, _, span_of, reach, starts = log_potentials
     size, longest = lengths.shape[1], lengths.shape[0]
     count = 0
     for b in range(starts.shape[0] - 1):

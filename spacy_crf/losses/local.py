@@ -17,7 +17,7 @@ from ..schemes import Segments
 from ..types import Floats, SegmentClamp
 from . import terms
 from .clamped import LabelledLoss
-from .terms import Annotation
+from .terms import AnnotatedBatch
 
 # Numbers in a table of a batch that are in memory at once
 _LARGEST_TABLE = 1 << 22
@@ -48,7 +48,7 @@ class LocalLoss(LabelledLoss):
             arrays.add(d_scores, d_part, chunk.tokens)
         return losses, free.narrow(work, d_scores), impossible
 
-    def annotation(self, clamp: Any, wrong: Segments, weights: Floats) -> Annotation:
+    def annotation(self, clamp: Any, wrong: Segments, weights: Floats) -> AnnotatedBatch:
         """What the terms compare the scores with.
 
         wrong (Segments): Beside what the clamp forbids. weights (float64[B]): Of the sequences.
@@ -57,7 +57,7 @@ class LocalLoss(LabelledLoss):
         states = clamp.states
         gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), -1)
         factors = np.where(gold >= 0, self.state_weights(states.shape[1])[gold], 1.0)
-        return Annotation(clamp, wrong, factors, weights)
+        return AnnotatedBatch(clamp, wrong, factors, weights)
 
 
 class PseudoLikelihood(LocalLoss):
@@ -128,10 +128,10 @@ def _in_pieces(clamp: Any) -> SegmentClamp:
     return SegmentClamp(np.asarray(clamp, dtype=bool), every, every)
 
 
-def _cut(whole: Annotation, sequences: slice, tokens: slice) -> Annotation:
+def _cut(whole: AnnotatedBatch, sequences: slice, tokens: slice) -> AnnotatedBatch:
     """What is known of some sequences, which are these tokens."""
     inside = (whole.wrong.start >= tokens.start) & (whole.wrong.start < tokens.stop)
     begin, end, label = (column[inside] for column in whole.wrong)
     wrong = Segments(begin - tokens.start, end - tokens.start, label)
     clamp = arrays.cut_clamp(whole.clamp, tokens)
-    return Annotation(clamp, wrong, whole.factors[tokens], whole.weights[sequences])
+    return AnnotatedBatch(clamp, wrong, whole.factors[tokens], whole.weights[sequences])

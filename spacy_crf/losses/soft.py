@@ -26,7 +26,7 @@ from .terms import per_sequence
 NO_STATE = -1  # where a run begins or ends a sequence
 
 
-class Pieces(NamedTuple):
+class SoftSegments(NamedTuple):
     """How often tokens, or segments, are expected to have a state."""
 
     begin: NDArray[np.int64]  # [N]
@@ -35,7 +35,7 @@ class Pieces(NamedTuple):
     weight: Floats  # [N]
 
 
-class Steps(NamedTuple):
+class SoftTransitions(NamedTuple):
     """How often a step between two pieces is expected."""
 
     token: NDArray[np.int64]  # [N] where the second one begins
@@ -59,8 +59,8 @@ class Runs(NamedTuple):
 class SoftLabelling(NamedTuple):
     """What a teacher, and the annotation beside it, say of a batch."""
 
-    pieces: Pieces
-    steps: Steps
+    pieces: SoftSegments
+    steps: SoftTransitions
     runs: Runs
     has_soft: NDArray[np.bool_]  # [B] which sequences have soft labels
 
@@ -125,7 +125,7 @@ def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> F
     """The expected score of the pieces with soft labels, and of the steps between them: float64[B]."""
     (begin, end, state, weight), steps, scores = soft.pieces, soft.steps, work.scores
     opens, closes = arrays.ends(work.starts, work.n_tokens)
-    of_pieces = structure.score_chosen(work, begin, end, state)
+    of_pieces = structure.score_labelled_segments(work, begin, end, state)
     of_pieces += np.where(opens[begin], scores.first[state], 0.0)
     of_pieces += np.where(closes[end - 1], scores.last[state], 0.0)
     of_steps = work.transitions[_rows(work, steps.token), steps.before, steps.after]
@@ -147,7 +147,7 @@ def _take_off_expected(
 ) -> None:
     of_token = np.repeat(weights, np.diff(work.starts))
     (begin, end, state, weight), steps = soft.pieces, soft.steps
-    expected = structure.derive_chosen(work, begin, end, state, weight * of_token[begin])
+    expected = structure.labelled_segments_derivative(work, begin, end, state, weight * of_token[begin])
     place = (_rows(work, steps.token) * work.n_states + steps.before) * work.n_states + steps.after
     of_steps = np.bincount(place, steps.weight * of_token[steps.token], minlength=expected.transitions.size)
     expected.transitions.ravel()[:] = of_steps

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from ..arrays import Scores, ends, per_position
 from ..inference.structure import Structure, Work
-from ..kernels.local import cover_probability, marginal_gradient
+from ..kernels.local_terms import cover_probability, marginal_gradient
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SpanList
 
 _OPEN = -1  # what stands in a path where the annotation leaves several possibilities
 
 
-class Annotation(NamedTuple):
+class AnnotatedBatch(NamedTuple):
     """What is known of B sequences, and how much it counts."""
 
     clamp: SegmentClamp  # what is allowed
@@ -28,11 +28,11 @@ class Annotation(NamedTuple):
     weights: Floats  # [B] of each sequence
 
 
-def marginals(structure: Structure, work: Work, annotation: Annotation):
+def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """See `PseudoLikelihood`."""
     starts, n_tokens = work.starts, work.n_tokens
     spans = _every_span(structure, work)
-    pieces, steps = structure.weigh_pieces(work, spans.listed)
+    pieces, steps = structure.segment_marginals(work, spans.listed)
     allowed = _allowed(spans, starts, annotation)
     probability = np.zeros(n_tokens)
     cover_probability(pieces, allowed, spans.listed.starts, probability)
@@ -45,12 +45,12 @@ def marginals(structure: Structure, work: Work, annotation: Annotation):
     # piece is rewarded with 1 / p for each of its tokens that has a term.
     d_pieces, d_steps = np.zeros_like(pieces), np.zeros_like(steps)
     marginal_gradient(pieces, steps, allowed, factors / safe, spans.listed.starts, starts, d_pieces, d_steps)
-    d_scores = structure.derive_pieces(work, spans.begin, spans.end, d_pieces)
+    d_scores = structure.segments_derivative(work, spans.begin, spans.end, d_pieces)
     d_transitions = d_steps if per_position(work.scores) else d_steps.sum(axis=0)
     return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
 
 
-def conditionals(structure: Structure, work: Work, annotation: Annotation):
+def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """See `BesagPseudoLikelihood`."""
     scores, starts, size = work.scores, work.starts, work.n_states
     path = _named_path(annotation.clamp, starts, structure.lengths(work))
@@ -66,7 +66,7 @@ def conditionals(structure: Structure, work: Work, annotation: Annotation):
     out = scores.transitions[c_inside, :, k] if by_token else scores.transitions[:, k].T
     out = np.where(last[:, np.newaxis], scores.last, out)
     begin, end = np.concatenate([a, a, t]), np.concatenate([np.maximum(t, a + 1), c, c])
-    left, merged, right = np.split(structure.score_pieces(work, begin, end), 3)
+    left, merged, right = np.split(structure.score_segments(work, begin, end), 3)
     logits = np.empty((len(t), size + 1))
     logits[:, :size] = np.where(first, 0.0, left[row, i])[:, np.newaxis] + into + right + out
     logits[:, size] = np.where(first, -np.inf, merged[row, i] + out[row, i])
@@ -75,7 +75,7 @@ def conditionals(structure: Structure, work: Work, annotation: Annotation):
     d_right, d_left, d_merged = d_logits[:, :size], np.zeros((len(t), size)), np.zeros((len(t), size))
     d_left[row, i] = np.where(first, 0.0, d_right.sum(axis=1))
     d_merged[row, i] = d_logits[:, size]
-    d_scores = structure.derive_pieces(work, begin, end, np.concatenate([d_left, d_merged, d_right]))
+    d_scores = structure.segments_derivative(work, begin, end, np.concatenate([d_left, d_merged, d_right]))
     d_out = d_right + d_merged
     if by_token:
         np.add.at(d_scores.transitions, (t[~first], i[~first]), d_right[~first])
@@ -86,11 +86,11 @@ def conditionals(structure: Structure, work: Work, annotation: Annotation):
     return losses, d_scores, impossible
 
 
-def piecewise(structure: Structure, work: Work, annotation: Annotation):
+def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """See `Piecewise`."""
     scores, starts, states = work.scores, work.starts, annotation.clamp.states
     spans = _every_span(structure, work)
-    of_spans = structure.score_pieces(work, spans.begin, spans.end)
+    of_spans = structure.score_segments(work, spans.begin, spans.end)
     allowed = _allowed(spans, starts, annotation)
     some = np.flatnonzero(allowed.any(axis=1))
     before = _sum_before(scores, states)
@@ -108,11 +108,11 @@ def piecewise(structure: Structure, work: Work, annotation: Annotation):
     d_allowed = _by_first_token(d_clamped, spans.begin[some], len(states))
     d_transitions = _derive_before(before, d_before, d_allowed, per_position(scores))
     d_pieces[some] -= d_clamped
-    d_scores = structure.derive_pieces(work, spans.begin, spans.end, d_pieces)
+    d_scores = structure.segments_derivative(work, spans.begin, spans.end, d_pieces)
     return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
 
 
-class _Spans(NamedTuple):
+class _EverySpan(NamedTuple):
     """All spans of 1 to K tokens, by their first token and then by their length."""
 
     begin: NDArray[np.int64]  # [N]
@@ -136,10 +136,10 @@ class _PieceSums(NamedTuple):
     shares: Floats  # [N, S] what part of that each has
 
 
-def _every_span(structure: Structure, work: Work) -> _Spans:
+def _every_span(structure: Structure, work: Work) -> _EverySpan:
     listed = every_span(work.starts, len(structure.lengths(work)))
     begin = np.repeat(np.arange(work.n_tokens), np.diff(listed.starts))
-    return _Spans(begin, begin + listed.lengths, listed)
+    return _EverySpan(begin, begin + listed.lengths, listed)
 
 
 def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
@@ -151,7 +151,7 @@ def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
     return SpanList(first, lengths.astype(np.int32))
 
 
-def _allowed(spans: _Spans, starts: NDArray[np.int64], annotation: Annotation) -> NDArray[np.bool_]:
+def _allowed(spans: _EverySpan, starts: NDArray[np.int64], annotation: AnnotatedBatch) -> NDArray[np.bool_]:
     """Which segments the annotation allows: bool[N, S]."""
     clamp = annotation.clamp
     opens, _ = ends(starts, len(clamp.states))
@@ -259,7 +259,7 @@ def choices(
     logits: Floats,
     gold: NDArray[np.int64],
     tokens: NDArray[np.int64],
-    annotation: Annotation,
+    annotation: AnnotatedBatch,
     starts: NDArray[np.int64],
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Terms of tokens that choose one of some options.
@@ -285,7 +285,7 @@ def choices(
     return per_sequence(terms, starts), factors[:, np.newaxis] * derivative, impossible
 
 
-def token_factors(annotation: Annotation, impossible: NDArray[np.bool_], starts: NDArray[np.int64]) -> Floats:
+def token_factors(annotation: AnnotatedBatch, impossible: NDArray[np.bool_], starts: NDArray[np.int64]) -> Floats:
     """Factors of the tokens' terms (float64[T]) with the weights of their sequences, 0 in impossible ones (bool[B])."""
     sequence = np.repeat(np.arange(len(impossible)), np.diff(starts))
     return np.where(impossible[sequence], 0.0, annotation.factors * annotation.weights[sequence])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..arrays import ranges
 from ..inference.structure import Places
-from ..kernels.chosen import add_uses, list_uses, scatter_uses
+from ..kernels.partial_scores import add_uses, list_uses, scatter_uses
 from ..types import Floats, TokenFeatures
 from .fixed_tokens import FixedTokens
 from .table import Part, Table

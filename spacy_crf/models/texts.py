@@ -14,7 +14,7 @@ from thinc.api import Model
 from .. import checks
 from ..features.doc_batch import DocBatch
 from ..features.units import TEXT, TOKEN, Rows
-from ..inference.texts import Texts, TextScores
+from ..inference.texts import TextScores, TextSoftmax
 from ..types import Floats
 from .architecture import Shared, build
 from .emissions import Emissions, check_emissions
@@ -86,7 +86,7 @@ class TextRole(OfTexts, ChainRole):
     """Each label has a score of its own beside what features say."""
 
     gives = TextScores
-    structure = Texts()
+    structure = TextSoftmax()
     unit = TEXT
 
     def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> TextScores:

@@ -18,7 +18,7 @@ from .decoding import Decoding, Distribution
 from .parts import Parts
 
 if TYPE_CHECKING:
-    from ..constraints.decoding import Decoded, Kept
+    from ..constraints.decoding import Decoded, KeptRules
     from ..constraints.rule import Rule
     from ..constraints.rule_set import RuleSet
 
@@ -137,12 +137,12 @@ class _Batch:
         found = decode(rules, documents, self._bounds, self._hard_ones())
         return found.tags, found.unfinished
 
-    def _hard_ones(self) -> "Kept":
+    def _hard_ones(self) -> "KeptRules":
         """The hard rules that each Doc keeps."""
-        from ..constraints.decoding import Kept
+        from ..constraints.decoding import KeptRules
 
         instead = {d: self._kept(d, only_hard=True) for d in self._relaxed}
-        return Kept(self._kept(None, only_hard=True), instead)
+        return KeptRules(self._kept(None, only_hard=True), instead)
 
     def _or_instead(self, tags: NDArray[np.int32], unfinished: list[int], most_probable: Any) -> NDArray[np.int32]:
         """The tags, and of Docs for which there was no time those that are most probable."""
@@ -260,7 +260,7 @@ class _Batch:
             scores = self._rules.apply(scores, self._facts)
         return self._decoding.batch(scores, self._clamp)
 
-    def _decode(self, scores: Any, kept: "Optional[Kept]") -> "Decoded":
+    def _decode(self, scores: Any, kept: "Optional[KeptRules]") -> "Decoded":
         from ..constraints.decoding import Documents
 
         words = self._docs.words if self._rules.global_ else None

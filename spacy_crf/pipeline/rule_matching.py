@@ -13,7 +13,7 @@ from spacy.tokens import Doc, Token
 from spacy.util import registry
 from spacy.vocab import Vocab
 
-from ..constraints.facts import Facts, Match, WordKinds
+from ..constraints.pattern_matches import Match, PatternMatches, WordKinds
 from ..constraints.rule import Rule
 from ..errors import Errors
 from ..features.doc_batch import DocBatch, DocPart
@@ -58,12 +58,12 @@ class RuleMatcher:
                     self._matchers[rule.place] = matcher
         self._words = _WordPatterns(vocab, words)
 
-    def __call__(self, docs: list[Doc]) -> Facts:
+    def __call__(self, docs: list[Doc]) -> PatternMatches:
         docs = DocBatch.of(docs)
         if isinstance(docs, DocPart):
             return self(docs.whole).at(docs.kept)
         found = {place: self._find(place, docs) for place in self._matchers}
-        facts = Facts(found, self._words(docs))
+        facts = PatternMatches(found, self._words(docs))
         for place, (rule, function) in self._functions.items():
             allowed = [self._checked(rule, doc, function(doc)) for doc in docs]
             of_tags = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)

@@ -14,10 +14,10 @@ from thinc.util import convert_recursive, is_xp_array
 from ..errors import Errors
 from ..models.lists import ListedFeatures, shared_lists
 from ..msgpack_stream import packed, packed_bytes, unpacked
-from ..whole_files import Format, seal_into, unseal
+from ..whole_files import FileFormat, seal_into, unseal
 from .parts import Component
 
-FORMAT = Format("a model", b"spacy_crf\n", 4)
+FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
 
 

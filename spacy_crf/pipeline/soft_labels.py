@@ -16,7 +16,7 @@ from spacy.training import Example
 
 from ..arrays import ends, ranges, states_of
 from ..errors import Errors
-from ..losses.soft import NO_STATE, Pieces, Runs, SoftLabelling, Steps
+from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTransitions
 from ..schemes import Segments
 from ..types import Floats
 from .annotation.annotation import same_words
@@ -180,17 +180,17 @@ def _label(
     weight = np.repeat(spans.weight, n_pieces)
     ends_at = np.cumsum(tags.lengths) - np.repeat(np.append(0, np.cumsum(spans.end - spans.begin))[:-1], n_pieces)
     end = np.repeat(spans.begin, n_pieces) + ends_at
-    pieces = Pieces(end - tags.lengths, end, tags.states, weight)
+    pieces = SoftSegments(end - tags.lengths, end, tags.states, weight)
     inner = np.ones(len(weight), dtype=bool)
     inner[tags.starts[:-1]] = False
     [inner] = np.nonzero(inner)
-    inside = Steps(pieces.begin[inner], tags.states[inner - 1], tags.states[inner], weight[inner])
+    inside = SoftTransitions(pieces.begin[inner], tags.states[inner - 1], tags.states[inner], weight[inner])
     meets = is_soft & ~ends(starts, n_tokens)[0]
     meets[1:] &= is_soft[:-1]
     left, right, of_pairs = _pairs(spans, meets)
     first, last = tags.states[tags.starts[:-1]], tags.states[tags.starts[1:] - 1]
-    between = Steps(spans.begin[right], last[left], first[right], of_pairs)
-    steps = Steps(*(np.concatenate(both) for both in zip(inside, between)))
+    between = SoftTransitions(spans.begin[right], last[left], first[right], of_pairs)
+    steps = SoftTransitions(*(np.concatenate(both) for both in zip(inside, between)))
     runs = _runs(spans, (first, last), is_soft, starts)
     runs = runs._replace(goes_on=pipe.decoding.spans.continues)
     by_token = np.zeros((n_tokens, len(pipe.decoding.label_of_states)), dtype=bool)

@@ -239,8 +239,8 @@ class Training:
         rules = pipe.rules() if pipe.rules_train else None
         if rules is None and not len(known.wrong.start) and not len(known.steps):
             return None
-        from ..constraints.facts import Facts
         from ..constraints.incorrect_spans import Excluded
+        from ..constraints.pattern_matches import PatternMatches
         from ..constraints.settings import Constraints
         from ..constraints.training import RuledChain, RuledSegments
         from ..inference.threads import default_threads
@@ -250,7 +250,7 @@ class Training:
             rule_set = pipe.decoding.compile_rules(Constraints([]))
         else:
             rule_set = rules.all.upto(int(np.diff(bounds).max(initial=0)))
-        facts = Facts() if rules is None else rules.matcher(docs)
+        facts = PatternMatches() if rules is None else rules.matcher(docs)
         excluded = Excluded(known.wrong, known.steps, pipe.loss.least_costs(len(pipe.decoding.label_of_states)))
         ruled = RuledSegments if rule_set.of_segments else RuledChain
         around = {"excluded": excluded, "threads": default_threads()}

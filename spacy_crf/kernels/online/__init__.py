@@ -14,10 +14,10 @@ compiled for either. (With variants for pairs and for losses too it took four ti
 
 from ..online.rules.adagrad import catch_up_all as catch_up_all
 from ..online.rules.sgd import charge_all as charge_all
-from ..online.work import Room as Room
+from ..online.work import PassBuffers as PassBuffers
 from ..online.work import make_room as make_room
 from ..online.work import make_table as make_table
-from .driver import Lesson as Lesson
+from .driver import RuleRun as RuleRun
 from .driver import walk as walk
 from .rules import ADAGRAD as ADAGRAD
 from .rules import AROW as AROW

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import helper
 from ..exponentials import exp_row
-from ..linear_chain import Scores
+from ..linear_chain import ChainArrays
 from ..numerics import LANES, LINEAR, SPREAD, TINY, best_before, best_end, log_sum
 from .blocks import clear
 
@@ -19,13 +19,13 @@ from .blocks import clear
 @helper(inline="always")
 def scores_of_chain(work, size):
     chain = work.chain
-    return Scores(work.nodes, work.steps, chain[size], chain[size + 1], work.bounds)
+    return ChainArrays(work.nodes, work.steps, chain[size], chain[size + 1], work.bounds)
 
 
 @helper(inline="always")
 def derivatives_of_chain(work, size):
     d_chain = work.d_chain
-    return Scores(work.d_nodes, work.d_steps, d_chain[size], d_chain[size + 1], work.bounds)
+    return ChainArrays(work.d_nodes, work.d_steps, d_chain[size], d_chain[size + 1], work.bounds)
 
 
 @helper

@@ -17,10 +17,10 @@ from .rules.perceptron import perceptron
 from .rules.sgd import sgd_l1
 from .segments import count_wrong_segments
 from .sequence import Turn, differentiate
-from .work import ChainWork, PairWork, SegmentWork, Workspace
+from .work import ChainBuffers, PairBuffers, SegmentBuffers, Workspace
 
 
-class Lesson(NamedTuple):
+class RuleRun(NamedTuple):
     """A rule and what it goes through."""
 
     order: NDArray  # [n] of the sequences
@@ -39,11 +39,11 @@ class Lesson(NamedTuple):
 def walk(
     corpus: ChainCorpus,
     work: Workspace,
-    pairs: PairWork,
-    chains: Optional[ChainWork],
-    segments: Optional[SegmentWork],
+    pairs: PairBuffers,
+    chains: Optional[ChainBuffers],
+    segments: Optional[SegmentBuffers],
     maximum: bool,
-    lesson: Lesson,
+    lesson: RuleRun,
 ):
     """Applies a rule to the sequences in the order given. One kernel for all rules: nearly all that is compiled is the loss of a
     sequence and its derivative.

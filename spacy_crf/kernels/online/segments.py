@@ -7,27 +7,29 @@ import numpy as np
 from ...types import GOES_ON
 from .. import helper
 from .. import semi_markov as batches
-from ..log_space import Folded, Scores, log_backward, log_expectations, log_forward
+from ..log_space import LogPotentials, SegmentArrays, log_backward, log_expectations, log_forward
 from .blocks import add_scores, rows_of_kind
 
 
 @helper(inline="always")
 def scores_of_segments(work, segments, size):
     of_tokens, ends = (work.nodes, segments.begins, segments.ends), (work.chain[size], work.chain[size + 1])
-    return Scores(*of_tokens, segments.lengths, segments.spans, work.steps, *ends, segments.span_of, work.bounds)
+    return SegmentArrays(*of_tokens, segments.lengths, segments.spans, work.steps, *ends, segments.span_of, work.bounds)
 
 
 @helper(inline="always")
 def derivatives_of_segments(work, segments, size):
     of_tokens, ends = (work.d_nodes, segments.d_begins, segments.d_ends), (work.d_chain[size], work.d_chain[size + 1])
-    return Scores(*of_tokens, segments.d_lengths, segments.d_spans, work.d_steps, *ends, segments.span_of, work.bounds)
+    return SegmentArrays(
+        *of_tokens, segments.d_lengths, segments.d_spans, work.d_steps, *ends, segments.span_of, work.bounds
+    )
 
 
 @helper
-def fold(corpus, work, segments, b, is_clamped):
+def running_sums(corpus, work, segments, b, is_clamped):
     """The scores of a sequence, and what its annotation leaves of them if that is asked."""
     opening, closing, reach, bounds = segments.opening, segments.closing, segments.reach, work.bounds
-    batches.fold(scores_of_segments(work, segments, corpus.n_states), opening, closing)
+    batches.running_sums(scores_of_segments(work, segments, corpus.n_states), opening, closing)
     if is_clamped:
         begin, end = corpus.starts[b], corpus.starts[b + 1]
         may_begin, must_begin = segments.uses.may_begin[begin:end], segments.uses.must_begin[begin:end]
@@ -37,26 +39,26 @@ def fold(corpus, work, segments, b, is_clamped):
 
 
 @helper(inline="always")
-def folded_of(work, segments, n, size):
-    """What `fold` left. How much room is needed, the opening says."""
+def log_potentials_of(work, segments, n, size):
+    """What `running_sums` left. How much room is needed, the opening says."""
     opening, chain = segments.opening[:n], work.chain
     of_segments, ends = (segments.lengths, segments.spans), (chain[size], chain[size + 1])
-    return Folded(
+    return LogPotentials(
         opening, segments.closing, *of_segments, work.steps, *ends, segments.span_of, segments.reach, work.bounds
     )
 
 
 @helper(inline="always")
-def expect_segments(folded, work, segments, amount):
+def expect_segments(log_potentials, work, segments, amount):
     """Log partition; adds the expected uses of each score, times an amount, but for those that `cover` adds up."""
-    shape, log_z = folded.opening.shape, work.total
+    shape, log_z = log_potentials.opening.shape, work.total
     entered, left, leaving, suffixes = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
-    log_forward(folded, entered, left, log_z)
+    log_forward(log_potentials, entered, left, log_z)
     if math.isfinite(log_z[0]):
         work.amount[0] = amount
-        log_backward(folded, leaving, suffixes)
+        log_backward(log_potentials, leaving, suffixes)
         out = derivatives_of_segments(work, segments, shape[1])
-        log_expectations(folded, work.amount, entered, left, leaving, suffixes, log_z, out)
+        log_expectations(log_potentials, work.amount, entered, left, leaving, suffixes, log_z, out)
     return log_z[0]
 
 

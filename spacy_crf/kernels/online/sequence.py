@@ -14,8 +14,8 @@ from .segments import (
     derivatives_of_segments,
     exclude,
     expect_segments,
-    fold,
-    folded_of,
+    log_potentials_of,
+    running_sums,
     score_segments,
     scores_of_segments,
 )
@@ -54,7 +54,7 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
             if is_free and len(costs) > 0:
                 _add_costs(work.nodes, corpus.gold, corpus.clamp, begin, end, costs)
             if segments is not None:
-                fold(corpus, work, segments, b, not is_free)
+                running_sums(corpus, work, segments, b, not is_free)
                 if len(segments.uses.excluded) > 0 and not corpus.is_known[b]:
                     exclude(segments, begin, end, costs, is_free)
             if chains is not None and not is_free:
@@ -171,7 +171,7 @@ def _use_best(corpus, work, pairs, chains, segments, b, amount):
         if math.isfinite(value):
             linear_chain.path_expectations(path, work.amount, derivatives_of_chain(work, size))
     if segments is not None:
-        semi_markov.viterbi(folded_of(work, segments, n, size), path, work.total)
+        semi_markov.viterbi(log_potentials_of(work, segments, n, size), path, work.total)
         value = work.total[0]
         if math.isfinite(value):
             of_segments = derivatives_of_segments(work, segments, size)
@@ -189,5 +189,5 @@ def expect(corpus, work, pairs, chains, segments, b, amount):
         if math.isnan(log_z):
             log_z = expect_in_logs(work, chains, n, size, amount)
     if segments is not None:
-        log_z = expect_segments(folded_of(work, segments, n, size), work, segments, amount)
+        log_z = expect_segments(log_potentials_of(work, segments, n, size), work, segments, amount)
     return log_z

@@ -34,7 +34,7 @@ class Workspace(NamedTuple):
     path: NDArray[np.int32]  # [n] the best labelling
 
 
-class PairWork(NamedTuple):
+class PairBuffers(NamedTuple):
     """The features of pairs of states."""
 
     uses: SlotUses
@@ -42,7 +42,7 @@ class PairWork(NamedTuple):
     d_scores: Floats
 
 
-class ChainWork(NamedTuple):
+class ChainBuffers(NamedTuple):
     """For linear chains."""
 
     kept: Floats  # [n, P]
@@ -54,7 +54,7 @@ class ChainWork(NamedTuple):
     sums: Floats  # [P, P]
 
 
-class SegmentWork(NamedTuple):
+class SegmentBuffers(NamedTuple):
     """For chains of segments."""
 
     uses: SegmentUses
@@ -85,24 +85,24 @@ class ScoreTable(NamedTuple):
     room: Floats
 
 
-class Room(NamedTuple):
+class PassBuffers(NamedTuple):
     """Work space for a pass over a corpus, with either ``chains`` or ``segments``."""
 
     corpus: ChainCorpus  # its pairs and segments are in their work spaces
     work: Workspace
-    pairs: PairWork
-    chains: Optional[ChainWork]
-    segments: Optional[SegmentWork]
+    pairs: PairBuffers
+    chains: Optional[ChainBuffers]
+    segments: Optional[SegmentBuffers]
     maximum: bool  # whether the loss looks at the best labelling, or at the log partition
 
 
-def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
+def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     size = corpus.n_states
     longest, width = _node_shape(corpus)
     height = max(size + 2, width)
     uses = NO_USES if corpus.pairs is None else corpus.pairs
     shape = (0 if corpus.pairs is None else longest, size * size)
-    pairs = PairWork(uses, np.zeros(shape), np.zeros(shape))
+    pairs = PairBuffers(uses, np.zeros(shape), np.zeros(shape))
     chain, d_chain = np.full((height, width), -np.inf), np.zeros((height, width))
     if corpus.pairs is None:
         steps, d_steps = chain[np.newaxis, :width], d_chain[np.newaxis, :width]
@@ -129,10 +129,10 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> Room:
         chains = _make_chain_room(longest, width)
     else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
-    return Room(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)
+    return PassBuffers(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)
 
 
-def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
+def make_table(corpus: ChainCorpus, room: PassBuffers) -> ScoreTable:
     work, segments = room.work, room.segments
     scores, derivatives = (work.nodes, work.chain), (work.d_nodes, work.d_chain)
     n_tokens = np.diff(corpus.starts)
@@ -148,8 +148,8 @@ def make_table(corpus: ChainCorpus, room: Room) -> ScoreTable:
     return ScoreTable(rows, scores, derivatives, *np.zeros((3, longest, corpus.n_states)))
 
 
-def _make_chain_room(longest: int, width: int) -> ChainWork:
-    return ChainWork(
+def _make_chain_room(longest: int, width: int) -> ChainBuffers:
+    return ChainBuffers(
         kept=np.zeros((longest, width)),
         forward=np.zeros((longest, width)),
         exp_nodes=np.zeros((longest, width)),
@@ -165,11 +165,11 @@ def _node_shape(corpus: ChainCorpus) -> tuple[int, int]:
     return int(np.diff(corpus.starts).max(initial=1)), width
 
 
-def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentWork:
+def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentBuffers:
     n, longest = int(np.diff(starts).max(initial=1)), uses.longest
     n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
     tokens, lengths, spans = (n, size), (longest, size), (n_spans, size)
-    return SegmentWork(
+    return SegmentBuffers(
         uses=uses,
         begins=np.zeros(tokens),
         ends=np.zeros(tokens),

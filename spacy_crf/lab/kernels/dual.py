@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
 from ...kernels.online.blocks import clear, collect
-from ...kernels.online.segments import cover, fold
+from ...kernels.online.segments import cover, running_sums
 from ...kernels.online.sequence import Turn, differentiate, expect, use_annotation
-from ...kernels.online.work import ChainWork, PairWork, ScoreTable, SegmentWork, Workspace
+from ...kernels.online.work import ChainBuffers, PairBuffers, ScoreTable, SegmentBuffers, Workspace
 from ...types import ChainCorpus, Floats
 
 
@@ -35,9 +35,9 @@ class Ascent(NamedTuple):
 def ascend(
     corpus: ChainCorpus,
     work: Workspace,
-    pairs: PairWork,
-    chains: Optional[ChainWork],
-    segments: Optional[SegmentWork],
+    pairs: PairBuffers,
+    chains: Optional[ChainBuffers],
+    segments: Optional[SegmentBuffers],
     table: ScoreTable,
     ascent: Ascent,
 ):
@@ -101,7 +101,7 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
         for kind in range(len(table.derivatives)):
             clear(table.derivatives[kind], rows[kind + 1] - rows[kind])
         if segments is not None:
-            fold(corpus, work, segments, b, np.bool_(False))  # no literal: it would be compiled anew
+            running_sums(corpus, work, segments, b, np.bool_(False))  # no literal: it would be compiled anew
         log_z = expect(corpus, work, pairs, chains, segments, b, weight)
         if not math.isfinite(log_z):
             break

@@ -40,7 +40,7 @@ from ...models.weights import Weights, checksum
 from ...pipeline.prepared_corpus import StepsAbout
 from ...pipeline.training import takes_objective, view_for
 from ...types import Floats
-from ...whole_files import Format, seal_into, unseal
+from ...whole_files import FileFormat, seal_into, unseal
 from .cut import Pieces
 from .mixing import MIXING, Lesson, MixedEpochs
 from .sums import Terms, Tree
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 EXECUTORS = ("processes", "ray")
 _MANIFEST, _CHECKPOINT = "shards.json", "checkpoint"
 _FROZEN = "features"  # are put together
-_SAVED = Format("a checkpoint", b"spacy_crf checkpoint\n", 1)
+_SAVED = FileFormat("a checkpoint", b"spacy_crf checkpoint\n", 1)
 
 
 class Shards:

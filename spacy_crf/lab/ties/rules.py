@@ -14,7 +14,7 @@ import numpy as np
 from ... import arrays
 from ...arrays import Joined
 from ...constraints.budget import Budget
-from ...constraints.decoding import Answer, Documents, Search, Tags
+from ...constraints.decoding import Answer, Documents, RuleSearch, Tags
 from ...constraints.rule_set import RuleSet
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import Asked, Expansion, LikelySpans, SpanStates, States
@@ -135,7 +135,7 @@ class TiedSearch:
     ):
         self._inference, self._rules, self._document = inference, rules, document
         chains = as_chains(document.scores, document.clamp)
-        self._of_chains = Search(rules, document._replace(scores=chains), budget)
+        self._of_chains = RuleSearch(rules, document._replace(scores=chains), budget)
         self._tags: Optional[Tags] = None
 
     def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
@@ -143,7 +143,7 @@ class TiedSearch:
         self._tags = tags
 
     def best(self) -> Answer:
-        """Under all rules that can be kept, see `Search.best`."""
+        """Under all rules that can be kept, see `RuleSearch.best`."""
         answer = self._of_chains.best()
         relaxed = {rule.place for rule in answer.relaxed}
         return self._with_ties(answer, self._rules.places - relaxed)

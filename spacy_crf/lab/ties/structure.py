@@ -171,7 +171,7 @@ class TiedChains(Structure[TiedScores]):
 
     def score_path(self, work: TiedWork, states: States) -> Floats:
         scores, of_chains = work.scores, np.empty(work.n_sequences)
-        free = chain_kernels.Scores(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
+        free = chain_kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
         chain_kernels.path_score(free, states, of_chains)
         if not work.is_tied:
             return of_chains
@@ -181,7 +181,7 @@ class TiedChains(Structure[TiedScores]):
         return values + np.bincount(sequences, of_ties, minlength=work.n_sequences)
 
     def add_path(self, work: TiedWork, states: States, weights: Floats, out: TiedScores) -> None:
-        uses = chain_kernels.Scores(
+        uses = chain_kernels.ChainArrays(
             out.emissions, out.transitions.reshape(work.transitions.shape), out.first, out.last, work.starts
         )
         chain_kernels.path_expectations(states, weights[work.first_of], uses)

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..inference.lattice import ROWS
-from ..kernels.dual_decomposition import Automata
-from ..kernels.lattice import Steps
+from ..kernels.dual_decomposition import KindAutomata
+from ..kernels.lattice import LatticeSteps
 from ..types import Floats
 from .automaton import BREAK, OUTSIDE, Automaton, SpanTags
 
 _MANY = 200
 
 
-class Reader:
+class LatticeAutomaton:
     """An automaton; events that it does not tell apart are one kind.
 
     automaton (Automaton): One that never rewards.
@@ -40,7 +40,7 @@ class Reader:
         self.reads_breaks = bool(self.kind_of[BREAK])
         self.is_hard = bool((following < 0).any() or (self.last == -np.inf).any())
 
-    def kinds(self, steps: Steps) -> NDArray[np.int32]:
+    def kinds(self, steps: LatticeSteps) -> NDArray[np.int32]:
         """What each step is: int32[N]."""
         return self.kind_of[steps.event]
 
@@ -82,7 +82,7 @@ class Reader:
             table[:, event] += prices[:, self.kind_of[event]]
 
 
-class TextReader:
+class TextAutomaton:
     """Spans of one text have one label. In chains it reads what happens at the tokens of the text, and behind it.
 
     tags (SpanTags): What tags say about spans.
@@ -102,7 +102,7 @@ class TextReader:
         for offset in range(self._length + 1):
             self._is_near[self._begins + offset] = True
 
-    def kinds(self, steps: Steps) -> NDArray[np.int32]:
+    def kinds(self, steps: LatticeSteps) -> NDArray[np.int32]:
         """What each step is: int32[N]. It says, too, of which labels this automaton knows: those of the steps."""
         time, n_labels = steps.time[steps.source], len(self._tags.labels)
         token, behind = np.divmod(time, ROWS)
@@ -142,7 +142,7 @@ class TextReader:
         prices[~self._is_begin[: len(prices)], _BEGINS:] = np.inf
 
     def pay(self, table: Floats, prices: Floats) -> None:
-        """As `Reader.pay`."""
+        """As `LatticeAutomaton.pay`."""
         near, begins = np.flatnonzero(self._is_near[: len(table)]), self._tags.begins(0) + self._labels
         inside = np.arange(table.shape[1]) >= self._tags.inside(0)
         of_events = np.where(inside, prices[near, _GOES_ON, np.newaxis], prices[near, _OTHER, np.newaxis])
@@ -151,7 +151,7 @@ class TextReader:
         table[near] += of_events
 
     def states(self) -> NDArray[np.bool_]:
-        """As `Reader.states`; but it is about places, see `rows`."""
+        """As `LatticeAutomaton.states`; but it is about places, see `rows`."""
         return np.zeros(len(self._tags.label_of) + 1, dtype=bool)
 
     def rows(self) -> NDArray[np.int64]:
@@ -162,12 +162,12 @@ class TextReader:
 _GOES_ON, _OTHER, _BEGINS = 1, 2, 3
 
 
-class SegmentTextReader(TextReader):
+class SegmentTextAutomaton(TextAutomaton):
     """In chains of segments it reads segments."""
 
     pays = False  # segments have no prices
 
-    def kinds(self, steps: Steps) -> NDArray[np.int32]:
+    def kinds(self, steps: LatticeSteps) -> NDArray[np.int32]:
         begin, behind = np.divmod(steps.time[steps.source], ROWS)
         end = steps.time[steps.target] // ROWS
         label = np.append(self._tags.label_of, -1)[steps.state[steps.source]]
@@ -186,11 +186,11 @@ class SegmentTextReader(TextReader):
         return np.unique([ROWS * self._begins, ROWS * self._ends - 1])
 
 
-def stacked(readers: Sequence[Reader]) -> Automata:
+def stacked(readers: Sequence[LatticeAutomaton]) -> KindAutomata:
     """One below the other, as the kernels want them."""
     sizes = [reader.following.size for reader in readers]
     states = [len(reader.last) for reader in readers]
-    return Automata(
+    return KindAutomata(
         np.concatenate([reader.following.ravel() for reader in readers]),
         np.concatenate([reader.scores.ravel() for reader in readers]),
         np.concatenate([reader.last for reader in readers]),

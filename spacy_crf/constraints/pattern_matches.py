@@ -23,7 +23,7 @@ class WordKinds(NamedTuple):
     places: Mapping[int, int]  # the column of each rule, by its place
 
 
-class Facts(dict):
+class PatternMatches(dict):
     """By the place of each rule that asks for it, its Match, or the tags that it allows (bool[T, S]).
 
     words (WordKinds): For the rules whose patterns look at words, in place of a Match.
@@ -43,7 +43,7 @@ class Facts(dict):
         """Whether the fact about a rule is one about words."""
         return self.words is not None and place in self.words.places
 
-    def of_labels(self, label_of: NDArray[np.int64]) -> "Facts":
+    def of_labels(self, label_of: NDArray[np.int64]) -> "PatternMatches":
         """The same, with the labels in place of the tags: outside, then the labels that any of their tags allows.
 
         label_of (int64[S]): The label of each tag, -1 for none.
@@ -54,13 +54,13 @@ class Facts(dict):
             place: fact if isinstance(fact, Match) else (fact[:, :, np.newaxis] & belongs).any(axis=1)
             for place, fact in self.items()
         }
-        return Facts(found, self.words)
+        return PatternMatches(found, self.words)
 
-    def at(self, tokens: Union[slice, NDArray[np.int64]]) -> "Facts":
+    def at(self, tokens: Union[slice, NDArray[np.int64]]) -> "PatternMatches":
         """What is said of some of the tokens."""
         words = None if self.words is None else self.words._replace(of_token=self.words.of_token[tokens])
         cut = {
             place: Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]
             for place, fact in self.items()
         }
-        return Facts(cut, words)
+        return PatternMatches(cut, words)
