@@ -1,4 +1,4 @@
-"""Beam search: the best labelling among few prefixes, and those that come next."""
+"""Beam search: at each token the search extends only the best prefixes."""
 
 from functools import cached_property
 from typing import Any
@@ -14,10 +14,10 @@ from .structure import Beam, States
 
 
 class BeamSearch:
-    """Of chains of tokens or of segments.
+    """Beam search over linear chains or chains of segments.
 
-    work (Work): Says what its scores are of pieces (``log_potentials``).
-    beam (Beam)
+    work (Work): A chunk with ``log_potentials``, its scores in the form of segments.
+    beam (Beam): How many prefixes the search keeps.
     """
 
     def __init__(self, work: Any, beam: Beam):
@@ -25,18 +25,25 @@ class BeamSearch:
 
     @property
     def path(self) -> Path:
-        """The best labelling of each sequence within the beam, -1 and -inf where it comes to nothing."""
+        """Best labelling that the beam finds for each sequence.
+
+        RETURNS (Path): States int32[T] and scores float64[B]; -1 and -inf where the beam loses every labelling.
+        """
         return self._found[1]
 
     def rank(self, states: States, scores: Floats) -> int:
-        """As `Structure.rank`, of the labellings within the beam."""
+        """The n best labellings within the beam, see `Structure.rank`.
+
+        states (int32[n, T]), scores (float64[n]): Receive the labellings.
+        RETURNS (int): How many labellings there are.
+        """
         log_potentials, (left, _) = self._work.log_potentials, self._found
         within = log_potentials._replace(closing=np.where(left > -np.inf, log_potentials.closing, -np.inf))
         return log_space.n_best(within, self._work.predecessors, len(scores), states, scores)
 
     @cached_property
     def _found(self) -> tuple[NDArray, Path]:
-        """The scores of the prefixes that are kept (float64[T, S], -inf for others), and the paths."""
+        """Scores of the prefixes that the beam keeps (float64[T, S], -inf for the others), and the paths."""
         left = np.empty(self._work.log_potentials.opening.shape)
         path = Path(np.empty(len(left), dtype=np.int32), np.empty(self._work.n_sequences))
         leaving = _leaving(self._work)
@@ -45,10 +52,11 @@ class BeamSearch:
 
 
 class ChainSearch(BeamSearch):
-    """Of linear chains: what `viterbi` asks is quicker than what the other questions need."""
+    """Beam search over linear chains, with a faster kernel for `viterbi`."""
 
     @cached_property
     def path(self) -> Path:
+        """Best labelling that the beam finds for each sequence, see `BeamSearch.path`."""
         work = self._work
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         leaving = _leaving(work)
@@ -57,16 +65,17 @@ class ChainSearch(BeamSearch):
 
 
 class LatticeSearch(BeamSearch):
-    """Of chains of higher order, whose prefixes end with the nodes of a lattice."""
+    """Beam search over chains of higher order. Their prefixes end with the nodes of a lattice."""
 
     def rank(self, states: States, scores: Floats) -> int:
+        """The n best labellings within the beam, see `BeamSearch.rank`."""
         sums, (kept, _) = self._work.sums, self._found
         possible = np.where(kept, sums.scores, -np.inf)
         return higher_order.n_best(sums.level, possible, sums.weights, len(scores), states, scores)
 
     @cached_property
     def _found(self) -> tuple[NDArray, Path]:
-        """The nodes that are kept (bool[N]), and the paths."""
+        """The nodes that the beam keeps (bool[N]), and the paths."""
         work, sums = self._work, self._work.sums
         kept = np.empty(len(sums.scores), dtype=np.bool_)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
@@ -79,5 +88,5 @@ _shared = Shared(kernels.best_leaving, most=4)
 
 
 def _leaving(work: Any) -> Floats:
-    """The best transition out of each state: float64[1 or T, S]."""
+    """Score of the best transition out of each state: float64[1 or T, S]."""
     return kernels.best_leaving(work.transitions) if work.per_position else _shared.of(work.transitions)

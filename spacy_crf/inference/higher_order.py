@@ -1,9 +1,9 @@
-"""Chains of higher order: what a tag scores may depend on up to three tags before it.
+"""Chains of higher order: the score of a tag may depend on up to three tags before it.
 
     score(y) = sum_t emissions[t, y_t] + transitions[y_(t-1), y_t] + sum_(m > 1) grams[y_(t-m) ... y_t]
 
-Their labellings are summed in a lattice (`order_lattice`), whose last level holds what is summed. Without a limit (``keep``)
-nothing is left out, and everything is exact.
+The recursions sum over the last level of a lattice (`order_lattice`). Without a limit (``keep``) the lattice holds every
+labelling, and all answers are exact.
 """
 
 from copy import copy
@@ -30,10 +30,10 @@ _LIKELY_TOKENS = 4  # times as many are a chunk if something is left out
 
 
 class HigherOrderWork(Work[HigherOrderScores]):
-    """Chains for the kernels.
+    """Scores of higher-order chains, prepared for the kernels.
 
-    A lattice is made once: of what the clamp allows, or, where an annotation is named (`around`), of all labellings, among which
-    are those of the annotation.
+    Each chunk builds its lattice once: from the labellings that the clamp allows or, if `around` names an annotation, from all
+    labellings, which include the annotated ones.
     """
 
     annotated: Any = None  # what annotation allows, where lattices go by it; of the whole
@@ -41,7 +41,12 @@ class HigherOrderWork(Work[HigherOrderScores]):
     depths: Optional[NDArray[np.int64]] = None  # [B] the order of each sequence, once that was asked; of the whole
 
     def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
-        """kept (LatticeCache): Lattices to go on with, and where those go that are not there."""
+        """Work whose lattices keep the labellings of an annotation.
+
+        clamp (bool[T, S]): What the annotation allows.
+        kept (LatticeCache): Lattices to reuse; new lattices are stored there.
+        RETURNS (HigherOrderWork)
+        """
         work = type(self)(self.scores, None, self.given)
         work.expansion = self.whole.expansion
         work.annotated = self.in_states(clamp)
@@ -49,7 +54,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return work
 
     def most_tokens(self, tokens: int) -> int:
-        """Lattices of what is likely are so small that those of more tokens may be in memory."""
+        """Tokens of one chunk: pruned lattices are small, so memory holds those of more tokens."""
         return tokens if self.scores.orders.keep is None else _LIKELY_TOKENS * tokens
 
     def cut(self, chunk: Chunk) -> "HigherOrderWork":
@@ -60,13 +65,13 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @cached_property
     def emissions(self) -> Floats:
-        """[T, S], -inf where the clamp forbids."""
+        """Emissions of each token: float64[T, S], -inf where the clamp forbids the state."""
         scores = self.scores.emissions
         return scores if self.clamp is None else np.where(self.clamp, scores, -np.inf)
 
     @property
     def is_free(self) -> bool:
-        """Whether any state may follow any other."""
+        """Whether every transition is allowed."""
         return self.per_position is False and self.whole._all_finite
 
     @cached_property
@@ -75,11 +80,12 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def stride(self) -> int:
+        """Distance between the transitions of neighbouring tokens in `table`: 0 if all tokens share one matrix."""
         return self.n_states**2 if self.per_position else 0
 
     @property
     def table(self) -> Floats:
-        """What arcs score, see `kernels.higher_order`."""
+        """Scores of arcs in one array, see `kernels.higher_order`."""
         if self.per_position:
             return _table(self.transitions, self.scores.grams)
         return self.whole._shared_table
@@ -90,6 +96,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @cached_property
     def grams(self) -> kernels.Grams:
+        """The n-grams of tags that have a weight."""
         orders = self.scores.orders
         return kernels.Grams(
             orders.keys, orders.slots, orders.digits(self.n_states), orders.size + 1, self.transitions.size
@@ -97,7 +104,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @cached_property
     def sequence_of(self) -> NDArray[np.int64]:
-        """[T] of the tokens."""
+        """Sequence of each token: int64[T]."""
         return np.repeat(np.arange(self.n_sequences), np.diff(self.starts))
 
     @property
@@ -108,7 +115,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def lattice(self) -> PrunedLattice:
-        """That of the annotation if there is one, else of the clamp."""
+        """The lattice around the annotation if there is one, else the lattice of the clamp."""
         whole = self.whole
         if whole.annotated is None:
             return self._own_lattice
@@ -133,16 +140,21 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def n_prefixes(self) -> int:
+        """The most nodes of any token."""
         return int(np.diff(self.lattice.level.starts).max(initial=0))
 
     @cached_property
     def sums(self) -> Sums:
+        """Scores of the lattice and its forward pass."""
         return Sums(self, self.lattice.level, self.clamp if self.whole.annotated is not None else None)
 
     @cached_property
     def alone(self) -> tuple[Floats, Floats]:
-        """Log partitions of the sequences without a lattice (float64[B], 0 for the others), whose tokens know nothing of one
-        another, and how probable the states of these are (float64[M, S])."""
+        """Sequences without a lattice, whose tokens are independent.
+
+        RETURNS (float64[B], float64[M, S]): Log partitions, 0 for the other sequences; and the probability of each state at the M
+            tokens of these sequences.
+        """
         depth, log_z = self.lattice.depth, np.zeros(self.n_sequences)
         chances = np.empty((int(np.diff(self.starts)[depth == 0].sum()), self.n_states))
         kernels.sum_alone(self.emissions, self.starts, depth, log_z, chances)
@@ -154,8 +166,9 @@ def _table(transitions: Floats, grams: Floats) -> Floats:
 
 
 class HigherOrder(Structure[HigherOrderScores]):
-    """Answers the questions of `Structure` for `HigherOrderScores`, and for `ChainScores` as those of order 1; clamps are
-    bool[T, S]. Where something is left out, probabilities are those of the labellings that remain."""
+    """Answers the questions of `Structure` for `HigherOrderScores`, and for `ChainScores` as chains of order 1. Clamps are
+    bool[T, S]. If lattices are pruned, probabilities refer to the labellings that remain.
+    """
 
     chunk_tokens = 512
     answers = Structure.answers | {"beam"}
@@ -247,7 +260,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         kernels.add_paths(states, weights, work.starts, work.grams, order, work.stride, depth, _flat(out))
 
     def _depths(self, work: HigherOrderWork) -> NDArray[np.int64]:
-        """The order of each sequence."""
+        """The highest order that counts in each sequence: int64[B]."""
         whole = work.whole
         if whole.annotated is None:
             return np.full(work.n_sequences, work.scores.orders.levels)
@@ -272,7 +285,13 @@ class HigherOrder(Structure[HigherOrderScores]):
         return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
 
     def best_path(self, scores: Asked, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
-        """`viterbi` with the probabilities of the spans of its paths."""
+        """Best path of each sequence with the probabilities of its spans.
+
+        scores (HigherOrderScores or Work): Potentials of B sequences.
+        spelt (SpanStates): How states spell spans.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (BestPath)
+        """
         work = self.prepare(scores, clamp)
         states = self.viterbi(work).states
         opening = np.zeros(work.n_tokens, dtype=bool)
@@ -281,7 +300,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         return BestPath(states, LikelySpans(segments, self.span_probabilities(work, spelt, segments)))
 
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
-        """What the kernels of spans begin their arguments with."""
+        """The first arguments of the kernels that compute span probabilities."""
         level, chances = work.sums.level, work.sums.chances()
         continues, label_of, tag_of = spans.continues, spans.label_of, work.tag_of
         if tag_of is not None:
@@ -292,7 +311,7 @@ class HigherOrder(Structure[HigherOrderScores]):
 
 
 def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores:
-    """With the thresholds of training, on average."""
+    """Derivatives that carry the thresholds of training, averaged."""
     if work.whole.annotated is None or isinstance(found, ChainScores):
         return found
     lattices, measured = work.whole.lattices, np.full(work.scores.orders.levels, np.nan)
@@ -305,11 +324,11 @@ def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores
 
 
 def _flat(out: Union[HigherOrderScores, ChainScores]) -> tuple[Floats, ...]:
-    """Where kernels add derivatives. (`ChainScores`, which are asked about too, have no n-grams.)"""
+    """Arrays to which kernels add derivatives. (`ChainScores` have no n-grams.)"""
     grams = getattr(out, "grams", np.zeros(0))
     return out.emissions, out.first, out.last, out.transitions.reshape(-1), grams
 
 
 def _sums_of_tokens(work: HigherOrderWork, terms: Floats) -> Floats:
-    """By sequence: float64[B]."""
+    """Sums of float64[T] over each sequence: float64[B]."""
     return np.bincount(work.sequence_of, terms, minlength=work.n_sequences).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Best labellings where several paths are one labelling, whose score is their sum."""
+"""Best labellings where several paths spell one labelling and its score is the log-sum over them."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ _MOST = 4  # prefixes to look at for each token
 
 
 class Labellings(NamedTuple):
-    """Those of one sequence."""
+    """Best labellings of one sequence."""
 
     found: list[tuple[float, States]]  # score, and a state of each tag; best first
     proven: bool  # whether there are none as good
@@ -24,12 +24,15 @@ class Labellings(NamedTuple):
 def n_best(
     structure: Structure[Any], scores: ChainScores, tag_of: NDArray[np.int64], n: int, *, clamp: Any = None
 ) -> list[Labellings]:
-    """The n best labellings of each sequence, fewer where there are fewer. Where it takes too long to prove which they are, those
-    that are known, and the labellings of the best paths.
+    """The n best labellings of each sequence, fewer where fewer exist. If the proof takes too long, the answer consists of the
+    labellings found so far and those of the best paths.
 
-    structure (Structure): A chain, which may be one over the states of a graph.
-    scores (ChainScores): Of the model's states.
-    tag_of (int64[S]): Their tags, which are in order.
+    structure (Structure): A chain, or a chain over the states of a graph.
+    scores (ChainScores): Scores of the model's states.
+    tag_of (int64[S]): Tag of each state, in rising order.
+    n (int): How many labellings to list.
+    clamp (bool[T, S]): States still allowed, or None.
+    RETURNS (list[Labellings]): One entry for each sequence.
     """
     work = structure.prepare(scores, clamp)
     of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
@@ -51,7 +54,7 @@ def n_best(
 
 
 def _arcs(work: ChainWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The transitions that are possible anywhere: where those of each state begin (int64[S + 1]), and their targets."""
+    """Transitions that are possible at some token: the range of each source (int64[S + 1]), and the targets."""
     source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
     return np.searchsorted(source, np.arange(work.n_states + 1)), target
 
@@ -64,7 +67,7 @@ def _of_best_paths(
     n: int,
     known: list[tuple[float, States]],
 ) -> list[tuple[float, States]]:
-    """The labellings of the best paths of one sequence, but for those that are known."""
+    """Labellings that the best paths of one sequence spell, without those already known."""
     first = np.searchsorted(tag_of, tag_of)
     seen, found = {states.tobytes() for _, states in known}, []
     work = structure.prepare(sequence)

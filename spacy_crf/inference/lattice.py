@@ -1,4 +1,4 @@
-"""Lattices of a document, whatever its structure: what its nodes are worth, and the steps between some of them."""
+"""Lattices of one document, for chains and for segments: the max-marginal of each node, and the arcs between selected nodes."""
 
 from functools import cached_property
 from typing import Optional
@@ -17,7 +17,11 @@ _MOST_TRANSITIONS = 1 << 24  # that may be written out (128 MiB)
 
 
 def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
-    """About how many it takes on a usual machine to go through all labellings once, of segments of up to `longest` tokens."""
+    """Estimated seconds of one recursion on a usual machine.
+
+    tokens, states (int), longest (int): Tokens of the longest segment.
+    RETURNS (float)
+    """
     return _STEP * tokens * states * (states + 4 * longest)
 
 
@@ -25,7 +29,7 @@ class Lattice:
     """The lattice of a document; see `kernels.lattice`.
 
     log_potentials (LogPotentials): Scores of one sequence of at least one token, as a chain of segments.
-    events (int32[S, S]): What each state means to automata after each state; the last row counts at the start.
+    events (int32[S, S]): The event that automata read at each state after each state; the last row serves the start.
     n_events (int): How many events there are.
     """
 
@@ -38,17 +42,20 @@ class Lattice:
 
     @property
     def seconds(self) -> float:
-        """About how many it takes on a usual machine to find what the nodes are worth."""
+        """Estimated seconds to compute the worth of all nodes on a usual machine."""
         return seconds_of_recursion(self.tokens, self.worth.shape[1], len(self._folded.lengths))
 
     @property
     def rests(self) -> bool:
-        """Whether labellings may pass by a token without an event."""
+        """Whether a labelling may pass a token without an event."""
         return len(self._folded.lengths) > 1
 
     def worth_with(self, prices: Floats) -> Optional[Floats]:
-        """What the nodes are worth if each event at each token has a price, which is added (float64[n, E]): float64[rows, S];
-        None if that takes too much memory."""
+        """Worth of the nodes after each event at each token has received a price.
+
+        prices (float64[n, E]): Added to the score of the event.
+        RETURNS (float64[rows, S] or None): None if the computation needs too much memory.
+        """
         log_potentials = self._with_prices(prices)
         if log_potentials is None:
             return None
@@ -69,12 +76,12 @@ class Lattice:
 
     @property
     def longest_step(self) -> int:
-        """How many rows it may lead further."""
+        """How many rows a step may span."""
         return ROWS * len(self._folded.lengths)
 
     @cached_property
     def possible_events(self) -> NDArray[np.bool_]:
-        """What may happen where a state begins or goes on: bool[E, S]."""
+        """Events that may happen where a state begins or continues: bool[E, S]."""
         found = np.zeros((self._n_events, self.worth.shape[1]), dtype=bool)
         before, state = np.nonzero((self._folded.transitions > -np.inf).any(axis=0))
         found[self.events[before, state], state] = True
@@ -83,7 +90,11 @@ class Lattice:
         return found
 
     def worth_of_events(self, worth: Floats) -> Floats:
-        """Of the best labelling in which an event happens at a token: float64[n, E]."""
+        """Score of the best labelling in which an event happens at a token.
+
+        worth (float64[rows, S]): Worth of the nodes.
+        RETURNS (float64[n, E])
+        """
         rows, possible = worth[::ROWS], self.possible_events
         of_events = np.full((len(rows), len(possible)), -np.inf)
         for event in np.flatnonzero(possible.any(axis=1)):
@@ -91,22 +102,28 @@ class Lattice:
         return of_events
 
     def add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_]) -> None:
-        """Keeps some more nodes, and those on the best way to each of them and on the best way on: bool[rows, S], in place.
+        """Add nodes, in place, with the nodes on the best path to and from each of them.
 
-        kept: Nodes that are connected. added: The others.
+        kept (bool[rows, S]): Connected nodes. added (bool[rows, S]): The new nodes.
         """
         added = added & ~kept
         kept |= added
         kernels.connect(self._folded, self._prefix, self.worth, kept, added)
 
     def steps(self, kept: NDArray[np.bool_], jumps: NDArray[np.int64]) -> LatticeSteps:
-        """The steps between the nodes that are kept, see `kernels.list_steps`."""
+        """Steps between the kept nodes, see `kernels.list_steps`.
+
+        kept (bool[rows, S]), jumps (int64[rows]): The row to which each row jumps.
+        RETURNS (LatticeSteps)
+        """
         return kernels.list_steps(self._folded, self.events, self._prefix, kept, jumps)
 
     def path(self, best: NDArray[np.int64], steps: LatticeSteps, taken: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The labelling that takes some steps, as a path of segments.
+        """The labelling that takes the given steps, as a path of segments.
 
-        best (int64[rows]): The states of the nodes that steps jump over, -1 for none.
+        best (int64[rows]): States of the nodes over which steps jump, -1 for none.
+        steps (LatticeSteps), taken (int32[M]): The steps, and which of them the labelling takes.
+        RETURNS (int32[n])
         """
         places = steps.target[taken[:-1]]
         states = best.copy()

@@ -1,5 +1,5 @@
-"""What structures of tokens and of segments do alike: sums in logarithms, where the linear domain refuses, and labellings that
-are not the best ones. Their work says what its scores are of pieces (``log_potentials``), and where derivatives go (``rows``)."""
+"""Recursions in log space that chains and segments share: sums where the linear domain refuses, and labellings that are not the
+best. A structure's work gives its scores as segments (``log_potentials``) and the arrays that receive derivatives (``rows``)."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from .structure import Chunk, States
 
 
 class LogPass(NamedTuple):
-    """Some sequences of work that were done in log space."""
+    """Sequences of a chunk whose sums ran in log space."""
 
     chunk: Chunk
     work: Any
@@ -21,25 +21,43 @@ class LogPass(NamedTuple):
 
 
 def forward(work: Any, chunk: Chunk, log_z: Floats) -> LogPass:
-    """log_z (float64[B]): Receives those of the chunk."""
+    """Forward pass in log space over some sequences.
+
+    chunk (Chunk): The sequences. log_z (float64[B]): Receives their log partitions.
+    RETURNS (LogPass)
+    """
     part = work.cut(chunk)
     return LogPass(chunk, part, *prefixes(part, log_z[chunk.sequences]))
 
 
 def prefixes(work: Any, log_z: Floats) -> tuple[Floats, Floats]:
+    """Forward pass over all of the work.
+
+    log_z (float64[B]): Receives the log partitions.
+    RETURNS (float64[T, S], float64[T, S]): Prefixes before and behind the segments, ``entered`` and ``left`` of
+        `kernels.log_space`.
+    """
     entered, left = np.empty((2, work.n_tokens, work.n_states))
     kernels.log_forward(work.log_potentials, entered, left, log_z)
     return entered, left
 
 
 def suffixes(work: Any) -> tuple[Floats, Floats]:
+    """Backward pass over all of the work.
+
+    RETURNS (float64[T, S], float64[T, S]): ``leaving`` and ``out`` of `kernels.log_space`.
+    """
     leaving, out = np.empty((2, work.n_tokens, work.n_states))
     kernels.log_backward(work.log_potentials, leaving, out)
     return leaving, out
 
 
 def backward(done: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None:
-    """Adds the derivative of some sequences to that of all, but for those of firsts, lasts and tokens of segments."""
+    """Add the derivatives of some sequences to `out`, except those of firsts, lasts and tokens of segments.
+
+    done (LogPass): The forward pass. log_z (float64[B]), weights (float64[B]): Log partitions and factors of the sequences.
+    out (Scores): Receives the derivatives.
+    """
     chunk, work, entered, left = done
     of_all = ("lengths",) if work.per_position else ("lengths", "transitions")
     shared = {name: getattr(out, name) for name in of_all if hasattr(out, name)}
@@ -50,12 +68,20 @@ def backward(done: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None
 
 
 def rank(work: Any, states: States, scores: Floats) -> int:
-    """The best paths of a single sequence, as many as there is room for."""
+    """The best paths of a single sequence, as many as the arrays hold.
+
+    states (int32[n, T]), scores (float64[n]): Receive the paths.
+    RETURNS (int): How many paths there are.
+    """
     return kernels.n_best(work.log_potentials, work.predecessors, len(scores), states, scores)
 
 
 def draw(work: Any, uniforms: Floats) -> States:
-    """Paths by random numbers (float64[N, T, 2])."""
+    """Draw paths by random numbers.
+
+    uniforms (float64[N, T, 2]): Random numbers in [0, 1).
+    RETURNS (int32[N, T])
+    """
     drawn = np.empty(uniforms.shape[:2], dtype=np.int32)
     entered, left = prefixes(work, np.empty(work.n_sequences))
     kernels.sample(work.log_potentials, work.predecessors, entered, left, uniforms, drawn)

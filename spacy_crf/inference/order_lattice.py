@@ -1,7 +1,5 @@
-"""Lattices of what is left of the labellings of some sequences, made level by level (Müller, Schmid & Schütze 2013): single
-states, then what may follow what among those that are likely by their emissions, then pairs among those that are likely so far,
-and so on.
-"""
+"""Pruned lattices of higher-order chains, built level by level (Müller, Schmid & Schütze 2013): single states, then pairs of
+states that are likely by their emissions, then triples of likely pairs, and so on."""
 
 from functools import cached_property
 from typing import NamedTuple, Optional
@@ -23,7 +21,7 @@ _MOST_ARCS = 1 << 28  # of a chunk: they take some gigabytes
 
 
 class PrunedLattice(NamedTuple):
-    """What is left of the labellings of some sequences."""
+    """Labellings of some sequences that survive pruning."""
 
     level: kernels.Level
     tokens: NDArray[np.int64]  # [N] of the nodes
@@ -32,19 +30,21 @@ class PrunedLattice(NamedTuple):
 
 
 class LatticeCache:
-    """The lattices of a batch that is asked about again and again. When they are made anew, what they had stays: so a search for
-    the best weights comes to an end, while those that were left out might come and go."""
+    """Lattices of a batch that training evaluates repeatedly. A rebuilt lattice keeps its earlier nodes, so the search for the
+    best weights ends; otherwise pruned labellings might come and go.
+    """
 
     def __init__(self) -> None:
         self.now: dict[int, PrunedLattice] = {}  # by their first token
         self.before: dict[int, PrunedLattice] = {}
 
     def renew(self) -> None:
+        """Rebuild the lattices at the next evaluation, with the nodes that they have."""
         self.before, self.now = self.now or self.before, {}
 
     @property
     def places(self) -> Optional[Places]:
-        """The scores of tokens that the lattices read; None as long as there are no lattices."""
+        """The scores of tokens that the lattices read; None before the first lattice."""
         if not self.now:
             return None
         tokens, states = zip(*[(place + lattice.tokens, lattice.level.symbol) for place, lattice in self.now.items()])
@@ -54,9 +54,9 @@ class LatticeCache:
 
 
 class Sums:
-    """Scores of a lattice, and the pass forward where it is asked for.
+    """Scores of a lattice, with its forward pass on demand.
 
-    clamp (bool[T, S]): What is allowed in it, None for all.
+    clamp (bool[T, S]): States that the clamp allows, None for all.
     """
 
     def __init__(self, work: Work[HigherOrderScores], level: kernels.Level, clamp: Optional[Clamp] = None):
@@ -100,14 +100,20 @@ class Sums:
 
 
 def tokens_of(level: kernels.Level) -> NDArray[np.int64]:
+    """Token of each node: int64[N]."""
     return np.repeat(np.arange(len(level.starts) - 1), np.diff(level.starts))
 
 
 def make_lattice(
     work: Work[HigherOrderScores], annotated: Optional[Clamp] = None, before: Optional[PrunedLattice] = None
 ) -> PrunedLattice:
-    """annotated (bool[T, S]): Sequences whose lattice would lose all that it allows stay at the level before (early update).
-    before (PrunedLattice): Whose nodes stay."""
+    """Build the lattices of a chunk, level by level.
+
+    annotated (bool[T, S]): States of the annotation. A sequence whose next level would lose all annotated labellings stays at the
+        level before (early update).
+    before (PrunedLattice): Lattice whose nodes stay.
+    RETURNS (PrunedLattice)
+    """
     levels = work.scores.orders.levels
     depth, thresholds = np.full(work.n_sequences, levels), np.full(levels, np.nan)
     level, thresholds[0] = _first_level(work, annotated, before, depth)
@@ -130,7 +136,10 @@ def make_lattice(
 
 
 def with_scores(work: Work[HigherOrderScores], lattice: PrunedLattice) -> PrunedLattice:
-    """A lattice with other scores."""
+    """The lattice with the scores of `work`.
+
+    RETURNS (PrunedLattice)
+    """
     level, scores = lattice.level, np.empty(len(lattice.tokens))
     ends = work.scores.first, work.scores.last
     kernels.score_nodes(level, work.emissions, *ends, work.starts, work.table, scores)
@@ -140,8 +149,9 @@ def with_scores(work: Work[HigherOrderScores], lattice: PrunedLattice) -> Pruned
 def _first_level(
     work: Work[HigherOrderScores], annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: NDArray[np.int64]
 ) -> tuple[kernels.Level, float]:
-    """The lattice of single states, and how probable they are at least by themselves. ``depth`` becomes 0 where the annotation is
-    lost."""
+    """The lattice of single states, and the least probability of a state by its emissions. ``depth`` becomes 0 where pruning
+    loses the annotation.
+    """
     possible = work.emissions > -np.inf
     if work.scores.orders.keep is None or possible.shape[1] <= _FEW:
         return _level_of(work, possible), np.nan
@@ -174,7 +184,7 @@ def _first_level(
 
 
 def _chances(work: Work[HigherOrderScores]) -> Floats:
-    """How probable each state is by the emissions of its token alone: float64[T, S], as its tag is."""
+    """Probability of each state by the emissions of its token alone: float64[T, S], shared by states of one tag."""
     emissions = work.emissions
     largest = emissions.max(axis=1, initial=-np.inf, keepdims=True)
     chances = np.exp(emissions - np.where(largest > -np.inf, largest, 0.0))
@@ -186,14 +196,16 @@ def _chances(work: Work[HigherOrderScores]) -> Floats:
 def _likely_arcs(
     work: Work[HigherOrderScores], sums: Sums, m: int, in_training: bool
 ) -> tuple[NDArray[np.bool_], float]:
-    """The arcs that are likely in the lattice so far."""
+    """Arcs that are likely in the lattice of the present level."""
     chances = sums.chances().arcs
     threshold = _threshold(work, m, chances, in_training)
     return chances > threshold, threshold
 
 
-def _were_chosen(work: Work[HigherOrderScores], level: kernels.Level, m: int, before: PrunedLattice) -> NDArray[np.bool_]:
-    """The arcs that are nodes, or ends of nodes, of another lattice."""
+def _were_chosen(
+    work: Work[HigherOrderScores], level: kernels.Level, m: int, before: PrunedLattice
+) -> NDArray[np.bool_]:
+    """Arcs that are nodes of another lattice, or ends of its nodes."""
     base, digits = work.grams.base, work.grams.digits
     counts = np.diff(level.arcs)
     into = np.repeat(np.arange(len(counts)), counts)
@@ -205,7 +217,7 @@ def _were_chosen(work: Work[HigherOrderScores], level: kernels.Level, m: int, be
 
 
 def _threshold(work: Work[HigherOrderScores], m: int, chances: Floats, in_training: bool) -> float:
-    """What was learned; in training, what leaves ``keep`` for each token."""
+    """The threshold that training learned; in training, the threshold that leaves ``keep`` nodes for each token."""
     orders = work.scores.orders
     if orders.thresholds is not None and not in_training and orders.thresholds[m] > 0.0:
         return float(orders.thresholds[m])
@@ -230,7 +242,7 @@ def _level_of(work: Work[HigherOrderScores], kept: Clamp) -> kernels.Level:
 
 
 def _lost(level: kernels.Level, nodes: NDArray[np.bool_], open_arcs: NDArray[np.bool_], starts) -> NDArray[np.bool_]:
-    """Sequences through which no way is left."""
+    """Sequences in which no path remains."""
     found = np.empty(len(starts) - 1, dtype=np.bool_)
     kernels.reachable(level, nodes, open_arcs, starts, found)
     return ~found

@@ -1,4 +1,4 @@
-"""What chains of higher order score: n-grams of tags that have a weight, and the keys that they are found by."""
+"""Scores of chains of higher order: the n-grams of tags that have a weight, and their keys."""
 
 from types import MappingProxyType
 from typing import NamedTuple, Optional
@@ -13,10 +13,10 @@ MOST = 3  # the highest order
 
 
 class Orders(NamedTuple):
-    """Which n-grams have a weight, and what is left out. (No derivative is taken of this.)
+    """Which n-grams have a weight, and how far lattices are pruned. (Constant: no derivative is taken.)
 
-    The keys of n-grams are numbers to the base ``size + 1`` whose first digit is 1, and then come its tags; ``size`` stands for
-    what is in front of a sequence.
+    The key of an n-gram is a number to the base ``size + 1``: first the digit 1, then its tags. ``size`` as a tag stands for the
+    start of a sequence.
     """
 
     order: int
@@ -34,16 +34,20 @@ class Orders(NamedTuple):
 
     @property
     def levels(self) -> int:
+        """The highest order of an n-gram with a weight."""
         return max(1, self.order)
 
     def digits(self, n_states: int) -> NDArray[np.int64]:
-        """The digit of each state; states that are no tag's are outside."""
+        """Digit of each state in keys: int64[S]. States without a tag have the digit for the outside of a sequence."""
         digits = np.arange(n_states, dtype=np.int64) if self.digit_of is None else self.digit_of
         return np.append(digits, np.full(n_states - len(digits), self.size))
 
 
 def indexed(orders: Orders) -> Orders:
-    """With the hash table of the keys."""
+    """The orders with a hash table of the keys.
+
+    RETURNS (Orders)
+    """
     if not orders.keys.flags.writeable:  # as loaded, for which all kernels would be compiled once more
         orders = orders._replace(keys=orders.keys.copy())
     slots = np.full(1 << max(4, (2 * len(orders.keys)).bit_length()), -1, dtype=np.int32)
@@ -52,7 +56,12 @@ def indexed(orders: Orders) -> Orders:
 
 
 def key_of(tags: tuple[int, ...], size: int) -> int:
-    """The key of an n-gram, whose first tag may be ``size``: what is in front of a sequence."""
+    """Key of an n-gram.
+
+    tags (tuple[int, ...]): Its tags; the first may be ``size``, the start of a sequence.
+    size (int): Number of tags.
+    RETURNS (int)
+    """
     key = 1
     for tag in tags:
         key = key * (size + 1) + tag
@@ -60,7 +69,11 @@ def key_of(tags: tuple[int, ...], size: int) -> int:
 
 
 def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """The way back: int64[G, MOST + 1], with -1 in front where there are fewer tags."""
+    """Tags of n-grams by their keys.
+
+    keys (int64[G]), size (int): Number of tags.
+    RETURNS (int64[G, MOST + 1]): Padded in front with -1.
+    """
     left, tags = keys.copy(), np.full((len(keys), MOST + 1), -1, dtype=np.int64)
     for place in range(MOST, -1, -1):
         has_more = left > 1
@@ -70,7 +83,7 @@ def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 class HigherOrderScores(NamedTuple):
-    """Potentials of a batch of chains: those of `ChainScores`, and those of n-grams of three tags and more."""
+    """Potentials of a batch of chains: the scores of `ChainScores`, and scores of n-grams of three tags and more."""
 
     emissions: Floats  # [T, S]
     transitions: Floats  # [S, S] or [T, S, S]

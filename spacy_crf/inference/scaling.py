@@ -1,7 +1,7 @@
-"""Linear chains in the linear domain: what is shared by all tokens of a batch, and the passes forward and backward.
+"""Linear chains in the linear domain: exponentials that all tokens of a batch share, forward pass and backward pass.
 
-Transitions that a scheme forbids are left out: the states are put in an order in which most of the allowed ones are a block of
-the matrix, and the others are arcs.
+The passes skip transitions that a scheme forbids: after reordering the states, most allowed transitions form one block of the
+matrix, and the others are arcs.
 """
 
 import math
@@ -32,7 +32,7 @@ _CACHED, _LEAST = 1 << 16, 128
 
 
 class ChainWork(Work[ChainScores]):
-    """Chains for the kernels."""
+    """Scores of linear chains, prepared for the kernels."""
 
     @cached_property
     def _masked(self) -> Floats:
@@ -40,17 +40,18 @@ class ChainWork(Work[ChainScores]):
 
     @property
     def emissions(self) -> Floats:
-        """[T, S], -inf where the clamp forbids."""
+        """Emissions of each token: float64[T, S], -inf where the clamp forbids the state."""
         return self.scores.emissions if self.clamp is None else self._masked
 
     @property
     def potentials(self) -> kernels.ChainArrays:
+        """Scores of the chunk as the kernels take them."""
         scores = self.scores
         return kernels.ChainArrays(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
 
     @cached_property
     def log_potentials(self) -> "LogPotentials":
-        """As segments of one token each."""
+        """Scores of the chunk as segments of one token each."""
         from ..kernels.log_space import LogPotentials  # for few
 
         opening = np.ascontiguousarray(self.emissions, dtype=np.float64)
@@ -59,7 +60,7 @@ class ChainWork(Work[ChainScores]):
         return LogPotentials(opening, closing, *rows[:-1], reach, self.starts)
 
     def rows(self, scores: ChainScores) -> "SegmentArrays":
-        """Scores, or derivatives, as those of segments of one token each."""
+        """Scores or derivatives of chains as those of segments of one token each."""
         from ..kernels.log_space import SegmentArrays
 
         nothing = np.zeros((self.n_tokens + 1, self.n_states))
@@ -80,6 +81,7 @@ class ChainWork(Work[ChainScores]):
 
     @cached_property
     def steps(self) -> "OrderedScores":
+        """The shared scores in the order of their layout."""
         scores = self.scores
         if self.per_position:
             return OrderedScores(_whole(self.n_states), self.transitions, scores.first, scores.last)
@@ -93,6 +95,7 @@ class ChainWork(Work[ChainScores]):
 
     @property
     def exponentials(self) -> "Exponentials":
+        """Exponentials of the shared scores."""
         return self.steps.exponentials
 
 
@@ -100,7 +103,7 @@ class ChainWork(Work[ChainScores]):
 
 
 class TransitionLayout(kernels.BlockLayout):
-    """Where the allowed transitions are, once the states are in order: in a block of the matrix, and on a few arcs."""
+    """Where the allowed transitions are after the states are reordered: in a block of the matrix, and on a few arcs."""
 
     @property
     def block(self) -> tuple[slice, slice, slice]:
@@ -109,12 +112,12 @@ class TransitionLayout(kernels.BlockLayout):
 
     @property
     def states_of_block(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of its rows and columns, but for those that rounding has added."""
+        """States of the block's rows (int64[R]) and columns (int64[C]), without padding."""
         return self.order[self.offset : self.offset + self.shape[0]], self.order[: self.shape[1]]
 
     @cached_property
     def runs(self) -> NDArray[np.uint64]:
-        """See `kernels.ScaledPotentials`."""
+        """Runs of arcs, see `kernels.ScaledPotentials`: uint64[N, 4]."""
         ends = np.stack((self.source, self.target), axis=1)
         begin = np.flatnonzero(np.append(True, (np.diff(ends, axis=0) != 1).any(axis=1))[: len(ends)])
         lengths = np.diff(np.append(begin, len(ends)))
@@ -122,17 +125,20 @@ class TransitionLayout(kernels.BlockLayout):
 
     @property
     def is_whole(self) -> bool:
+        """Whether the block is the whole matrix."""
         return self.shape[0] >= len(self.order) and self.shape[1] >= len(self.order)
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether the states come in their own order."""
+        """Whether the states keep their own order."""
         return bool((self.order == np.arange(len(self.order))).all())
 
     def restore(self, block: Floats, arcs: Floats, out: Floats) -> Floats:
-        """Sets matrices (float64[1 or n, S, S]), but where transitions are forbidden: there they have to be 0.
+        """Write the block and the arcs into matrices. Entries of forbidden transitions stay as they are, and must be 0 already.
 
-        block (float64[1 or n, R, C+]), arcs (float64[A]): What is to be there.
+        block (float64[1 or n, R, C+]), arcs (float64[A]): Values of the block and of the arcs.
+        out (float64[1 or n, S, S]): Receives the values.
+        RETURNS (float64[1 or n, S, S]): `out`.
         """
         size = len(self.order)
         if self.is_whole:
@@ -145,7 +151,9 @@ class TransitionLayout(kernels.BlockLayout):
 
 
 def _find_layout(transitions: Floats) -> TransitionLayout:
-    """Says which transitions are allowed, and nothing else: so a batch and its parts are added up in the same order."""
+    """Layout of these transitions. It depends on nothing but which transitions are allowed, so a batch and its chunks sum in the
+    same order.
+    """
     size = transitions.shape[1]
     if size <= kernels.LANES:
         return _whole(size)
@@ -153,8 +161,11 @@ def _find_layout(transitions: Floats) -> TransitionLayout:
 
 
 def order_of(allowed: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The order in which states of which these transitions (bool[S, S]) are allowed are taken: int64[S]. If they have it already
-    nothing has to be moved."""
+    """Order of the states in the layout of their transitions. States that fit already keep their order, and nothing is moved.
+
+    allowed (bool[S, S]): Allowed transitions.
+    RETURNS (int64[S])
+    """
     return _find_layout(np.where(allowed, 0.0, -np.inf)[np.newaxis]).order
 
 
@@ -166,11 +177,11 @@ def _whole(size: int) -> TransitionLayout:
 
 @lru_cache(maxsize=64)
 def _find_block(size: int, mask: bytes) -> TransitionLayout:
-    """The cheapest of these blocks: its sources are all states that may come before some state k, its targets those states
-    that are cheaper to reach from there, and on arcs from elsewhere, than on arcs alone.
+    """The cheapest block. Its sources are all states that may precede some state k. Its targets are the states that block and
+    arcs together reach more cheaply than arcs alone.
 
     size (int): S.
-    mask (bytes): Bits of bool[S, S], which transitions are allowed. (As a key it costs less than decoding a sentence.)
+    mask (bytes): Bits of bool[S, S], the allowed transitions. (As a key the mask costs less than decoding a sentence.)
     """
     allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size * size).astype(bool).reshape(size, size)
     n_sources = allowed.sum(axis=0)
@@ -205,8 +216,9 @@ def _find_block(size: int, mask: bytes) -> TransitionLayout:
 
 
 def _layout_of_arcs(graph: StateGraph) -> TransitionLayout:
-    """Without a block. Arcs that shift as many states follow one another: tags of rules' automata mostly stay in a state of
-    these, so they are long runs."""
+    """Layout without a block. Neighbouring arcs that rise side by side form runs. Tags mostly leave a rule's automaton in its
+    state, so these runs are long.
+    """
     states = np.arange(len(graph.tag_of))
     places = np.lexsort((graph.source, graph.target - graph.source))
     return TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
@@ -221,7 +233,11 @@ def _whole_vectors(size: int) -> int:
 
 
 def aligned(shape: tuple[int, ...]) -> Floats:
-    """Room for numbers, of which the first is where a cache line begins: to load vectors that lie on two took twice as long."""
+    """Uninitialised array whose first number begins a cache line: loading vectors that span two lines took twice as long.
+
+    shape (tuple[int, ...])
+    RETURNS (float64[shape])
+    """
     size = math.prod(shape)
     room = np.empty(size + WHOLE)
     begin = -room.ctypes.data // room.itemsize % WHOLE
@@ -233,7 +249,7 @@ def aligned(shape: tuple[int, ...]) -> Floats:
 
 @dataclass(eq=False)
 class Exponentials:
-    """exp of the scores that tokens share, each less the maximum of its array. Rows of P, C+ and R+ are whole vectors."""
+    """exp of the shared scores, each less the maximum of its array. Rows of P, C+ and R+ are whole vectors."""
 
     layout: TransitionLayout
     block: Floats  # [1 or n, R, C+] transitions
@@ -249,13 +265,15 @@ class Exponentials:
 
     @cached_property
     def matrices(self) -> Floats:
-        """The transitions in the order of the states: [1 or n, S, S]."""
+        """Exponentials of the transitions in the order of the states: [1 or n, S, S]."""
         size = len(self.layout.order)
         return self.layout.restore(self.block, self.arcs, np.zeros((len(self.block), size, size)))
 
 
 class Shared:
-    """The latest that a function made of some arrays: batch after batch has the same transitions. Nobody writes to it."""
+    """The latest result of a function of arrays: successive batches have the same transitions. Callers must not write to the
+    result.
+    """
 
     def __init__(self, make: Callable, most: int):
         self._make = make
@@ -263,6 +281,7 @@ class Shared:
         self.clear()
 
     def of(self, *scores: Floats) -> Any:
+        """The function's result for these arrays, computed anew if they differ from the latest."""
         asked = tuple([array.tobytes() for array in scores])
         for known, made in self._latest:
             if known == asked:  # numpy took as long for it as decoding a sentence takes
@@ -272,12 +291,13 @@ class Shared:
         return made
 
     def clear(self) -> None:
+        """Forget the latest result."""
         self._latest: tuple[tuple[tuple[bytes, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
 
 
 @dataclass(eq=False)
 class OrderedScores:
-    """The scores that tokens share, in the order of their layout; or those of single positions, whose order is their own."""
+    """Scores that all tokens share, in the order of their layout; or scores of single positions, in the order of the states."""
 
     layout: TransitionLayout
     transitions: Floats  # [1 or n, S, S]
@@ -286,10 +306,12 @@ class OrderedScores:
 
     @classmethod
     def shared(cls, transitions: Floats, first: Floats, last: Floats) -> "OrderedScores":
+        """Shared scores: transitions float64[1 or n, S, S], first and last float64[S]."""
         return cls(_find_layout(transitions), transitions, first, last)
 
     @classmethod
     def of_graph(cls, graph: StateGraph, transitions: Floats, scores: ChainScores) -> "OrderedScores":
+        """Scores of a graph's arcs: transitions float64[1, S, S]."""
         size = transitions.shape[1]
         sparse = size > WHOLE and ARC_COST_IN_RUNS * len(graph.source) < size**2
         layout = _layout_of_arcs(graph) if sparse else _find_layout(transitions)
@@ -297,12 +319,14 @@ class OrderedScores:
 
     @cached_property
     def exponentials(self) -> Exponentials:
+        """Exponentials of these scores."""
         return _exponentials(self.layout, self.transitions, self.first, self.last)
 
     @cached_property
     def in_order(self) -> tuple[tuple, Floats, Floats]:
-        """What `viterbi` looks at: the layout, the block of each matrix (float64[1 or n, R, C]), and the arcs (float64[A]).
-        (numba takes apart a tuple without names in half the time.)"""
+        """Arguments of the `viterbi` kernel: the layout, the block of each matrix (float64[1 or n, R, C]) and the arcs
+        (float64[A]). (numba unpacks a plain tuple in half the time.)
+        """
         layout, transitions = self.layout, self.transitions
         rows, columns = layout.states_of_block
         block = np.full((max(1, len(transitions)), *layout.shape), -np.inf)
@@ -340,7 +364,7 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
 
 
 def _in_rows(matrices: Floats) -> Floats:
-    """Filled up with 0 to rows of whole vectors."""
+    """Matrices padded with 0 to rows of whole vectors."""
     rows = aligned((*matrices.shape[:2], _whole_vectors(matrices.shape[2])))
     rows[:] = 0.0
     rows[:, :, : matrices.shape[2]] = matrices
@@ -348,7 +372,11 @@ def _in_rows(matrices: Floats) -> Floats:
 
 
 def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
-    """exp of a vector or of each matrix, less its maximum. RETURNS: The maxima, and how far from them scores lie."""
+    """exp of a vector or of each matrix, less its maximum.
+
+    scores (float64[..., S]), out (float64[..., S]): Receives the exponentials.
+    RETURNS (float64[m], float64[m]): The maxima, and the distance of the smallest finite score from each.
+    """
     axes = tuple(range(scores.ndim))[-2:]
     largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
     largest = np.where(largest > -np.inf, largest, 0.0)
@@ -358,7 +386,7 @@ def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
 
 
 class ForwardPass(NamedTuple):
-    """What the pass forward leaves for the one backward."""
+    """Arrays that the forward pass hands to the backward pass."""
 
     scaled: kernels.ScaledPotentials
     alpha: Floats  # [n, P]
@@ -368,7 +396,7 @@ class ForwardPass(NamedTuple):
 def _scale(
     exponentials: Exponentials, scores: Floats, starts: NDArray[np.int64], emissions: Floats
 ) -> kernels.ScaledPotentials:
-    """Of these scores (float64[n, S]); emissions (float64[n, P]) become a part of it."""
+    """Potentials of these scores (float64[n, S]); emissions (float64[n, P]) become a part of them."""
     shift, spread = np.empty((2, len(scores)))
     shift[:], spread[:] = exponentials.shift, exponentials.spread
     shift[starts[:-1][starts[:-1] < starts[1:]]] = exponentials.end_shift
@@ -389,6 +417,10 @@ def _scale(
 
 
 def forward(work: ChainWork) -> ForwardPass:
+    """Forward pass of a chunk.
+
+    RETURNS (ForwardPass)
+    """
     exponentials = work.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
@@ -398,10 +430,12 @@ def forward(work: ChainWork) -> ForwardPass:
 
 
 def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions: Floats) -> Floats:
-    """Sets d_emissions [n, S], and more of log_z to NaN; alpha and emissions of the pass forward become
-    what `kernels.expectations` leaves of them.
+    """Backward pass of a chunk: the derivative of sum_b weights[b] · log_z[b]. It overwrites alpha and emissions of the forward
+    pass, see `kernels.expectations`, and sets log_z to NaN for more sequences that need log space.
 
-    RETURNS (float64[2, S]): The derivatives of firsts and lasts.
+    before (ForwardPass): The forward pass. weights (float64[B]): Factor of each sequence.
+    d_emissions (float64[n, S]): Receives the derivatives of emissions.
+    RETURNS (float64[2, S]): Derivatives of firsts and lasts.
     """
     d_ends, layout = np.zeros((2, work.n_states)), work.exponentials.layout
     kernels.expectations(before.scaled, layout, weights, before.alpha, before.log_z, d_emissions, *d_ends)
@@ -409,10 +443,11 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
 
 
 def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
-    """Both passes. All tokens have the same transitions.
+    """Both passes. All tokens share one matrix of transitions.
 
-    out (ChainScores): 0, receives the derivatives.
-    RETURNS (float64[B]): Log partitions, NaN where log space has to be asked.
+    weights (float64[B]): Factor of each sequence.
+    out (ChainScores): 0; receives the derivatives.
+    RETURNS (float64[B]): Log partitions, NaN where a sequence needs log space.
     """
     exponentials = work.exponentials
     layout, log_z, ends = exponentials.layout, np.empty(work.n_sequences), (out.first, out.last)
@@ -427,10 +462,10 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
 
 
 def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Both passes, for the probabilities of the states of some tokens (int64[N], rising) alone. All tokens have the same
-    transitions.
+    """Both passes, for the marginals of selected tokens alone. All tokens share one matrix of transitions.
 
-    RETURNS (float64[N, S], float64[B]): These, and log partitions, NaN where log space has to be asked.
+    rows (int64[N]): The tokens, rising.
+    RETURNS (float64[N, S], float64[B]): Probabilities of the states; and log partitions, NaN where a sequence needs log space.
     """
     layout = work.exponentials.layout
     log_z, ends = np.empty(work.n_sequences), np.zeros((2, work.n_states))
@@ -444,7 +479,7 @@ def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]
 
 
 def _forward_by_parts(work: ChainWork, log_z: Floats) -> Iterator[tuple[Chunk, ForwardPass]]:
-    """Part by part, so that what one pass leaves for the other stays in the cache: each has the memory of the one before it."""
+    """Forward passes part by part, each in the memory of the one before, so that its arrays stay in the cache."""
     exponentials, scores, starts = work.exponentials, work.emissions, work.starts
     layout, width = exponentials.layout, len(exponentials.first)
     parts = work.chunks(max(_LEAST, _CACHED // width))

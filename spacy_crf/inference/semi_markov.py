@@ -1,6 +1,7 @@
 """Semi-Markov chains: sums, maxima, paths and samples of batches of segmented sequences.
 
-A path is one int32 per token: the state where a segment begins, GOES_ON at its other tokens, -1 where there is no path.
+A path has one int32 for each token: the state at the first token of a segment, GOES_ON at its other tokens, -1 if the sequence
+has no path.
 """
 
 from functools import cached_property
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StateSegments(NamedTuple):
-    """The segments of a path, in their order."""
+    """Segments of paths, in their order."""
 
     begin: NDArray[np.int64]  # [N]
     end: NDArray[np.int64]  # [N]
@@ -36,9 +37,11 @@ class StateSegments(NamedTuple):
 def add_spans(
     listed: Optional[SpanList], begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int
 ) -> tuple[SpanList, NDArray[np.int64], NDArray[np.int64]]:
-    """A list with more spans in it, some of which may be there already.
+    """Add spans to a list that may contain some of them already.
 
-    RETURNS (SpanList, int64[M], int64[N]): The list, and the numbers that those have in it that were there before, and these.
+    listed (SpanList): The list, or None. begin, end (int64[N]): The spans. n_tokens (int): T.
+    RETURNS (SpanList, int64[M], int64[N]): The new list; the new numbers of the spans that were listed before; the numbers of the
+        added spans.
     """
     starts, lengths = listed or (np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
     width = 1 + max(int(lengths.max(initial=0)), int((end - begin).max(initial=0)))
@@ -53,7 +56,7 @@ def add_spans(
 def list_spans(
     scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[SegmentScores, NDArray[np.int64], NDArray[np.int64]]:
-    """The same potentials with more spans listed, which get scores of 0.
+    """Potentials with more spans listed, each with a score of 0.
 
     scores (SegmentScores): Potentials of B sequences.
     begin, end (int64[N]): The spans, each of 1 to K tokens within a sequence; some may be listed already.
@@ -66,26 +69,28 @@ def list_spans(
 
 
 class SegmentWork(Work[SegmentScores]):
-    """Chains of segments for the kernels."""
+    """Scores of chains of segments, prepared for the kernels."""
 
     masked = False  # whether anything is forbidden at some token; `log_potentials` tells
 
     @property
     def listed(self) -> SpanList:
+        """The spans with scores of their own."""
         return self.scores.listed
 
     @cached_property
     def span_of(self) -> NDArray[np.int32]:
-        """[T, K] number of the listed span that begins here and has this length, -1 for none."""
+        """Number of the listed span that begins at each token and has each length, -1 for none: int32[T, K]."""
         return kernels.number_spans(*self.listed, len(self.scores.lengths))
 
     def rows(self, scores: SegmentScores) -> Rows:
-        """Scores, or derivatives, as the kernels want them."""
+        """Scores or derivatives as the kernels take them."""
         transitions = scores.transitions if self.per_position else scores.transitions[np.newaxis]
         return Rows(*scores[:5], transitions, scores.first, scores.last, self.span_of, self.starts)
 
     @cached_property
     def log_potentials(self) -> LogPotentials:
+        """Scores of segments with the clamp applied, as the log-space recursions take them."""
         scores, clamp, tokens = self.rows(self.scores), self.clamp, self.scores.tokens
         opening, closing = np.empty((2, *tokens.shape))
         reach = np.empty(tokens.shape, dtype=np.int32)
@@ -101,6 +106,7 @@ class SegmentWork(Work[SegmentScores]):
 
     @cached_property
     def exponentials(self) -> "_Exponentials":
+        """Exponentials of the shared scores."""
         scores = self.scores
         if self.per_position:
             return _exponentials(self.transitions, scores.lengths, scores.first, scores.last)
@@ -110,8 +116,9 @@ class SegmentWork(Work[SegmentScores]):
 
 
 class SemiMarkov(Structure[SegmentScores]):
-    """Answers the questions of `Structure` for `SegmentScores`; clamps are `SegmentClamp`. Among equals the best path is the one
-    with the lower last state, the shorter last segment, then the same of the segment before, and so on."""
+    """Answers the questions of `Structure` for `SegmentScores`; clamps are `SegmentClamp`. Ties between best paths go to the
+    lower last state, then to the shorter last segment, then likewise to the segments before.
+    """
 
     answers = Structure.answers | {"beam"}
     chunk_tokens = 4096
@@ -228,7 +235,11 @@ class SemiMarkov(Structure[SegmentScores]):
         return np.minimum(np.bincount(asked, found, minlength=len(tag)), 1.0)
 
     def weigh_segments(self, work: SegmentWork, segments: StateSegments) -> Floats:
-        """Probabilities of given segments of a chunk, each a question of its own: float64[N], 0 where it is not possible."""
+        """Probability of each given segment of a chunk.
+
+        segments (StateSegments): N segments.
+        RETURNS (float64[N]): 0 where a segment is impossible.
+        """
         [asked] = np.nonzero(segments.end - segments.begin <= len(work.scores.lengths))
         # A listed span has an expectation of its own.
         listing, _, numbers = list_spans(work.scores, segments.begin[asked], segments.end[asked])
@@ -253,7 +264,11 @@ class SemiMarkov(Structure[SegmentScores]):
         return LikelySpans(Segments(*(column[kept] for column in segments)), probabilities[kept])
 
     def list_segments(self, work: SegmentWork, min_prob: float) -> tuple[StateSegments, Floats]:
-        """All segments of a chunk of at least some probability: that exactly these tokens are a segment of this state."""
+        """All segments of a chunk that have at least some probability.
+
+        min_prob (float): The least probability that exactly these tokens are a segment of this state.
+        RETURNS (StateSegments, float64[N]): The segments and their probabilities.
+        """
         # one part in a million more, so that a bound such as 1.0 is not missed by rounding
         min_log_prob = np.log(min_prob) - 1e-6 if min_prob > 0 else -np.inf
         log_z = np.empty(work.n_sequences)
@@ -270,7 +285,7 @@ class SemiMarkov(Structure[SegmentScores]):
 
 
 def _sum_up(work: SegmentWork, out: SegmentScores) -> None:
-    """What follows from the derivatives of `begins` and `ends`."""
+    """Complete the derivatives that follow from those of `begins` and `ends`."""
     kernels.cover(work.rows(out))
     opening, closing = work.ends()
     out.first[:] = out.begins[opening].sum(axis=0)
@@ -281,7 +296,7 @@ def _sum_up(work: SegmentWork, out: SegmentScores) -> None:
 
 
 class _Exponentials(NamedTuple):
-    """exp of the scores that tokens share."""
+    """exp of the shared scores."""
 
     transitions: Floats  # [1 or n, S, S] less the maximum of each
     transposed: Floats  # [1 or n, S, S]
@@ -323,7 +338,7 @@ def _largest(scores: Floats) -> float:
 
 
 class _LinearPass(NamedTuple):
-    """What the pass forward in the linear domain leaves for the one backward."""
+    """Arrays that the forward pass in the linear domain hands to the backward pass."""
 
     potentials: kernels.ScaledSegmentPotentials
     prefixes: kernels.SegmentForwardRows
@@ -337,7 +352,7 @@ class _SegmentForward(NamedTuple):
 
 
 def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
-    """None where the linear domain can't be asked."""
+    """Forward pass in the linear domain; None where that domain refuses the scores."""
     log_potentials, exponentials = work.log_potentials, work.exponentials
     if work.masked or exponentials.spread > SPREAD:
         return None

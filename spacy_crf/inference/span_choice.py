@@ -1,9 +1,9 @@
-"""Which of the likely spans to take together, where no two of them may overlap.
+"""Choice among likely spans, of which no two may overlap.
 
-A set of spans is worth the sum of their probabilities, less a price for each of them: a span that is dearer than it is probable
-is not taken. With the price at one half that is the set with the fewest mistakes in the mean; the lower it is, the more is found,
-and the more of what is found is wrong. Among all ways to choose spans by their probabilities, one of these prices has the best
-expected F1, or any other F (half of the F1 that it reaches; Lipton, Elkan & Naryanaswamy 2014, for labels that exclude nothing).
+A set of spans is worth the sum of their probabilities less a price for each span, so the set never takes a span whose price
+exceeds its probability. With a price of one half the set minimises the expected number of mistakes. A lower price finds more
+spans, and more wrong ones. Among all choices by probability, some price maximises the expected F1, or any other F (half of the F1
+that it reaches; Lipton, Elkan & Naryanaswamy 2014, for labels that do not exclude each other).
 """
 
 import numpy as np
@@ -21,17 +21,22 @@ _UNLISTED = -2.0  # of spans that are not among the likely ones: less than any o
 
 
 def prices_of(least: Floats) -> Floats:
-    """The price of a span of each label, from the least probability with which it is to be taken: float64[L]."""
+    """Price of a span of each label.
+
+    least (float64[L]): Least probability at which a span of each label is taken.
+    RETURNS (float64[L])
+    """
     return np.clip(least, LEAST, _SURE)
 
 
 def worth(likely: LikelySpans, prices: Floats, starts: NDArray[np.int64], *, may_touch: bool = True) -> SegmentScores:
-    """Scores of segments whose best labelling is the set of spans that is worth most: state 0 is outside, state 1 + l is label l.
+    """Scores of segments whose best labelling is the most valuable set of spans: state 0 is outside, state 1 + l is label l.
 
-    likely (LikelySpans): All spans that are at least as probable as they are dear.
-    prices (float64[L]): Of a span of each label.
-    starts (int64[B + 1]): Of the sequences.
-    may_touch (bool): Whether a span may begin where another one of its label ends.
+    likely (LikelySpans): All spans whose probability reaches their price.
+    prices (float64[L]): Price of a span of each label.
+    starts (int64[B + 1]): Where the sequences start.
+    may_touch (bool): Whether a span may begin where another span of its label ends.
+    RETURNS (SegmentScores)
     """
     (begin, end, label), probabilities = likely
     n_tokens, size = int(starts[-1]), 1 + len(prices)
@@ -49,7 +54,11 @@ def worth(likely: LikelySpans, prices: Floats, starts: NDArray[np.int64], *, may
 
 
 def probabilities_of(chosen: Segments, likely: LikelySpans) -> NDArray[np.float64]:
-    """The probability of each span that was taken (float64[N]), 0 if it is none of the likely ones."""
+    """Probability of each chosen span, 0 if the span is not among the likely ones.
+
+    chosen (Segments): N spans. likely (LikelySpans): Spans with their probabilities.
+    RETURNS (float64[N])
+    """
     columns = [np.concatenate(pair).astype(np.int64) for pair in zip(likely.segments, chosen)]
     _, number = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     number = number.ravel()

@@ -1,6 +1,6 @@
-"""Probabilities of spans: what the posterior of a chain says about labelled stretches of tokens.
+"""Probabilities of spans under the posterior of a chain.
 
-Which states make up a span is said by a `SpanStates`, so that every tag scheme is served by the same recursion.
+A `SpanStates` names the states that make up a span, so one recursion serves every tag scheme.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,11 @@ from .structure import BestPath, LikelySpans, collect
 
 
 def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
-    """The probability that exactly these tokens are one span of this label, for each of N spans of a chunk: float64[N]."""
+    """Probability that exactly the tokens of each span are one span of its label.
+
+    spans (SpanStates): How states spell spans. segments (Segments): N spans of the chunk.
+    RETURNS (float64[N])
+    """
     probabilities = np.zeros(len(segments.start))
     for posterior, tokens, _ in _posteriors(work, spans):
         _ask(posterior, tokens, spans, segments, probabilities)
@@ -30,9 +34,11 @@ def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
 
 
 def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path]) -> BestPath:
-    """The best path of each sequence of a chunk, searched among the states that are likely enough, and its spans.
+    """Best path of each sequence of a chunk with its spans. The search looks at likely states alone.
 
-    viterbi (Callable): What to ask for the path where that is not enough.
+    spans (SpanStates): How states spell spans.
+    viterbi (Callable): Finds the path where likely states are not enough.
+    RETURNS (BestPath)
     """
     states = np.empty(work.n_tokens, dtype=np.int32)
     for posterior, tokens, log_z in _posteriors(work, spans):
@@ -50,7 +56,11 @@ def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path
 
 
 def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySpans:
-    """All spans of a chunk of at least some probability, by their first token."""
+    """All spans of a chunk of at least some probability, by their first token.
+
+    spans (SpanStates): How states spell spans. min_prob (float): The least probability.
+    RETURNS (LikelySpans)
+    """
     # Log-space sequences answer after the others: sorted again in the end.
     parts = [_list(posterior, spans, min_prob).moved(tokens.start) for posterior, tokens, _ in _posteriors(work, spans)]
     segments, probabilities = LikelySpans.join(parts)
@@ -59,7 +69,7 @@ def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySp
 
 
 def _ask(posterior: Posterior, tokens: slice, spans: SpanStates, segments: Segments, probabilities: Floats) -> None:
-    """Fills in the probabilities of those spans that begin at some tokens, which the posterior is about."""
+    """Fill in the probabilities of the spans that begin at the tokens of a posterior."""
     n = slice(*np.searchsorted(segments.start, [tokens.start, tokens.stop]))
     shifts = (tokens.start, tokens.start, 0)
     columns = (
@@ -76,8 +86,9 @@ def _list(posterior: Posterior, spans: SpanStates, min_prob: float) -> LikelySpa
 
 
 def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice, Optional[Floats]]]:
-    """The posterior of a chunk, its tokens and log partitions, then those of its sequences that have to be done in log space (0
-    in the first, where their log partition is NaN), and None."""
+    """The posterior of a chunk with its tokens and log partitions, then the posterior of each sequence that needs log space, with
+    None. (The first posterior is 0 for those sequences, and their log partition is NaN.)
+    """
     exponentials = work.exponentials
     before = scaling.forward(work)
     marginals = np.empty_like(work.emissions)
@@ -95,7 +106,7 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
 
 
 def _neighbours(exponentials: Exponentials, spans: SpanStates) -> NDArray[np.bool_]:
-    """Which states have any neighbours before and behind them, in their span and outside: bool[4, S]."""
+    """Which states have any neighbour before and behind them, inside their span and outside: bool[4, S]."""
     kept = exponentials.neighbours
     if kept is None or kept[0] is not spans.continues:
         kept = exponentials.neighbours = (spans.continues, _find_neighbours(exponentials.matrices, spans.continues))
@@ -111,7 +122,7 @@ def _find_neighbours(matrices: Floats, continues: NDArray[np.bool_]) -> NDArray[
 
 
 def _log_posterior(sequence: ChainWork) -> Posterior:
-    """Of one sequence, in logarithms: its steps are not factored, the factors are 1."""
+    """Posterior of one sequence from log space: its edges are not factored, all factors are 1."""
     from . import log_space  # for few
 
     tokens, size = sequence.emissions.shape
@@ -128,7 +139,9 @@ def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[n
     """The spans that a labelling spells.
 
     states (int32[T]): Valid states; -1 is outside of all spans.
+    spans (SpanStates): How states spell spans.
     opening (bool[T]): Where sequences begin.
+    RETURNS (Segments)
     """
     return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], spans.continues, opening)
 

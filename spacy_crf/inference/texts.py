@@ -1,4 +1,4 @@
-"""Texts that have one label each: a chain of a single state, whose sums are those of a softmax."""
+"""Texts with one label each: a chain of a single state, whose marginals are a softmax."""
 
 import numpy as np
 
@@ -9,15 +9,17 @@ from .structure import Structure
 
 
 class TextScores(ChainScores):
-    """Potentials of B texts as those of chains: ``emissions[b]`` are the scores of the labels of text b, which is all of its
-    chain; to them belongs ``first``, and ``transitions`` and ``last`` are not learned."""
+    """Potentials of B texts as chains. ``emissions[b]`` are the label scores of text b, the only token of its chain. ``first`` is
+    the bias of each label; ``transitions`` and ``last`` are not learned.
+    """
 
     __slots__ = ()
 
 
 class TextSoftmax(LinearChain):
-    """Answers what a chain answers, without its passes: those of `scaling` give up where scores lie far apart, as they do of
-    naive Bayes, and what follows then takes longer than all else."""
+    """Answers the questions of a chain without its passes. The passes of `scaling` refuse scores that lie far apart, as those of
+    naive Bayes do, and log space takes longer than all other work.
+    """
 
     def forward(self, work: ChainWork) -> tuple[Floats, Floats]:
         rows = work.emissions + (work.scores.first + work.scores.last)

@@ -14,7 +14,10 @@ _here = threading.local()
 
 
 def default_threads() -> int:
-    """How many threads to use where the user gave no number: SPACY_CRF_THREADS, or the cores this process may use."""
+    """Number of threads where the user gave none: SPACY_CRF_THREADS, or the cores that this process may use.
+
+    RETURNS (int)
+    """
     given = os.environ.get("SPACY_CRF_THREADS")
     if given:
         return max(1, int(given))
@@ -24,10 +27,13 @@ def default_threads() -> int:
 
 
 def run_chunks(function: Callable[[Chunk], Result], chunks: Sequence[Chunk], threads: int = 1) -> list[Result]:
-    """Call a function on each chunk, at most `threads` at a time, and return the results in the order of the chunks.
+    """Call a function on each chunk, at most `threads` at a time.
 
-    Whoever adds up results in that order gets the same bits whatever the number of threads, as long as the chunks are
-    the same. Called from one of its own threads it runs the chunks there, one by one: nesting can't deadlock.
+    Adding up the results in their order gives the same bits for any number of threads, as long as the chunks are the same. Called
+    from one of its own threads, `run_chunks` runs the chunks there, one by one: nesting can't deadlock.
+
+    function (Callable): Takes a chunk. chunks (Sequence[Chunk]), threads (int)
+    RETURNS (list): The results in the order of the chunks.
     """
     if threads <= 1 or len(chunks) <= 1 or getattr(_here, "in_pool", False):
         return [function(chunk) for chunk in chunks]
@@ -44,7 +50,7 @@ def _enter_pool() -> None:
 
 
 def _forget_pools() -> None:
-    """Threads do not survive a fork: the child starts its own, even when it was forked from one of ours."""
+    """Discard the thread pools after a fork: threads do not survive it, even in a fork from one of our own threads."""
     _pool.cache_clear()
     _here.in_pool = False
 

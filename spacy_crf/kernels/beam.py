@@ -276,7 +276,7 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
 def search(log_potentials, leaving, beam, left, states, totals):
     """`semi_markov.viterbi` within a beam, which keeps a few states of the pieces that end with a token.
 
-    log_potentials (log_space.Folded)
+    log_potentials (log_space.LogPotentials)
     leaving (float64[1 or n, S]): See `best_leaving`.
     beam (tuple): How many states are kept, and how far below the best one.
     left (float64[n, S]): Receives the scores of the prefixes that are kept, -inf for the others.

@@ -113,7 +113,7 @@ def _is_first(prefixes, node):
 def best_first(log_potentials, automata, max_nodes, path):
     """Best labelling of one sequence of at least one token.
 
-    log_potentials (log_space.Folded), automata (EventAutomata)
+    log_potentials (log_space.LogPotentials), automata (EventAutomata)
     max_nodes (int): Prefixes to keep at most.
     path (int32[T]): Receives the path of segments.
     RETURNS (int): 1 if it was found, 0 if there is none, -1 if there were too many prefixes.

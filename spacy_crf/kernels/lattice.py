@@ -58,7 +58,7 @@ def segment_score(log_potentials, t, k, j):
 def suffixes(log_potentials, rest):
     """The best that can follow each node.
 
-    log_potentials (log_space.Folded): Of one sequence of at least one token.
+    log_potentials (log_space.LogPotentials): Of one sequence of at least one token.
     rest (float64[2 n, S]): Receives it.
     """
     transitions, size = log_potentials.transitions, rest.shape[1]
@@ -87,7 +87,7 @@ def suffixes(log_potentials, rest):
 def find_worth(log_potentials, prefix, worth):
     """What the nodes are worth.
 
-    log_potentials (log_space.Folded): Of one sequence of at least one token.
+    log_potentials (log_space.LogPotentials): Of one sequence of at least one token.
     prefix (float64[2 n, S]): Receives the score of the best way to each node.
     worth (float64[2 n, S])
     RETURNS (float64): Score of the best labelling.

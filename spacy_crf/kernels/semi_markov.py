@@ -471,7 +471,7 @@ def viterbi(log_potentials, states, totals):
     """Best segmentation of each sequence. Among equals: the lower state of the last segment, the shorter last segment,
     then the same of the one before, and so on to the front.
 
-    log_potentials (log_space.Folded)
+    log_potentials (log_space.LogPotentials)
     states (int32[n]): Receives the path, -1 where the sequence has none.
     totals (float64[B]): Receives the score of the path.
 

@@ -36,7 +36,7 @@ class Pass(NamedTuple):
     order: NDArray[np.int64]  # [B] the sequences
     loss: ClampedLoss
     costs: Floats  # [S, S], or [0, 0] without costs
-    room: kernels.Room
+    room: kernels.PassBuffers
 
 
 @dataclass
@@ -111,7 +111,7 @@ class OnlineOptimizer(CRFOptimizer):
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
         padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
         given = pass_.order, pass_.costs, run.slots, rule, padded, float(run.count)
-        found = kernels.walk(*pass_.room, kernels.Lesson(*given, scaling, memory, squares))
+        found = kernels.walk(*pass_.room, kernels.RuleRun(*given, scaling, memory, squares))
         if "scale" in numbers:
             numbers["scale"], numbers["due"] = scaling.tolist()
         return found
