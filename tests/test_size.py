@@ -14,7 +14,7 @@ pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
 MOST_LINES, MOST_FILES, MOST_CLASSES = 59_300, 355, 635
-MOST_LINES_OF_CORE = 46_900
+MOST_LINES_OF_CORE = 39_500
 BESIDE_CORE = ("cli", "explain", "report", "migrate", "lab", "sklearn.py")
 # How many files name the scores of a structure that are neither its own nor those of all structures
 STRUCTURES = {
@@ -24,7 +24,7 @@ STRUCTURES = {
     "LatentChain": ("latent",),
     "TiedScores": ("ties", "tied", "graph", "lab"),
 }
-MOST_NAMING = {"SegmentScores": 6, "HigherOrderScores": 4, "HiddenChain": 4, "LatentChain": 4, "TiedScores": 5}
+MOST_NAMING = {"SegmentScores": 6, "HigherOrderScores": 4, "HiddenChain": 2, "LatentChain": 4, "TiedScores": 0}
 MOST_IN_CIRCLES = 33  # files that import each other, counting what is imported for annotations
 
 
