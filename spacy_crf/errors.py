@@ -228,8 +228,8 @@ class Errors(metaclass=_Coded):
         "spacy_crf.SentenceLikelihood.v1 or spacy_crf.BesagPseudoLikelihood.v1."
     )
     CRF361 = (
-        "Component '{name}': the loss {loss} can't be trained on a graph by {inference}. By this inference {losses} can, and "
-        "with this loss these: {inferences}. What trains may be another one than what predicts: training_inference."
+        "Component '{name}': the loss {loss} can't be trained on a graph by {inference}. This inference trains with "
+        "{losses}; this loss trains by {inferences}. To train by another inference than prediction uses, set training_inference."
     )
     CRF362 = (
         "Component '{name}': rules with in_training = true don't go together with ties between tokens, as no automaton holds "
@@ -273,8 +273,8 @@ class Errors(metaclass=_Coded):
         "order = 1 there may be more."
     )
     CRF325 = (
-        "'{name}' has a chain of higher order, and what explains decisions knows those of order 1 only. What was learned is told "
-        "by `weights`, how sure it is by `n_best` and `span_probabilities`."
+        "'{name}' has a chain of higher order, but decisions are explained for chains of order 1 only. Use `weights` to see what "
+        "the model learned, `n_best` and `span_probabilities` to see how certain it is."
     )
     CRF327 = "label_parts gave {found} for the tag '{tag}', but must give a list of texts, which may be empty."
     CRF324 = (
@@ -483,7 +483,7 @@ class Errors(metaclass=_Coded):
     CRF509 = "{what} is {found} in the saved model, where {expected} is needed"
     CRF511 = "unpacked it takes more than {most:,} bytes, and files of ours never take {times} times their size"
     CRF510 = "{setting} = {saved!r} in the saved model, but {ours!r} in the config"
-    CRF601 = "Rule {place} is no rule: {rule!r}. A rule is a table with the key 'rule' and its arguments."
+    CRF601 = "Rule {place} is not a rule: {rule!r}. A rule is a table with the key 'rule' and its arguments."
     CRF602 = "Rule {place}: there is no rule '{rule}'. Known rules: {known}."
     CRF603 = "Rule '{name}': the arguments are not right. {problem}. Arguments of this rule: {known}."
     CRF604 = "Rule '{name}': {argument} = {value!r} is not possible. It must be {wanted}."
@@ -516,11 +516,11 @@ class Errors(metaclass=_Coded):
     CRF621 = "Rule {place} can't be saved with the component: {reason}. The rule: {rule!r}."
     CRF623 = "Rule '{name}' can't look for its pattern in '{doc}...': {reason}"
     CRF616 = (
-        "Component '{name}' has rules that hold in training, which {optimizer} can't respect. Use LBFGS, ConjugateGradient or "
+        "Component '{name}' has rules that hold in training, but {optimizer} ignores rules. Use LBFGS, ConjugateGradient or "
         "Adam.v1, or set in_training = false in the constraints."
     )
     CRF619 = (
-        "Component '{name}' has rules that hold in training, which the loss {loss} does not ask for. Use LogLikelihood, "
+        "Component '{name}' has rules that hold in training, but the loss {loss} ignores rules. Use LogLikelihood, "
         "SoftmaxMargin, MaxMargin or Perceptron, or set in_training = false in the constraints."
     )
     CRF960 = (
@@ -956,8 +956,8 @@ class Warnings(metaclass=_Coded):
         '@losses = "spacy_crf.SoftLabels.v1".'
     )
     CRFW345 = (
-        "Component '{name}': which labellings of {n} sequences are the best was not proven: too many come close. Taken are the "
-        "best that are known, among them those of the most probable paths of hidden states. This is said once."
+        "Component '{name}': the best labellings of {n} sequences are not proven, as too many come close. The answer is the "
+        "best labellings found, which include those of the most probable paths of hidden states. This warning is shown once."
     )
     CRFW346 = (
         "Component '{name}': decode = \"labelling\" can't look for the best labelling under rules that no automaton holds: "
@@ -1011,7 +1011,9 @@ class Warnings(metaclass=_Coded):
         "never overlap: those of the component in front stay, here and wherever else. What {name} finds by itself say its "
         "methods `n_best` and `span_probabilities`; put it in front of {other} if its entities matter more."
     )
-    CRFW601 = "{name}: no labelling of '{doc}...' keeps all rules. Not kept, as later ones yield: {rules}."
+    CRFW601 = (
+        "{name}: no labelling of '{doc}...' keeps all rules. Dropped, as later rules give way to earlier ones: {rules}."
+    )
     CRFW602 = (
         "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': the best that was found is "
         "used (time_limit in the constraints)."
@@ -1020,7 +1022,7 @@ class Warnings(metaclass=_Coded):
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
     CRFW605 = (
         "{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the "
-        "constraints). Not kept, as later ones yield: {rules}."
+        "constraints). Dropped, as later rules give way to earlier ones: {rules}."
     )
     CRFW610 = (
         "{name}: the rules {rules} hold in prediction, but not in training, although in_training is true: no automaton "
@@ -1028,11 +1030,12 @@ class Warnings(metaclass=_Coded):
     )
     CRFW606 = (
         "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
-        "in place of that with the most right tokens (time_limit in the constraints)."
+        "in place of the labelling with the most expected right tokens (time_limit in the constraints)."
     )
     CRFW607 = (
         "{name}: '{doc}...' has ties, and a junction tree does not hold all of its rules too: its tables would have more than "
-        "max_table = {most} numbers, or no automaton holds a rule. Answers are those of chains that know what the ties say."
+        "max_table = {most} numbers, or no automaton holds a rule. The answers come from chains whose scores include "
+        "messages of the ties."
     )
     CRFW885 = (
         "{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find nothing. Put the "

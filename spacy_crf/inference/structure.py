@@ -1,9 +1,9 @@
 """The questions that every structure answers about its scores.
 
-A structure is a family of labellings. It says how the scores of one chunk of sequences are summed (`forward`, `backward`), which
-labelling is best (`best`), and what a labelling uses (`score_path`, `add_path`); some also list or draw labellings (`rank`,
-`draw`). All else follows from these, once for all structures: what is checked, what chunks there are, which threads do them,
-and how the parts come together.
+A structure is a family of labellings. It defines how to sum the scores of a chunk of sequences (`forward`, `backward`), which
+labelling is best (`best`), and which scores a labelling uses (`score_path`, `add_path`). Some structures also list or draw
+labellings (`rank`, `draw`). This file derives everything else, once for all structures: checks, chunks, threads, and the joining
+of partial results.
 """
 
 import itertools
@@ -40,23 +40,25 @@ class LikelySpans(NamedTuple):
     probabilities: Floats  # [N]
 
     def moved(self, tokens: int) -> "LikelySpans":
-        """The same, that many tokens further on."""
+        """The spans shifted by a number of tokens."""
         start, end, label = self.segments
         return LikelySpans(Segments(start + tokens, end + tokens, label), self.probabilities)
 
     @classmethod
     def join(cls, parts: "Sequence[LikelySpans]") -> "LikelySpans":
+        """Spans of several lists in one, in their order."""
         segments = zip(*(part.segments for part in parts))
         return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
 
 
 class Beam(NamedTuple):
-    """What a search keeps of the prefixes that end with a token."""
+    """Which prefixes a search keeps at each token."""
 
     states: int  # at most, one prefix for each
     margin: float = np.inf  # how far their score may be below that of the best one
 
     def keeps_all(self, n_prefixes: int) -> bool:
+        """Whether the beam keeps every one of `n_prefixes` prefixes."""
         return self.states >= n_prefixes and self.margin == np.inf
 
 
@@ -70,7 +72,7 @@ class Search(Protocol):
 
 
 class Places(NamedTuple):
-    """Some of the scores of a batch of tokens; of a token without any, all of them."""
+    """Some of the scores of a batch of tokens; for a token without entries, all of them."""
 
     tokens: NDArray[np.int64]  # [N] rising
     states: NDArray[np.int64]  # [N]
@@ -84,7 +86,12 @@ class BestPath(NamedTuple):
 
 
 def collect(search: Callable[..., int], size: int) -> LikelySpans:
-    """The spans that a kernel lists in arrays, as large as it says that they have to be."""
+    """Spans that a kernel lists. The arrays grow to the size that the kernel asks for.
+
+    search (Callable): Fills begin, end, label (int64[N]) and probabilities (float64[N]); returns how many spans there are.
+    size (int): First size of the arrays.
+    RETURNS (LikelySpans)
+    """
     while True:
         begin, end, label = np.empty((3, size), dtype=np.int64)
         probabilities = np.empty(size)
@@ -100,10 +107,10 @@ class Chunk(NamedTuple):
 
 
 class Expansion:
-    """What is the same for all sequences in a graph of states whose tags have the same scores.
+    """What all sequences share when tags are expanded to the states of a graph.
 
     graph (StateGraph): The graph.
-    arrays (dict[str, Floats]): The scores that sequences share, of the graph's states.
+    arrays (dict[str, Floats]): The shared scores, one entry for each state of the graph.
     """
 
     def __init__(self, graph: StateGraph, arrays: dict[str, Floats]):
@@ -111,25 +118,25 @@ class Expansion:
         self._made: dict[Any, Any] = {}
 
     def keep(self, what: Any, make: Callable[[], Any]) -> Any:
-        """What a structure once made of them."""
+        """The result of `make`, computed once for each key."""
         if what not in self._made:
             self._made[what] = make()
         return self._made[what]
 
     def spans(self, of_tags: SpanStates) -> SpanStates:
-        """How the graph's states spell spans."""
+        """How the graph's states spell spans, from how tags spell them."""
         # With what is kept, or another array might have the same place in memory
         kept, spelt = self.keep(id(of_tags.continues), lambda: (of_tags, of_tags.over(self.graph.tag_of)))
         return spelt if kept.continues is of_tags.continues else of_tags.over(self.graph.tag_of)
 
 
 class Work(Generic[Scores]):
-    """Scores that were checked, with a clamp. A chunk of it is work again; what is derived from it is kept as long as it lives.
+    """Checked scores with a clamp. A chunk is a `Work` again. Arrays derived from the scores live as long as the `Work`.
 
-    scores (Scores): As `arrays.conform` gives them.
+    scores (Scores): As `arrays.conform` returns them.
     clamp: What is still allowed, or None.
-    given: The scores that were asked about, as they were given.
-    whole (Work): Of which it is a chunk: keeps what all chunks share.
+    given: The scores as the caller gave them.
+    whole (Work): The work that this chunk is a part of; it holds what all chunks share.
     """
 
     expansion: Optional[Expansion] = None  # where states are those of a graph; of the whole
@@ -148,40 +155,42 @@ class Work(Generic[Scores]):
 
     @property
     def whole(self: OfWork) -> OfWork:
-        """Itself, if it is no chunk. (Were that an attribute, arrays would stay until Python looks for cycles.)"""
+        """The work that this chunk is a part of, or itself. (As an attribute it would keep arrays alive until Python looks for
+        cycles.)
+        """
         return self if self._whole is None else self._whole
 
     @property
     def tag_of(self) -> Optional[NDArray[np.int32]]:
-        """[S] the tag of each state, None where states are tags."""
+        """Tag of each state: int32[S], None where states are tags."""
         expansion = self.whole.expansion
         return None if expansion is None else expansion.graph.tag_of
 
     @property
     def n_tags(self) -> int:
-        """States of the scores that were given: tags, where those of the work are the states of a graph."""
+        """Number of tags. It differs from the number of states where states are those of a graph."""
         return np.shape(self.given[0])[1]
 
     @property
     def n_prefixes(self) -> int:
-        """Of how many that end with a token the best one is looked for, at most."""
+        """The most prefixes that a search compares at one token."""
         return self.n_states
 
     def clamped(self: OfWork, clamp: Any) -> OfWork:
-        """The same scores with another clamp, of tags."""
+        """The same scores with another clamp of tags."""
         return type(self)(self.scores, self.in_states(clamp), self.given, self.whole)
 
     def in_states(self, clamp: Any) -> Any:
-        """A clamp of tags, checked, as one of states."""
+        """A checked clamp of tags as a clamp of states."""
         clamp = arrays.check_clamp(clamp, self.n_tokens, self.n_tags)
         return clamp if self.tag_of is None else arrays.expand_clamp(clamp, self.tag_of)
 
     def most_tokens(self, tokens: int) -> int:
-        """How many tokens are one chunk, where the structure says so many."""
+        """How many tokens make a chunk, where the structure's default is `tokens`."""
         return tokens
 
     def chunks(self, tokens: int) -> list[Chunk]:
-        """Cut where a sequence is the first to start in another block of so many tokens."""
+        """Chunks of about `tokens` tokens. A chunk ends before a sequence that starts in another block of so many tokens."""
         tokens = self.most_tokens(tokens)
         if self.n_tokens <= tokens:
             return [self.chunk(0, self.n_sequences)]
@@ -190,16 +199,22 @@ class Work(Generic[Scores]):
         return [self.chunk(b, c) for b, c in itertools.pairwise(cuts)]
 
     def chunk(self, b: int, c: int) -> Chunk:
+        """The chunk of the sequences b to c - 1."""
         return Chunk(slice(b, c), slice(int(self.starts[b]), int(self.starts[c])))
 
     def cut(self: OfWork, chunk: Chunk) -> OfWork:
+        """The work of one chunk."""
         sequences, tokens = chunk
         if sequences.stop - sequences.start == self.n_sequences:
             return self
         return self._part(tokens, self.starts[sequences.start : sequences.stop + 1] - tokens.start)
 
     def only(self: OfWork, sequences: NDArray[np.bool_]) -> tuple[OfWork, NDArray[np.bool_]]:
-        """Some of the sequences (bool[B]). RETURNS: The work of these, and which tokens are theirs (bool[T])."""
+        """Work of some of the sequences.
+
+        sequences (bool[B]): Which.
+        RETURNS (Work, bool[T]): The work, and which tokens belong to it.
+        """
         lengths = np.diff(self.starts)
         tokens = np.repeat(sequences, lengths)
         return self._part(np.flatnonzero(tokens), np.append(0, np.cumsum(lengths[sequences]))), tokens
@@ -210,8 +225,11 @@ class Work(Generic[Scores]):
 
     @cached_property
     def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The states from which a transition may lead to each state, in rising order: those of state j are the second array
-        (int64[A]) from number starts[j] to starts[j + 1] of the first (int64[S + 1])."""
+        """States from which a transition may lead to each state, in rising order.
+
+        RETURNS (int64[S + 1], int64[A]): The predecessors of state j are the entries starts[j] to starts[j + 1] - 1 of the second
+            array.
+        """
         if self.whole is not self:
             return self.whole.predecessors
         if self.expansion is not None:
@@ -224,17 +242,22 @@ class Work(Generic[Scores]):
         return np.searchsorted(target, np.arange(self.n_states + 1)), np.ascontiguousarray(source)
 
     def ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First and last token of each sequence that has any."""
+        """First and last token of each sequence that has tokens: int64[N] each."""
         some = self.starts[:-1] < self.starts[1:]
         return self.starts[:-1][some], self.starts[1:][some] - 1
 
     def check_weights(self, weights: Optional[Floats]) -> Floats:
+        """Weights of the sequences: float64[B], 1 by default."""
         if weights is None:
             return np.ones(self.n_sequences)
         arrays.check_shape("weights", weights, (self.n_sequences,), "one number per sequence")
         return arrays.contiguous(weights, np.float64)
 
     def check_states(self, states: States) -> States:
+        """Checked paths: int32[T].
+
+        RAISES (ValueError): CRF011 or CRF013 for paths that do not fit the scores.
+        """
         arrays.check_shape("states", states, (self.n_tokens,), "one state per token")
         states = arrays.contiguous(states, np.int32)
         if len(states) and states.max() >= self.n_tags:
@@ -247,13 +270,13 @@ Asked = Union[Scores, Work[Scores]]
 
 
 class Structure(Generic[Scores]):
-    """A family of labellings and their sums and maxima. Stateless: everything that matters is in the scores.
+    """A family of labellings with sums and maxima over it. Structures are stateless: the scores hold all data.
 
-    All questions take the scores of a batch of B sequences, laid end to end, or what `prepare` made of them. A clamp leaves out
-    the labellings that use what it forbids. Where no labelling is left the log partition and the best score are -inf,
-    expectations and marginals are 0, and paths hold -1. The empty sequence has one labelling, of score 0.
+    Every question takes the scores of a batch of B sequences, laid end to end, or the result of `prepare`. A clamp excludes the
+    labellings that use what it forbids. If no labelling remains, the log partition and the best score are -inf, expectations and
+    marginals are 0, and paths hold -1. The empty sequence has one labelling, of score 0.
 
-    threads (int): How many chunks of sequences may be done at a time; the results don't depend on it.
+    threads (int): How many chunks of sequences may run at a time; results do not depend on it.
     """
 
     exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
@@ -278,12 +301,11 @@ class Structure(Generic[Scores]):
     signature = b""  # equal where the same answers are given: for structures with settings
 
     def with_threads(self, threads: int) -> "Structure[Scores]":
-        """What answers the same with so many threads."""
+        """The same structure with another number of threads."""
         return type(self)(threads=threads)
 
     def within(self, beam: Beam) -> "Structure[Scores]":
-        """The same structure, whose best labellings (`viterbi`, `n_best`) are those that a beam search finds. Sums stay as they
-        are: over all labellings.
+        """The same structure with beam search for the best labellings (`viterbi`, `n_best`). Sums still run over all labellings.
 
         RAISES (ValueError): CRF340 for a structure that does not answer "beam".
         """
@@ -295,9 +317,9 @@ class Structure(Generic[Scores]):
 
     def over(self, graph: StateGraph) -> "Structure[Scores]":
         """The same structure over the states of a graph, for rules and for copies of tags: its labellings are the paths of the
-        graph. Questions are asked, and answered, in tags: each state has the scores of its tag, and what is found out about
-        states is added up by tag. The score of a labelling is the log-sum over its paths, at most one where the graph is that of
-        deterministic automata; `viterbi`, `n_best` and `sample` find paths.
+        graph. Questions and answers stay in tags: each state takes the scores of its tag, and results for states are added up by
+        tag. The score of a labelling is the log-sum over its paths; graphs of deterministic automata have at most one path for
+        each labelling. `viterbi`, `n_best` and `sample` find paths.
         """
         over = copy(self)
         over.graph = graph if len(graph.tag_of) else _NO_STATES
@@ -307,59 +329,68 @@ class Structure(Generic[Scores]):
 
     @property
     def without_rules(self) -> "Structure[Scores]":
-        """What answers the same without rules: itself, if it has none."""
+        """The same structure without rules; itself if it has none."""
         return self
 
     def own_terms(self, loss: Any) -> Optional[Callable]:
-        """What a structure computes in place of the terms of `losses.local`: called with the loss, and then as the loss is. None
-        where those terms are right."""
+        """Function that a structure uses in place of the terms of `losses.local`, with the loss as its first argument; None where
+        the usual terms are right.
+        """
         return None
 
     def walk_samples(self, work: Work[Scores], n: int, *, seed: int, **walk: Any) -> States:
-        """n labellings for training (int32[n, T]). They are drawn, unless the structure can only walk from one to another: then
-        as the settings of `losses.sampled.SampledLikelihood` say."""
+        """Labellings for training. The structure draws them, or, if it can only walk from one labelling to another, walks as the
+        settings of `losses.sampled.SampledLikelihood` say.
+
+        n (int): How many labellings. seed (int)
+        RETURNS (int32[n, T])
+        """
         return self.sample(work, n, seed=seed)
 
     # ------------------------------------------------------------------------------------------ what a structure adds
 
     def forward(self, work: Work[Scores]) -> tuple[Floats, Any]:
-        """Log partitions of a chunk (float64[B]), and what `backward` goes on with."""
+        """Log partitions of a chunk (float64[B]), and the arrays that `backward` continues with."""
         raise NotImplementedError
 
     def backward(self, work: Work[Scores], kept: Any, weights: Floats, out: Scores) -> None:
-        """Sets `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b] with respect to every score of a chunk."""
+        """Set `out`, which is 0, to the derivative of sum_b weights[b] · log_z[b] with respect to every score of a chunk."""
         raise NotImplementedError
 
     def expect(self, work: Work[Scores], weights: Floats, out: Scores) -> Floats:
-        """`forward` and `backward` of a chunk. RETURNS (float64[B]): Log partitions."""
+        """Both passes over a chunk. RETURNS (float64[B]): Log partitions."""
         log_z, kept = self.forward(work)
         self.backward(work, kept, weights, out)
         return log_z
 
     def best(self, work: Work[Scores]) -> Path:
-        """Best path of each sequence of a chunk. (Among equals, if it says nothing else, the one whose last state is lower, then
-        the state before it, and so on.)"""
+        """Best path of each sequence of a chunk. (Unless a structure documents another order, ties go to the lower last state,
+        then to the lower state before it, and so on.)
+        """
         raise NotImplementedError
 
     def rank(self, work: Work[Scores], states: States, scores: Floats) -> int:
-        """The n best paths of a single sequence that has tokens (int32[n, T], float64[n]), ties as in `best`. RETURNS (int): How
-        many there are."""
+        """The n best paths of a single sequence that has tokens, ties as in `best`.
+
+        states (int32[n, T]), scores (float64[n]): Receive the paths.
+        RETURNS (int): How many paths there are.
+        """
         raise NotImplementedError
 
     def draw(self, work: Work[Scores], uniforms: Floats) -> States:
-        """n paths of a chunk (int32[n, T]) by random numbers (float64[n, T, ...])."""
+        """Draw n paths of a chunk (int32[n, T]) by random numbers (float64[n, T, ...])."""
         raise NotImplementedError
 
     def search(self, work: Work[Scores]) -> "Search":
-        """Of a chunk, within its beam: what it answers that answers "beam"."""
+        """Beam search over a chunk, for structures that answer "beam"."""
         raise NotImplementedError
 
     def labels(self, work: Work[Scores], path: States) -> States:
-        """The labelling that a path is."""
+        """The labelling that a path spells: int32[T]."""
         return path if work.tag_of is None else arrays.tags_of(path, work.tag_of)
 
     def count(self, work: Work[Scores], path: States, weights: Floats, out: Scores) -> None:
-        """Adds to `out` which scores a path uses, times the weights."""
+        """Add the weighted use of each score by a path to `out`."""
         if work.tag_of is None:
             self.add_path(work, path, weights, out)
             return
@@ -376,26 +407,28 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def lengths(self, work: Work[Scores]) -> Floats:
-        """What pieces of 1 to K tokens score for being so long, -inf where they can't be: float64[K, S]. Pieces are what a
-        labelling is made of, with a state each: tokens or segments."""
+        """Scores of segment lengths from 1 to K tokens: float64[K, S], -inf where a length is impossible. (In a chain each token
+        is a segment.)
+        """
         return np.zeros((1, work.n_states))
 
     def score_segments(self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
-        """Scores of given pieces, without those of transitions, first and last: float64[N, S], -inf if longer than K."""
+        """Scores of given segments without transitions, first and last: float64[N, S], -inf for segments longer than K."""
         raise NotImplementedError
 
     def segments_derivative(
         self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
     ) -> Scores:
-        """The way back: from the derivative with respect to the scores of pieces (float64[N, S]) to that with respect to all
-        scores but transitions, which have 0. Each piece at an end of its sequence uses `first` or `last`; those longer than K
-        count for nothing."""
+        """Derivative of `score_segments`: from the derivative with respect to the scores of segments (float64[N, S]) to the
+        derivative with respect to all scores. Transitions receive 0. A segment at an end of its sequence uses `first` or `last`;
+        segments longer than K count for nothing.
+        """
         raise NotImplementedError
 
     def score_labelled_segments(
         self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
     ) -> Floats:
-        """Scores of pieces with one state each: float64[N], otherwise as `score_segments`."""
+        """Scores of segments with one state each: float64[N], otherwise as `score_segments`."""
         return self.score_segments(work, begin, end)[np.arange(len(begin)), states]
 
     def labelled_segments_derivative(
@@ -406,51 +439,57 @@ class Structure(Generic[Scores]):
         states: NDArray[np.int64],
         derivative: Floats,
     ) -> Scores:
-        """The way back from these (float64[N]), as `segments_derivative`."""
+        """Derivative of `score_labelled_segments` (float64[N]), as `segments_derivative`."""
         of_pieces = np.zeros((len(begin), work.n_states))
         of_pieces[np.arange(len(begin)), states] = derivative
         return self.segments_derivative(work, begin, end, of_pieces)
 
     def segment_marginals(self, work: Work[Scores], every: SpanList) -> tuple[Floats, Floats]:
-        """Probabilities of all pieces (float64[N, S]), and of the steps into one that begins at each token (float64[T, S, S])."""
+        """Probabilities of all segments (float64[N, S]), and of the transitions into a segment that begins at each token
+        (float64[T, S, S]).
+        """
         raise NotImplementedError
 
     def only(self, work: Work[Scores], states: States) -> Any:
-        """The clamp that leaves these paths and no others."""
+        """The clamp that allows these paths alone."""
         raise NotImplementedError
 
     def only_path(self, clamp: Any) -> Optional[States]:
-        """The only labelling that a clamp leaves (int32[T]), None if it leaves none or several."""
+        """The only labelling that a clamp allows (int32[T]); None if it allows none or several."""
         raise NotImplementedError
 
     def score_path(self, work: Work[Scores], states: States) -> Floats:
-        """Score of one labelling per sequence: float64[B], -inf for those that are not allowed or hold -1."""
+        """Score of one labelling for each sequence: float64[B], -inf for labellings that are forbidden or hold -1."""
         return self.log_partition(work, clamp=self.only(work, states))
 
     def add_path(self, work: Work[Scores], states: States, weights: Floats, out: Scores) -> None:
-        """Adds to `out` which scores the labellings use, times the weights."""
+        """Add the weighted use of each score by the labellings to `out`."""
         _, used = self.expectations(work, clamp=self.only(work, states), weights=weights)
         arrays.add(out, used, slice(0, work.n_tokens))
 
     def around(self, work: Work[Scores], clamp: Any) -> Work[Scores]:
-        """The scores as training asks about them: a structure that leaves labellings out keeps those of an annotation."""
+        """The scores as training evaluates them: a structure that prunes labellings keeps the labellings of the annotation."""
         return work
 
     def to_keep(self) -> Any:
-        """What remembers which labellings of one batch are left, until its `renew` is called, and says what is asked for until
-        then (`places`); None if none are left out."""
+        """An object that remembers the unpruned labellings of one batch until its `renew` is called, with the scores that they
+        need (`places`); None for structures that prune nothing.
+        """
         return None
 
     def keeping(self, kept: Any) -> "Structure[Scores]":
-        """The same with such a memory, for its batch."""
+        """The same structure with such a memory, for its batch."""
         return self
 
     # ------------------------------------------------------------------------------------------------ what all of them do
 
     def prepare(self, scores: Asked, clamp: Any = None) -> Work[Scores]:
-        """Scores that need not be checked again.
+        """Check scores once, for several questions.
 
-        RAISES (ValueError): CRF010 to CRF016 for scores that can't be used.
+        scores (Scores or Work): Potentials of B sequences.
+        clamp: What is still allowed, or None.
+        RETURNS (Work)
+        RAISES (ValueError): CRF010 to CRF016 for scores that are not usable.
         """
         if isinstance(scores, Work):
             return scores if clamp is None else scores.clamped(clamp)
@@ -464,10 +503,12 @@ class Structure(Generic[Scores]):
         return work if clamp is None else work.clamped(clamp)
 
     def expansion(self, scores: Scores) -> Expansion:
-        """What all sequences share of these scores of tags, once they are those of the graph's states.
+        """Scores of tags that all sequences share, expanded to the graph's states.
 
-        States whose tag is impossible everywhere are left out: forbidden at each token, they would keep sums from the linear
-        domain. Where that is all of them they stay, for kernels want a state.
+        The expansion leaves out states whose tag is impossible everywhere: forbidden at each token, they would keep sums out of
+        the linear domain. If every state is impossible all of them stay, as kernels need a state.
+
+        RETURNS (Expansion)
         """
         possible = (scores[0] > -np.inf).any(axis=0)
         shared = {name: array for name, array in arrays.named(scores).items() if arrays.is_shared(scores, name)}
@@ -485,7 +526,7 @@ class Structure(Generic[Scores]):
         return expansion
 
     def expand(self, scores: Scores, expansion: Expansion) -> Scores:
-        """Scores of tags as those of the graph's states."""
+        """Scores of tags as scores of the graph's states."""
         others = [name for name in arrays.named(scores) if name not in expansion.arrays]
         return scores._replace(**expansion.arrays, **arrays.expand(scores, expansion.graph, others))
 
@@ -498,13 +539,18 @@ class Structure(Generic[Scores]):
         return conforming
 
     def narrow(self, work: Work[Scores], expected: Scores) -> Scores:
-        """Derivatives with respect to the scores of work as those with respect to the scores that were given."""
+        """Derivatives by the scores that the caller gave, from derivatives by the scores of the work."""
         if work.tag_of is not None:
             expected = arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
         return work.given._replace(**{name: getattr(expected, name) for name in type(work.given).AXES})
 
     def log_partition(self, scores: Asked, *, clamp: Any = None) -> Floats:
-        """Log of the sum over all labellings of exp(score): float64[B]."""
+        """Log of the sum over all labellings of exp(score).
+
+        scores (Scores or Work): Potentials of B sequences.
+        clamp: What is still allowed, or None.
+        RETURNS (float64[B])
+        """
         work = self.prepare(scores, clamp)
         if work.n_tokens <= self.chunk_tokens:  # without all that follows, which for a short text takes as long
             return self.forward(work)[0]
@@ -544,17 +590,27 @@ class Structure(Generic[Scores]):
         return log_z, self.narrow(work, total)
 
     def marginals(self, scores: Asked, *, clamp: Any = None) -> Floats:
-        """Probability of each state at each token: float64[T, S], rows with sum 1; all 0 in a sequence without any labelling."""
+        """Probability of each state at each token.
+
+        RETURNS (float64[T, S]): Rows with sum 1; all 0 in a sequence without any labelling.
+        """
         return np.clip(self.expectations(scores, clamp=clamp)[1][0], 0.0, 1.0)
 
     def edge_marginals(self, scores: Scores, *, clamp: Any = None) -> Floats:
-        """Probability of each pair of neighbouring states: float64[T, S, S], of state i before the one that begins at t, and
-        state j at t; 0 where t opens a sequence."""
+        """Probability of each pair of neighbouring states.
+
+        RETURNS (float64[T, S, S]): State i before the state j that begins at t; 0 where t opens a sequence.
+        """
         transitions = np.broadcast_to(scores.transitions, (len(scores[0]), *np.shape(scores.transitions)[-2:]))
         return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
 
     def viterbi(self, scores: Asked, *, clamp: Any = None) -> Path:
-        """Best labelling of each sequence, see `best`."""
+        """Best labelling of each sequence, see `best`.
+
+        scores (Scores or Work): Potentials of B sequences.
+        clamp: What is still allowed, or None.
+        RETURNS (Path): States int32[T] and scores float64[B].
+        """
         work = self.prepare(scores, clamp)
         path = self._best(work)
         return Path(self.labels(work, path.states), path.scores)
@@ -571,7 +627,7 @@ class Structure(Generic[Scores]):
         return path
 
     def _best_within(self, work: Work[Scores]) -> Path:
-        """`best`, within the beam if there is one. Where that comes to nothing the best of all is the answer."""
+        """`best` within the beam, if there is one. Where the beam loses every labelling, the answer is the best of all."""
         if self.beam is None or self.beam.keeps_all(work.n_prefixes):
             return self.best(work)
         path = self.search(work).path
@@ -582,8 +638,11 @@ class Structure(Generic[Scores]):
         return path
 
     def proven(self, scores: Asked, *, clamp: Any = None) -> NDArray[np.bool_]:
-        """Whether what `viterbi` gives of each sequence is its best labelling: bool[B]. With a beam it need not be: here the
-        search without one is asked too."""
+        """Whether `viterbi` finds the best labelling of each sequence. With a beam this function also searches without one, and
+        compares.
+
+        RETURNS (bool[B])
+        """
         work = self.prepare(scores, clamp)
         if self.beam is None:
             return np.full(work.n_sequences, self.exact)
@@ -594,16 +653,20 @@ class Structure(Generic[Scores]):
     def viterbi_counts(
         self, scores: Asked, *, clamp: Any = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
-        """`expectations` with max in place of log-sum: best scores, and which scores the best paths use."""
+        """`expectations` with max in place of log-sum.
+
+        RETURNS (float64[B], Scores): Best scores, and the weighted use of each score by the best paths.
+        """
         work = self.prepare(scores, clamp)
         path, used = self._best(work), arrays.zeros(work.given)
         self.count(work, path.states, work.check_weights(weights), used)
         return path.scores, used
 
     def path_score(self, scores: Asked, states: States) -> Floats:
-        """Score of one labelling per sequence: float64[B].
+        """Score of one labelling for each sequence.
 
         states (int32[T]): The labellings; -1 stands for none.
+        RETURNS (float64[B])
         """
         work = self.prepare(scores)
         states = work.check_states(states)
@@ -617,7 +680,13 @@ class Structure(Generic[Scores]):
         weights: Optional[Floats] = None,
         out: Optional[Scores] = None,
     ) -> Scores:
-        """Which scores the given labellings use, times the weights, added to `out` if it is given."""
+        """Weighted use of each score by the given labellings.
+
+        states (int32[T]): The labellings; -1 stands for none.
+        weights (float64[B]): Factor of each sequence, 1 by default.
+        out (Scores): Receives the sums if it is given.
+        RETURNS (Scores)
+        """
         work = self.prepare(scores)
         used = arrays.zeros(work.given) if out is None else out
         states, weights = work.check_states(states), work.check_weights(weights)
@@ -628,7 +697,11 @@ class Structure(Generic[Scores]):
         return used
 
     def log_probability(self, scores: Asked, states: States) -> Floats:
-        """Normalised score of one labelling per sequence: float64[B], at most 0."""
+        """Normalised score of one labelling for each sequence.
+
+        states (int32[T]): The labellings; -1 stands for none.
+        RETURNS (float64[B]): At most 0.
+        """
         work = self.prepare(scores)
         log_probability = self.path_score(work, states)
         possible = log_probability > -np.inf
@@ -636,7 +709,10 @@ class Structure(Generic[Scores]):
         return np.minimum(log_probability, 0.0, out=log_probability)
 
     def n_best(self, scores: Asked, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
-        """For each sequence the (score, states) of its n best labellings, best first; fewer where there are fewer."""
+        """The n best labellings of each sequence, best first; fewer where fewer exist.
+
+        RETURNS (list[list[tuple[float, int32[n]]]]): Scores and states, one list for each sequence.
+        """
         if n < 1:
             raise ValueError(Errors.CRF014.format(n=n))
         work = self.prepare(scores, clamp)
@@ -650,13 +726,16 @@ class Structure(Generic[Scores]):
         return run_chunks(search, range(work.n_sequences), self.threads)
 
     def _rank_within(self, work: Work[Scores], states: States, scores: Floats) -> int:
-        """`rank`, within the beam if there is one. Where that comes to nothing the best of all are the answer."""
+        """`rank` within the beam, if there is one. Where the beam loses every labelling, the answer is the best of all."""
         all_are_kept = self.beam is None or self.beam.keeps_all(work.n_prefixes)
         found = 0 if all_are_kept else self.search(work).rank(states, scores)
         return found or self.rank(work, states, scores)
 
     def sample(self, scores: Asked, n: int, *, seed: Seed, clamp: Any = None) -> States:
-        """n labellings drawn from their distribution (int32[n, T]): one seed, one answer, whatever the number of threads."""
+        """Draw n labellings from their distribution. One seed gives one answer for any number of threads.
+
+        RETURNS (int32[n, T])
+        """
         work = self.prepare(scores, clamp)
         uniforms = np.random.default_rng(seed).random((n, work.n_tokens, *self.uniforms))
         states = np.empty((n, work.n_tokens), dtype=np.int32)
@@ -668,7 +747,7 @@ class Structure(Generic[Scores]):
         return self.labels(work, states)
 
     def span_probabilities(self, scores: Asked, spans: SpanStates, segments: Segments, *, clamp: Any = None) -> Floats:
-        """The probability that exactly these tokens are one span of this label, summed over all labellings that contain it.
+        """Probability that exactly these tokens are one span of this label, summed over all labellings that contain the span.
 
         spans (SpanStates): How states spell spans.
         segments (Segments): N spans, by their first token; each inside one sequence.
@@ -699,7 +778,9 @@ class Structure(Generic[Scores]):
         """All spans of at least some probability, by their first token.
 
         spans (SpanStates): How states spell spans.
-        min_prob (float): With 0, every span that is possible, whose number grows with the square of the tokens.
+        min_prob (float): The least probability. With 0 the answer has every possible span; their number grows with the square of
+            the tokens.
+        RETURNS (LikelySpans)
         """
         work = self.prepare(scores, clamp)
 

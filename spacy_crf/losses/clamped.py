@@ -1,10 +1,10 @@
-"""Losses that are one subtraction: what all labellings reach, less what those that the annotation allows reach.
+"""Losses that are one subtraction: the value over all labellings, less the value over the labellings that the annotation allows.
 
     loss     = value(scores + cost)        - value(scores + cost, clamp)
     gradient = expectations(scores + cost) - expectations(scores + cost, clamp)
 
-The clamp carries the kind of supervision: one state per token (full annotation), the states that a partial annotation
-allows, all hidden states of the gold tag. A new loss is a new row below: its value and its margin.
+The clamp carries the kind of supervision: one state for each token (full annotation), the states that a partial annotation
+allows, all hidden states of the gold tag. A new loss is a new class below: its value and its margin.
 """
 
 import copy
@@ -28,10 +28,10 @@ Self = TypeVar("Self", bound="LabelledLoss")
 
 @dataclass(frozen=True)
 class LabelledLoss:
-    """Base of all losses: settings that speak of labels, and the labels of the states that they are told.
+    """Base of all losses: settings by label, and the label of each state.
 
-    label_weights (Dict[str, float]): How much a mistake at a token of this label counts; 1 for labels not named. Above 1 for
-        labels that shall be missed less often, "O" above 1 for fewer false alarms.
+    label_weights (Dict[str, float]): How much a mistake at a token of this label counts; 1 for labels not named. Use values above
+        1 for labels that the model should miss less often; "O" above 1 makes false alarms rarer.
     """
 
     label_weights: Optional[dict[str, float]] = None
@@ -56,11 +56,14 @@ class LabelledLoss:
         return bound
 
     def check_labels(self) -> None:
-        """RAISES (ValueError): CRF311 for labels in the settings that no state has."""
+        """Check the labels that the settings name.
+
+        RAISES (ValueError): CRF311 for labels in the settings that no state has.
+        """
         self.named_states(self.label_weights or {})
 
     def named_states(self, labels: Iterable[str]) -> dict[str, NDArray[np.int64]]:
-        """The states of some labels."""
+        """States of each named label."""
         states = np.array(self.states, dtype=object)
         found = {label: np.flatnonzero(states == label) for label in labels}
         unknown = [label for label, of_label in found.items() if not len(of_label)]
@@ -81,12 +84,12 @@ class LabelledLoss:
         return weights
 
     def least_costs(self, n_states: int) -> Floats:
-        """What it costs at least to have each state by mistake, as it is added to scores: float64[S]."""
+        """Least cost of choosing each state by mistake, added to scores: float64[S]."""
         return np.zeros(n_states)
 
     @property
     def of_annotation(self) -> "LabelledLoss":
-        """What it is of batches without soft labels."""
+        """The loss that applies to batches without soft labels."""
         return self
 
 
@@ -94,16 +97,16 @@ class LabelledLoss:
 class ClampedLoss(LabelledLoss):
     """Base of the losses in this file.
 
-    Costs are added to the scores of the states that the annotation does not allow: a labelling that uses them has to be worse
-    by that much. `margin` is the cost of any such state (Hamming cost); a table and label weights say more. One that has a span
-    known to be wrong costs, for each, as much as a single token does at least.
+    The loss adds costs to the scores of the states that the annotation forbids: a labelling that uses such states must score
+    lower by their costs. `margin` is the cost of any forbidden state (Hamming cost); `cost` and `label_weights` refine it. A
+    labelling with a span known to be wrong costs, for each such span, at least as much as one token.
 
     maximum (bool): Value is the score of the best labelling; else it is the log partition.
     margin (float): Cost of a wrong state.
-    label_weights (Dict[str, float]): Factors of the costs at tokens of these labels. Where there is no margin, the logarithm of
-        the factor is added instead: as if each wrong state stood there so many times.
-    cost (Dict[str, Dict[str, float]]): Cost of saying the second label where the annotation says the first, in place of the
-        margin. Labels are "O" too; pairs that are not named keep the margin.
+    label_weights (Dict[str, float]): Factors of the costs at tokens of these labels. Without a margin the logarithm of the factor
+        is added instead, as if each wrong state existed so many times.
+    cost (Dict[str, Dict[str, float]]): Cost of predicting the second label where the annotation has the first, in place of the
+        margin. "O" is a label too; pairs not named keep the margin.
     """
 
     cost: Optional[dict[str, dict[str, float]]] = None
@@ -182,7 +185,7 @@ class ClampedLoss(LabelledLoss):
         return weights * without_rounding(losses, best, structure.exact), d_scores, impossible
 
     def _with_costs(self, scores: Scores, allowed: Clamp) -> Scores:
-        """The first array of all scores has a row for each token and a column for each state."""
+        """Scores with costs added to the first array, which has a row for each token and a column for each state."""
         if self.cost or self.label_weights:
             costs = _token_costs(allowed, self.costs(allowed.shape[1]))
         else:
@@ -191,8 +194,8 @@ class ClampedLoss(LabelledLoss):
 
 
 class LogLikelihood(ClampedLoss):
-    """Negative log probability of the annotation (Lafferty, McCallum & Pereira 2001), or of all labellings together that it
-    allows (Tsuboi et al. 2008):
+    """Negative log probability of the annotation (Lafferty, McCallum & Pereira 2001), or of all labellings that it allows
+    together (Tsuboi et al. 2008):
 
         log sum_y exp(score(y)) - log sum_{y allowed} exp(score(y))
 
@@ -201,7 +204,7 @@ class LogLikelihood(ClampedLoss):
 
 
 class Perceptron(ClampedLoss):
-    """How far the best labelling lies above the annotation (Collins 2002), or above the best one that it allows:
+    """Distance of the best labelling above the annotation (Collins 2002), or above the best labelling that it allows:
 
         max_y score(y) - max_{y allowed} score(y)
 
@@ -213,8 +216,8 @@ class Perceptron(ClampedLoss):
 
 
 class MaxMargin(ClampedLoss):
-    """How far the best labelling, its mistakes added, lies above the annotation (Taskar, Guestrin & Koller 2003; with any cost
-    Tsochantaridis et al. 2005, margin rescaling):
+    """Distance of the best labelling, with the cost of its mistakes added, above the annotation (Taskar, Guestrin & Koller 2003;
+    with any cost Tsochantaridis et al. 2005, margin rescaling):
 
         max_y (score(y) + cost(y)) - max_{y allowed} score(y)
 
@@ -227,7 +230,7 @@ class MaxMargin(ClampedLoss):
 
 
 class SoftmaxMargin(ClampedLoss):
-    """Log-likelihood that asks for a margin of one per mistake (Gimpel & Smith 2010):
+    """Log-likelihood with a margin of one for each mistake (Gimpel & Smith 2010):
 
         log sum_y exp(score(y) + cost(y)) - log sum_{y allowed} exp(score(y))
 
@@ -242,8 +245,9 @@ def _batch_size(scores) -> int:
 
 
 def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
-    """Where sums are exact no loss lies below 0, but for what rounding takes. Anything else below 0 is told as it is: of a
-    structure that is not exact it is part of the answer, of one that is nobody should overlook it."""
+    """Losses with rounding errors below 0 set to 0. Larger negative values stay: an inexact structure may produce them, and in an
+    exact structure they reveal a mistake.
+    """
     if not exact:
         return losses
     rounded = (losses < 0.0) & (losses >= -_ROUNDING * np.maximum(1.0, np.abs(best)))
@@ -251,7 +255,7 @@ def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:
 
 
 def _token_costs(allowed: Clamp, table: Floats) -> Floats:
-    """What each state costs at each token: where the annotation leaves several, the cheapest of the mistakes."""
+    """Cost of each state at each token; where the annotation allows several states, the least of their costs."""
     counts = allowed.sum(axis=1)
     costs = np.where((counts == 1)[:, np.newaxis], table[allowed.argmax(axis=1)], 0.0)
     [several] = np.nonzero((counts > 1) & (counts < allowed.shape[1]))

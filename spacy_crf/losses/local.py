@@ -1,7 +1,7 @@
-"""Losses whose terms are local: single tokens or segments, or these and their neighbours.
+"""Losses with local terms: single tokens or segments, or these with their neighbours.
 
-What a token's term is about in a linear chain is its tag. In a chain of segments it is what the path says of the token: which
-state's segment begins there, or that one goes on. With segments of one token both are the same.
+In a linear chain the term of a token is about its tag. In a chain of segments the term is about the path at the token: the state
+of the segment that begins there, or the continuation of a segment. For segments of one token both agree.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class LocalLoss(LabelledLoss):
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
-        """As `ClampedLoss`. Impossible are sequences with a term that no labelling satisfies."""
+        """As `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
         free = structure.without_rules
         own = free.own_terms(self)
         if own is not None:
@@ -49,9 +49,11 @@ class LocalLoss(LabelledLoss):
         return losses, free.narrow(work, d_scores), impossible
 
     def annotation(self, clamp: Any, wrong: Segments, weights: Floats) -> AnnotatedBatch:
-        """What the terms compare the scores with.
+        """The annotation in the form that the terms compare with the scores.
 
-        wrong (Segments): Beside what the clamp forbids. weights (float64[B]): Of the sequences.
+        clamp: What the annotation allows. wrong (Segments): Spans forbidden in addition. weights (float64[B]): Factor of each
+        sequence.
+        RETURNS (AnnotatedBatch)
         """
         clamp = _in_pieces(clamp)
         states = clamp.states
@@ -61,13 +63,13 @@ class LocalLoss(LabelledLoss):
 
 
 class PseudoLikelihood(LocalLoss):
-    """Sum of the negative log marginals of each token's annotation (Kakade, Teh & Roweis 2002, eq. 3): trains for the number
-    of right tokens instead of right sequences.
+    """Sum of the negative log marginals of each token's annotation (Kakade, Teh & Roweis 2002, eq. 3). This loss trains for the
+    number of right tokens instead of right sequences.
 
         - sum_t log p(tag of t is allowed)
 
-    For segments it trains for the number of right segments: the marginal is that of precisely the annotated segment, as
-    `span_probabilities` gives it, or where annotation is partial of all together that it allows.
+    For segments it trains for the number of right segments: the marginal is the probability of exactly the annotated segment, as
+    `span_probabilities` gives it, or, for partial annotation, of all allowed segments together.
 
         - sum_t log p(the segment that covers t is allowed)
 
@@ -80,18 +82,19 @@ class PseudoLikelihood(LocalLoss):
 
 
 class BesagPseudoLikelihood(LocalLoss):
-    """Each token's tag given the tags of its neighbours (Besag 1975): no sums over labellings at all. Tokens whose own or whose
-    neighbours' tag the annotation leaves open have no term.
+    """Probability of each token's tag given the tags of its neighbours (Besag 1975), without sums over labellings. A token has no
+    term if the annotation leaves its own tag or a neighbour's tag open.
 
         - sum_t log p(tag of t | tag of t - 1, tag of t + 1)
 
-    For segments the same of the path, which says of each token which state's segment begins there, or that one goes on:
+    For segments the terms are about the path, which holds at each token the state of the segment that begins there, or a
+    continuation:
 
         - sum_t log p(path at t | path at all other tokens)
 
-    So the segment from t to where the next one begins may have any state, or belong to the segment before it.
+    So the segment from t to the beginning of the next may have any state, or belong to the segment before it.
 
-    Where tokens are tied, each is given the labels at the other ends of its ties too; ends that are open say nothing.
+    Where tokens are tied, the condition includes the labels at the other ends of the ties; open ends are left out.
 
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
@@ -102,26 +105,26 @@ class BesagPseudoLikelihood(LocalLoss):
 
 
 class Piecewise(LocalLoss):
-    """Each token with its predecessor is a model of its own (Sutton & McCallum 2005, eq. 5): the score of a piece is the
-    transition plus the emission, and what all pairs of states reach is compared with what the annotated ones reach. An upper
-    bound of the negative log-likelihood.
+    """Each token with its predecessor is a model of its own, a piece (Sutton & McCallum 2005, eq. 5). The score of a piece is the
+    transition plus the emission. The loss compares the log-sum over all pairs of states with the log-sum over the annotated
+    pairs; it is an upper bound of the negative log-likelihood.
 
         sum_t (log sum_ij exp(piece(t, i, j)) - log sum_{ij allowed} exp(piece(t, i, j)))
 
-    For segments a piece is a segment that ends with t, of state j and any length, with the state i before it; where a segment
-    may go on behind t, that none ends is one more, with a score of 0. It is an upper bound again: every labelling chooses one of
-    them at each token.
+    For segments a piece is a segment of state j and any length that ends with t, with the state i before it. Where a segment may
+    continue behind t, "no segment ends with t" is one more piece, with a score of 0. The loss is an upper bound again: every
+    labelling chooses one piece at each token.
 
-    Where tokens are tied, each tie is one more piece, of the pair of their labels.
+    Where tokens are tied, each tie is one more piece, of the pair of its labels.
 
-    label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels; of ties the mean of both ends'.
+    label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels; a tie takes the mean of its ends.
     """
 
     terms = staticmethod(terms.piecewise)
 
 
 def _in_pieces(clamp: Any) -> SegmentClamp:
-    """What is allowed, said of pieces; those of a chain are single tokens."""
+    """The clamp as a clamp of segments; the segments of a chain are single tokens."""
     if isinstance(clamp, SegmentClamp):
         return clamp
     every = np.ones(len(clamp), dtype=bool)
@@ -129,7 +132,7 @@ def _in_pieces(clamp: Any) -> SegmentClamp:
 
 
 def _cut(whole: AnnotatedBatch, sequences: slice, tokens: slice) -> AnnotatedBatch:
-    """What is known of some sequences, which are these tokens."""
+    """The annotation of some sequences, which consist of these tokens."""
     inside = (whole.wrong.start >= tokens.start) & (whole.wrong.start < tokens.stop)
     begin, end, label = (column[inside] for column in whole.wrong)
     wrong = Segments(begin - tokens.start, end - tokens.start, label)

@@ -1,4 +1,4 @@
-"""The log-likelihood by samples in place of sums: what trains graphs that no one sums up."""
+"""The log-likelihood with samples in place of sums, for graphs whose sums are out of reach."""
 
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -15,7 +15,7 @@ from .local import BesagPseudoLikelihood
 
 
 class Walks:
-    """Where samples come from: random numbers, and labellings that walks go on from."""
+    """The source of samples: random numbers, and the labellings from which walks continue."""
 
     def __init__(self, seed: int):
         self.random = np.random.default_rng(seed)
@@ -29,16 +29,17 @@ class SampledLikelihood(LabelledLoss):
 
         how often the samples use each score - how often the annotation does
 
-    Chains draw samples exactly, so that it is right on average. Where tokens are tied samples are walks of `spacy_crf.Gibbs.v1`,
-    that go on from where they were when they were last asked for (persistent), or begin anew: at the annotation that is
-    contrastive divergence (Hinton 2002). The value that is told is `BesagPseudoLikelihood`'s, as that of the likelihood is not
-    known. It is noisy: for optimizers of thinc.
+    Chains draw exact samples, so the derivative is unbiased. Where tokens are tied, samples are walks of `spacy_crf.Gibbs.v1`. A
+    walk continues from its last labelling (persistent) or begins anew; walks that begin at the annotation are contrastive
+    divergence (Hinton 2002). The reported value is that of `BesagPseudoLikelihood`, since the likelihood is unknown. The
+    derivative is noisy: use an optimizer of thinc.
 
     samples (int): Labellings for each text.
-    steps (int): How often walks draw each sentence for a sample. With few, what strong ties hold together stays as it is.
-    persistent (bool): Whether walks go on.
-    start (str): Where they begin, "chain" for a labelling drawn without ties, or "gold" for the annotation.
-    seed (int): Of all random numbers.
+    steps (int): How often walks draw each sentence for a sample. With few steps, labels that strong ties hold together rarely
+        change.
+    persistent (bool): Whether walks continue.
+    start (str): Where walks begin: "chain" for a labelling drawn without ties, or "gold" for the annotation.
+    seed (int): Seed of all random numbers.
     """
 
     label_weights: None = field(default=None, init=False, repr=False)
@@ -65,7 +66,7 @@ class SampledLikelihood(LabelledLoss):
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
-        """As `ClampedLoss`."""
+        """As `ClampedLoss.__call__`."""
         losses, _, impossible = BesagPseudoLikelihood().bind(self.states)(structure, scores, clamp, weights=weights)
         work = structure.around(structure.prepare(scores), clamp)
         gold = structure.only_path(clamp)
@@ -85,9 +86,9 @@ class SampledLikelihood(LabelledLoss):
         return np.where(impossible, 0.0, losses), derivative, impossible
 
     def _draw(self, structure: Structure[Scores], work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
-        """Labellings (int32[N, T]) of scores, gold (int32[1, T]) being one if it is known.
+        """Draw labellings (int32[N, T]).
 
-        clamp: What the annotation allows.
+        gold (int32[1, T]): The annotated labelling if it is known. clamp: What the annotation allows.
         """
         seed = int(self.walks.random.integers(1 << 31))
         walk = {"walks": self.walks, "steps": self.steps, "persistent": self.persistent, "annotation": clamp}

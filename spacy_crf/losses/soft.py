@@ -1,13 +1,14 @@
-"""The expected log-likelihood: what a teacher says is a distribution over labellings, and the annotation a certain one.
+"""Expected log-likelihood: a teacher gives a distribution over labellings, and the annotation is a certain labelling.
 
     loss = log Z - sum_z q(z) · log Z(z)
 
-Here z is a labelling of the tokens of which there are soft labels, q how probable the teacher takes it to be, and Z(z) the sum
-over all labellings that have z and that the annotation of the other tokens allows. With soft labels for all tokens this is the
-cross-entropy of the teacher and the model, log Z - sum_y q(y) · score(y); without any it is the negative log-likelihood.
+Here z is a labelling of the tokens with soft labels, q(z) its probability by the teacher, and Z(z) the sum over all labellings
+that contain z and that the annotation of the other tokens allows. With soft labels for all tokens the loss is the cross-entropy
+of teacher and model, log Z - sum_y q(y) · score(y); without soft labels it is the negative log-likelihood.
 
-Scores are sums over pieces (tokens, or segments) and the steps between them, so q is asked for no more than the expected number
-of each. Where tokens have no soft labels, log Z(z) adds up what they reach between each pair of states that may be beside them.
+Scores are sums over segments (tokens, in a chain) and the transitions between them, so the loss needs no more of q than the
+expected number of each. For runs of tokens without soft labels, log Z(z) sums over their labellings for each pair of states
+beside the run.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ NO_STATE = -1  # where a run begins or ends a sequence
 
 
 class SoftSegments(NamedTuple):
-    """How often tokens, or segments, are expected to have a state."""
+    """Expected number of tokens, or segments, with each state."""
 
     begin: NDArray[np.int64]  # [N]
     end: NDArray[np.int64]  # [N]
@@ -36,7 +37,7 @@ class SoftSegments(NamedTuple):
 
 
 class SoftTransitions(NamedTuple):
-    """How often a step between two pieces is expected."""
+    """Expected number of transitions between two segments."""
 
     token: NDArray[np.int64]  # [N] where the second one begins
     before: NDArray[np.int64]  # [N] states
@@ -45,7 +46,7 @@ class SoftTransitions(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Tokens without soft labels, as long as they follow one another: once for each pair of states that may be beside them."""
+    """Runs of tokens without soft labels, each listed once for each pair of states that may stand beside it."""
 
     begin: NDArray[np.int64]  # [N]
     end: NDArray[np.int64]  # [N]
@@ -57,7 +58,7 @@ class Runs(NamedTuple):
 
 
 class SoftLabelling(NamedTuple):
-    """What a teacher, and the annotation beside it, say of a batch."""
+    """Soft labels of a batch, by the teacher and the annotation."""
 
     pieces: SoftSegments
     steps: SoftTransitions
@@ -67,14 +68,14 @@ class SoftLabelling(NamedTuple):
 
 @dataclass(frozen=True)
 class SoftLabels(LabelledLoss):
-    """Expected log-likelihood under a teacher's probabilities of spans, or of the labels of tokens: those in
-    ``doc.spans["crf_soft"]`` of the reference Docs, with the probabilities in ``attrs["scores"]``. Annotation beside it counts as
-    in `LogLikelihood`, and comes first.
+    """Expected log-likelihood under a teacher's probabilities of spans, or of the labels of tokens. They stand in
+    ``doc.spans["crf_soft"]`` of the reference Docs, with the probabilities in ``attrs["scores"]``. Annotation beside them counts
+    as in `LogLikelihood`, and takes precedence.
 
         log Z - sum_z q(z) · log Z(z)
 
     spans_key (str): The key of ``doc.spans``.
-    weight (float): How much a sequence with soft labels counts beside one without.
+    weight (float): Factor of a sequence with soft labels beside one without.
     """
 
     label_weights: None = field(default=None, init=False, repr=False)
@@ -101,7 +102,7 @@ class SoftLabels(LabelledLoss):
         weights: Optional[Floats] = None,
         soft: Optional[SoftLabelling] = None,
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
-        """As `ClampedLoss`, with what soft labels say. Impossible are sequences too of which they say what can't be."""
+        """As `ClampedLoss.__call__`, with soft labels. Sequences whose soft labels are impossible count as impossible too."""
         if soft is None:
             return self.of_annotation(structure, scores, clamp, weights=weights)
         work = structure.prepare(scores)
@@ -122,7 +123,7 @@ class SoftLabels(LabelledLoss):
 
 
 def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> Floats:
-    """The expected score of the pieces with soft labels, and of the steps between them: float64[B]."""
+    """Expected score of the segments with soft labels and of the transitions between them: float64[B]."""
     (begin, end, state, weight), steps, scores = soft.pieces, soft.steps, work.scores
     opens, closes = arrays.ends(work.starts, work.n_tokens)
     of_pieces = structure.score_labelled_segments(work, begin, end, state)
@@ -136,7 +137,7 @@ def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> F
 
 
 def _sums(terms: Floats, work: Work) -> Floats:
-    """Sums of what each token has (float64[T]), -inf where any is: float64[B]."""
+    """Sums of the tokens' terms (float64[T]) by sequence: float64[B], -inf where any term is."""
     never = terms == -np.inf
     found = per_sequence(np.where(never, 0.0, terms), work.starts)
     return np.where(per_sequence(never.astype(float), work.starts) > 0, -np.inf, found)
@@ -155,7 +156,7 @@ def _take_off_expected(
 
 
 def _rows(work: Work, token: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the transitions into some tokens stand."""
+    """Rows of the transitions into these tokens."""
     return token if work.per_position else np.zeros_like(token)
 
 
@@ -172,7 +173,7 @@ class _Between(NamedTuple):
     reached: Floats  # [B] expected log sums
 
     def take_off(self, structure: Structure, work: Work, weights: Floats, d_scores: Scores) -> None:
-        """From the derivative of the loss."""
+        """Subtract the runs' part from the derivative of the loss."""
         if self.work is None:
             return
         begin, end, before, after, weight, _ = self.runs
@@ -224,12 +225,13 @@ def _between(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _Betwe
 
 
 def _leave_out(clamp: Clamp, at: NDArray[np.int64], states: NDArray[np.bool_]) -> None:
-    """Take states (bool[N, S]) from the clamp of some tokens (int64[N]), in place, but where nothing else is left: two spans of
-    one label that touch are one to IO."""
+    """Remove states (bool[N, S]) from the clamp of some tokens (int64[N]), in place, unless no state would remain: to IO, two
+    spans of one label that touch are one.
+    """
     others = clamp[at] & ~states
     clamp[at] = np.where(others.any(axis=1, keepdims=True), others, clamp[at])
 
 
 def _ends(scores: Scores) -> tuple[Floats, Floats]:
-    """The scores of a state at the token where its piece begins, and where it ends: float64[T, S] each."""
+    """Scores of a state at the first and at the last token of its segment: float64[T, S] each."""
     return getattr(scores, "begins", scores[0]), getattr(scores, "ends", scores[0])

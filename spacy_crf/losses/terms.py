@@ -1,8 +1,8 @@
-"""The terms of local losses, in pieces: a piece is a token with its state in a chain, a segment with its state in a chain of
-segments. What pieces there are, what they score and how probable they are is asked of the structure.
+"""The terms of local losses. They are sums over segments, which in a chain are single tokens; the structure gives the segments,
+their scores and their probabilities.
 
-Each function returns the losses of the sequences (float64[B]), their derivative, and which of them have a term that no labelling
-satisfies (bool[B]).
+Each function returns the losses of the sequences (float64[B]), their derivative, and which sequences have a term that no
+labelling satisfies (bool[B]).
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ _OPEN = -1  # what stands in a path where the annotation leaves several possibil
 
 
 class AnnotatedBatch(NamedTuple):
-    """What is known of B sequences, and how much it counts."""
+    """Annotation of B sequences, and its weights."""
 
     clamp: SegmentClamp  # what is allowed
     wrong: Segments  # but for these, of their labels
@@ -29,7 +29,7 @@ class AnnotatedBatch(NamedTuple):
 
 
 def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
-    """See `PseudoLikelihood`."""
+    """Terms of `PseudoLikelihood`."""
     starts, n_tokens = work.starts, work.n_tokens
     spans = _every_span(structure, work)
     pieces, steps = structure.segment_marginals(work, spans.listed)
@@ -51,7 +51,7 @@ def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 
 
 def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
-    """See `BesagPseudoLikelihood`."""
+    """Terms of `BesagPseudoLikelihood`."""
     scores, starts, size = work.scores, work.starts, work.n_states
     path = _named_path(annotation.clamp, starts, structure.lengths(work))
     t, a, c, first, last = _named_neighbours(path, starts)
@@ -87,7 +87,7 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 
 
 def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
-    """See `Piecewise`."""
+    """Terms of `Piecewise`."""
     scores, starts, states = work.scores, work.starts, annotation.clamp.states
     spans = _every_span(structure, work)
     of_spans = structure.score_segments(work, spans.begin, spans.end)
@@ -121,7 +121,7 @@ class _EverySpan(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What may stand before a segment, by its first token and state: log sums over the states before, or `first`."""
+    """Log sums over the states that may precede a segment, or `first`, by the segment's first token and state."""
 
     all: Floats  # [T, S]
     allowed: Floats  # [T, S] of the states that the annotation allows
@@ -168,7 +168,7 @@ def _allowed(spans: _EverySpan, starts: NDArray[np.int64], annotation: Annotated
 
 
 def _named_path(clamp: SegmentClamp, starts: NDArray[np.int64], lengths: Floats) -> NDArray[np.int64]:
-    """What the annotation says of each token: the state that begins there, or GOES_ON, or _OPEN."""
+    """The annotated path at each token: the state that begins there, GOES_ON, or _OPEN."""
     opens, _ = ends(starts, len(clamp.states))
     begins = clamp.states & (clamp.may_begin | opens)[:, np.newaxis]
     goes_on = np.zeros(len(clamp.states), dtype=bool)
@@ -180,10 +180,11 @@ def _named_path(clamp: SegmentClamp, starts: NDArray[np.int64], lengths: Floats)
 
 
 def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
-    """The tokens t that have a term, of which the path names all that the term speaks of.
+    """Tokens with a term: the path names everything that the term depends on.
 
-    RETURNS (int64[M], int64[M], int64[M], bool[M], bool[M]): t; where the segment in front of it begins, or t if it is the first
-        of its sequence; where the next one begins behind it, or the sequence ends; whether t is first; whether the sequence ends.
+    RETURNS (int64[M], int64[M], int64[M], bool[M], bool[M]): t; the first token of the segment in front, or t if it is the first
+        of its sequence; the first token of the next segment, or the end of the sequence; whether t is first; whether the sequence
+        ends.
     """
     n_tokens = len(path)
     opens, place = ends(starts, n_tokens)[0], np.arange(n_tokens)
@@ -196,7 +197,10 @@ def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
 
 
 def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> _Before:
-    """states (bool[T, S]): That the annotation allows. One that scores e^-700 times the sum counts as forbidden."""
+    """Sums over the states before each segment.
+
+    states (bool[T, S]): States that the annotation allows. A state that scores e^-700 times the sum counts as forbidden.
+    """
     opens, _ = ends(scores.starts, len(states))
     transitions = np.asarray(scores.transitions).reshape(-1, *np.shape(scores.transitions)[-2:])
     sums = log_sum(transitions)
@@ -209,7 +213,9 @@ def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> _Before:
 
 
 def _derive_before(before: _Before, d_all: Floats, d_allowed: Floats, by_token: bool) -> Floats:
-    """The derivative with respect to the transitions of what has these with respect to the sums, those of allowed states less."""
+    """Derivative with respect to the transitions, from the derivatives with respect to the sums; the part of allowed states is
+    subtracted.
+    """
     steps = ~before.opens[:, np.newaxis]
     d_all, d_allowed = d_all * steps, d_allowed * steps / np.where(before.share > 0.0, before.share, 1.0)
     if by_token:
@@ -221,10 +227,10 @@ def _derive_before(before: _Before, d_all: Floats, d_allowed: Floats, by_token: 
 def _sum_pieces(
     scores: Scores, begin: NDArray[np.int64], end: NDArray[np.int64], of_spans: Floats, into: Floats
 ) -> _PieceSums:
-    """The sums of some pieces.
+    """Sums over some segments.
 
-    begin, end (int64[N]), of_spans (float64[N, S]): Segments and their scores, -inf for those left out.
-    into (float64[T, S]): The sums of what may stand before a segment, by its first token and state.
+    begin, end (int64[N]), of_spans (float64[N, S]): Segments and their scores, -inf for segments left out.
+    into (float64[T, S]): Sums over the states before a segment, by its first token and state.
     """
     n_tokens, final = len(into), end - 1
     _, closes = ends(scores.starts, n_tokens)
@@ -262,12 +268,12 @@ def choices(
     annotation: AnnotatedBatch,
     starts: NDArray[np.int64],
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Terms of tokens that choose one of some options.
+    """Terms of tokens that choose one of several options.
 
     logits (float64[M, C]): Scores of the options.
-    gold (int64[M]): The annotated one.
-    tokens (int64[M]): Whose terms they are.
-    RETURNS (float64[B], float64[M, C], bool[B]): The losses of the sequences, the derivative, and which are impossible.
+    gold (int64[M]): The annotated option.
+    tokens (int64[M]): Token of each term.
+    RETURNS (float64[B], float64[M, C], bool[B]): The losses of the sequences, the derivative, and which sequences are impossible.
     """
     rows = np.arange(len(tokens))
     log_z, reached = log_sum(logits), logits[rows, gold]
@@ -286,7 +292,7 @@ def choices(
 
 
 def token_factors(annotation: AnnotatedBatch, impossible: NDArray[np.bool_], starts: NDArray[np.int64]) -> Floats:
-    """Factors of the tokens' terms (float64[T]) with the weights of their sequences, 0 in impossible ones (bool[B])."""
+    """Factors of the tokens' terms (float64[T]): the weights of their sequences, 0 in impossible ones (bool[B])."""
     sequence = np.repeat(np.arange(len(impossible)), np.diff(starts))
     return np.where(impossible[sequence], 0.0, annotation.factors * annotation.weights[sequence])
 
