@@ -106,9 +106,9 @@ class CRFPipe(LearningPipe):
         self.follow_settings()
 
     def follow_settings(self) -> None:
-        """Has labellings searched as the settings say, which may have been changed.
+        """Switch the search for the best labelling to the beam that the settings name.
 
-        RAISES (ValueError): If they are not possible, or the model knows no beam.
+        RAISES (ValueError): If the settings are not possible, or the model knows no beam.
         """
         beam, decode = None, self.cfg["decode"]
         if decode not in DECODERS:
@@ -144,7 +144,11 @@ class CRFPipe(LearningPipe):
         return predict(self.parts(), docs)
 
     def parts(self) -> Parts:
-        """What the component predicts by, as its settings are now."""
+        """What the component predicts by, with the rules compiled, as its settings are now.
+
+        RETURNS (Parts)
+        RAISES (ValueError): If settings are not possible, or rules don't fit the labels.
+        """
         self.follow_settings()
         return Parts(self.name, self.model, self.annotation, self.decoding, self.rules(), self.cfg, self.told)
 

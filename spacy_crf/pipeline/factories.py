@@ -5,6 +5,7 @@ Every ``spacy.blank()`` imports this file: it imports neither numba nor anything
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from spacy.language import Language
@@ -108,16 +109,6 @@ def _text_defaults() -> Config:
     return defaults
 
 
-def _explained(words: dict[str, str]) -> Callable[[Callable], Callable]:
-    """Adds the parameters that all factories have to a docstring."""
-
-    def explain(make: Callable) -> Callable:
-        make.__doc__ = (make.__doc__ or "").rstrip() + _PARAMETERS.format(**words)
-        return make
-
-    return explain
-
-
 # Settings that say how to predict
 PREDICTION = {
     "confidence": False,
@@ -132,6 +123,43 @@ PREDICTION = {
 SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
 STAGES = {"second_stage": None}
 MEMORY = {"max_words": 500_000}
+
+# What spaCy checks the settings against that the components share which label tokens
+_SHARED: dict[str, Any] = {
+    "confidence": bool,
+    "decode": str,
+    "beam": int,
+    "beam_margin": Optional[float],
+    "min_prob": Union[float, dict[str, float]],
+    "constraints": Optional[Any],
+    "optimizer": Optional[Optimizer],
+    "alternatives_spans_key": Optional[str],
+    "incorrect_spans_key": Optional[str],
+    "second_stage": Optional[dict[str, Any]],
+    "max_words": int,
+    "scorer": Optional[Callable],
+}
+_OF_TEXTS = {name: _SHARED[name] for name in ("max_words", "optimizer", "scorer")}
+
+
+def _with_signature(types: dict[str, Any], words: Optional[dict[str, str]] = None) -> Callable[[Callable], Callable]:
+    """Gives a factory the parameters that spaCy passes to it, and their documentation.
+
+    types: Those beside nlp, name, model and loss.
+    words: What the docstring of the shared parameters says of the component, None where it says them itself.
+    """
+    every = {"nlp": Language, "name": str, "model": Model, "loss": Any, **types}
+
+    def complete(make: Callable) -> Callable:
+        parameters = [
+            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=type_) for name, type_ in every.items()
+        ]
+        make.__signature__ = Signature(parameters)
+        if words is not None:
+            make.__doc__ = (make.__doc__ or "").rstrip() + _PARAMETERS.format(**words)
+        return make
+
+    return complete
 
 
 def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":
@@ -162,26 +190,8 @@ def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **se
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
-@_explained(_OF_ENTITIES)
-def make_crf_ner(
-    nlp: Language,
-    name: str,
-    model: Model,
-    loss: Any,
-    scheme: str,
-    confidence: bool,
-    decode: str,
-    beam: int,
-    beam_margin: Optional[float],
-    min_prob: Union[float, dict[str, float]],
-    constraints: Optional[Any],
-    optimizer: Optional[Optimizer],
-    alternatives_spans_key: Optional[str],
-    incorrect_spans_key: Optional[str],
-    second_stage: Optional[dict[str, Any]],
-    max_words: int,
-    scorer: Optional[Callable],
-):
+@_with_signature({"scheme": str, **_SHARED}, _OF_ENTITIES)
+def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
     kept, and the rest is decoded around them.
 
@@ -192,10 +202,9 @@ def make_crf_ner(
         one label apart; "auto" for BIO where the training data has few and short entities of a label, else BILUO. A saved model
         is loaded with the scheme it was trained with.
     """
-    settings = dict(locals())
     from .crf_ner import CRFEntityRecognizer
 
-    return _made(CRFEntityRecognizer, "crf_ner", **settings)
+    return _made(CRFEntityRecognizer, "crf_ner", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -213,28 +222,8 @@ def make_crf_ner(
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
 )
-@_explained(_OF_TAGS)
-def make_crf_tagger(
-    nlp: Language,
-    name: str,
-    model: Model,
-    loss: Any,
-    attribute: str,
-    overwrite: bool,
-    neg_prefix: str,
-    confidence: bool,
-    decode: str,
-    beam: int,
-    beam_margin: Optional[float],
-    min_prob: Union[float, dict[str, float]],
-    constraints: Optional[Any],
-    optimizer: Optional[Optimizer],
-    alternatives_spans_key: Optional[str],
-    incorrect_spans_key: Optional[str],
-    second_stage: Optional[dict[str, Any]],
-    max_words: int,
-    scorer: Optional[Callable],
-):
+@_with_signature({"attribute": str, "overwrite": bool, "neg_prefix": str, **_SHARED}, _OF_TAGS)
+def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
 
     model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v2`, on sparse features
@@ -246,10 +235,9 @@ def make_crf_tagger(
         around them.
     neg_prefix (str): What gold values begin with that name a wrong label: "!NN" is any label but NN. "" for nothing of the kind.
     """
-    settings = dict(locals())
     from .crf_tagger import CRFTagger
 
-    return _made(CRFTagger, "crf_tagger", **settings)
+    return _made(CRFTagger, "crf_tagger", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -264,25 +252,8 @@ def make_crf_tagger(
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
-@_explained(_OF_ENTITIES)
-def make_semicrf_ner(
-    nlp: Language,
-    name: str,
-    model: Model,
-    loss: Any,
-    confidence: bool,
-    decode: str,
-    beam: int,
-    beam_margin: Optional[float],
-    min_prob: Union[float, dict[str, float]],
-    constraints: Optional[Any],
-    optimizer: Optional[Optimizer],
-    alternatives_spans_key: Optional[str],
-    incorrect_spans_key: Optional[str],
-    second_stage: Optional[dict[str, Any]],
-    max_words: int,
-    scorer: Optional[Callable],
-):
+@_with_signature(_SHARED, _OF_ENTITIES)
+def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities
     that a Doc has already are kept, and the rest is decoded around them.
 
@@ -290,10 +261,9 @@ def make_semicrf_ner(
         of whole segments (`spacy_crf.segment_features.v2` by default) to those of their tokens.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """
-    settings = dict(locals())
     from .semicrf_ner import SemiCRFEntityRecognizer
 
-    return _made(SemiCRFEntityRecognizer, "semicrf_ner", **settings)
+    return _made(SemiCRFEntityRecognizer, "semicrf_ner", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -319,18 +289,8 @@ def make_semicrf_ner(
         "cats_f_per_type": None,
     },
 )
-def make_crf_textcat(
-    nlp: Language,
-    name: str,
-    model: Model,
-    loss: Any,
-    threshold: float,
-    exclusive_classes: bool,
-    explain: bool,
-    max_words: int,
-    optimizer: Optional[Optimizer],
-    scorer: Optional[Callable],
-):
+@_with_signature({"threshold": float, "exclusive_classes": bool, "explain": bool, **_OF_TEXTS})
+def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTextClassifier: each text gets the probabilities of labels that exclude each other, as `doc.cats`.
 
     model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.HiddenChain.v1`, for which order matters,
@@ -343,7 +303,6 @@ def make_crf_textcat(
     optimizer (Optional[Optimizer]): What the component learns by, as of `crf_tagger`.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats".
     """
-    settings = dict(locals())
     from .crf_textcat import CRFTextClassifier
 
-    return _made(CRFTextClassifier, "crf_textcat", **settings)
+    return _made(CRFTextClassifier, "crf_textcat", nlp, name=name, **settings)

@@ -26,6 +26,7 @@ from .. import checks
 from ..errors import Errors, announcements
 from ..features.cluster_sources import ClusterSource
 from ..features.columns import MOST_WORDS
+from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..features.vector_sources import VectorSource
 from ..kernels import needed
@@ -296,7 +297,7 @@ class LearningPipe(TrainablePipe):
         handle_error = self.get_error_handler()
         for docs in batches(only_docs(self.name, stream), batch_size):
             try:
-                self.set_annotations(docs, self.predict(docs))
+                self.set_annotations(docs, self.predict(DocBatch(docs)))
                 yield from docs
             except Exception as error:
                 handle_error(self.name, self, docs, error)

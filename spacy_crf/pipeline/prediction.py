@@ -40,14 +40,12 @@ class Prediction(NamedTuple):
     probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
 
 
-def predict(parts: Parts, docs: Iterable[Doc]) -> Prediction:
-    """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already."""
-    docs = DocBatch.of(docs)
-    return predict_scored(parts, docs, parts.model.predict(docs))
+def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
+    """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already.
 
-
-def predict_scored(parts: Parts, docs: DocBatch, scores: Any) -> Prediction:
-    """The same where it is known what the model says of the Docs."""
+    scores: What the model says of the Docs; None to ask it.
+    """
+    scores = parts.model.predict(docs) if scores is None else scores
     decoding, settings, rules = parts.decoding, parts.settings, parts.rules
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
     preset = parts.annotation.preset(docs)

@@ -17,7 +17,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.span_choice import LEAST
 from .min_prob import OTHERS, MinProb
-from .prediction import Prediction, batches, predict_scored
+from .prediction import Prediction, batches, predict
 from .readers import Corpus
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def measure(
             likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
             for n, before in enumerate(points):
                 pipe.cfg["min_prob"] = before.min_prob
-                prediction = predict_scored(pipe.parts(), DocBatch.of(docs), scores)
+                prediction = predict(pipe.parts(), DocBatch.of(docs), scores)
                 if judge:
                     judged.add(prediction, before.by_label)
                 points[n] = before._replace(

@@ -1,0 +1,15 @@
+"""How many functions and files somebody meets who follows one Doc through `crf_ner`."""
+
+import pytest
+
+from .doc_walk import component, walk_of_doc
+
+# Functions, stays in a file, returns to one that was left
+MOST = {"plain": (84, 50, 26), "with confidence and a rule": (121, 78, 45)}
+
+
+@pytest.mark.issue(34)
+@pytest.mark.parametrize("settings", MOST)
+def test_the_way_of_a_doc_gets_no_longer(settings):
+    walk = walk_of_doc(component(settings))
+    assert all(found <= most for found, most in zip((walk.functions, walk.stays, walk.returns), MOST[settings]))
