@@ -311,7 +311,7 @@ class HigherOrder(Structure[HigherOrderScores]):
 
 
 def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores:
-    """Derivatives that carry the thresholds of training, averaged."""
+    """Expectations with the mean pruning thresholds of training recorded in them."""
     if work.whole.annotated is None or isinstance(found, ChainScores):
         return found
     lattices, measured = work.whole.lattices, np.full(work.scores.orders.levels, np.nan)

@@ -190,7 +190,7 @@ class Work(Generic[Scores]):
         return tokens
 
     def chunks(self, tokens: int) -> list[Chunk]:
-        """Chunks of about `tokens` tokens. A chunk ends before a sequence that starts in another block of so many tokens."""
+        """Chunks of whole sequences, of about `tokens` tokens each."""
         tokens = self.most_tokens(tokens)
         if self.n_tokens <= tokens:
             return [self.chunk(0, self.n_sequences)]
@@ -333,8 +333,8 @@ class Structure(Generic[Scores]):
         return self
 
     def own_terms(self, loss: Any) -> Optional[Callable]:
-        """Function that a structure uses in place of the terms of `losses.local`, with the loss as its first argument; None where
-        the usual terms are right.
+        """Function that replaces the terms of a loss in `losses.local` for this structure, called with the loss first; None to
+        keep the terms.
         """
         return None
 

@@ -213,9 +213,7 @@ def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> _Before:
 
 
 def _derive_before(before: _Before, d_all: Floats, d_allowed: Floats, by_token: bool) -> Floats:
-    """Derivative with respect to the transitions, from the derivatives with respect to the sums; the part of allowed states is
-    subtracted.
-    """
+    """Derivative with respect to the transitions: through the sums over all states, less through the sums over allowed states."""
     steps = ~before.opens[:, np.newaxis]
     d_all, d_allowed = d_all * steps, d_allowed * steps / np.where(before.share > 0.0, before.share, 1.0)
     if by_token:
