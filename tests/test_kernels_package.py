@@ -179,6 +179,25 @@ def test_kernels_are_kept_in_the_users_choice_of_folder(tmp_path, monkeypatch, a
     assert tmp_path in kernels.cache_folder(kernels.__file__).parents
 
 
+@pytest.mark.issue(34)
+def test_kernels_are_compiled_again_when_a_named_tuple_changes(monkeypatch):
+    """Also one that their file does not import: numba would not find it under its name, or take one field for another."""
+    path, read = Path(kernels.__file__).parent / "hashing.py", kernels._source
+    assert b"class ChainArrays(NamedTuple):" in kernels._named_tuples()
+
+    def swapped(path):
+        return (
+            read(path).replace("    first: Floats", "    zeroth: Floats")
+            if path.name == "linear_chain.py"
+            else read(path)
+        )
+
+    before = kernels._digest.__wrapped__(path)
+    monkeypatch.setattr(kernels, "_source", swapped)
+    monkeypatch.setattr(kernels, "_named_tuples", kernels._named_tuples.__wrapped__)
+    assert kernels._digest.__wrapped__(path) != before
+
+
 @compiled
 def test_functions_of_others_stay_where_they_are(tmp_path):
     before = numba.config.CACHE_DIR

@@ -26,6 +26,7 @@ pause_collector()
 
 _RELATIVE_IMPORT = re.compile(r"^[ ]*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 _NAME = re.compile(r"\w+")
+_NAMED_TUPLE = re.compile(r"^class \w+\(NamedTuple\):\n(?:[ ]+.*\n|\n)+", re.MULTILINE)
 
 
 def kernel(function=None, *, seconds=0, **options):
@@ -70,17 +71,27 @@ def _probe():
 
 @cache
 def _digest(path: Path) -> str:
-    """Of a file, of what it imports of this package, and of what that imports; of this file too, but not of what it imports."""
+    """The digest of a file, of what it imports from this package, and of what that imports; of this file, and of named tuples."""
     sources, left = {Path(__file__)}, [path]
     while left:
         path = left.pop()
         if path not in sources:
             sources.add(path)
             left += _imported(path)
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_named_tuples())
     for path in sorted(sources):
         digest.update(path.name.encode() + b"\0" + _source(path).encode() + b"\0")
     return digest.hexdigest()[:12]
+
+
+@cache
+def _named_tuples() -> bytes:
+    """All named tuples that kernels may be given, also by callers that a kernel's file does not import. numba keeps their names
+    with what it compiled: it fails to load a kernel whose tuple was renamed, and could read the wrong field of one whose fields
+    changed their order."""
+    package = Path(__file__).parents[1]
+    files = [package / "types.py", *package.glob("kernels/**/*.py"), *package.glob("lab/kernels/**/*.py")]
+    return "".join(block for path in sorted(files) for block in _NAMED_TUPLE.findall(_source(path))).encode()
 
 
 @cache
