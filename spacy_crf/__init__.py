@@ -19,7 +19,7 @@ __all__ = [
     "__version__",
     "render",
 ]
-__version__ = "0.13.0"
+__version__ = "0.14.0"
 
 # Loaded when they are asked for: every ``spacy.blank()`` imports this package
 _MODULES = {
