@@ -6,7 +6,6 @@ Reading never runs code.
 
 import json
 import mmap
-import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,18 +31,12 @@ def write(path: Path, value: Any) -> None:
     """
     arrays: list[NDArray] = []
     said = json.dumps(_said(value, arrays)).encode("ascii")
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(_MAGIC + b"%08x %016x\n" % (zlib.crc32(said), len(said)) + said)
-            for array in arrays:
-                _fill_up(file)
-                file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    with whole(path) as file:
+        file.write(_MAGIC + b"%08x %016x\n" % (zlib.crc32(said), len(said)) + said)
+        for array in arrays:
             _fill_up(file)
-        unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise no_room(error, path) from error
+            file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        _fill_up(file)
 
 
 @contextmanager

@@ -53,29 +53,23 @@ class Pieces:
         RAISES (ValueError): CRF475 if there is no room for them, CRF472 if they are others than there were.
         """
         places: list[list[int]] = []
-        unfinished, check = self._path.with_name(f"{self._path.name}.tmp"), 0
-        try:
-            with unfinished.open("wb") as file:
-                for some in _pieces(examples):
-                    predicted, reference = (
-                        doc_bin(docs, attrs=_ATTRS).to_bytes()
-                        for docs in zip(*((eg.predicted, eg.reference) for eg in some))
-                    )
-                    tokens = sum(len(eg.predicted) for eg in some)
-                    places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
-                    check = zlib.crc32(reference, zlib.crc32(predicted, check))
-                    file.write(predicted + reference)
+        check = 0
+        with mapped.whole(self._path) as file:
+            for some in _pieces(examples):
+                predicted, reference = (
+                    doc_bin(docs, attrs=_ATTRS).to_bytes()
+                    for docs in zip(*((eg.predicted, eg.reference) for eg in some))
+                )
+                tokens = sum(len(eg.predicted) for eg in some)
+                places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
+                check = zlib.crc32(reference, zlib.crc32(predicted, check))
+                file.write(predicted + reference)
             index = np.array(places, dtype=np.int64).reshape(-1, 5)
             found = {"texts": int(index[:, 3].sum()), "tokens": int(index[:, 4].sum()), "check": check}
             if known not in (None, found):
                 reason = f"its shards were made of other texts: then {known}, now {found}"
                 raise ValueError(Errors.CRF472.format(path=self._path.parent, reason=reason))
             mapped.write(self._index_path, index)
-            unfinished.replace(self._path)
-        except OSError as error:
-            raise mapped.no_room(error, self._path) from error
-        finally:
-            unfinished.unlink(missing_ok=True)
         return found
 
     def shard(self, number: int, n: int) -> range:

@@ -420,8 +420,6 @@ class Manifest:
         self._lock = locked(folder)  # as long as we are there
         if self._path.exists():
             self._read(folder)
-        for left in folder.glob("*.tmp"):
-            left.unlink()
         self._write()
 
     @property
