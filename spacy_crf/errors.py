@@ -973,9 +973,9 @@ class Warnings(metaclass=_Coded):
         'features share a fixed number of rows: @architectures = "spacy_crf.HashedEmissions.v1".'
     )
     CRFW402 = (
-        "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that no single tag tells. {who} can't use them, but "
-        "for single tokens with scheme BILUO. Losses such as LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1 "
-        "can."
+        "{name}: {n} or more spans in doc.spans['{key}'] are known to be wrong, but no single tag shows it: {who} can only use "
+        "those of one token under scheme BILUO. Losses such as LogLikelihood or MaxMargin use all of them, with LBFGS, "
+        "ConjugateGradient or Adam.v1."
     )
     CRFW403 = (
         "{name}: {n} sequences (of the first batch with any) are annotated as no labelling can be, and teach nothing. Look for "
@@ -997,8 +997,8 @@ class Warnings(metaclass=_Coded):
         "without one. Name the labels that are blocked, if others may be found there."
     )
     CRFW421 = (
-        "{name}: {n} or more spans of the first batch with any touch tokens without annotation such that its scheme tells them "
-        "from other spans by two tags together. {who} can't look at that, and take it that no span of the same label is beside "
+        "{name}: {n} or more spans of the first batch with any touch tokens without annotation, and its scheme needs two tags "
+        "to show where they end. {who} look at one tag at a time, and assume that no span of the same label is beside "
         "them. With scheme BIO or BILUO nothing is lost; nor with losses such as LogLikelihood or MaxMargin and LBFGS, "
         "ConjugateGradient or Adam.v1."
     )
