@@ -3,7 +3,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .explain.marks import render
+    from .explain.displacy_marks import render
     from .optimizers.lbfgs import LBFGS
     from .pipeline.crf_ner import CRFEntityRecognizer
     from .pipeline.crf_tagger import CRFTagger
@@ -28,7 +28,7 @@ _MODULES = {
     "CRFTagger": "pipeline.crf_tagger",
     "CRFTextClassifier": "pipeline.crf_textcat",
     "SemiCRFEntityRecognizer": "pipeline.semicrf_ner",
-    "render": "explain.marks",
+    "render": "explain.displacy_marks",
 }
 
 if "spacy" in sys.modules:  # which otherwise has them from its first `blank` or `load` on

@@ -15,13 +15,13 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.explain.asking import ask
 from spacy_crf.explain.changed import changed
 from spacy_crf.explain.labels import ask_label
 from spacy_crf.explain.left_out_texts import LeftOut
 from spacy_crf.explain.overview import overview
 from spacy_crf.explain.reading import Reading, read_by
-from spacy_crf.explain.texts import effects_of_texts
+from spacy_crf.explain.request import ask
+from spacy_crf.explain.training_texts import effects_of_texts
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.templates import parse_template
 from spacy_crf.models.objective import CorpusObjective

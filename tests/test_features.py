@@ -612,8 +612,8 @@ def test_missing_gazetteer_is_named():
 
 
 def test_every_attribute_can_be_read(docs):
-    from spacy_crf.features.columns import TOKEN_ATTRIBUTES
     from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
+    from spacy_crf.features.token_columns import TOKEN_ATTRIBUTES
 
     attributes = [*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES]
     templates = [f"{name}[0]" for name in attributes if name != "bias" and not name.startswith(("ngrams", "if:"))]

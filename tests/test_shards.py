@@ -27,7 +27,7 @@ from spacy_crf.lab.shards.mixing import shares_of
 from spacy_crf.lab.shards.shards import Shards
 from spacy_crf.lab.shards.sums import Terms, Tree
 from spacy_crf.lab.shards.work import _unpickled
-from spacy_crf.models.counted import TableSum
+from spacy_crf.models.part_counts import TableSum
 from spacy_crf.models.table import Table
 from spacy_crf.pipeline.doc_bin import doc_bin
 

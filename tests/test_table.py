@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
-from spacy_crf.features.kinds import CorpusTokens
+from spacy_crf.features.shared_windows import CorpusTokens
 from spacy_crf.kernels.caches import LARGE
 from spacy_crf.kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from spacy_crf.models.fixed_tokens import FixedTokens, TokensPass, items_side_by_side
@@ -139,7 +139,7 @@ def test_threads_give_the_same_bits(corpus):
 
 @pytest.mark.parametrize("few", [0.0, 1.0], ids=["no windows shared", "all windows shared"])
 def test_sharing_does_not_change_the_answer(corpus, few, monkeypatch):
-    monkeypatch.setattr("spacy_crf.features.kinds._FEW", few)
+    monkeypatch.setattr("spacy_crf.features.shared_windows._FEW", few)
     scores, gradient = by_kinds(corpus, threads=1)
     assert scores == pytest.approx(corpus.scores)
     assert gradient == pytest.approx(corpus.gradient)

@@ -35,7 +35,7 @@ def _with_entities(render_parses: Callable[..., None]) -> Callable[..., None]:
 
 
 def _render_ours(docs: list[Doc], output_path: Path, model_name: str, *, is_all: bool) -> None:
-    from ..explain.marks import render
+    from ..explain.displacy_marks import render
     from ..whole_files import write_whole
 
     found = any(doc.ents for doc in docs)

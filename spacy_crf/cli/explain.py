@@ -62,7 +62,7 @@ def show_cli(
         if not docs:
             raise ValueError(Errors.CRF718)
         if html is not None:
-            from ..explain.marks import render
+            from ..explain.displacy_marks import render
 
             write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
             msg.good(f"Marked texts in {html}")

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..schemes import Segments
 from ..types import GOES_ON
-from .asking import Asked
+from .comparison import Question
 from .explanation import Explanation, Row, SpanOf
-from .question import Question
 from .reading import Steps
+from .request import Asked
 
 
 def contrast(asked: Asked) -> Explanation:

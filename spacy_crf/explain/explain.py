@@ -8,14 +8,14 @@ from spacy.tokens import Doc, Span
 from .. import checks
 from ..pipeline.annotation.cats import Cats
 from ..pipeline.arguments import check_doc
-from .asking import Against, Asked, ask
+from .comparison import NothingToCompare
 from .contrast import contrast
 from .explanation import Explanation
 from .labels import ask_label, contrast_of_labels
 from .leave_out import leave_out
 from .log_odds import log_odds
-from .question import NothingToCompare
-from .texts import texts
+from .request import Against, Asked, ask
+from .training_texts import texts
 from .words import words
 
 if TYPE_CHECKING:

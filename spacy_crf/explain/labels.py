@@ -11,11 +11,11 @@ from spacy.tokens import Doc
 
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from .asking import Asked
+from .comparison import Measured, Question, Sides
 from .explanation import Explanation, SpanOf
 from .log_odds import dot
-from .question import Measured, Question, Sides
 from .reading import Reading
+from .request import Asked
 
 if TYPE_CHECKING:
     from ..pipeline.crf_textcat import CRFTextClassifier

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..types import Floats
-from .asking import Asked
+from .comparison import Question
 from .explanation import Explanation, Row
-from .question import Question
 from .reading import NOTHING, Reading, Terms
+from .request import Asked
 
 
 class Part(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from .. import arrays
-from .asking import Asked
+from .comparison import Question
 from .explanation import Explanation
-from .question import Question
+from .request import Asked
 
 _NODES, _FACTORS = np.polynomial.legendre.leggauss(16)
 _RELATIVE, _SMALLEST = 2e-7, 1e-3  # what may be left of the log-odds after the integral; of smaller ones as of such

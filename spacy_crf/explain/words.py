@@ -7,9 +7,9 @@ from spacy.tokens import Doc
 
 from .. import checks
 from ..features.doc_batch import DocBatch
-from .asking import Asked
 from .changed import changed
 from .explanation import Explanation, Flip, Row
+from .request import Asked
 from .weights import Block, largest
 
 UNKNOWN = "\u2047"  # a word that nobody has learned

@@ -17,13 +17,13 @@ from ..errors import Errors, known_names
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
-from .columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes, plain_attributes
 from .document import DOCUMENT_ATTRIBUTES, READS
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
 from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, Padding, WordTables, columns_of
 from .templates import Part, Template, is_text, parse_templates
+from .token_columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes, plain_attributes
 from .two_stage import STAGE_ATTRIBUTES
 from .word_vectors import VECTOR, WordVectors
 

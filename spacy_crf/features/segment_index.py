@@ -6,11 +6,11 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..types import TokenFeatures
-from .columns import TokenColumns
 from .feature_index import FeatureCounter, FeatureIndex
 from .segment_templates import ITEMS, OPENING, WHOLE, SegmentPart
 from .segments import CompiledSegments, compressed
 from .templates import Part
+from .token_columns import TokenColumns
 
 
 class SpanIndexBuilder(FeatureCounter):

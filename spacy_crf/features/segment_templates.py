@@ -25,12 +25,12 @@ from spacy.vocab import Vocab
 from .. import checks
 from ..errors import Errors, known_names, shown
 from .clusters import Clusters
-from .columns import ColumnReader
 from .extractor import FeatureSet, check_attribute
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions
 from .lexemes import NGRAMS
 from .templates import OFFSETS, Part, combined, is_text, offsets_of
+from .token_columns import ColumnReader
 from .two_stage import STAGE_ATTRIBUTES
 
 SpanSource = Callable[[Span], Any]

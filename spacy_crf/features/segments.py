@@ -19,7 +19,6 @@ from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all
 from ..types import SpanList, TokenFeatures
 from .clusters import Clusters
-from .columns import TokenColumns
 from .extractor import CompiledTemplates
 from .feature_index import FeatureIndex
 from .gazetteers import SPELLINGS, Gazetteer
@@ -36,6 +35,7 @@ from .segment_templates import (
     SegmentPart,
     SegmentTemplate,
 )
+from .token_columns import TokenColumns
 
 _PART_KINDS = {"length": kernels.LENGTH} | dict.fromkeys(WHOLE, kernels.WHOLE)
 _PART_KINDS |= dict.fromkeys(OPENING, kernels.FIRST) | dict.fromkeys(CLOSING, kernels.LAST)

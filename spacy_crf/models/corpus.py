@@ -15,10 +15,10 @@ from ..features.doc_batch import DocBatch
 from ..inference.structure import Places
 from ..inference.threads import run_chunks
 from ..types import Floats, Seed, SegmentClamp, SpanList, TokenFeatures
-from .chosen import ChosenScores, Weighing
 from .emissions import EmissionFeatures, Emissions
 from .fixed_tokens import FixedTokens, TokensPass
 from .frozen import DenseCorpus
+from .partial_scores import ChosenScores, Weighing
 from .segments import SegmentFeatures
 from .sparse import VECTORS, Found, SparseFeatures, SparseRole
 from .table import Part, Table, parts_for

@@ -15,9 +15,9 @@ from thinc.api import Model, NumpyOps
 from .. import checks
 from ..arrays import states_of
 from ..errors import announcements
-from ..features.columns import ColumnReader, TokenColumns
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex, VectorIndex
+from ..features.token_columns import ColumnReader, TokenColumns
 from ..types import Clamp, Floats, SpanList, TokenFeatures
 from . import sparse
 from .role import AnnotatedDocs, Corpus, Sizes, check_equal, gives

@@ -1,4 +1,4 @@
-"""Features of the tokens of a fixed corpus, of one table, and their weights to scores and back: see ``features.kinds``."""
+"""Features of the tokens of a fixed corpus, of one table, and their weights to scores and back: see `features.shared_windows`."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.columns import TokenColumns
 from ..features.extractor import CompiledTemplates
-from ..features.kinds import CorpusTokens, KindBuilder, with_features
+from ..features.shared_windows import CorpusTokens, KindBuilder, with_features
+from ..features.token_columns import TokenColumns
 from ..types import Floats, TokenFeatures
 from .table import Part, Table
 from .windows import KindRows

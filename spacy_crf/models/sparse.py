@@ -13,15 +13,15 @@ from thinc.api import Model
 
 from ..errors import Errors
 from ..features.clusters import Clusters
-from ..features.columns import ColumnReader, TokenColumns
 from ..features.gazetteers import Gazetteer
+from ..features.token_columns import ColumnReader, TokenColumns
 from ..features.units import Rows
 from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
-from .lists import ListedFeatures
+from .resources import ListedFeatures
 from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights
-from .scorers import TableScorer, most_lexemes
 from .table import ALL, PairCounter, Part, Table, move_weights
+from .table_scorer import TableScorer, most_lexemes
 from .word_vectors import VectorCounter, VectorWeights
 
 Counter = Union[PairCounter, VectorCounter]

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.columns import TokenColumns
 from ..features.extractor import CompiledTemplates
-from ..features.kinds import KindFeatures
 from ..features.lexemes import LexemeTable
+from ..features.shared_windows import KindFeatures
+from ..features.token_columns import TokenColumns
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats
 from .table import ALL, Part, Table
@@ -36,7 +36,7 @@ class Sight(NamedTuple):
 
 
 class KindRows:
-    """Weights to scores and back over a fixed corpus whose windows are of few kinds (``features.kinds``)."""
+    """Weights to scores and back over a fixed corpus whose windows are of few kinds (``features.shared_windows``)."""
 
     def __init__(self, kinds: KindFeatures, rows: Table, reach: int):
         self._sight = Sight.of(kinds.offsets)

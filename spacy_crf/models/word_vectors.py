@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.vocab import Vocab
 
-from ..features.columns import TokenColumns
 from ..features.feature_index import VectorIndex
 from ..features.lexemes import LexemeTable
+from ..features.token_columns import TokenColumns
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats, TokenFeatures

@@ -25,9 +25,9 @@ from thinc.api import Model, Optimizer
 from .. import checks
 from ..errors import Errors, announcements
 from ..features.cluster_sources import ClusterSource
-from ..features.columns import MOST_WORDS
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
+from ..features.token_columns import MOST_WORDS
 from ..features.vector_sources import VectorSource
 from ..kernels import needed
 from ..losses.clamped import LabelledLoss

@@ -7,7 +7,7 @@ import numpy as np
 from spacy.training import Example
 
 from ..errors import Errors
-from ..features.columns import ANNOTATION
+from ..features.token_columns import ANNOTATION
 from ..models.objective import CorpusObjective
 from ..models.role import AnnotatedDocs, Evidence
 from ..models.sequences import SequencesObjective

@@ -12,7 +12,7 @@ from thinc.api import Model
 from thinc.util import convert_recursive, is_xp_array
 
 from ..errors import Errors
-from ..models.lists import ListedFeatures, shared_lists
+from ..models.resources import ListedFeatures, shared_lists
 from ..msgpack_stream import packed, packed_bytes, unpacked
 from ..whole_files import FileFormat, seal_into, unseal
 from .parts import Component

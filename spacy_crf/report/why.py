@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from spacy.tokens import Span
 
-from ..explain.question import NothingToCompare
+from ..explain.comparison import NothingToCompare
 from ..pipeline.rule_effects import effects
 from .cases import Case, Judged, certainty
 

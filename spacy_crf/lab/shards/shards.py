@@ -34,7 +34,7 @@ from ...distributed.executors import Executor, Processes, Ray, Staff
 from ...distributed.lock import files_beside_lock, locked
 from ...errors import Errors, announcements
 from ...inference.threads import default_threads
-from ...models.counted import counts_in_parts, put_together
+from ...models.part_counts import counts_in_parts, put_together
 from ...models.shared_weights import SEEDS, Ties, Variables, keys_of
 from ...models.weights import Weights, checksum
 from ...pipeline.prepared_corpus import StepsAbout

@@ -11,8 +11,8 @@ from spacy.training import Example
 
 from ...distributed import mapped
 from ...errors import Errors, announcements
-from ...models.counted import counted, counts_all
 from ...models.objective import CorpusObjective
+from ...models.part_counts import counted, counts_all
 from ...models.sequences import SequencesObjective
 from ...models.shared_weights import SEEDS
 from ...pipeline.initialization import count

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 
 from ... import checks
-from ...features.columns import MOST_WORDS, TokenColumns
 from ...features.doc_batch import DocBatch
 from ...features.extractor import CompiledTemplates, FeatureSet
 from ...features.gazetteers import Gazetteer
 from ...features.items import ItemReader, Items
 from ...features.templates import Part
+from ...features.token_columns import MOST_WORDS, TokenColumns
 from ...kernels.hashing import ABSENT
 from .templates import BIAS, DISTANCE, OF_WORDS, TiePart, TieTemplate, TokenPairs
 

@@ -11,7 +11,7 @@ from thinc.api import Model, NumpyOps
 from ...errors import Errors
 from ...features.doc_batch import DocBatch
 from ...kernels.hashing import ABSENT
-from ...models.lists import ListedFeatures
+from ...models.resources import ListedFeatures
 from ...models.role import Corpus, Role, Sizes, check_equal, unset
 from ...types import Floats
 from .features import TieFeatureSet, TieReader, TieValues

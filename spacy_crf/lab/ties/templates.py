@@ -15,10 +15,10 @@ from spacy.tokens import Doc, Span, Token
 from ... import checks
 from ...errors import Errors, Warnings, announcements, shown
 from ...features.clusters import WIDTHS
-from ...features.columns import TOKEN_ATTRIBUTES
 from ...features.doc_batch import DocBatch, read_attributes
 from ...features.items import Functions
 from ...features.lexemes import LEXEME_ATTRIBUTES, NGRAMS, LexemeTable
+from ...features.token_columns import TOKEN_ATTRIBUTES
 
 # Attributes that words have by themselves, one value each
 OF_WORDS = [name for name in LEXEME_ATTRIBUTES if name not in WIDTHS and name not in NGRAMS]

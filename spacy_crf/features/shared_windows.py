@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from ..kernels.hashing import hash_rows
 from ..types import TemplateRows, TokenFeatures
-from .columns import TokenColumns
 from .extractor import CompiledTemplates
 from .feature_index import CountingTable, FeatureIndex
+from .token_columns import TokenColumns
 
 # Windows share kinds if there are no more than this share of kinds among the windows of the first batch
 _FEW = 0.25

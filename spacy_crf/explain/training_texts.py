@@ -18,12 +18,12 @@ from .. import arrays, checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..models.sparse import SparseRole
-from .asking import Asked
+from .comparison import Question
 from .contrast import difference, rows_between
 from .directions import Direction
 from .explanation import Explanation, Row, shorter
 from .left_out_texts import LeftOut
-from .question import Question
+from .request import Asked
 
 if TYPE_CHECKING:
     from ..pipeline.crf_pipe import CRFPipe

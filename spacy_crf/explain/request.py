@@ -10,9 +10,9 @@ from ..errors import Errors, known_names
 from ..features.doc_batch import DocBatch
 from ..pipeline.arguments import labelling
 from ..schemes import NO_SEGMENTS, Segments
+from .comparison import NothingToCompare, Question, Sides
 from .events import Place, events_of
 from .explanation import Explanation, Row, SpanOf
-from .question import NothingToCompare, Question, Sides
 from .reading import Reading
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..features.columns import ColumnReader, TokenColumns
 from ..features.extractor import CompiledTemplates
 from ..features.lexemes import LexemeTable
+from ..features.token_columns import ColumnReader, TokenColumns
 from ..types import Floats
 from .table import Table
 from .windows import LexemeScores
