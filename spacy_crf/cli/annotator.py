@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a worker has to know.
+    """The task of all workers of one command.
 
     model (str), code (str): As of every command. target (str): The folder of the parts. strict (bool): Whether a text that
     can't be annotated ends the work.
@@ -76,7 +76,7 @@ class Batch(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What was done of a part, or of several. errors (list): Places and reasons of texts that could not be annotated."""
+    """Counts of one part, or of several. errors (list): Places and reasons of texts that could not be annotated."""
 
     texts: int
     spans: int
@@ -103,7 +103,7 @@ class Record(NamedTuple):
 
 
 class Annotator:
-    """What a worker does with a part.
+    """Annotates parts, in one worker.
 
     n_parts (int): How many parts there are: the names of their files are equally long, so that they sort.
     nlp (Language): The pipeline.

@@ -141,7 +141,7 @@ def _segments(block: Block) -> Block:
 
 
 def _without_defaults(**settings: Any) -> Callable[[Block], Block]:
-    """What a block meant that left these settings out, when components had another architecture by default."""
+    """Write out settings that a block left to the defaults of version 0.13."""
     return lambda block: {**settings, **block}
 
 

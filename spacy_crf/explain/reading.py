@@ -255,7 +255,7 @@ def _whole(of: str, scores: Floats, spans: Any) -> Terms:
 
 
 def _read_terms(told: TokenTerms, emissions: Emissions) -> Layer:
-    """What tokens are told, as a layer that scores their states."""
+    """Present the scores that tokens receive from elsewhere as a layer of the model."""
     (names, tokens, scores), (size, starts) = told, (emissions.scores.shape, emissions.starts)
     some, column = np.nonzero(scores)
     ones, every = np.ones(len(some)), np.arange(size[0])

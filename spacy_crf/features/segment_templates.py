@@ -120,7 +120,7 @@ OWNER = "spacy_crf.segment_features.v2"
 
 
 class SegmentFeatureSet:
-    """What the config says of segment features (``spacy_crf.segment_features.v2``).
+    """The settings of segment features in a config (``spacy_crf.segment_features.v2``).
 
     templates: Features of segments, in the template language.
     patterns: Matcher patterns, or lists of them, by the name templates call them (``seg.matches:NAME``).

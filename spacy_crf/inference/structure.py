@@ -107,7 +107,7 @@ class Chunk(NamedTuple):
 
 
 class Expansion:
-    """What all sequences share when tags are expanded to the states of a graph.
+    """The arrays that all sequences share once tags are expanded to the states of a graph.
 
     graph (StateGraph): The graph.
     arrays (dict[str, Floats]): The shared scores, one entry for each state of the graph.
@@ -177,7 +177,7 @@ class Work(Generic[Scores]):
         return self.n_states
 
     def clamped(self: OfWork, clamp: Any) -> OfWork:
-        """The same scores with another clamp of tags."""
+        """Replace the clamp, which is given by tag. RETURNS (Work): These scores with the new clamp."""
         return type(self)(self.scores, self.in_states(clamp), self.given, self.whole)
 
     def in_states(self, clamp: Any) -> Any:
@@ -301,11 +301,13 @@ class Structure(Generic[Scores]):
     signature = b""  # equal where the same answers are given: for structures with settings
 
     def with_threads(self, threads: int) -> "Structure[Scores]":
-        """The same structure with another number of threads."""
+        """RETURNS (Structure): A copy that uses this number of threads."""
         return type(self)(threads=threads)
 
     def within(self, beam: Beam) -> "Structure[Scores]":
-        """The same structure with beam search for the best labellings (`viterbi`, `n_best`). Sums still run over all labellings.
+        """Use beam search for the best labellings (`viterbi`, `n_best`). Sums still run over all labellings.
+
+        RETURNS (Structure): A copy that does.
 
         RAISES (ValueError): CRF340 for a structure that does not answer "beam".
         """
@@ -329,7 +331,7 @@ class Structure(Generic[Scores]):
 
     @property
     def without_rules(self) -> "Structure[Scores]":
-        """The same structure without rules; itself if it has none."""
+        """RETURNS (Structure): The structure itself; those with rules give a copy without them."""
         return self
 
     def own_terms(self, loss: Any) -> Optional[Callable]:
@@ -478,7 +480,7 @@ class Structure(Generic[Scores]):
         return None
 
     def keeping(self, kept: Any) -> "Structure[Scores]":
-        """The same structure with such a memory, for its batch."""
+        """RETURNS (Structure): A copy that keeps intermediate results of one batch in `kept`; itself if it has none to keep."""
         return self
 
     # ------------------------------------------------------------------------------------------------ what all of them do

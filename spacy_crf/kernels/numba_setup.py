@@ -1,4 +1,4 @@
-"""What this package changes about numba: once, before the first kernel is declared."""
+"""Changes that this package makes to numba, once, before the first kernel is declared."""
 
 import gc
 import importlib

@@ -68,7 +68,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
 
 
 class _Found(NamedTuple):
-    """What a first pass over a file finds: the keys of labels, the labels, and whether any text has spans."""
+    """Findings of a first pass over a file: the keys of labels, the labels, and whether any text has spans."""
 
     label_keys: set[str]
     labels: TextLabels

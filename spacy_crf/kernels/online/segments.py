@@ -40,7 +40,10 @@ def running_sums(corpus, work, segments, b, is_clamped):
 
 @helper(inline="always")
 def log_potentials_of(work, segments, n, size):
-    """What `running_sums` left. How much room is needed, the opening says."""
+    """The log potentials of the first n tokens, as `running_sums` left them.
+
+    RETURNS (LogPotentials)
+    """
     opening, chain = segments.opening[:n], work.chain
     of_segments, ends = (segments.lengths, segments.spans), (chain[size], chain[size + 1])
     return LogPotentials(
