@@ -10,9 +10,9 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from spacy_crf.features.brown import Brown, WordCounter
 from spacy_crf.features.clusters import check_tree
-from spacy_crf.kernels import brown as kernels
+from spacy_crf.lab.brown import Brown, WordCounter
+from spacy_crf.lab.kernels import brown as kernels
 
 
 def text_of(lines, min_count=1, **settings):

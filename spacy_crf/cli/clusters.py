@@ -34,8 +34,8 @@ from .texts import read_raw
 if TYPE_CHECKING:
     from spacy.vectors import Vectors
 
-    from ..features.brown import Brown, WordCounter
     from ..features.clusters import WordClusters
+    from ..lab.brown import Brown, WordCounter
 
 CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
 MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
@@ -162,7 +162,7 @@ def clusters_of_texts(
 
     RAISES (ValueError): If the texts can't be read, or have too few words.
     """
-    from ..features.brown import Brown
+    from ..lab.brown import Brown
 
     n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_BROWN)
     min_count = checks.count(CLUSTERS, "--min-count", min_count, most=checks.ANY)
@@ -201,7 +201,7 @@ def _fingerprint(path: Path) -> tuple[str, int, int]:
 
 def _go_on(checkpoint: Path, what: str) -> "Optional[Brown]":
     """The work of a checkpoint; None if there is none for the same arguments. RAISES (ValueError): CRF951 if it is damaged."""
-    from ..features.brown import Brown
+    from ..lab.brown import Brown
 
     if not checkpoint.exists():
         return None
@@ -225,7 +225,7 @@ def tokenizer(lang: str) -> Language:
 
 def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter":
     """Count the words of texts. RAISES (ValueError): CRF949 if there are no words."""
-    from ..features.brown import WordCounter
+    from ..lab.brown import WordCounter
 
     counter = WordCounter(nlp.vocab.strings)
     for text in read_raw(paths, nlp, lambda done, total: progress("reading", done, total)):

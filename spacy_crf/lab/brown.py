@@ -16,19 +16,19 @@ from spacy.strings import StringStore
 from spacy.tokens import Doc
 
 from ..errors import Errors
-from ..kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
+from ..features.clusters import WordClusters, with_zeros
+from ..features.feature_index import CountingTable
 from ..msgpack_stream import unpacked
 from ..whole_files import FileFormat, seal, unpacking, unseal
-from .clusters import WordClusters, with_zeros
-from .feature_index import CountingTable
+from .kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
 
 _LOGS = 1 << 16  # numbers whose n log n is looked up
-_STEP = 64  # words after which the caller hears how far it is
+_STEP = 64  # words between two calls of `on_step`
 CHECKPOINT = FileFormat("a checkpoint", b"spacy_crf brown\n", 1)
 
 
-class Text(NamedTuple):
-    """The words of texts, those that are frequent enough, and what follows what."""
+class CountedText(NamedTuple):
+    """The frequent words of texts, and how often they follow each other."""
 
     words: list[str]  # [V] the most frequent first
     bigrams: Bigrams
@@ -50,10 +50,11 @@ class WordCounter:
         self._tokens.append(np.append(self._table.rows(keys), np.int32(-1)))
         self.n_words += len(keys)
 
-    def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> Text:
-        """The words that were met so often. White space is none; where a rarer word stands, nothing follows anything.
+    def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> CountedText:
+        """The words that occur at least `min_count` times. White space is no word; a rarer word separates its neighbours.
 
-        lower, digits: Whether words are the same that differ in case alone, or in digits.
+        lower (bool): Count words that differ in case alone as one.
+        digits (bool): Count words that differ in digits alone as one.
         """
         spelled, place = [], {}
         for key in self._table.keys.tolist():
@@ -68,11 +69,11 @@ class WordCounter:
         order = [n for n in sorted(range(len(words)), key=lambda n: (-counts[n], words[n])) if counts[n] >= min_count]
         rank = np.full(len(words) + 1, -1, dtype=np.int64)  # the last for ends
         rank[order] = np.arange(len(order))
-        return Text([words[n] for n in order], _bigrams(rank[tokens], len(order)), digits)
+        return CountedText([words[n] for n in order], _bigrams(rank[tokens], len(order)), digits)
 
 
 def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
-    """tokens (int64[T]): Ranks, -1 where nothing follows anything."""
+    """Count pairs of neighbours. tokens (int64[T]): Ranks of the words, -1 for what separates its neighbours."""
     left, right = tokens[:-1], tokens[1:]
     beside = (left >= 0) & (right >= 0)
     pairs, counts = np.unique(left[beside] * max(1, n_words) + right[beside], return_counts=True)
@@ -90,14 +91,15 @@ def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
 
 
 class Brown:
-    """Brown clustering, which can be stopped and gone on with.
+    """Brown clustering that can be stopped, saved and continued.
 
-    text (Text): The words and what follows what.
-    n (int): How many clusters.
-    RAISES (ValueError): CRF948 if there are not so many words.
+    text (CountedText): The words to cluster.
+    n (int): Number of clusters.
+    source (str): Where the words come from, for messages.
+    RAISES (ValueError): CRF948 if there are fewer words than clusters.
     """
 
-    def __init__(self, text: Text, n: int, source: str):
+    def __init__(self, text: CountedText, n: int, source: str):
         if n > len(text.words):
             raise ValueError(Errors.CRF948.format(n=n, words=len(text.words), source=source))
         self.text = text
@@ -118,9 +120,10 @@ class Brown:
         self._logs = small * np.log(np.maximum(small, 1.0))
 
     def run(self, on_step: Callable[["Brown"], None] = lambda brown: None) -> WordClusters:
-        """Does what is left to do.
+        """Cluster the words that are in no cluster yet.
 
-        on_step (Callable[[Brown], None]): Called again and again; what it saves then, goes on from here.
+        on_step (Callable[[Brown], None]): Called after every few words; a state that it saves can be continued.
+        RETURNS (WordClusters): All words with their paths.
         """
         n_words = len(self.text.words)
         while self.done < n_words:
@@ -134,7 +137,7 @@ class Brown:
         return WordClusters.of_words(words, self.text.digits)
 
     def _paths(self) -> dict[int, str]:
-        """The path of the class in each slot: whatever was merged last is told apart by the first bit."""
+        """The path of the class in each slot. The last merge decides the first bit."""
         window = Window(*(array.copy() for array in self._window))
         merges = join_classes(window, self._logs)
         paths = {int(window.is_used.argmax()): ""}
@@ -144,7 +147,7 @@ class Brown:
         return paths
 
     def to_bytes(self, what: str) -> bytes:
-        """what (str): What the clusters are made of, and how."""
+        """Save the state. what (str): Description of the texts and settings, which `from_bytes` compares."""
         arrays = {name: _packed(array) for name, array in (*_named(self._window), *_named(self.text.bigrams))}
         content = {"what": what, "n": self.n, "done": self.done, "arrays": arrays}
         content |= {"words": self.text.words, "digits": self.text.digits}
@@ -152,8 +155,9 @@ class Brown:
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str, source: str) -> "Brown | None":
-        """RETURNS (Brown): None if it was made of something else, or otherwise.
+        """Load a state that `to_bytes` saved.
 
+        RETURNS (Brown): None if the state is about other texts or settings.
         RAISES (ValueError): CRF501 to CRF503 for a damaged file.
         """
         with unpacking(data):
@@ -162,7 +166,7 @@ class Brown:
             return None
         arrays = {name: _unpacked(*packed) for name, packed in content["arrays"].items()}
         bigrams = Bigrams(*(arrays[name] for name in Bigrams._fields))
-        brown = cls(Text(content["words"], bigrams, content["digits"]), content["n"], source)
+        brown = cls(CountedText(content["words"], bigrams, content["digits"]), content["n"], source)
         brown._window = Window(*(arrays[name] for name in Window._fields))
         brown.done = content["done"]
         return brown
