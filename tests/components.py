@@ -8,7 +8,7 @@ import numpy as np
 import spacy
 from spacy.tokens import Doc, Span
 
-from spacy_crf.inference.orders import HigherOrderScores, Orders, key_of
+from spacy_crf.lab.higher_order.scores import HigherOrderScores, Orders, key_of
 from spacy_crf.models.role import gives
 from spacy_crf.types import GOES_ON, ChainScores, SegmentScores
 

@@ -12,11 +12,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from spacy_crf import arrays
-from spacy_crf.inference.higher_order import HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.orders import HigherOrderScores, Orders, key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import Structure
+from spacy_crf.lab.higher_order.scores import HigherOrderScores, Orders, key_of
+from spacy_crf.lab.higher_order.structure import HigherOrder
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import (
     GOES_ON,

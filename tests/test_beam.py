@@ -11,9 +11,9 @@ from spacy.tokens import Doc
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.orders import key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
-from spacy_crf.inference.structure import Beam
+from spacy_crf.lab.beam import Beam
+from spacy_crf.lab.higher_order.scores import key_of
 from spacy_crf.types import GOES_ON, ChainScores
 
 from .structures import STRUCTURES, Enumerated, problems, random_graph, random_problem
@@ -255,7 +255,7 @@ def test_structures_without_a_beam_refuse_one():
 
 def test_a_margin_keeps_equals():
     scores = ChainScores(np.zeros((3, 4)), np.zeros((4, 4)), np.zeros(4), np.zeros(4), np.array([0, 3]))
-    search = LinearChain().within(Beam(4, 0.0)).search(LinearChain().prepare(scores))
+    search = Beam(4, 0.0).search(LinearChain().prepare(scores))
     assert search.path.states.tolist() == [0, 0, 0]
     assert (search._found[0] > -np.inf).all()
 

@@ -11,11 +11,11 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.cli import tune
-from spacy_crf.inference import labellings
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.lab import latent_chain
+from spacy_crf.lab.latent_chain import LatentChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.losses.local import Piecewise, PseudoLikelihood
-from spacy_crf.models.latent_chain import LatentChain
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores, StateGraph
 
@@ -101,7 +101,7 @@ def test_best_labellings_are_those_of_all_paths(counts, per_position):
         for allowed in (None, clamp):
             every = labelling_sums(scores, tag_of, allowed)
             for n in (1, 3, 100):
-                [found] = labellings.n_best(LinearChain(), scores, tag_of, n, clamp=allowed)
+                [found] = latent_chain.n_best(LinearChain(), scores, tag_of, n, clamp=allowed)
                 check_labellings(found, every, tag_of, n)
 
 
@@ -115,7 +115,7 @@ def prove(n_chains, seed):
         shared = parts[0]
         emissions = np.concatenate([part.emissions for part in parts])
         scores = shared._replace(emissions=emissions, starts=tokens * np.arange(1001))
-        found = labellings.n_best(LinearChain(), scores, tag_of, 1)
+        found = latent_chain.n_best(LinearChain(), scores, tag_of, 1)
         # The sums of each tag sequence, of all chains at once
         best = np.full(1000, -np.inf)
         steps = np.exp(shared.transitions)
@@ -151,7 +151,7 @@ def test_best_labellings_in_a_graph():
     last = np.where(np.arange(8) % 2 == 1, 0.0, -np.inf)  # tag 1 occurs
     graph = StateGraph(source.copy(), target.copy(), np.zeros(len(source)), first, last, state_of)
     every = [(score, tags) for score, tags in labelling_sums(scores, tag_of) if 1 in tags]
-    [found] = labellings.n_best(LinearChain().over(graph), scores, tag_of, 5)
+    [found] = latent_chain.n_best(LinearChain().over(graph), scores, tag_of, 5)
     check_labellings(found, every, tag_of, 5)
 
 
@@ -159,7 +159,7 @@ def test_what_is_not_proven_is_said_and_is_no_worse_than_the_best_path():
     rng, tag_of = np.random.default_rng(4), np.repeat(np.arange(4), 4)
     scores = random_chain(rng, 4000, tag_of)._replace(transitions=0.1 * rng.normal(size=(16, 16)))
     scores = scores._replace(emissions=0.1 * scores.emissions)
-    [found] = labellings.n_best(LinearChain(), scores, tag_of, 1)
+    [found] = latent_chain.n_best(LinearChain(), scores, tag_of, 1)
     assert not found.proven
     [(score, states)] = found.found
     path = LinearChain().viterbi(scores).states

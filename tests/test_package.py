@@ -229,9 +229,6 @@ nlp("Rome")
     loaded = {name for name in everything if name.startswith("spacy_crf.")}
     of_default = {"spacy_crf.optimizers", "spacy_crf.optimizers.minibatch", "spacy_crf.optimizers.objective"}
     assert not {name.split(".")[1] for name in loaded - of_default} & {"optimizers", "explain", "distributed", "cli"}
-    assert not loaded & {
-        f"spacy_crf.{part}.{name}" for part in ("inference", "kernels") for name in ("orders", "higher_order")
-    }
     assert not {name for name in loaded if name.split(".")[1] == LAB}
 
 

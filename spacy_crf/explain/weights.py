@@ -10,7 +10,6 @@ from thinc.api import Model
 
 from .. import checks
 from ..errors import Errors, known_names
-from ..inference.orders import tags_of_keys
 from ..models.sparse import SparseRole
 from .explanation import aligned
 from .reading import Feature, members_of, templates_of
@@ -107,18 +106,15 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
                 for block in _blocks_of(layer, share):
                     yield block._replace(states=architecture.named_states(model, None, block.states))
         for name, mask in architecture.weighed(model).items():
-            if name == "grams":
-                yield from _n_grams(model, share)
-                continue
-            own = architecture.weight_block(model, name)
+            own = architecture.weight_blocks(model, name)
             if own is not None:
-                yield own
+                yield from own
                 continue
             places = np.nonzero(mask)
             weights = share * model.get_param(name)[mask]
             rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
             states = architecture.named_states(model, name, states)
-            yield Block(name, weights, states, rows, _shared(name), None, None)
+            yield Block(name, weights, states, rows, shared_feature(name), None, None)
 
 
 def _blocks_of(layer: Model, share: float) -> Iterator[Block]:
@@ -130,17 +126,7 @@ def _blocks_of(layer: Model, share: float) -> Iterator[Block]:
         yield Block(name, weights, tuple(states), rows, partial(Feature.of, index), table.counts, templates)
 
 
-def _n_grams(model: Model, share: float) -> Iterator[Block]:
-    """By their length; behind the last state stands what is in front of a sequence."""
-    weights, tags = share * model.get_param("grams"), tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
-    lengths = (tags >= 0).sum(axis=1)
-    for length in np.unique(lengths).tolist():
-        of_length = lengths == length
-        states = tuple(tags[of_length, -length:].T)
-        yield Block("grams", weights[of_length], states, np.zeros_like(states[0]), _shared("n-gram"), None, None)
-
-
-def _shared(name: str) -> Callable[[int], Feature]:
+def shared_feature(name: str) -> Callable[[int], Feature]:
     if name == "lengths":
         return lambda row: Feature(f"length={row + 1}", name, None)
     return lambda row: Feature(name.removesuffix("s"), name, None)

@@ -15,7 +15,6 @@ from .spans import BestPath, LikelySpans, SpanStates
 from .structure import Asked, States, Structure
 
 if TYPE_CHECKING:
-    from .beam import ChainSearch
     from .log_space import LogPass
 
 
@@ -60,11 +59,6 @@ class LinearChain(Structure[ChainScores]):
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
         return path
-
-    def search(self, work: ChainWork) -> "ChainSearch":
-        from .beam import ChainSearch  # for few
-
-        return ChainSearch(work, self.beam)
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
         from . import log_space

@@ -5,7 +5,7 @@ has no path.
 """
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
 from . import log_space
 from .scaling import Shared, exp_less
 from .structure import LikelySpans, SpanStates, States, Structure, Work
-
-if TYPE_CHECKING:
-    from .beam import BeamSearch
 
 
 class StateSegments(NamedTuple):
@@ -162,11 +159,6 @@ class SemiMarkov(Structure[SegmentScores]):
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(work.log_potentials, *path)
         return path
-
-    def search(self, work: SegmentWork) -> "BeamSearch":
-        from .beam import BeamSearch  # for few
-
-        return BeamSearch(work, self.beam)
 
     def rank(self, work: SegmentWork, states: States, scores: Floats) -> int:
         return log_space.rank(work, states, scores)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, Optional, Protocol, TypeVar, Union
+from typing import Any, ClassVar, Generic, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,26 +49,6 @@ class LikelySpans(NamedTuple):
         """Spans of several lists in one, in their order."""
         segments = zip(*(part.segments for part in parts))
         return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
-
-
-class Beam(NamedTuple):
-    """Which prefixes a search keeps at each token."""
-
-    states: int  # at most, one prefix for each
-    margin: float = np.inf  # how far their score may be below that of the best one
-
-    def keeps_all(self, n_prefixes: int) -> bool:
-        """Whether the beam keeps every one of `n_prefixes` prefixes."""
-        return self.states >= n_prefixes and self.margin == np.inf
-
-
-class Search(Protocol):
-    """A beam search, see `beam.BeamSearch`."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def rank(self, states: States, scores: Floats) -> int: ...
 
 
 class Places(NamedTuple):
@@ -291,7 +271,7 @@ class Structure(Generic[Scores]):
     work: ClassVar[type[Work]]
 
     wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
-    beam: Optional[Beam] = None  # within which best labellings are searched
+    beam: Any = None  # `lab.beam.Beam` that `viterbi` and `n_best` search with, None for an exact search
     graph: Optional[StateGraph] = None  # whose paths the labellings are
     _expansions: tuple[tuple[tuple[bytes, ...], Expansion], ...] = ()  # the latest, with what they were made of
 
@@ -304,9 +284,10 @@ class Structure(Generic[Scores]):
         """RETURNS (Structure): A copy that uses this number of threads."""
         return type(self)(threads=threads)
 
-    def within(self, beam: Beam) -> "Structure[Scores]":
+    def within(self, beam: Any) -> "Structure[Scores]":
         """Use beam search for the best labellings (`viterbi`, `n_best`). Sums still run over all labellings.
 
+        beam (lab.beam.Beam): Which prefixes the search keeps.
         RETURNS (Structure): A copy that does.
 
         RAISES (ValueError): CRF340 for a structure that does not answer "beam".
@@ -381,10 +362,6 @@ class Structure(Generic[Scores]):
 
     def draw(self, work: Work[Scores], uniforms: Floats) -> States:
         """Draw n paths of a chunk (int32[n, T]) by random numbers (float64[n, T, ...])."""
-        raise NotImplementedError
-
-    def search(self, work: Work[Scores]) -> "Search":
-        """Beam search over a chunk, for structures that answer "beam"."""
         raise NotImplementedError
 
     def labels(self, work: Work[Scores], path: States) -> States:
@@ -632,7 +609,7 @@ class Structure(Generic[Scores]):
         """`best` within the beam, if there is one. Where the beam loses every labelling, the answer is the best of all."""
         if self.beam is None or self.beam.keeps_all(work.n_prefixes):
             return self.best(work)
-        path = self.search(work).path
+        path = self.beam.search(work).path
         lost = path.scores == -np.inf
         if lost.any():
             part, tokens = work.only(lost)
@@ -730,7 +707,7 @@ class Structure(Generic[Scores]):
     def _rank_within(self, work: Work[Scores], states: States, scores: Floats) -> int:
         """`rank` within the beam, if there is one. Where the beam loses every labelling, the answer is the best of all."""
         all_are_kept = self.beam is None or self.beam.keeps_all(work.n_prefixes)
-        found = 0 if all_are_kept else self.search(work).rank(states, scores)
+        found = 0 if all_are_kept else self.beam.search(work).rank(states, scores)
         return found or self.rank(work, states, scores)
 
     def sample(self, scores: Asked, n: int, *, seed: Seed, clamp: Any = None) -> States:

@@ -141,8 +141,8 @@ class Architecture(Role):
         """
         return None
 
-    def weight_block(self, model: Model, name: str) -> Any:
-        """The weights of a parameter with their names (`explain.weights.Block`), None where they are scores of states."""
+    def weight_blocks(self, model: Model, name: str) -> Any:
+        """Weights of a parameter with names (a list of `explain.weights.Block`); None where the weights belong to states."""
         return None
 
     # ---------------------------------------------------------------------------------------- what all of them do

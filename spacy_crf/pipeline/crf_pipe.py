@@ -17,7 +17,6 @@ from .. import checks
 from ..config_escapes import is_written
 from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
-from ..inference.structure import Beam
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
@@ -115,7 +114,7 @@ class CRFPipe(LearningPipe):
             checks.one_of(self.owner, "decode", decode, DECODERS)
         if decode == "beam":
             states, margin = _check_beam(self.owner, self.cfg["beam"], self.cfg["beam_margin"])
-            beam = Beam(states, np.inf if margin is None else margin)
+            beam = registry.get("misc", "spacy_crf.beam.v1")(states, np.inf if margin is None else margin)
         if beam != self.decoding.beam:
             self.decoding.search_within(beam)
             self._compiled = None

@@ -3,7 +3,6 @@
 Labellings are tags, wherever they are given or taken; for segments these are BIO.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -15,12 +14,11 @@ from thinc.api import Model
 
 from .. import arrays
 from ..arrays import Joined, Scores, spread
-from ..errors import Errors, Warnings
+from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..inference import labellings
 from ..inference.linear_chain import LinearChain
 from ..inference.spans import segments_of
-from ..inference.structure import Beam, SpanStates, Structure
+from ..inference.structure import SpanStates, Structure
 from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Clamp, Floats
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from ..constraints.settings import Constraints
 
 States = NDArray[np.int32]
-logger = logging.getLogger("spacy.spacy_crf")
 
 
 class Decoding:
@@ -56,7 +53,6 @@ class Decoding:
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
     # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.
     _is_dense = True
-    _has_warned = False  # that best labellings are not proven
 
     def __init__(self, model: Model, annotation: Annotation):
         self.model = model
@@ -81,10 +77,10 @@ class Decoding:
         return self.structure if self._within is None else self._within
 
     @property
-    def beam(self) -> Optional[Beam]:
+    def beam(self) -> Any:
         return None if self._within is None else self._within.beam
 
-    def search_within(self, beam: Optional[Beam]) -> None:
+    def search_within(self, beam: Any) -> None:
         """From now on best labellings are those that a beam search finds, or with None the best of all."""
         self._within = None if beam is None else self.structure.within(beam)
 
@@ -278,15 +274,8 @@ class Decoding:
         return Distribution(self, graph or self.structure, joined, scores[0].shape[1], starts)
 
     def n_best(self, structure: Structure, scores: Any, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
-        """Of each sequence the n best labellings: their scores, and a path of states that stands for each."""
-        if self._are_tags:
-            return structure.n_best(scores, n, clamp=clamp)
-        best = labellings.n_best(structure, scores, self._with_break(scores[0].shape[1]), n, clamp=clamp)
-        unproven = sum(not of_sequence.proven for of_sequence in best)
-        if unproven and not self._has_warned:
-            self._has_warned = True
-            logger.warning(Warnings.CRFW345.format(name=self.annotation.name, n=unproven))
-        return [of_sequence.found for of_sequence in best]
+        """The n best labellings of each sequence: scores, and a path of states for each."""
+        return structure.n_best(scores, n, clamp=clamp)
 
     def best_labelling(self, scores: Any, clamp: Any) -> States:
         """Tags of the most probable labelling, which need not be that of the most probable path of states."""

@@ -68,10 +68,7 @@ class LearningPipe(TrainablePipe):
 
     # Where the class is that decodes what its model gives, by the name of these scores: imported if the model gives such.
     # Nodes of models may bring others for the same `labelled` things
-    decodings: Mapping[str, str] = {
-        "ChainScores": "decoding:Decoding",
-        "HigherOrderScores": "higher_order:HigherOrderDecoding",
-    }
+    decodings: Mapping[str, str] = {"ChainScores": "decoding:Decoding"}
     labelled = "tokens"  # what has labels, see `Decoding`
     # Settings that say what weights mean: those of a saved component are to be those of the config
     meaning: tuple[str, ...] = ()

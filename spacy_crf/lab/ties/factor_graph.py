@@ -78,8 +78,8 @@ class FactorGraphRole(ChainRole):
         scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
         return told_by_ties(model, scores, docs)
 
-    def weight_block(self, model: Model, name: str) -> Any:
-        return weights_of_ties(model) if name == "tables" else None
+    def weight_blocks(self, model: Model, name: str) -> Any:
+        return [weights_of_ties(model)] if name == "tables" else None
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """RAISES (ValueError): CRF364 if the tables are too large."""

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Floats
-from . import helper, kernel
-from .exponentials import exp_row
-from .numerics import LINEAR, SPREAD, TINY, merge
+from ...kernels import helper, kernel
+from ...kernels.exponentials import exp_row
+from ...kernels.numerics import LINEAR, SPREAD, TINY, merge
+from ...types import Floats
 
 _PRIME, _FACTOR = (1 << 32) - 5, 2654435  # whose product is no larger than an int64 is
 

@@ -17,7 +17,7 @@ are possible anywhere, by their source: the arcs of state i are ``source_starts[
 
 import numpy as np
 
-from . import helper, kernel
+from ...kernels import helper, kernel
 
 
 @helper

@@ -6,8 +6,8 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from ...types import ChainScores, Floats
 from ..kernels import higher_order as kernels
-from ..types import ChainScores, Floats
 
 MOST = 3  # the highest order
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import GOES_ON, Floats
-from . import helper, kernel
-from .lattice import MAXIMA
-from .numerics import LANES, best_before, best_end
+from ...kernels import helper, kernel
+from ...kernels.lattice import MAXIMA
+from ...kernels.numerics import LANES, best_before, best_end
+from ...types import GOES_ON, Floats
 
 GROUPS = 16  # a row is divided into at least so many
 

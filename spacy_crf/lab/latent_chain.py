@@ -4,8 +4,9 @@ The output is ``ChainScores`` of all states, those of tag 0 first, then those of
 together: annotation allows all states of a tag, so the loss sums them up and training finds out what they stand for.
 """
 
+import logging
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +14,120 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import checks
-from ..errors import Errors, known_names
+from ..arrays import Scores, cut, cut_clamp
+from ..errors import Errors, Warnings, known_names
+from ..inference.scaling import ChainWork
+from ..inference.structure import States, Structure
+from ..models.architecture import build
+from ..models.emissions import Emissions, check_emissions
+from ..models.linear_chain import ChainRole
+from ..models.role import Corpus, check_equal
+from ..pipeline.decoding import Decoding
 from ..types import ChainScores
-from .architecture import build
-from .emissions import Emissions, check_emissions
-from .linear_chain import ChainRole
-from .role import Corpus, check_equal
+from .kernels import labellings as kernels
 
 _MOST = 64  # hidden states of a tag
+_MOST_PREFIXES = 4  # prefixes to look at for each token
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+# ---------------------------------------------------------------------------------------------------- best labellings
+
+
+class Labellings(NamedTuple):
+    """Best labellings of one sequence."""
+
+    found: list[tuple[float, States]]  # score, and a state of each tag; best first
+    proven: bool  # whether there are none as good
+
+
+def n_best(
+    structure: Structure[Any], scores: ChainScores, tag_of: NDArray[np.int64], n: int, *, clamp: Any = None
+) -> list[Labellings]:
+    """The n best labellings of each sequence, fewer where fewer exist. If the proof takes too long, the answer consists of the
+    labellings found so far and those of the best paths.
+
+    structure (Structure): A chain, or a chain over the states of a graph.
+    scores (ChainScores): Scores of the model's states.
+    tag_of (int64[S]): Tag of each state, in rising order.
+    n (int): How many labellings to list.
+    clamp (bool[T, S]): States still allowed, or None.
+    RETURNS (list[Labellings]): One entry for each sequence.
+    """
+    work = structure.prepare(scores, clamp)
+    of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
+    tags, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
+    counts, proven = np.empty(work.n_sequences, dtype=np.int64), np.empty(work.n_sequences, dtype=np.bool_)
+    kernels.best_labellings(
+        work.potentials, _arcs(work), of_states.astype(np.int64), _MOST_PREFIXES, tags, totals, counts, proven
+    )
+    answers = []
+    for b, (count, is_proven) in enumerate(zip(counts.tolist(), proven.tolist())):
+        tokens = slice(int(work.starts[b]), int(work.starts[b + 1]))
+        states = np.searchsorted(tag_of, tags[:count, tokens]).astype(np.int32)
+        found = list(zip(totals[b, :count].tolist(), states))
+        if not is_proven:
+            sequence = cut(scores, tokens, np.array([0, tokens.stop - tokens.start]))
+            found += _of_best_paths(structure, sequence, cut_clamp(clamp, tokens), tag_of, n, found)
+        answers.append(Labellings(found[:n], is_proven))
+    return answers
+
+
+def _arcs(work: ChainWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Transitions that are possible at some token: the range of each source (int64[S + 1]), and the targets."""
+    source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
+    return np.searchsorted(source, np.arange(work.n_states + 1)), target
+
+
+def _of_best_paths(
+    structure: Structure[Any],
+    sequence: ChainScores,
+    clamp: Any,
+    tag_of: NDArray[np.int64],
+    n: int,
+    known: list[tuple[float, States]],
+) -> list[tuple[float, States]]:
+    """Labellings that the best paths of one sequence spell, without those already known."""
+    first = np.searchsorted(tag_of, tag_of)
+    seen, found = {states.tobytes() for _, states in known}, []
+    work = structure.prepare(sequence)
+    [paths] = structure.n_best(work if clamp is None else work.clamped(clamp), n)
+    for _, path in paths:
+        states = first[path].astype(np.int32)
+        if states.tobytes() not in seen:
+            seen.add(states.tobytes())
+            allowed = tag_of == tag_of[states][:, np.newaxis]
+            allowed &= True if clamp is None else clamp
+            found.append((float(structure.log_partition(work.clamped(allowed))[0]), states))
+    return sorted(found, key=lambda item: -item[0])
+
+
+class LatentDecoding(Decoding):
+    """Decodes chains whose tags may have several states."""
+
+    _has_warned = False  # that best labellings are not proven
+
+    def n_best(self, structure: Structure, scores: Scores, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
+        """The n best labellings of each sequence, with a path of states for each. Warns once if they are not proven."""
+        if self._are_tags:
+            return super().n_best(structure, scores, n, clamp)
+        best = n_best(structure, scores, self._with_break(scores[0].shape[1]), n, clamp=clamp)
+        unproven = sum(not of_sequence.proven for of_sequence in best)
+        if unproven and not self._has_warned:
+            self._has_warned = True
+            logger.warning(Warnings.CRFW345.format(name=self.annotation.name, n=unproven))
+        return [of_sequence.found for of_sequence in best]
+
+
+# ---------------------------------------------------------------------------------------------------------- the model
 
 
 class LatentRole(ChainRole):
     """The attribute "started" says how many of the states have weights that differ from those of other states of their tag."""
 
     learned = (*ChainRole.learned, "started")
+    decoding = LatentDecoding
     meaning = ("hidden",)
 
     def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:

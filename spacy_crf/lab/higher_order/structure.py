@@ -2,29 +2,37 @@
 
     score(y) = sum_t emissions[t, y_t] + transitions[y_(t-1), y_t] + sum_(m > 1) grams[y_(t-m) ... y_t]
 
-The recursions sum over the last level of a lattice (`order_lattice`). Without a limit (``keep``) the lattice holds every
+The recursions sum over the last level of a lattice (`lattice`). Without a limit (``keep``) the lattice holds every
 labelling, and all answers are exact.
 """
 
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import arrays
+from ... import arrays
+from ...inference.linear_chain import LinearChain
+from ...inference.spans import segments_of
+from ...inference.structure import (
+    Asked,
+    BestPath,
+    Chunk,
+    Expansion,
+    LikelySpans,
+    SpanStates,
+    States,
+    Structure,
+    Work,
+    collect,
+)
+from ...schemes import Segments
+from ...types import ChainScores, Clamp, Floats, Path
 from ..kernels import higher_order as kernels
-from ..schemes import Segments
-from ..types import ChainScores, Clamp, Floats, Path
-from .linear_chain import LinearChain
-from .order_lattice import LatticeCache, PrunedLattice, Sums, make_lattice, with_scores
-from .orders import HigherOrderScores, Orders, indexed
-from .spans import segments_of
-from .structure import Asked, BestPath, Chunk, Expansion, LikelySpans, SpanStates, States, Structure, Work, collect
-
-if TYPE_CHECKING:
-    from .beam import BeamSearch
+from .lattice import LatticeCache, PrunedLattice, Sums, make_lattice, with_scores
+from .scores import HigherOrderScores, Orders, indexed
 
 _LIKELY_TOKENS = 4  # times as many are a chunk if something is left out
 
@@ -237,11 +245,6 @@ class HigherOrder(Structure[HigherOrderScores]):
     def rank(self, work: HigherOrderWork, states: States, scores: Floats) -> int:
         sums = work.sums
         return kernels.n_best(sums.level, sums.scores, sums.weights, len(scores), states, scores)
-
-    def search(self, work: HigherOrderWork) -> "BeamSearch":
-        from .beam import LatticeSearch  # for few
-
-        return LatticeSearch(work, self.beam)
 
     def draw(self, work: HigherOrderWork, uniforms: Floats) -> States:
         drawn = np.empty(uniforms.shape, dtype=np.int32)

@@ -7,12 +7,12 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import arrays
-from ..errors import Errors
+from ... import arrays
+from ...errors import Errors
+from ...inference.structure import Places, Work
+from ...types import Clamp, Floats
 from ..kernels import higher_order as kernels
-from ..types import Clamp, Floats
-from .orders import HigherOrderScores
-from .structure import Places, Work
+from .scores import HigherOrderScores
 
 _LIKELY = 1e-3  # probabilities among which a threshold is looked for first
 _LESS, _LEAST = 1e-2, 1e-12  # share of a threshold that left no labelling, and what is not divided any more

@@ -1,16 +1,38 @@
 """Beam search: at each token the search extends only the best prefixes."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels import beam as kernels
-from ..kernels import higher_order, log_space
+from ..inference.scaling import ChainWork, Shared
+from ..inference.structure import States, Work
+from ..kernels import log_space
 from ..types import Floats, Path
-from .scaling import Shared
-from .structure import Beam, States
+from .higher_order.structure import HigherOrderWork
+from .kernels import beam as kernels
+from .kernels import higher_order
+
+
+class Beam(NamedTuple):
+    """Prefixes that a beam search keeps at each token, the setting `decode = "beam"` of components.
+
+    states (int): Number of states that may end a kept prefix; one prefix is kept for each.
+    margin (float): Largest difference between the score of a kept prefix and that of the best one.
+    """
+
+    states: int
+    margin: float = np.inf
+
+    def keeps_all(self, n_prefixes: int) -> bool:
+        """Whether the beam keeps every one of `n_prefixes` prefixes."""
+        return self.states >= n_prefixes and self.margin == np.inf
+
+    def search(self, work: Work) -> "BeamSearch":
+        """Search a chunk of chains, segments or chains of higher order."""
+        searches = {ChainWork: ChainSearch, HigherOrderWork: LatticeSearch}
+        return searches.get(type(work), BeamSearch)(work, self)
 
 
 class BeamSearch:

@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from .. import checks
-from ..arrays import per_position, states_of
-from ..errors import Errors
-from ..features.label_parts import LabelParts, Parts, check_parts
-from ..inference.higher_order import HigherOrder as HigherOrderInference
-from ..inference.orders import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
-from ..inference.structure import Places
-from .architecture import Architecture, Shared, build
-from .emissions import Emissions, check_emissions
-from .role import AnnotatedDocs, Corpus, check_array, check_equal, set_moved
+from ... import checks
+from ...arrays import per_position, states_of
+from ...errors import Errors
+from ...features.label_parts import LabelParts, Parts, check_parts
+from ...inference.structure import Places
+from ...models.architecture import Architecture, Shared, build
+from ...models.emissions import Emissions, check_emissions
+from ...models.role import AnnotatedDocs, Corpus, check_array, check_equal, set_moved
+from .decoding import HigherOrderDecoding
+from .scores import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
+from .structure import HigherOrder as HigherOrderInference
 
 _SLOWLY = 0.05  # how much the latest batch says of the thresholds
 _MOST_GRAMS = 1 << 24  # that have a weight
@@ -37,6 +38,7 @@ class HigherOrderRole(Architecture):
     learned = (*Architecture.learned, "keys", "thresholds", "parts")
     meaning = ("order",)
     structure = HigherOrderInference()
+    decoding = HigherOrderDecoding
     walks = False
 
     def __init__(self, label_parts: LabelParts = None):
@@ -111,6 +113,21 @@ class HigherOrderRole(Architecture):
         """Of the parts, in the order of their columns."""
         names = [] if self._parts is None else self._parts.names
         return list(dict.fromkeys(name for of_tag in names for name in of_tag))
+
+    def weight_blocks(self, model: Model, name: str) -> Optional[list[Any]]:
+        if name != "grams":
+            return None
+        from ...explain.weights import Block, shared_feature
+
+        # One block for each length of an n-gram. As the state behind the last tag stands the start of a sequence
+        weights, tags = model.get_param("grams"), tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
+        blocks, lengths = [], (tags >= 0).sum(axis=1)
+        for length in np.unique(lengths).tolist():
+            some = lengths == length
+            states = tuple(tags[some, -length:].T)
+            rows = np.zeros_like(states[0])
+            blocks.append(Block("grams", weights[some], states, rows, shared_feature("n-gram"), None, None))
+        return blocks
 
     def join(self, outputs: tuple[Emissions], shared: Shared) -> HigherOrderScores:
         [(scores, transitions, starts)] = outputs
@@ -275,7 +292,7 @@ def HigherOrder(
         keep=keep,
         transitions_from=transitions_from,
         possible_transitions=transitions_from == "possible",
-        keys=None,  # int64[G] the n-grams that have a weight, see `inference.orders.Orders`
+        keys=None,  # int64[G] the n-grams that have a weight, see `scores.Orders`
         parts=None,  # list[list[str]] of the tags, where they share weights
         thresholds=None,  # what was learned with which `keep`: how probable at least is what stays, level by level
     )

@@ -1,0 +1,67 @@
+"""Decoding and rules for chains of higher order: as for linear chains, but rules have to fit into a graph of states."""
+
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from thinc.api import Model
+
+from ...constraints.automaton import SpanTags
+from ...constraints.rule_set import RuleSet
+from ...constraints.settings import Constraints
+from ...errors import Errors
+from ...inference.structure import Structure
+from ...losses.clamped import ClampedLoss
+from ...pipeline.annotation.annotation import Annotation
+from ...pipeline.decoding import Decoding
+from ...schemes import TransitionMask
+from ...types import Floats
+from .scores import HigherOrderScores, Orders
+from .structure import HigherOrder
+
+
+class HigherOrderDecoding(Decoding):
+    """Decodes `HigherOrderScores`."""
+
+    unexplained = Errors.CRF325
+
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        model.attrs["role"].name_tags(annotation.tags())
+
+    def check_fit(self, pipe: Any) -> None:
+        """RAISES (ValueError): CRF324 for a loss that is defined for chains of order 1 only."""
+        if not isinstance(pipe.loss, ClampedLoss):
+            raise ValueError(Errors.CRF324.format(name=pipe.name, loss=type(pipe.loss).__name__))
+
+    def compile_rules(self, constraints: Constraints) -> "HigherOrderRules":
+        tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
+        return HigherOrderRules(constraints, tags, self.annotation.mask(), self._within)
+
+    def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
+        """Scores whose best labelling is worth most. The worth of a token does not depend on other tokens, and pruned tags stay
+        pruned.
+        """
+        found, none = super().expected(scores, worth), np.zeros(0, dtype=np.int64)
+        emissions = np.where(found.emissions > 0.0, found.emissions, -np.inf)
+        return found._replace(emissions=emissions, grams=np.zeros(0), orders=Orders(1, none, scores.orders.size))
+
+
+class HigherOrderRules(RuleSet):
+    """Rules for `HigherOrderScores`, see `RuleSet`.
+
+    RAISES (ValueError): CRF034 for rules that need a program.
+    """
+
+    structure = HigherOrder()
+    has_programs = False
+
+    def __init__(
+        self, constraints: Constraints, tags: SpanTags, mask: TransitionMask, structure: Optional[Structure] = None
+    ):
+        super().__init__(constraints, tags, mask, structure)
+        if self.global_:
+            raise ValueError(Errors.CRF034.format(rules=", ".join(rule.name for rule in self.global_)))
+
+    def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
+        return False, None  # the search's bounds are those of chains of order 1
