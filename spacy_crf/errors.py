@@ -567,7 +567,7 @@ class Errors(metaclass=_Coded):
     CRF784 = "{path} can't be annotated: {reason}. Texts are lines of text or JSONL, or the column 'text' of Parquet."
     CRF785 = "{path}: Parquet needs pyarrow: pip install 'spacy-crf[parquet]' ({reason})."
     CRF786 = (
-        "The work in {folder} can't be continued: {reason}. Give the same command as before, name another output, or delete "
+        "The work in {path} can't be continued: {reason}. Give the same command as before, name another output, or delete "
         "the folder to begin anew."
     )
     CRF788 = "{option} is for archives that several workers annotate: give --workers too."

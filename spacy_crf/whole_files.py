@@ -177,7 +177,7 @@ def beside(path: Path) -> Iterator[Path]:
     """Where to write what is to take the place of a file or a folder. Nothing is left there in the end, nor what was left by
     earlier processes that were killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    unfinished = path.with_name(unfinished_name(path.name))
     for left in _left_behind(path.parent).pop(path.name, []):
         _remove(left)
     try:
@@ -199,9 +199,13 @@ def _left_behind(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def is_unfinished(path: Path) -> bool:
-    """By its name."""
-    return _UNFINISHED.fullmatch(path.name) is not None
+def unfinished_name(name: str) -> str:
+    """A new name for a file or folder while it is written."""
+    return f".{name}-{uuid.uuid4().hex}"
+
+
+def is_unfinished(name: str) -> bool:
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def _remove(path: Path) -> None:
@@ -215,6 +219,17 @@ def _remove(path: Path) -> None:
 def is_full(error: OSError) -> bool:
     """Whether there is no room on the disk."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """RAISES (ValueError): CRF475, with the path, if the disk gets full."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise ValueError(Errors.CRF475.format(path=path, reason=error.strerror)) from error
+        raise
 
 
 @contextmanager

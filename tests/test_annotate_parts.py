@@ -23,10 +23,11 @@ from spacy_crf import __version__
 from spacy_crf.cli import annotate, app
 from spacy_crf.cli.annotate_parts import ERRORS, annotate_archive
 from spacy_crf.cli.annotator import Job, Options
-from spacy_crf.distributed import lock
-from spacy_crf.distributed.executors import Processes, check_versions
-from spacy_crf.distributed.parts import lines, plan
-from spacy_crf.distributed.target import MANIFEST
+from spacy_crf.cli.archive_parts import lines, plan
+from spacy_crf.lab.workers import work_folder
+from spacy_crf.lab.workers.executors import Processes, check_versions
+from spacy_crf.lab.workers.work_folder import MANIFEST
+from spacy_crf.whole_files import unfinished_name
 
 from .test_probabilities import trained
 
@@ -134,9 +135,9 @@ def test_what_was_stopped_goes_on(model, source, tmp_path, stops_after):
     with pytest.raises(KeyboardInterrupt):
         annotated(model, source, target, Here(stops_after))
     assert len(parts_of(target)) == stops_after
-    (target / "part-00002.jsonl.123.tmp").write_text("half a li")  # of a worker that was killed
+    (target / unfinished_name("part-00002.jsonl")).write_text("half a li")  # of a worker that was killed
     before = {path: path.stat().st_mtime_ns for path in parts_of(target)}
-    (target / "manifest.jsonl.123.tmp").write_text("{")
+    (target / unfinished_name(MANIFEST)).write_text("{")
     annotated(model, source, target)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert records_of(target) == records_of(whole)
@@ -158,15 +159,16 @@ def test_one_command_at_a_time_writes_to_a_folder(model, source, tmp_path, monke
     """The lock of one that is killed is taken over."""
     target = tmp_path / "out"
     target.mkdir()
-    holds = "import sys, time; from pathlib import Path; from spacy_crf.distributed.lock import Lock;"
+    holds = "import sys, time; from pathlib import Path; from spacy_crf.lab.workers.work_folder import Lock;"
     holds += "lock = Lock(Path(sys.argv[1]) / 'lock'); print('locked', flush=True); time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", holds, str(target)], stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"locked\n"
-        (target / "part-00000.jsonl.1a.tmp").write_text("of the other")
+        unfinished = unfinished_name("part-00000.jsonl")
+        (target / unfinished).write_text("of the other")
         with pytest.raises(ValueError, match=rf"CRF736.*{other.pid} of .* works in .*out"):
             annotated(model, source, target)
-        assert sorted(os.listdir(target)) == ["lock", "part-00000.jsonl.1a.tmp"]
+        assert sorted(os.listdir(target)) == [unfinished, "lock"]
     finally:
         other.kill()
         other.communicate()
@@ -174,8 +176,8 @@ def test_one_command_at_a_time_writes_to_a_folder(model, source, tmp_path, monke
         annotated(model, source, target, Here(1))
     annotated(model, source, target)  # though what was raised still refers to it
     assert kept and [record["id"] for record in records_of(target)] == [*range(len(TEXTS))]
-    assert not list(target.glob("*.tmp"))
-    monkeypatch.setattr(lock, "_lock", no_locks)
+    assert not list(target.glob(".*"))
+    monkeypatch.setattr(work_folder, "_lock", no_locks)
     with pytest.warns(UserWarning, match="CRFW490.*No locks"):
         annotated(model, source, tmp_path / "without")
     assert records_of(tmp_path / "without") == records_of(target)
@@ -448,7 +450,7 @@ def check_whole(target, expected, *, is_done=False):
     entries = [json.loads(line) for line in manifest.read_text().splitlines()][1:] if manifest.exists() else []
     found = {path.name: path.read_bytes() for path in parts_of(target)}
     assert found.items() <= expected.items()
-    assert all(len(found[entry["file"]]) == entry["bytes"] for entry in entries)
+    assert all(len(found[entry["file"]]) == entry["bytes"] for _, entry in entries)
     if is_done:
         assert found == expected and len(entries) == len(expected)
         assert sorted(os.listdir(target)) == sorted([*expected, "lock", MANIFEST])

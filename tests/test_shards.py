@@ -19,17 +19,19 @@ from spacy.util import registry
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.distributed import lock, mapped
-from spacy_crf.distributed.executors import Processes
 from spacy_crf.errors import announcements
-from spacy_crf.lab.shards import cut, shards, work
+from spacy_crf.lab.shards import cut, mapped, shards, work
 from spacy_crf.lab.shards.mixing import shares_of
 from spacy_crf.lab.shards.shards import Shards
 from spacy_crf.lab.shards.sums import Terms, Tree
 from spacy_crf.lab.shards.work import _unpickled
+from spacy_crf.lab.workers import work_folder
+from spacy_crf.lab.workers.executors import Processes
+from spacy_crf.lab.workers.work_folder import MANIFEST
 from spacy_crf.models.part_counts import TableSum
 from spacy_crf.models.table import Table
 from spacy_crf.pipeline.doc_bin import doc_bin
+from spacy_crf.whole_files import room_for, unfinished_name
 
 from .test_factor_graph import examples, graph, name_docs
 from .test_vectors import word_vectors
@@ -99,6 +101,10 @@ def trained(nlp, sgd, steps=3, factory="crf_ner"):
     nlp.initialize(lambda: EXAMPLES[factory](nlp)[:1])
     losses = [nlp.update(EXAMPLES[factory](nlp)[:1], sgd=sgd)[factory] for _ in range(steps)]
     return losses, sgd._runs[factory].position.weights
+
+
+def manifest_of(folder):
+    return [json.loads(line) for line in (folder / MANIFEST).read_text().splitlines()]
 
 
 # --------------------------------------------------------------------------------------------------------- the texts
@@ -316,11 +322,10 @@ def test_labels_are_those_of_the_texts_that_are_cut(tmp_path, monkeypatch):
     losses, _ = trained(nlp, sgd, 1)
     assert whole and not any(whole)
     assert nlp.get_pipe("crf_ner").labels == ("GPE", "ORG", "PER")
-    known = json.loads((tmp_path / "shards.json").read_text())
-    del known["done"]["features"], known["done"]["prepared"]
-    known["of"]["files"] = {"texts": [["texts", 1, 1]]}  # or they would be cut again
-    monkeypatch.setattr(shards, "_head", lambda *of: known["of"])
-    (tmp_path / "shards.json").write_text(json.dumps(known))
+    head, cut_entry, *_ = manifest_of(tmp_path)
+    head["files"] = {"texts": [["texts", 1, 1]]}  # or they would be cut again
+    monkeypatch.setattr(shards, "_head", lambda *of: head)
+    (tmp_path / MANIFEST).write_text(f"{json.dumps(head)}\n{json.dumps(cut_entry)}\n")
     (tmp_path / "checkpoint").unlink(missing_ok=True)
     nlp, sgd = make(tmp_path)
     assert trained(nlp, sgd, 1)[0] == losses
@@ -344,7 +349,7 @@ def test_what_was_stopped_goes_on(tmp_path, monkeypatch):
     _, weights = trained(*make(tmp_path / "whole", n=5), steps=6)
     folder = tmp_path / "parts"
     trained(*make(folder, {**LBFGS, "max_iterations": 12}, n=5), steps=3)
-    kept = {path: path.stat().st_mtime_ns for path in folder.glob("[sfv]*") if path.name != "shards.json"}
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("[sfv]*")}
     assert (folder / "checkpoint").exists() and (folder / "shard-00004") in kept
     nlp, sgd = make(folder, n=5)
     trained(nlp, sgd, steps=3)
@@ -554,7 +559,7 @@ def test_scripts_that_workers_cannot_import(tmp_path):
     """They import what starts them, so it must not start them again."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from functools import partial\nfrom spacy_crf.distributed.executors import Processes\n"
+        "from functools import partial\nfrom spacy_crf.lab.workers.executors import Processes\n"
         "print([*Processes(1).run(partial(partial, abs), [-2])])\n"
     )
     found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
@@ -665,9 +670,9 @@ def test_shards_of_something_else(tmp_path, monkeypatch):
     shard.write_bytes(shard.read_bytes()[:90])
     with pytest.raises(ValueError, match=r"CRF476.*shard-00001"):
         trained(*make(tmp_path / "shards"))
-    manifest = tmp_path / "shards" / "shards.json"
+    manifest = tmp_path / "shards" / MANIFEST
     manifest.write_text("{")
-    with pytest.raises(ValueError, match=r"CRF472.*shards\.json"):
+    with pytest.raises(ValueError, match=r"CRF472.*manifest\.jsonl"):
         trained(*make(tmp_path / "shards"))
 
 
@@ -676,13 +681,12 @@ def test_a_command_that_failed_leaves_nothing_that_stops_the_next_one(tmp_path, 
     """A mistyped path of the training texts once made the right command end in CRF472, and so did a kill while the first file of
     the folder was written."""
     by(monkeypatch, Here(1))
-    (tmp_path / f".shards.json-{'0' * 32}").write_bytes(b"{")
+    (tmp_path / unfinished_name(MANIFEST)).write_bytes(b"{")
     for read in (Corpus(tmp_path / "mistyped.spacy"), lambda nlp: iter([*ner_examples(nlp)[:1], None])):
         with pytest.raises((OSError, ValueError, TypeError)):
             trained(*make(tmp_path, n=2, read=read), steps=1)
-    begun = shards.Manifest(tmp_path, {"files": {}})
-    begun.enter("cut", {"texts": 1, "tokens": 1, "check": 1})
-    del begun
+    cut_entry = ["cut", {"texts": 1, "tokens": 1, "check": 1}]
+    (tmp_path / MANIFEST).write_text(json.dumps({"files": {}}) + "\n" + json.dumps(cut_entry))
     trained(*make(tmp_path), steps=1)
     with pytest.raises(ValueError, match=r"CRF472.*other n"):
         trained(*make(tmp_path, n=2))
@@ -691,7 +695,7 @@ def test_a_command_that_failed_leaves_nothing_that_stops_the_next_one(tmp_path, 
 def test_one_process_at_a_time(tmp_path, monkeypatch):
     """The lock is let go of by who is killed, and shared by trainings of one process."""
     by(monkeypatch, Here(1))
-    holds = "import sys, time; from pathlib import Path; from spacy_crf.distributed.lock import Lock;"
+    holds = "import sys, time; from pathlib import Path; from spacy_crf.lab.workers.work_folder import Lock;"
     holds += "lock = Lock(Path(sys.argv[1]) / 'lock'); print('locked', flush=True); time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", holds, str(tmp_path)], stdout=subprocess.PIPE)
     try:
@@ -710,7 +714,7 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_locked(tmp_path, monkeypatch):
     by(monkeypatch, Here(1))
-    monkeypatch.setattr(lock, "_lock", _full)
+    monkeypatch.setattr(work_folder, "_lock", _full)
     with pytest.raises(ValueError, match=r"CRF737.*No space left"):
         trained(*make(tmp_path))
 
@@ -719,11 +723,11 @@ def test_another_corpus_is_cut_anew(tmp_path, monkeypatch):
     """What can't be told by its files is told by its texts."""
     by(monkeypatch, Here(1))
     trained(*make(tmp_path), steps=1)
-    known = json.loads((tmp_path / "shards.json").read_text())["done"]
+    known = manifest_of(tmp_path)
     nlp, sgd = make(tmp_path, read=lambda nlp: iter(ner_examples(nlp)[:-1]))
     with pytest.raises(ValueError, match=r"CRF472.*texts"):
         trained(nlp, sgd)
-    assert json.loads((tmp_path / "shards.json").read_text())["done"] == known
+    assert manifest_of(tmp_path) == known
 
 
 @pytest.mark.parametrize(
@@ -753,13 +757,14 @@ def test_no_room(tmp_path, monkeypatch):
         )
         with pytest.raises(ValueError, match=r"CRF475.*No space left"):
             trained(*make(tmp_path))
-    assert not [*tmp_path.glob("*.tmp")]
+    assert not [*tmp_path.glob(".*")]
     losses, _ = trained(*make(tmp_path))
     assert losses[-1] < losses[0]
 
 
 def _no_room(path):
-    raise mapped.no_room(OSError(28, "No space left on device"), path)
+    with room_for(path):
+        _full()
 
 
 def _full(*_):

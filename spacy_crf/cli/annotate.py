@@ -96,7 +96,7 @@ def annotate_cli(
                 return
             found = annotate_file(job, source, told)
         else:
-            from ..distributed.executors import Processes, Ray
+            from ..lab.workers.executors import Processes, Ray
 
             if sort is not None:
                 raise ValueError(Errors.CRF789)

@@ -1,4 +1,4 @@
-"""Texts that a pipeline annotates, in parts, each of which is written as a whole or not at all. See `distributed`.
+"""Texts that a pipeline annotates, in parts, each of which is written as a whole or not at all.
 
 Without workers a part is a batch of texts from one file, and in the end all parts are joined to the output. With workers a part
 is some bytes or rows of an archive, each worker loads the pipeline by its path, and the parts themselves are the output. A
@@ -18,12 +18,12 @@ import spacy
 from spacy.util import get_package_path
 
 from .. import __version__
-from ..distributed.executors import Executor
-from ..distributed.parts import plan
-from ..distributed.target import Manifest, Target
 from ..errors import Errors
+from ..lab.workers.executors import Executor
+from ..lab.workers.work_folder import Manifest, WorkFolder
 from ..whole_files import whole
 from .annotator import TEXTS, Annotator, Finished, Job, Task, Written, all_wrong, read_batches
+from .archive_parts import plan
 from .formats.writers import WRITERS
 from .texts import STANDARD
 
@@ -39,7 +39,7 @@ def annotate_archive(job: Job, source: str, executor: Executor, part_bytes: Opti
     RAISES (ValueError): With a code, if the source, the target or a worker can't do it; CRF491 if the results would be
         texts of the next run.
     """
-    planned, target = plan(source, part_bytes), Target(job.target)
+    planned, target = plan(source, part_bytes), WorkFolder(job.target)
     if target.is_within(source):
         raise ValueError(Errors.CRF491.format(target=job.target, source=source))
     head = _head(job) | {"files": planned.files, "part_bytes": planned.part_bytes}
@@ -63,7 +63,7 @@ def annotate_file(job: Job, source: Path, told: Told) -> Finished:
         CRF784 if there are no texts; CRF786 if the folder has the parts of something else.
     """
     output, folder = Path(job.target), Path(f"{job.target}.part")
-    target, annotator = Target(str(folder)), Annotator(job._replace(target=str(folder)))
+    target, annotator = WorkFolder(str(folder)), Annotator(job._replace(target=str(folder)))
     head = _head(job) | {"file": str(source), "batch": TEXTS}
     try:
         with target.alone():

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ..distributed.parts import PARQUET, Part, is_parquet, lines, opened_parquet
-from ..distributed.target import Target
 from ..errors import Errors, shown
+from ..lab.workers.work_folder import WorkFolder
+from .archive_parts import PARQUET, Part, is_parquet, lines, opened_parquet
 from .formats.annotation import check_length
 from .formats.source import read_lines
 from .formats.texts import SPAN_KEYS
@@ -118,7 +118,7 @@ class Annotator:
         is_asked = job.options.sort or job.options.min_prob > 0.0 or job.options.component is not None
         self._pipes = our_pipes(self.nlp, job.options.component, Errors.CRF710 if is_asked else None)
         tell_probabilities(self._pipes)
-        self._target = Target(job.target)
+        self._target = WorkFolder(job.target)
         self._written = 0  # bytes
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Written]]:
@@ -260,7 +260,7 @@ def read_batches(source: Path, nlp: Language, done: dict[int, dict[str, Any]], f
             yield batch
         elif done[number]["checksum"] != batch.checksum:
             reason = f"the texts from {batch.items[0].place} on are others"
-            raise ValueError(Errors.CRF786.format(folder=folder, reason=reason))
+            raise ValueError(Errors.CRF786.format(path=folder, reason=reason))
 
 
 def _unannotated(items: Iterable[tuple[str, Item]], nlp: Language) -> Iterator[Placed]:

@@ -11,9 +11,9 @@ from spacy.tokens import DocBin
 from spacy.training import Example
 from spacy.vocab import Vocab
 
-from ...distributed import mapped
 from ...errors import Errors
 from ...pipeline.doc_bin import doc_bin
+from . import mapped
 
 _TOKENS, _DOCS = 4096, 64  # of a piece, at most but for its last text
 # What predicted Docs have that a DocBin leaves out otherwise: norms that the tokenizer says

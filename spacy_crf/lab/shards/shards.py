@@ -29,9 +29,6 @@ from spacy.training import Example
 from thinc.api import Model, Optimizer
 
 from ... import __version__, checks
-from ...distributed import mapped
-from ...distributed.executors import Executor, Processes, Ray, Staff
-from ...distributed.lock import files_beside_lock, locked
 from ...errors import Errors, announcements
 from ...inference.threads import default_threads
 from ...models.part_counts import counts_in_parts, put_together
@@ -40,7 +37,10 @@ from ...models.weights import Weights, checksum
 from ...pipeline.prepared_corpus import StepsAbout
 from ...pipeline.training import takes_objective, view_for
 from ...types import Floats
-from ...whole_files import FileFormat, seal_into, unseal
+from ...whole_files import FileFormat, room_for, seal_into, unseal
+from ..workers.executors import Executor, Processes, Ray, Staff
+from ..workers.work_folder import Manifest, WorkFolder, shared_lock
+from . import mapped
 from .cut import Pieces
 from .mixing import MIXING, Lesson, MixedEpochs
 from .sums import Terms, Tree
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ...pipeline.crf_pipe import CRFPipe
 
 EXECUTORS = ("processes", "ray")
-_MANIFEST, _CHECKPOINT = "shards.json", "checkpoint"
+_CHECKPOINT = "checkpoint"
 _FROZEN = "features"  # are put together
 _SAVED = FileFormat("a checkpoint", b"spacy_crf checkpoint\n", 1)
 
@@ -144,10 +144,14 @@ class ShardedTraining:
 
     def __init__(self, shards: Shards, pipe: "CRFPipe", nlp: Language, kind: str):
         self.shards, self._pipe, self.kind = shards, pipe, kind
-        self._manifest = Manifest(shards.path, _head(shards, pipe, nlp))
+        folder, head = WorkFolder(str(shards.path.absolute()), Errors.CRF472), _head(shards, pipe, nlp)
+        folder.make()
+        self._lock = shared_lock(shards.path)
+        self._manifest = Manifest(folder, head, first=_FROZEN)
         self.pieces = Pieces(shards.path / "corpus")
         threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else shards.cores
-        self._job = Job(str(shards.path), shards.n, self._manifest.digest, _pickled(pipe), threads)
+        digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
+        self._job = Job(str(shards.path), shards.n, digest, _pickled(pipe), threads)
         self._open = ExitStack()  # as long as there are workers
         self._staff: Optional[Staff] = None
         finalize(self, self._open.close)  # or they would wait for us when the interpreter ends
@@ -166,12 +170,12 @@ class ShardedTraining:
 
     def cut(self, examples: Iterable[Example]) -> Callable[[], Iterator[Example]]:
         """Writes the texts. RETURNS (Callable): Reads them again."""
-        if "cut" not in self._manifest.done or not self._manifest.tells_files:
+        if "cut" not in self._manifest.done or not self._manifest.head["files"]:
             before = self._manifest.done.get("cut")
             found = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
             for path in self._counted if found != before else ():
                 path.unlink(missing_ok=True)  # those of other texts, by a command that failed
-            self._manifest.enter("cut", found)
+            self._manifest.enter("cut", found, at_once=True)
             announcements.info("%s: %d texts with %d tokens", self._pipe.name, found["texts"], found["tokens"])
         return lambda: self.pieces.read(self._pipe.vocab, range(len(self.pieces)))
 
@@ -210,15 +214,15 @@ class ShardedTraining:
         """What every step is about, once all shards are prepared."""
         if _FROZEN not in self._manifest.done:
             frozen = self.shards.path / FROZEN
-            with mapped.room_for(frozen):
+            with room_for(frozen):
                 pipe.to_disk(frozen)
-            self._manifest.enter(_FROZEN, True)
+            self._manifest.enter(_FROZEN, True, at_once=True)
             for path in self._counted:
                 path.unlink(missing_ok=True)
         if self._kind_done not in self._manifest.done:
             announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
             found = self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe)
-            self._manifest.enter(self._kind_done, found)
+            self._manifest.enter(self._kind_done, found, at_once=True)
         return ShardedCorpus(pipe, self, self._manifest.done["cut"]["tokens"], self._manifest.done[self._kind_done])
 
     @property
@@ -401,63 +405,6 @@ class ShardedCorpus(StepsAbout):
 
 
 # ------------------------------------------------------------------------------------------------------- the folder
-
-
-class Manifest:
-    """What the shards in a folder are made of, and how far that has come.
-
-    done (dict): What was found, by the name of what is done.
-    RAISES (ValueError): CRF472 if the folder holds shards of something else. CRF736 if another process works in it.
-    """
-
-    def __init__(self, folder: Path, head: dict[str, Any]):
-        self._path, self._head = folder / _MANIFEST, head
-        self.done: dict[str, Any] = {}
-        self.digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
-        if folder.exists() and files_beside_lock(folder) and not self._path.exists():
-            raise ValueError(Errors.CRF472.format(path=folder, reason="there are other files in it"))
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = locked(folder)  # as long as we are there
-        if self._path.exists():
-            self._read(folder)
-        self._write()
-
-    @property
-    def tells_files(self) -> bool:
-        """Whether another corpus would be told by its files."""
-        return bool(self._head["files"])
-
-    def enter(self, name: str, found: Any) -> None:
-        self.done[name] = found
-        self._write()
-
-    def _write(self) -> None:
-        said = json.dumps({"of": self._head, "done": self.done}, indent=1)
-        with mapped.whole(self._path) as file:
-            file.write(said.encode("utf8"))
-
-    def _read(self, folder: Path) -> None:
-        try:
-            known = json.loads(self._path.read_bytes())
-            before, self.done = known["of"], dict(known["done"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(Errors.CRF472.format(path=folder, reason=f"{_MANIFEST}: {error}")) from error
-        differing = [key for key in self._head if before.get(key) != self._head[key]]
-        if differing and _FROZEN not in self.done:  # a command that failed, or was stopped, before there were shards
-            announcements.info("%s: shards of something else were begun, and are begun anew", folder)
-            self.done = {}
-            return
-        for key in differing:
-            reason = f"its shards were made with other {key}: {_difference(before.get(key), self._head[key])}"
-            raise ValueError(Errors.CRF472.format(path=folder, reason=reason))
-
-
-def _difference(before: Any, now: Any) -> str:
-    """Where two values differ."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
-        return f"{key}: {_difference(before.get(key), now.get(key))}"
-    return f"then {json.dumps(before)[:200]}, now {json.dumps(now)[:200]}"
 
 
 def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:

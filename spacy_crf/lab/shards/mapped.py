@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import whole_files
-from ..errors import Errors
+from ... import whole_files
+from ...errors import Errors
 
 _MAGIC = b"spacy_crf shard 1\n"
 _ALIGNED = 64  # bytes: where arrays begin
@@ -42,17 +42,8 @@ def write(path: Path, value: Any) -> None:
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
     """A file that is whole or not there. RAISES (ValueError): CRF475 if there is no room for it."""
-    with room_for(path), whole_files.whole(path) as file:
+    with whole_files.room_for(path), whole_files.whole(path) as file:
         yield file
-
-
-@contextmanager
-def room_for(path: Path) -> Iterator[None]:
-    """RAISES (ValueError): CRF475 if there is no room for what is written inside."""
-    try:
-        yield
-    except OSError as error:
-        raise no_room(error, path) from error
 
 
 def read(path: Path) -> Any:
@@ -86,11 +77,6 @@ class File:
         """The memory that its arrays take, until they are looked at again. What was changed of them is then as in the file."""
         if hasattr(mmap, "MADV_DONTNEED"):  # as everywhere but on Windows
             self._map.madvise(mmap.MADV_DONTNEED)
-
-
-def no_room(error: OSError, path: Path) -> Exception:
-    """What to raise in its place: CRF475 for a disk that is full."""
-    return ValueError(Errors.CRF475.format(path=path, reason=error.strerror)) if whole_files.is_full(error) else error
 
 
 def _said(value: Any, arrays: list[NDArray]) -> Any:

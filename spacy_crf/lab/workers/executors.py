@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Optional, Protocol, TypeVar
 
 import spacy
 
-from .. import __version__
-from ..errors import Errors, shown
+from ... import __version__
+from ...errors import Errors, shown
 
 Task = TypeVar("Task", bound=Hashable)
 # Makes what does a task. It is sent to the workers by its name, so these have to be able to import it.

@@ -1,0 +1,232 @@
+"""A folder that one command at a time fills with files, each of them whole or not there, and the manifest of what is done.
+
+The manifest names what is made, of what and by what, so that the same command continues where it was stopped, and another one is
+refused. What was written, but not entered in the manifest before the end came, is written again.
+"""
+
+import json
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Optional
+from weakref import WeakValueDictionary, finalize
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from ...errors import Errors, Warnings, announcements
+from ...whole_files import is_unfinished, room_for, unfinished_name
+
+MANIFEST, LOCK = "manifest.jsonl", "lock"
+_SHARE = 0.01  # of the time, at most, that writing the manifest takes: the manifest grows with the work
+_SECONDS = 2.0  # between two times that the manifest is written, at least
+# The byte that is locked. Windows lets nobody else read it, so it is none of the bytes that name the process.
+_LOCKED_BYTE = 1 << 30
+
+
+class NoLocks(ValueError):
+    """The file system has no locks."""
+
+
+class Lock:
+    """The locked file `lock` of a folder. The system releases it when its process ends, however that ends. The file stays in the
+    folder, and names the process that had it last.
+
+    RAISES (ValueError): CRF736 if another process has it, CRF475 if there is no room. (NoLocks): CRF737.
+    """
+
+    def __init__(self, path: Path):
+        self._file = path.open("a+b", buffering=0)
+        finalize(self, self._file.close)
+        try:
+            _lock(self._file)
+        except (BlockingIOError, PermissionError):
+            self._file.seek(0)
+            process = self._file.read(300).decode("utf8", "replace") or "another one"
+            raise ValueError(Errors.CRF736.format(path=path.parent, process=process)) from None
+        except OSError as error:
+            raise NoLocks(Errors.CRF737.format(path=path.parent, reason=error.strerror)) from error
+        with room_for(path):
+            self._file.truncate(0)
+            self._file.write(f"{os.getpid()} of {socket.gethostname()}".encode())
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self._file.close()
+
+
+_locks_of_this_process: "WeakValueDictionary[Path, Lock]" = WeakValueDictionary()
+
+
+def shared_lock(folder: Path) -> Lock:
+    """Lock a folder for as long as somebody refers to the lock. Trainings that follow one another in a process share it.
+
+    RAISES (ValueError): As `Lock`.
+    """
+    path = folder.resolve() / LOCK
+    lock = _locks_of_this_process.get(path)
+    if lock is None:
+        _locks_of_this_process[path] = lock = Lock(path)
+    return lock
+
+
+def _lock(file: Any) -> None:
+    """RAISES (OSError): BlockingIOError or PermissionError if another process has it."""
+    if os.name == "nt":
+        import msvcrt
+
+        file.seek(_LOCKED_BYTE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class WorkFolder:
+    """A folder, as fsspec takes it.
+
+    error (str): The message if its work can't be continued, with a `path` and a `reason`.
+    """
+
+    def __init__(self, folder: str, error: str = Errors.CRF786):
+        self.folder, self._error = folder, error
+        self._system, self._root = fsspec.core.url_to_fs(folder)
+
+    def refusal(self, reason: str) -> ValueError:
+        return ValueError(self._error.format(path=self.folder, reason=reason))
+
+    def is_within(self, source: str) -> bool:
+        system, root = fsspec.core.url_to_fs(source)
+        return system == self._system and f"{self._root}/".startswith(f"{root}/") and system.isdir(root)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file; if it can't be written, nothing of it is left.
+
+        RAISES (ValueError): CRF475 if there is no room. (OSError): If it can't be done for another reason.
+        """
+        path = f"{self._root}/{name}"
+        # Two workers may write the same file, if one was taken for dead, perhaps on different machines
+        unfinished = f"{self._root}/{unfinished_name(name)}"
+        try:
+            with room_for(Path(path)):
+                with self._system.open(unfinished, "wb") as file:
+                    file.write(content)
+                self._system.mv(unfinished, path)
+        finally:
+            with suppress(OSError):  # it has its name then
+                self._system.rm_file(unfinished)
+
+    def read(self, name: str) -> bytes:
+        return self._system.cat_file(f"{self._root}/{name}")
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file, by name."""
+        self._system.invalidate_cache()
+        entries = self._system.ls(self._root, detail=True)
+        return {entry["name"].rsplit("/", 1)[-1]: entry["size"] for entry in entries}
+
+    def make(self) -> None:
+        """Make the folder. RAISES (ValueError): The folder's error if there are files in it, but no manifest."""
+        self._system.makedirs(self._root, exist_ok=True)
+        names = {name for name in self.sizes() if name != LOCK and not is_unfinished(name)}
+        if names and MANIFEST not in names:
+            raise self.refusal("there are other files in it")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make the folder, and keep other processes out where file systems have locks, which buckets have not.
+
+        RAISES (ValueError): CRF736 if another process works there, or as `make`.
+        """
+        self.make()
+        held: Any = nullcontext()
+        if isinstance(self._system, LocalFileSystem):
+            try:
+                held = Lock(Path(self._root) / LOCK)
+            except NoLocks as error:
+                warnings.warn(Warnings.CRFW490.format(path=self.folder, reason=error.__cause__), stacklevel=4)
+        with held:
+            yield
+
+    def sweep(self) -> None:
+        """Remove what processes left that died while they wrote."""
+        for name in filter(is_unfinished, self.sizes()):
+            with suppress(FileNotFoundError):  # somebody who was taken for dead has just finished it
+                self._system.rm_file(f"{self._root}/{name}")
+
+
+class Manifest:
+    """What is done in a folder: lines of JSON. The first is the head, each of the others a key and what is known of its work.
+
+    head (dict): What is made, of what and by what. Work continues only under the same head.
+    first (str): Key of the first result that is worth keeping: without it, work under another head is begun anew. By default all
+        results are.
+    done (dict): What is known, by key. A result that lies in a file has the name of that "file" and its number of "bytes": if
+        these don't agree with the folder, it is not done.
+    RAISES (ValueError): The folder's error if it holds the work of another head.
+    """
+
+    def __init__(self, folder: WorkFolder, head: dict[str, Any], first: Optional[str] = None):
+        self._folder, self.head = folder, head
+        self.done: dict[Any, Any] = {}
+        self._next = 0.0  # time to write it
+        folder.sweep()
+        if MANIFEST in folder.sizes():
+            self._read(first)
+        else:
+            self.write()
+
+    def _read(self, first: Optional[str]) -> None:
+        try:
+            before, *entries = map(json.loads, self._folder.read(MANIFEST).splitlines())
+            sizes = self._folder.sizes()
+            self.done = {
+                key: known
+                for key, known in entries
+                if not (isinstance(known, dict) and "file" in known) or sizes.get(known["file"]) == known["bytes"]
+            }
+            differing = [key for key in self.head if before.get(key) != self.head[key]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._folder.refusal(f"{MANIFEST}: {error}") from error
+        if not differing:
+            return
+        if self.done if first is None else first in self.done:
+            key = differing[0]
+            difference = _difference(before.get(key), self.head[key])
+            raise self._folder.refusal(f"what is there was made with other {key}: {difference}")
+        if self.done:
+            announcements.info("%s: other work was begun there, and is begun anew", self._folder.folder)
+            self.done = {}
+
+    def enter(self, key: Any, known: Any, *, at_once: bool = False) -> None:
+        """Add a result, and write the manifest if it is time, or at once."""
+        self.done[key] = known
+        if at_once or time.monotonic() >= self._next:
+            self.write()
+
+    def write(self) -> None:
+        start = time.monotonic()
+        lines = "".join(json.dumps(value) + "\n" for value in (self.head, *self.done.items()))
+        self._folder.write(MANIFEST, lines.encode("utf8"))
+        end = time.monotonic()
+        self._next = end + max(_SECONDS, (end - start) / _SHARE)
+
+    def end(self) -> None:
+        """Write what is done, and remove unfinished files first, which may make room."""
+        self._folder.sweep()
+        self.write()
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Where two values differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
+        return f"{key}: {_difference(before.get(key), now.get(key))}"
+    return f"then {json.dumps(before)[:200]}, now {json.dumps(now)[:200]}"
