@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints import decoding, rule_set
+from spacy_crf.constraints import decoding
 from spacy_crf.constraints.automaton import SpanTags
 from spacy_crf.constraints.cache import Cache
 from spacy_crf.constraints.pattern_matches import Match, PatternMatches, WordKinds
@@ -15,6 +15,8 @@ from spacy_crf.constraints.rule_set import RuleSet
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints, read_rule
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.lab.programs import solver
+from spacy_crf.lab.programs.solver import Programs
 from spacy_crf.schemes import SCHEMES
 
 from . import reference
@@ -119,7 +121,7 @@ STARTS = np.array([0, 2, 5])
 def make_rules(tables, scheme, labels=LABELS, **settings):
     n_labels = len(labels)
     tags = SpanTags(labels, scheme.label_of_tag(n_labels), scheme.continues(n_labels))
-    return RuleSet(constraints(tables, **settings), tags, scheme.transition_mask(n_labels))
+    return RuleSet(constraints(tables, **settings), tags, scheme.transition_mask(n_labels), make_programs=Programs)
 
 
 def decode(rules, scores, doc_starts, facts, words=None, clamp=None):
@@ -232,7 +234,7 @@ TOGETHER = [
 def test_rules_together(seed, way, monkeypatch):
     max_states = 1 if way == "program" else 200
     if way != "search":
-        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
+        monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
     scheme = SCHEMES[list(SCHEMES)[seed % 4]]
     rules = make_rules(TOGETHER, scheme, max_states=max_states)
     scores, _spans = scheme_scores(scheme, 2, [2, 3], seed=seed, spread=2.0)
@@ -260,7 +262,7 @@ def test_rules_that_have_to_yield_share_the_time(monkeypatch):
         budget.spend(budget.left)
         return None, False
 
-    monkeypatch.setattr(decoding._Programs, "solve", out_of_time)
+    monkeypatch.setattr(solver.ProgramSolver, "solve", out_of_time)
     tables = [{"rule": "same_text_same_label", "name": str(n)} for n in range(8)]
     rules = make_rules(tables, SCHEMES["BIO"], time_limit=50.0)
     scores, _ = scheme_scores(SCHEMES["BIO"], 2, [5], seed=0)

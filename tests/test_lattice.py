@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints import budget, decoding, program, rule_set
+from spacy_crf.constraints import budget, rule_set
 from spacy_crf.constraints.pattern_matches import PatternMatches
-from spacy_crf.constraints.program import Program
-from spacy_crf.kernels import lattice as lattice_kernels
-from spacy_crf.kernels.dual_decomposition import bound_automaton
+from spacy_crf.lab.kernels import lattice as lattice_kernels
+from spacy_crf.lab.kernels.dual_decomposition import bound_automaton
+from spacy_crf.lab.programs import program, solver
+from spacy_crf.lab.programs.program import Program
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import SegmentClamp
 
@@ -33,10 +34,10 @@ def few_nodes(monkeypatch):
 
 def _keep_few_nodes(monkeypatch):
     """Every lattice begins with few nodes, as that of a long document does, and nothing comes before it."""
-    monkeypatch.setattr(decoding, "_GRAPH_SHARE", 0.0)
+    monkeypatch.setattr(solver, "_GRAPH_SHARE", 0.0)
     for name, value in {"_ALL": 0, "_MARGIN": 0.7, "_FEW": 2, "_MORE": 1, "_IN_VAIN": 10**6}.items():
         monkeypatch.setattr(program, name, value)
-    monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
+    monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
 
 
 def chain_problem(seed, lengths=(2, 3), spread=1.5):
@@ -100,7 +101,7 @@ def prices_of(rules, path, table):
 def test_worth_and_steps_are_those_of_all_labellings(kind, seed):
     rules, scores, clamp = problem(kind, seed)
     joined = join_sequences(scores, clamp)
-    lattice = rules.lattice(joined)
+    lattice = rules.programs.lattice(joined)
     table = np.random.default_rng(seed).normal(size=(lattice.tokens, rules.tags.n_events))
     labellings = list(all_paths(joined))
     worth, priced = np.full((2, *lattice.worth.shape), -np.inf)
@@ -134,12 +135,12 @@ def test_worth_and_steps_are_those_of_all_labellings(kind, seed):
 def test_programs_find_the_best(kind, seed, few_nodes):
     rules, scores, clamp = problem(kind, seed, lengths=(2, 3) if seed % 2 else (4, 1))
     joined = join_sequences(rules.decodable(scores, PatternMatches()), clamp)
-    readers = rules.lattice_automata
+    readers = rules.programs.automata
     if not readers:  # all of them are masks
         return
     scores_of = {tuple(path.tolist()): score + said(rules, path) for score, _, path in all_paths(joined)}
     expected = max(scores_of.values(), default=-math.inf)
-    lattice = rules.lattice(joined)
+    lattice = rules.programs.lattice(joined)
     found, finished = Program(lattice, readers).solve(PLENTY)
     assert finished
     if found is None:
@@ -155,7 +156,7 @@ def said(rules, path):
         if state >= 0:
             events.append(rules.tags.events[before, state])
             before = state
-    return sum(rest.score(np.array(events)) for _, rest in rules._parts)
+    return sum(rest.score(np.array(events)) for _, rest in rules.parts)
 
 
 @pytest.mark.parametrize("kind", ["chain", "segments"])
@@ -163,8 +164,8 @@ def said(rules, path):
 def test_upper_bounds_are_bounds(kind, seed, few_nodes):
     rules, scores, clamp = problem(kind, seed)
     joined = join_sequences(rules.decodable(scores, PatternMatches()), clamp)
-    lattice = rules.lattice(joined)
-    readers = rules.lattice_automata
+    lattice = rules.programs.lattice(joined)
+    readers = rules.programs.automata
     if not readers or lattice.best == -np.inf:
         return
     first = Program(lattice, readers)
@@ -212,7 +213,7 @@ def test_a_span_may_grow_into_its_neighbour(few_nodes):
     scores.emissions[:] = [0.0, -9.0, -9.0]
     scores.emissions[:, 1] = [-9.0, 9.0, -3.0, 9.0, -9.0, -9.0, -1.0, -9.0]
     joined = join_sequences(rules.decodable(scores, PatternMatches()))
-    found, finished = Program(rules.lattice(joined), rules.lattice_automata).solve(PLENTY)
+    found, finished = Program(rules.programs.lattice(joined), rules.programs.automata).solve(PLENTY)
     assert finished and found.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
 
 
@@ -220,8 +221,8 @@ def test_a_span_may_grow_into_its_neighbour(few_nodes):
 def test_long_documents(seed, monkeypatch):
     """Stretches in which nothing happens are one step, and few nodes suffice: the same as under the product of all."""
     monkeypatch.setattr(program, "_ALL", 500)
-    monkeypatch.setattr(decoding, "_FEW_TOKENS", 0)
-    monkeypatch.setattr(decoding, "_GRAPH_SHARE", 0.0)
+    monkeypatch.setattr(solver, "_FEW_TOKENS", 0)
+    monkeypatch.setattr(solver, "_GRAPH_SHARE", 0.0)
     rules, scores, _ = problem("chain", seed, lengths=[120, 60] if seed % 2 else [180], spread=2.5)
     scores.emissions[:, 0] += 5.0  # spans are few
     rules.constraints.time_limit = 1e6

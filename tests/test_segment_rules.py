@@ -14,13 +14,14 @@ import spacy
 from spacy.tokens import Doc, Span
 
 from spacy_crf.arrays import cut_document, join_sequences
-from spacy_crf.constraints import rule_set
 from spacy_crf.constraints.pattern_matches import PatternMatches
 from spacy_crf.constraints.rule_set import SegmentRules
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import SpanStates
+from spacy_crf.lab.programs import solver
+from spacy_crf.lab.programs.solver import Programs
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, SegmentClamp
@@ -36,7 +37,7 @@ DOC = np.array([0, 5])
 
 
 def make_rules(tables, labels=LABELS, **settings):
-    return SegmentRules(constraints(tables, **settings), labels)
+    return SegmentRules(constraints(tables, **settings), labels, make_programs=Programs)
 
 
 def make_scores(lengths, seed, **settings):
@@ -159,7 +160,7 @@ def together_broken(rules, lengths):
 def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
     rules = make_rules(TOGETHER, max_states=1 if way == "program" else 200)
     if way != "search":
-        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
+        monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
     scores = make_scores(lengths, seed, per_position=seed > 1)
     rng = np.random.default_rng(seed)
     clamp = SegmentClamp(rng.random((5, 3)) < 0.9, rng.random(5) < 0.9, rng.random(5) < 0.1) if seed % 2 else None
@@ -184,7 +185,7 @@ def test_each_of_29_labels_once(seed, way, monkeypatch):
     labels = [f"L{n}" for n in range(29)]
     rules = make_rules([{"rule": "at_most", "label": label, "n": 1} for label in labels], labels)
     if way == "program":
-        monkeypatch.setattr(rule_set, "_MOST_PREFIXES", 1)
+        monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
     scores = random_scores([6, 5], 30, seed=seed, spread=1.5)
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once
     scores.lengths[1:, 0] = -np.inf

@@ -2,6 +2,17 @@
 
 from typing import Optional
 
+_STEP = 1e-9  # seconds, of a sum in a recursion
+
+
+def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
+    """Estimated seconds of one recursion on a usual machine.
+
+    tokens, states (int), longest (int): Tokens of the longest segment.
+    RETURNS (float)
+    """
+    return _STEP * tokens * states * (states + 4 * longest)
+
 
 class Budget:
     """Work, in seconds that it takes on a usual machine.

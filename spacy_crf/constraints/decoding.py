@@ -3,9 +3,9 @@
 The rules with a memory are added lazily: decode with the masks alone, add the automata of the rules that this labelling
 breaks, decode again, until none is broken. That is exact, because the best labelling of a relaxation is the best of all
 if it breaks nothing; and most documents need none. Sentences that break a rule of their own are decoded by themselves.
-Where a rule is broken by little a best-first search finds the labelling at once; what it can't do is a program's
-(`program`). The time limit bounds all of it: it is a `Budget` of work, each step of which takes off what it costs on a usual
-machine. When it is spent, the best labelling found so far is the answer.
+The automata that were added are solved as one graph of states (`GraphSolver`), or as the programs decide that a rule set brings.
+The time limit bounds all of it: it is a `Budget` of work, each step of which takes off what it costs on a usual machine. When it
+is spent, the best labelling found so far is the answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,24 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
-from ..inference.lattice import seconds_of_recursion
 from ..inference.structure import Structure
-from .budget import Budget
+from .budget import Budget, seconds_of_recursion
 from .pattern_matches import PatternMatches
-from .program import Program
 from .rule import Rule
 from .rule_set import RuleSet, differing_texts
 
-_FEW_TOKENS = 1_000  # of documents for which a best-first search is tried
 _MOST = 0.8  # of the budget, for a labelling that keeps all rules
 _FIRST_SHARE = 0.6  # of what is left of it, while not all automata are there
 _ONE_BY_ONE = 0.7  # share of the budget that is left as long as automata are added one after the other
 _BUILDING = 400  # tokens for which a graph takes as long as to build it
-_GRAPH_SHARE = 0.4  # of what is left, for which the graph of all states of automata is preferred to a program
 # Seconds on a usual machine
-_CALL = 2e-4  # of a question, whatever its size
-_READ = 2e-8  # of a token that an automaton reads
-_BEST_FIRST = 1e-3  # of a search among few prefixes
+CALL = 2e-4  # of a question, whatever its size
+READ = 2e-8  # of a token that an automaton reads
 _ARC = 2e-9  # of an arc in a graph of states, for each token
 
 Tags = NDArray[np.int32]
@@ -154,7 +149,7 @@ class RuleSearch:
     """
 
     def __init__(self, rules: RuleSet, document: Documents, budget: Budget, *, of_sentence: bool = False):
-        self._rules, self._document, self._budget = rules, document, budget
+        self.rules, self.document, self.budget = rules, document, budget
         self._of_sentence = of_sentence
         self._starts = document.scores.starts
         self._decoded: dict[frozenset[int], Tags] = {}  # the best labellings under masks, -1 for none
@@ -164,15 +159,15 @@ class RuleSearch:
     def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
         """Note the best labelling under the masks of some rules (int32[T], -1 for none); it is found if it is not given."""
         if tags is None:
-            scores, clamp, facts, _ = self._document
-            tags = self._rules.structure.viterbi(self._rules.decodable(scores, facts, kept), clamp=clamp).states
-        self._decoded[kept & self._rules.decodable_places] = tags
+            scores, clamp, facts, _ = self.document
+            tags = self.rules.structure.viterbi(self.rules.decodable(scores, facts, kept), clamp=clamp).states
+        self._decoded[kept & self.rules.decodable_places] = tags
 
     def best(self) -> Answer:
         """Where no labelling keeps all rules, the hard ones are taken up one by one, in their order, as long as there
         is one."""
-        rules = self._rules
-        found = self._solve(rules.places, self._budget.part(_MOST))
+        rules = self.rules
+        found = self._solve(rules.places, self.budget.part(_MOST))
         if found is not None:
             return Answer(found, [], self._finished, self._added)
         kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
@@ -183,26 +178,26 @@ class RuleSearch:
         relaxed = []
         for rule in rules.rules:
             if rule.hard and rule.place not in known.keeps:
-                found = self._solve(kept | {rule.place}, self._budget.part(0.5))
+                found = self._solve(kept | {rule.place}, self.budget.part(0.5))
                 if found is None:
                     relaxed.append(rule)
                     continue
                 known = self._known(found, kept | {rule.place}, solved=True)
             kept |= {rule.place}
         if not known.made_for <= kept <= known.keeps:
-            found = self._solve(kept, self._budget)
+            found = self._solve(kept, self.budget)
             self._finished &= found is not None  # there is one
             known = known if found is None else known._replace(tags=found)
         return Answer(known.tags, relaxed, self._finished, self._added)
 
     def under(self, kept: frozenset[int]) -> Answer:
         """The best labelling under rules, given by their places, that some labelling keeps."""
-        found = self._solve(kept, self._budget)
+        found = self._solve(kept, self.budget)
         return Answer(found, [], self._finished and found is not None, self._added)
 
     def _solve(self, kept: frozenset[int], budget: Budget) -> Optional[Tags]:
         """The best labelling under some rules, None if there is none or it was not found in time."""
-        rules = self._rules
+        rules = self.rules
         automata = [n for n in rules.automata_of(kept) if not self._of_sentence or rules.automata[n].rule.in_sentence]
         if not rules.impossible.isdisjoint(automata):
             return None
@@ -218,14 +213,15 @@ class RuleSearch:
         if len(self._starts) > 2:
             tags, finished = self._with_sentences(kept, tags, budget)
             settled = {n for n in automata if rules.automata[n].rule.in_sentence}
-        programs, active, texts = _Programs(self, kept), set(), []
+        solver = GraphSolver(self, kept) if rules.programs is None else rules.programs.solver(self, kept)
+        active, texts = set(), []
         while tags is not None:
             broken, clashing = self._broken(tags, automata, kept)
             broken = broken - active - settled
             clashing = [item for item in clashing if item not in texts]
             if not broken and not clashing:
                 if not finished and active:
-                    tags, finished = self._better(programs, tags, automata, kept)
+                    tags, finished = self._better(solver, tags, automata, kept)
                 break
             if budget.left <= 0.0:
                 tags, finished = None, False
@@ -236,38 +232,38 @@ class RuleSearch:
             self._added += [name for name in dict.fromkeys(names) if name not in self._added]
             settled.clear()  # what is decoded now is all of the document
             part = budget.part(_FIRST_SHARE) if len(active) < len(automata) else budget
-            tags, finished = programs.solve(frozenset(active), texts, part)
+            tags, finished = solver.solve(frozenset(active), texts, part)
         self._finished &= finished
         return tags
 
     def _better(
-        self, programs: "_Programs", tags: Tags, automata: list[int], kept: frozenset[int]
+        self, solver: "GraphSolver", tags: Tags, automata: list[int], kept: frozenset[int]
     ) -> tuple[Tags, bool]:
         """A labelling that keeps all rules, or a better one if there is one and the time is not up; whether it is the best."""
-        found, finished = programs.go_on(self._budget)
+        found, finished = solver.go_on(self.budget)
         broken, clashing = self._broken(found, automata, kept)
-        return (tags, False) if broken - programs.active or clashing else (found, finished)
+        return (tags, False) if broken - solver.active or clashing else (found, finished)
 
     def _viterbi(self, kept: frozenset[int]) -> Tags:
-        kept = kept & self._rules.decodable_places
+        kept = kept & self.rules.decodable_places
         if kept not in self._decoded:
             self.begin_with(kept)
-            self._budget.spend(_CALL + self.recursion)
+            self.budget.spend(CALL + self.recursion)
         return self._decoded[kept]
 
     @cached_property
     def recursion(self) -> float:
         """Seconds of a recursion over the document."""
-        scores, states = self._document.scores, len(self._rules.tags.label_of)
+        scores, states = self.document.scores, len(self.rules.tags.label_of)
         return seconds_of_recursion(len(scores[0]), states, len(getattr(scores, "lengths", "1")))
 
     def _with_sentences(self, kept: frozenset[int], tags: Tags, budget: Budget) -> tuple[Optional[Tags], bool]:
         """A labelling whose sentences, one by one, keep the rules about sentences; and whether it is the best one, or, for None,
         there is none."""
         starts, tags = self._starts, tags.copy()
-        totals = self._rules.totals(tags, starts, starts)
-        inner = frozenset(rule.place for rule in self._rules.rules if rule.in_sentence)
-        broken = self._rules.broken(totals, kept & inner)
+        totals = self.rules.totals(tags, starts, starts)
+        inner = frozenset(rule.place for rule in self.rules.rules if rule.in_sentence)
+        broken = self.rules.broken(totals, kept & inner)
         for _, text in self._clashing(tags, kept & inner):
             broken[text[0]] = True
         finished = True
@@ -275,7 +271,7 @@ class RuleSearch:
         for n, b in enumerate(numbers):
             tokens = slice(int(starts[b]), int(starts[b + 1]))
             part = budget.part(2.0 / (1 + len(numbers) - n))
-            search = RuleSearch(self._rules, self._document.at(tokens), part, of_sentence=True)
+            search = RuleSearch(self.rules, self.document.at(tokens), part, of_sentence=True)
             search.begin_with(kept, tags[tokens].copy())
             found = search._solve(kept, part)
             self._added += [name for name in search._added if name not in self._added]
@@ -288,24 +284,24 @@ class RuleSearch:
         self, tags: Tags, automata: list[int], kept: frozenset[int]
     ) -> tuple[set[int], list[tuple[Rule, Text]]]:
         """Which automata take something off a labelling, and which texts have several labels."""
-        [totals] = self._rules.totals(tags, self._starts, np.array([0, len(tags)]))
+        [totals] = self.rules.totals(tags, self._starts, np.array([0, len(tags)]))
         clashing = self._clashing(tags, kept)
-        self._budget.spend(_CALL + _READ * len(tags) * (1 + len(automata)))
+        self.budget.spend(CALL + READ * len(tags) * (1 + len(automata)))
         return {n for n in automata if totals[n] < 0.0}, clashing
 
     def _clashing(self, tags: Tags, kept: frozenset[int]) -> list[tuple[Rule, Text]]:
-        rules = [rule for rule in self._rules.global_ if rule.place in kept]
+        rules = [rule for rule in self.rules.global_ if rule.place in kept]
         if self._of_sentence:
             rules = [rule for rule in rules if rule.in_sentence]
         found = []
         for rule in rules:
-            scope = self._sentences if rule.per == "sentence" else np.full(len(tags), -1)
-            segments = self._rules.segments(tags, self._starts)
-            found += [(rule, text) for text in differing_texts(segments, self._document.words, scope)]
+            scope = self.sentences if rule.per == "sentence" else np.full(len(tags), -1)
+            segments = self.rules.segments(tags, self._starts)
+            found += [(rule, text) for text in differing_texts(segments, self.document.words, scope)]
         return found
 
     @property
-    def _sentences(self) -> NDArray[np.int64]:
+    def sentences(self) -> NDArray[np.int64]:
         return np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
 
     def _known(self, tags: Tags, made_for: frozenset[int], *, solved: bool = False) -> _Known:
@@ -314,22 +310,29 @@ class RuleSearch:
         made_for (frozenset[int]): Places of rules under which it is the best: under their masks, or, if it is solved,
             under all that they say.
         """
-        rules, document = self._rules, self._document
+        rules, document = self.rules, self.document
         broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
         breaks = {rules.automata[n].rule.place for n in broken} | {rule.place for rule, _ in clashing}
         keeps = {rule.place for rule in rules.rules if rule not in rules.local and rule.place not in breaks}
         for rule in rules.local:
             if rule.place in made_for:
                 keeps.add(rule.place)
-            elif self._budget.left > 0.0:  # otherwise it yields
+            elif self.budget.left > 0.0:  # otherwise it yields
                 masked = rules.apply(document.scores, document.facts, {rule.place})
                 keeps |= {rule.place} if (rules.structure.path_score(masked, tags) > -np.inf).all() else set()
-                self._budget.spend(_CALL + self.recursion)
+                self.budget.spend(CALL + self.recursion)
         return _Known(tags, made_for, frozenset(keeps | made_for if solved else keeps))
 
 
-class _Programs:
-    """What is decoded again and again for one document, as rules are added."""
+class GraphSolver:
+    """Finds the best labelling of a document under automata, through the graph of all their states. A rule set may bring a
+    solver that does more (`RuleSet.programs`).
+
+    search (RuleSearch): The search that asks, again and again, as it adds rules.
+    kept (frozenset[int]): Places of the rules whose masks hold.
+    """
+
+    active: frozenset[int] = frozenset()  # automata under which `go_on` searches
 
     def __init__(self, search: RuleSearch, kept: frozenset[int]):
         self._search, self._kept = search, kept
@@ -341,63 +344,20 @@ class _Programs:
 
         RETURNS (int32[T] or None, bool): None if there is none, or it was not found; and whether it is so for sure.
         """
-        rules, n_tokens = self._search._rules, len(self._search._document.scores[0])
-        if not texts and n_tokens <= _FEW_TOKENS:
-            found, path = rules.best_first(self._lifted, active)
-            budget.spend(self._search.recursion + _BEST_FIRST)
-            if found:
-                return None if path is None else path[self._lifted.tokens], True
-        in_graph = _ARC * rules.graph_size(active) * (n_tokens + _BUILDING)  # seconds
-        if (not texts and in_graph <= _GRAPH_SHARE * budget.left) or not rules.has_programs:
-            graph = rules.graph(active)
-            if graph is not None:
-                path = self._through(graph)
-                budget.spend(_CALL + _ARC * len(graph.graph.source) * (n_tokens + _BUILDING))
-                return path, True
-            if not rules.has_programs:
-                return None, False
-        if self._search.recursion > budget.left:
+        graph = None if texts else self._search.rules.graph(active)
+        if graph is None:
             return None, False
-        lattice = self._lattice
-        automata = [rules.lattice_automata[n] for n in sorted(active)]
-        for rule, text in texts:
-            occurrences = self._occurrences(rule, text)
-            automata.append(rules.text_automaton(rules.tags, occurrences, lattice.tokens))
-        self.active, self._program = active, Program(lattice, automata)
-        budget.spend(_CALL + _READ * n_tokens * len(texts))
-        return self.go_on(budget)
+        scores, clamp, facts, _ = self._search.document
+        joined = arrays.join_sequences(self._search.rules.apply(scores, facts, self._kept), clamp)
+        path = graph.viterbi(joined.scores, clamp=joined.clamp)
+        budget.spend(CALL + graph_seconds(len(graph.graph.source), len(scores[0])))
+        return path.states[joined.tokens] if path.scores[0] > -np.inf else None, True
 
     def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """With what was decoded last."""
-        path, finished = self._program.solve(budget)
-        return None if path is None else path[self._lifted.tokens], finished
+        """Search on where `solve` found a labelling and did not prove that it is the best one. A graph's always is."""
+        raise NotImplementedError
 
-    def _through(self, graph: Any) -> Optional[Tags]:
-        scores, clamp, facts, _ = self._search._document
-        joined = arrays.join_sequences(self._search._rules.apply(scores, facts, self._kept), clamp)
-        path = graph.viterbi(joined.scores, clamp=joined.clamp)
-        return path.states[joined.tokens] if path.scores[0] > -np.inf else None
 
-    @cached_property
-    def _lifted(self) -> arrays.Joined:
-        scores, clamp, facts, _ = self._search._document
-        return arrays.join_sequences(self._search._rules.decodable(scores, facts, self._kept), clamp)
-
-    @cached_property
-    def _lattice(self) -> Any:
-        made = self._search._rules.lattice(self._lifted)
-        self._search._budget.spend(_CALL + 2 * self._search.recursion)
-        return made
-
-    def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
-        """Where a text stands, as tokens of the joined sequence."""
-        scope, *wanted = text
-        words, sentences = self._search._document.words, self._search._sentences
-        last = len(wanted) - 1
-        begins = np.flatnonzero(words[: len(words) - last] == np.uint64(wanted[0]))
-        for offset, word in enumerate(wanted[1:], start=1):
-            begins = begins[words[begins + offset] == np.uint64(word)]
-        begins = begins[sentences[begins] == sentences[begins + last]]
-        begins = begins if scope < 0 else begins[sentences[begins] == scope]
-        places = self._lifted.tokens
-        return list(zip(places[begins].tolist(), (places[begins + last] + 1).tolist()))
+def graph_seconds(n_arcs: float, n_tokens: int) -> float:
+    """Estimated seconds to build a graph of states and to find its best path."""
+    return _ARC * n_arcs * (n_tokens + _BUILDING)

@@ -1,6 +1,6 @@
 """The rules of a component, compiled against its tags: masks for rules without a memory, automata for the others."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Optional
@@ -8,28 +8,25 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Joined, ends, named
+from ..arrays import ends, named
 from ..errors import Errors, known_names
-from ..inference.lattice import Lattice
 from ..inference.linear_chain import LinearChain
 from ..inference.semi_markov import SemiMarkov
 from ..inference.structure import Structure
-from ..kernels.automata import run_automata
-from ..kernels.best_first import EventAutomata, best_first
-from ..kernels.prices import add_prices
+from ..kernels.rules import add_prices, run_automata
 from ..schemes import SEGMENTS, Segments, TransitionMask
 from ..types import GOES_ON, Floats
 from .automaton import Automaton, SpanTags, make_automaton, minimised, parted, product
 from .cache import Cache
-from .lattice_automata import LatticeAutomaton, SegmentTextAutomaton, TextAutomaton
 from .pattern_matches import PatternMatches, WordKinds
 from .rule import Broken, Rule
 from .settings import MOST_GRAPH_STATES, Constraints
 from .state_graph import rule_graph
 
+MakePrograms = Callable[["RuleSet"], Any]  # see `lab.programs`
+
 _SHORT = 256  # tokens of documents for which rules are compiled at first; for longer ones again, if they count further
-_MOST_PREFIXES = 4_000  # after which best-first search gives up
-_MOST_KEPT = 1_000  # sets of rules for which something is kept
+MOST_KEPT = 1_000  # sets of rules for which something is kept
 
 
 class RuleAutomaton(NamedTuple):
@@ -55,18 +52,21 @@ class RuleSet:
     tags (SpanTags): The tags of the component.
     mask (TransitionMask): What its tag scheme allows.
     structure (Structure): Finds the best labellings under the rules without a memory, exactly if it is None.
+    make_programs (Callable): Makes what brings the `solver` of automata that fit into no graph of states, if there is any.
     """
 
     structure: Structure = LinearChain()
-    text_automaton: ClassVar[type[TextAutomaton]] = (
-        TextAutomaton  # what sees to it that spans of one text have one label
-    )
     of_segments: ClassVar[bool] = False
-    has_programs: ClassVar[bool] = True  # for what is too large for a graph of states
 
     def __init__(
-        self, constraints: Constraints, tags: SpanTags, mask: TransitionMask, structure: Optional[Structure] = None
+        self,
+        constraints: Constraints,
+        tags: SpanTags,
+        mask: TransitionMask,
+        structure: Optional[Structure] = None,
+        make_programs: Optional[MakePrograms] = None,
     ):
+        self._make_programs = make_programs
         self.structure = structure or self.structure
         self.constraints = constraints
         self.rules = constraints.rules
@@ -90,7 +90,7 @@ class RuleSet:
         self.allowed[size, :size] = mask.first
         self.allowed[:size, size] = mask.last
         self.allowed[size, size] = False
-        self._masks_of = Cache(_MOST_KEPT)
+        self._masks_of = Cache(MOST_KEPT)
         self.told: set[str] = set()  # what was said about rules that probabilities leave out
         self._by_tokens = {_SHORT: self}
         self._compile(_SHORT)
@@ -108,10 +108,10 @@ class RuleSet:
             for automaton, label in zip(rule.automata(self.tags, most), self._labels_of(rule))
         ]
         self.impossible = {n for n, (_, automaton, _) in enumerate(self.automata) if automaton.accepts_nothing}
-        self._parts = [parted(automaton) for _, automaton, _ in self.automata]
-        self.lattice_automata = [LatticeAutomaton(rest, self.tags) for _, rest in self._parts]
-        self._graphs, self._lifts, self._stacks = (Cache(_MOST_KEPT) for _ in range(3))
-        self._stack = _stacked([rest for _, rest in self._parts], self.tags.n_events)
+        self.parts = [parted(automaton) for _, automaton, _ in self.automata]
+        self._graphs, self._lifts = Cache(MOST_KEPT), Cache(MOST_KEPT)
+        self._stack = stacked([rest for _, rest in self.parts], self.tags.n_events)
+        self.programs = None if self._make_programs is None else self._make_programs(self)
 
     def _smallest(self, automaton: Automaton) -> Automaton:
         """Larger ones than fit into max_states are taken as they are."""
@@ -134,7 +134,7 @@ class RuleSet:
     @cached_property
     def of_segments_too(self) -> "SegmentRules":
         """The same rules, of labellings that are sets of spans."""
-        return SegmentRules(self.constraints, list(self.tags.labels))
+        return SegmentRules(self.constraints, list(self.tags.labels), make_programs=self._make_programs)
 
     def _check_consistency(self) -> None:
         """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
@@ -179,7 +179,7 @@ class RuleSet:
     @cached_property
     def decodable_places(self) -> frozenset[int]:
         """The rules that have a say in `decodable`."""
-        lifting = {rule.place for (rule, _, _), (always, _) in zip(self.automata, self._parts) if always.any()}
+        lifting = {rule.place for (rule, _, _), (always, _) in zip(self.automata, self.parts) if always.any()}
         return lifting.union(rule.place for rule in self.local)
 
     def automata_of(self, kept: Iterable[int]) -> list[int]:
@@ -207,7 +207,7 @@ class RuleSet:
 
     def _lift(self, kept: Optional[frozenset[int]]) -> Optional[Floats]:
         automata = range(len(self.automata)) if kept is None else self.automata_of(kept)
-        lift = sum((self._parts[n][0] for n in automata), np.zeros(self.tags.n_events))
+        lift = sum((self.parts[n][0] for n in automata), np.zeros(self.tags.n_events))
         return lift[self.tags.events] if lift.any() else None
 
     def apply(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
@@ -282,7 +282,7 @@ class RuleSet:
 
     def lifts(self, n: int) -> bool:
         """Whether an automaton says something of an event whatever was before."""
-        return bool(self._parts[n][0].any())
+        return bool(self.parts[n][0].any())
 
     def keeps_texts(self, states, starts, words, kept: Iterable[int]) -> bool:
         """Whether a labelling (int32[T]) of one document keeps the rules about texts among some, given by their places."""
@@ -312,29 +312,6 @@ class RuleSet:
     def _make_graph(self, automata: frozenset[int]) -> Any:
         together = self._product(sorted(automata))
         return None if together is None else self.structure.over(rule_graph(self.tags, together, self.allowed))
-
-    def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
-        """Best labelling of a joined document under automata, if that can be found among few prefixes.
-
-        RETURNS (bool, int32[T] or None): Whether the search came to an end, and the labelling, None if there is none.
-        """
-        stack = self._stacks.find(
-            automata, lambda: _stacked([self._parts[n][1] for n in sorted(automata)], self.tags.n_events)
-        )
-        found, path = self._search(joined, stack, _MOST_PREFIXES)
-        return found >= 0, path if found > 0 else None
-
-    def _search(self, joined: Joined, stack: tuple, most: int) -> tuple[int, NDArray[np.int32]]:
-        """RETURNS (int, int32[T]): 1 if a best-first search of so many prefixes found a labelling, 0 if there is none, -1 if
-        they were too few; and the labelling."""
-        log_potentials = self.structure.prepare(joined.scores, joined.clamp).log_potentials
-        path = np.empty(len(log_potentials.opening), dtype=np.int32)
-        return best_first(log_potentials, EventAutomata(self.tags.events, *stack), most, path), path
-
-    def lattice(self, joined: Joined) -> Lattice:
-        """The lattice of a document."""
-        log_potentials = self.structure.prepare(joined.scores, joined.clamp).log_potentials
-        return Lattice(log_potentials, self.tags.events, self.tags.n_events)
 
     # ---------------------------------------------------------------------------------------------------------- paths
 
@@ -432,20 +409,26 @@ class SegmentRules(RuleSet):
 
     constraints (Constraints): The rules, and how they are enforced.
     labels (list[str]): The labels.
-    structure (Structure): As of `RuleSet`.
+    structure (Structure), make_programs (Callable): As of `RuleSet`.
     """
 
-    structure, text_automaton = SemiMarkov(), SegmentTextAutomaton
+    structure = SemiMarkov()
     of_segments = True
 
     @property
     def of_segments_too(self) -> "SegmentRules":
         return self
 
-    def __init__(self, constraints: Constraints, labels: list[str], structure: Optional[Structure] = None):
+    def __init__(
+        self,
+        constraints: Constraints,
+        labels: list[str],
+        structure: Optional[Structure] = None,
+        make_programs: Optional[MakePrograms] = None,
+    ):
         size = 1 + len(labels)
         tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), dtype=bool))
-        super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)), structure)
+        super().__init__(constraints, tags, SEGMENTS.transition_mask(len(labels)), structure, make_programs)
 
 
 def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArray[np.int64]) -> list[tuple[int, ...]]:
@@ -475,7 +458,7 @@ def _all_but(labels: list[str]) -> str:
     return f"partly, not of {', '.join(labels)}"
 
 
-def _stacked(automata: list[Automaton], n_events: int):
+def stacked(automata: list[Automaton], n_events: int):
     """Automata one below the other, as the kernel wants them."""
     following = [automaton.next for automaton in automata] or [np.zeros((0, n_events), dtype=np.int32)]
     scores = [automaton.scores for automaton in automata] or [np.zeros((0, n_events))]

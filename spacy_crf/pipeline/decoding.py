@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy import registry
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Model
@@ -227,7 +228,12 @@ class Decoding:
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.mask(), self._within)
+        return RuleSet(constraints, tags, self.mask(), self._within, self._make_programs())
+
+    @staticmethod
+    def _make_programs() -> Callable:
+        """Makes what searches where no graph of states holds the rules, see `RuleSet`."""
+        return registry.misc.get("spacy_crf.rule_programs.v1")
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
         """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""

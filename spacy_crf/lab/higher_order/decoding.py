@@ -1,20 +1,17 @@
 """Decoding and rules for chains of higher order: as for linear chains, but rules have to fit into a graph of states."""
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from thinc.api import Model
 
 from ...constraints.automaton import SpanTags
 from ...constraints.rule_set import RuleSet
 from ...constraints.settings import Constraints
 from ...errors import Errors
-from ...inference.structure import Structure
 from ...losses.clamped import ClampedLoss
 from ...pipeline.annotation.annotation import Annotation
 from ...pipeline.decoding import Decoding
-from ...schemes import TransitionMask
 from ...types import Floats
 from .scores import HigherOrderScores, Orders
 from .structure import HigherOrder
@@ -34,9 +31,16 @@ class HigherOrderDecoding(Decoding):
         if not isinstance(pipe.loss, ClampedLoss):
             raise ValueError(Errors.CRF324.format(name=pipe.name, loss=type(pipe.loss).__name__))
 
-    def compile_rules(self, constraints: Constraints) -> "HigherOrderRules":
+    def compile_rules(self, constraints: Constraints) -> RuleSet:
+        """Rules for the present labels, without programs: their searches are for chains of order 1.
+
+        RAISES (ValueError): CRF034 for rules that need a program.
+        """
+        compared = [rule.name for rule in constraints.rules if rule.global_]
+        if compared:
+            raise ValueError(Errors.CRF034.format(rules=", ".join(compared)))
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return HigherOrderRules(constraints, tags, self.annotation.mask(), self._within)
+        return RuleSet(constraints, tags, self.annotation.mask(), self._within or HigherOrder())
 
     def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
         """Scores whose best labelling is worth most. The worth of a token does not depend on other tokens, and pruned tags stay
@@ -45,23 +49,3 @@ class HigherOrderDecoding(Decoding):
         found, none = super().expected(scores, worth), np.zeros(0, dtype=np.int64)
         emissions = np.where(found.emissions > 0.0, found.emissions, -np.inf)
         return found._replace(emissions=emissions, grams=np.zeros(0), orders=Orders(1, none, scores.orders.size))
-
-
-class HigherOrderRules(RuleSet):
-    """Rules for `HigherOrderScores`, see `RuleSet`.
-
-    RAISES (ValueError): CRF034 for rules that need a program.
-    """
-
-    structure = HigherOrder()
-    has_programs = False
-
-    def __init__(
-        self, constraints: Constraints, tags: SpanTags, mask: TransitionMask, structure: Optional[Structure] = None
-    ):
-        super().__init__(constraints, tags, mask, structure)
-        if self.global_:
-            raise ValueError(Errors.CRF034.format(rules=", ".join(rule.name for rule in self.global_)))
-
-    def best_first(self, joined: Any, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
-        return False, None  # the search's bounds are those of chains of order 1

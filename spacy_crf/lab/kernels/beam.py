@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
-from ...kernels.lattice import MAXIMA
 from ...kernels.numerics import LANES, best_before, best_end
 from ...types import GOES_ON, Floats
+from .lattice import MAXIMA
 
 GROUPS = 16  # a row is divided into at least so many
 

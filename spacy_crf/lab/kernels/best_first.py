@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import GOES_ON, Floats
-from . import helper, kernel
+from ...kernels import helper, kernel
+from ...types import GOES_ON, Floats
 from .lattice import segment_score, suffixes
 
 

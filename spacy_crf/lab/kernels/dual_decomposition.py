@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Floats
-from . import helper, kernel
+from ...kernels import helper, kernel
+from ...types import Floats
 
 _FIRST, _NONE = np.int32(0), np.int32(-1)  # for a literal numba compiles a helper anew
 

@@ -1,4 +1,4 @@
-"""Deterministic automata over the events of many documents at once."""
+"""Rules of many documents at once: the scores that automata give, and the prices of tokens."""
 
 import numpy as np
 
@@ -28,3 +28,18 @@ def run_automata(events, doc_starts, following, scores, last, offsets, totals):
             if state >= 0:
                 total += last[offsets[n] + state]
             totals[d, n] = total
+
+
+@kernel
+def add_prices(emissions, prices, kinds):
+    """Scores of tokens whose kind has a price for each state.
+
+    emissions (float64[n, S]), prices (float64[K, S]), kinds (int32[n])
+    RETURNS (float64[n, S]): emissions[t] + prices[kinds[t]].
+    """
+    priced = np.empty_like(emissions)
+    for t in range(emissions.shape[0]):
+        before, price, after = emissions[t], prices[kinds[t]], priced[t]
+        for j in range(len(after)):
+            after[j] = before[j] + price[j]
+    return priced

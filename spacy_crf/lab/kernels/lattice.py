@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Floats
-from . import helper, kernel
+from ...kernels import helper, kernel
+from ...types import Floats
 
 # There is no NaN, so maxima may be vectorised; -inf stays what it is.
 MAXIMA = {"nnan", "nsz"}

@@ -6,23 +6,14 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from ...constraints.budget import seconds_of_recursion
+from ...kernels.log_space import LogPotentials
+from ...types import GOES_ON, Floats
 from ..kernels import lattice as kernels
 from ..kernels.lattice import LatticeSteps
-from ..kernels.log_space import LogPotentials
-from ..types import GOES_ON, Floats
 
 ROWS = 2  # of a token: in front of it, and behind it
-_STEP = 1e-9  # seconds
 _MOST_TRANSITIONS = 1 << 24  # that may be written out (128 MiB)
-
-
-def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
-    """Estimated seconds of one recursion on a usual machine.
-
-    tokens, states (int), longest (int): Tokens of the longest segment.
-    RETURNS (float)
-    """
-    return _STEP * tokens * states * (states + 4 * longest)
 
 
 class Lattice:

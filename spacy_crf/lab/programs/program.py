@@ -14,11 +14,11 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inference.lattice import ROWS, Lattice
+from ...constraints.budget import Budget
+from ...types import Floats
 from ..kernels import dual_decomposition
 from ..kernels.lattice import LatticeSteps
-from ..types import Floats
-from .budget import Budget
+from .lattice import ROWS, Lattice
 from .lattice_automata import LatticeAutomaton, TextAutomaton, stacked
 
 _MARGIN = 6.0  # log-odds below the best labelling of the nodes that are there from the start

@@ -6,12 +6,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import arrays
-from ..inference.lattice import ROWS
+from ... import arrays
+from ...constraints.automaton import BREAK, OUTSIDE, Automaton, SpanTags
+from ...types import Floats
 from ..kernels.dual_decomposition import KindAutomata
 from ..kernels.lattice import LatticeSteps
-from ..types import Floats
-from .automaton import BREAK, OUTSIDE, Automaton, SpanTags
+from .lattice import ROWS
 
 _MANY = 200
 
