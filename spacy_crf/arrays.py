@@ -58,7 +58,8 @@ def conform(scores: Scores) -> Scores:
     RAISES (ValueError): CRF011 to CRF016 for those that don't.
     """
     kind = type(scores)
-    arrays = [contiguous(array, np.float64) for array in scores[: len(kind.AXES)]]
+    arrays = [np.ascontiguousarray(array, dtype=np.float64) for array in scores[: len(kind.AXES)]]
+    arrays = [array if array.flags.writeable else array.copy() for array in arrays]
     _check_shapes(kind, tuple([array.shape for array in arrays]))
     starts = contiguous([0, len(arrays[0])] if scores.starts is None else scores.starts, np.int64)
     return kind(*arrays, *scores[len(arrays) : -1], starts)

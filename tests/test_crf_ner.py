@@ -97,8 +97,8 @@ def test_memory_is_bounded_by_the_words_that_are_kept(trained, tmp_path, max_wor
     for text in texts:
         loaded(text)
     table = ner.sparse_features._scorer.reader.table
-    assert len(table) <= max_words + 20 and table.columns.shape[1] < len(table.attributes) / 8
-    assert table._fresh.first == len(table)  # the other attributes are gone once their scores are known
+    assert table.size <= max_words + 20 and table.columns.shape[1] < len(table.attributes) / 8
+    assert table._fresh.first == table.size  # the other attributes are gone once their scores are known
 
 
 @pytest.mark.issue(33)

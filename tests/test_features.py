@@ -732,7 +732,7 @@ def test_table_of_lexemes_is_bounded(nlp):
     for n in range(20):
         columns = reader.read([Doc(nlp.vocab, words=[f"word{n}a", f"word{n}b", "same"])])
         tables.add(id(columns.table))
-        assert len(columns.table) <= 10 + 3
+        assert columns.table.size <= 10 + 3
     assert len(tables) > 1
 
 

@@ -7,7 +7,7 @@ from spacy.tokens import Doc, Span
 
 from .. import checks
 from ..pipeline.annotation.cats import Cats
-from ..pipeline.arguments import check_doc
+from ..pipeline.prediction import check_doc
 from .comparison import NothingToCompare
 from .contrast import contrast
 from .explanation import Explanation

@@ -8,7 +8,7 @@ from spacy.tokens import Doc, Span
 
 from ..errors import Errors, known_names
 from ..features.doc_batch import DocBatch
-from ..pipeline.arguments import labelling
+from ..pipeline.prediction import labelling
 from ..schemes import NO_SEGMENTS, Segments
 from .comparison import NothingToCompare, Question, Sides
 from .events import Place, events_of

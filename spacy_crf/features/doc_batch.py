@@ -1,6 +1,7 @@
 """Docs that are processed together, laid end to end."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import accumulate
 from typing import Optional
 
@@ -23,37 +24,37 @@ class DocBatch(list[Doc]):
     It is for one prediction, in which nobody changes the Docs.
     """
 
-    # Not as cached properties: before Python 3.12 these take a lock, which for a short Doc takes as long as its features
-    _bounds: Optional[NDArray[np.int64]] = None
-    _rows: Optional[NDArray[np.uint64]] = None
     labelling: Optional[Labelling] = None  # what a first stage says of them, where it is not the last word of the stage
 
     @classmethod
     def of(cls, docs: Iterable[Doc]) -> "DocBatch":
-        """The same, if it is one already."""
+        """The Docs as a batch: as they are, if they are one already."""
         return docs if isinstance(docs, cls) else cls(docs)
 
-    @property
+    @cached_property
     def bounds(self) -> NDArray[np.int64]:
         """Where the tokens of each Doc begin and end: int64[D + 1]."""
-        if self._bounds is None:
-            self._bounds = doc_bounds(self)
-        return self._bounds
+        return np.fromiter(accumulate(map(len, self), initial=0), dtype=np.int64, count=len(self) + 1)
 
-    @property
+    # `read` fills in these three together
+
+    @cached_property
     def words(self) -> NDArray[np.uint64]:
         """Hash of each word: uint64[T]."""
-        return self._plain[0]
+        self.read([])
+        return self.words
 
-    @property
+    @cached_property
     def sent_start(self) -> NDArray[np.uint64]:
         """spaCy's SENT_START values, 1 where a sentence is known to start: uint64[T]."""
-        return self._plain[1]
+        self.read([])
+        return self.sent_start
 
-    @property
+    @cached_property
     def ent_iob(self) -> NDArray[np.uint64]:
-        """uint64[T]"""
-        return self._plain[2]
+        """spaCy's ENT_IOB values: uint64[T]."""
+        self.read([])
+        return self.ent_iob
 
     def of_tokens(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which Doc each of some tokens is in: int64[N]."""
@@ -71,17 +72,11 @@ class DocBatch(list[Doc]):
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
         """``Doc.to_array``, and along with it what all batches are asked for: uint64[T, C]."""
-        if not attributes and self._rows is not None:  # as for the second reader of a batch
+        if not attributes and "words" in vars(self):  # as for the second reader of a batch
             return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])
-        self._rows = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
+        self.words, self.sent_start, self.ent_iob = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
         return rows[:, len(_PLAIN) :]
-
-    @property
-    def _plain(self) -> NDArray[np.uint64]:
-        if self._rows is None:
-            self.read([])
-        return self._rows
 
 
 class DocPart(DocBatch):
@@ -95,13 +90,13 @@ class DocPart(DocBatch):
         super().__init__(docs)
         self.whole = docs
         self.kept = kept
-        self._bounds = np.searchsorted(kept, docs.bounds)
-        self._rows = docs._plain[:, kept]
+        self.bounds = np.searchsorted(kept, docs.bounds)
+        self.words, self.sent_start, self.ent_iob = docs.words[kept], docs.sent_start[kept], docs.ent_iob[kept]
 
 
 def doc_bounds(docs: list[Doc]) -> NDArray[np.int64]:
     """RETURNS (int64[D + 1]): Where the tokens of each Doc begin and end."""
-    return np.fromiter(accumulate(map(len, docs), initial=0), dtype=np.int64, count=len(docs) + 1)
+    return DocBatch.of(docs).bounds
 
 
 def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64]:

@@ -300,7 +300,7 @@ class CompiledTemplates:
 
     def hash_positions(self, columns: TokenColumns) -> NDArray[np.uint64]:
         """Hashes of the plain templates at all positions: uint64[M, P]."""
-        values = self.values(columns, self._read)
+        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._read)
         parts = (self.part_starts, self._part_places, self.part_offsets)
         return hash_features(values, self.reader.reach, self.seeds, *parts)
 
@@ -351,11 +351,6 @@ class CompiledTemplates:
     def places(self, attributes: list[str]) -> NDArray[np.int64]:
         """The columns of plain attributes."""
         return np.array([self._column[attribute] for attribute in attributes], dtype=np.int64)
-
-    @staticmethod
-    def values(columns: TokenColumns, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """What is in some columns at all positions: uint64[C, P]."""
-        return read_columns(columns.lexemes, columns.table.columns, columns.values, places)
 
     def rows_of_values(
         self, values: NDArray[np.uint64], part_columns: NDArray[np.int64], index: FeatureIndex

@@ -137,7 +137,7 @@ class LexemeTable:
         self._kept = (
             slice(None) if kept is None else np.array([attributes.index(name) for name in kept], dtype=np.int64)
         )
-        self._size = self._n_padding = 2 * reach
+        self.size = self._n_padding = 2 * reach  # numbers in use
         room = max(1024, 4 * reach)
         self.columns = np.empty((room, len(attributes if kept is None else kept)), dtype=np.uint64)  # [V, C1]
         self.columns[: 2 * reach] = outside[:, self._kept]
@@ -156,13 +156,10 @@ class LexemeTable:
         self._clusters = clusters
         self._clustered = [(places[name], clusters.values[name]) for name in WIDTHS if name in places]
 
-    def __len__(self) -> int:
-        return self._size
-
     @property
     def words(self) -> NDArray[np.float32]:
         """The vectors of the words that were met: float32[N, D]."""
-        return self.vectors[self._n_padding : self._size]
+        return self.vectors[self._n_padding : self.size]
 
     def rows(self, new: slice) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
         """All attributes of some words, and their vectors (uint64[N, C], float32[N, D]), which were not forgotten."""
@@ -186,7 +183,7 @@ class LexemeTable:
         if not self._clustered:
             return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.bool_)
         column, _ = self._clustered[0]
-        return self._index.keys[self._n_padding :], self.columns[self._n_padding : self._size, column] != ABSENT
+        return self._index.keys[self._n_padding :], self.columns[self._n_padding : self.size, column] != ABSENT
 
     def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
         """Numbers of lexemes, reading the attributes of those not met before.
@@ -280,17 +277,17 @@ class LexemeTable:
         return hashed
 
     def _append(self, rows: NDArray[np.uint64], vectors: Optional[NDArray[np.float32]]) -> None:
-        size = self._size + len(rows)
+        size = self.size + len(rows)
         if size > len(self.columns):
-            self.columns, self.vectors = (_grown(array, self._size, size) for array in (self.columns, self.vectors))
-        self.columns[self._size : size] = rows[:, self._kept]
+            self.columns, self.vectors = (_grown(array, self.size, size) for array in (self.columns, self.vectors))
+        self.columns[self.size : size] = rows[:, self._kept]
         if self._fresh is not None:
             of_words = np.zeros((len(rows), 0), dtype=np.float32) if vectors is None else vectors
             first, others, of_others = self._fresh
             self._fresh = _Fresh(first, np.concatenate([others, rows]), np.concatenate([of_others, of_words]))
         elif vectors is not None:
-            self.vectors[self._size : size] = vectors
-        self._size = size
+            self.vectors[self.size : size] = vectors
+        self.size = size
 
 
 def _grown(array: NDArray, used: int, size: int) -> NDArray:

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 
 from ..errors import Errors, shown
 from ..kernels import segment_features as kernels
-from ..kernels.hashing import NO_FEATURE, mix_all
+from ..kernels.hashing import NO_FEATURE, mix_all, read_columns
 from ..types import SpanList, TokenFeatures
 from .clusters import Clusters
 from .extractor import CompiledTemplates
@@ -148,7 +148,8 @@ class CompiledSegments:
     def read(self, columns: TokenColumns) -> kernels.SpanTokens:
         """What templates of spans read of the tokens of a batch."""
         closing = np.repeat(columns.starts[1:], np.diff(columns.starts))
-        return kernels.SpanTokens(self.tokens.values(columns, self._places), columns.positions, closing)
+        values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._places)
+        return kernels.SpanTokens(values, columns.positions, closing)
 
     def hash(
         self, docs: list[Doc], columns: TokenColumns, begin: NDArray[np.int64], length: NDArray[np.int32]

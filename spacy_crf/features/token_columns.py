@@ -145,11 +145,12 @@ class ColumnReader:
         return [names[value] if value in names else other(value) for value in values.tolist()]
 
     def read(self, docs: list[Doc]) -> TokenColumns:
-        docs = DocBatch.of(docs)
+        if not isinstance(docs, DocBatch):
+            docs = DocBatch(docs)
         attributes = docs.read(self._attribute_ids)  # [T, C]
         doc_starts = docs.bounds
         table = self._table
-        if len(table) > self.max_words:
+        if table.size > self.max_words:
             table = self._table = self._new_table()
         starts, reach = docs.sequence_starts(), self.reach
         numbers = table.numbers(docs.words, docs)

@@ -47,7 +47,8 @@ class ChainWork(Work[ChainScores]):
     def potentials(self) -> kernels.ChainArrays:
         """Scores of the chunk as the kernels take them."""
         scores = self.scores
-        return kernels.ChainArrays(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
+        emissions = scores.emissions if self.clamp is None else self._masked
+        return kernels.ChainArrays(emissions, self.transitions, scores.first, scores.last, scores.starts)
 
     @cached_property
     def log_potentials(self) -> "LogPotentials":
@@ -85,8 +86,8 @@ class ChainWork(Work[ChainScores]):
         scores = self.scores
         if self.per_position:
             return OrderedScores(_whole(self.n_states), self.transitions, scores.first, scores.last)
-        if self.whole is not self:
-            return self.whole.steps
+        if self._whole is not None:
+            return self._whole.steps
         if self.expansion is not None:
             return self.expansion.keep(
                 OrderedScores, lambda: OrderedScores.of_graph(self.expansion.graph, self.transitions, scores)

@@ -143,7 +143,7 @@ class Work(Generic[Scores]):
     @property
     def tag_of(self) -> Optional[NDArray[np.int32]]:
         """Tag of each state: int32[S], None where states are tags."""
-        expansion = self.whole.expansion
+        expansion = self.expansion if self._whole is None else self._whole.expansion
         return None if expansion is None else expansion.graph.tag_of
 
     @property
@@ -595,6 +595,8 @@ class Structure(Generic[Scores]):
         return Path(self.labels(work, path.states), path.scores)
 
     def _best(self, work: Work[Scores]) -> Path:
+        if self.beam is None and work.n_tokens <= self.chunk_tokens:
+            return self.best(work)
         if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # there is nothing to sum up
             return self._best_within(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))

@@ -24,7 +24,7 @@ class ChainRole(Architecture):
     structure = LinearChainInference()
 
     def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> ChainScores:
-        scores, transitions, starts = total(outputs)
+        scores, transitions, starts = total(outputs) if len(outputs) > 1 else outputs[0]
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 

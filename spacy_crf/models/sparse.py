@@ -114,7 +114,7 @@ class SparseFeatures(ListedFeatures):
 
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
         """Features of spans by kind, and the spans that have any."""
-        return {}, None
+        raise NotImplementedError
 
     def widths(self, n_states: int) -> dict[str, int]:
         """How many columns each table has."""
@@ -207,7 +207,7 @@ class SparseFeatures(ListedFeatures):
 
     def look_up(self, docs: list[Doc]) -> Found:
         columns = self.reader.read(docs)
-        of_spans, listed = self.find_spans(docs, columns)
+        of_spans, listed = self.find_spans(docs, columns) if self.has_spans else ({}, None)
         if self.unit is None:
             return Found(columns.starts, {**self.find(columns), **of_spans}, listed)
         rows = self.rows(columns)
@@ -318,6 +318,8 @@ class Scorer:
             )
             for kind, templates in compiled.templates.items()
         }
+        # What scores of tokens are added to, and their shape
+        self._places = {kind: (features.kinds[kind].scores, features.shape(kind)) for kind in self._of_tokens}
         self._slots = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
         for name in features.tables.keys() - self._slots.keys():
             self._slots[name] = features.tables[name].slots(weights[name]).astype(np.float32)
@@ -331,13 +333,13 @@ class Scorer:
     def __call__(self, docs: list[Doc]) -> Any:
         features = self._features
         columns = self.reader.read(docs)
-        of_spans, listed = features.find_spans(docs, columns)
-        scores = {}
+        of_spans, listed = features.find_spans(docs, columns) if features.has_spans else ({}, None)
+        scores, n_known = {}, columns.table.size
         for kind, scorer in self._of_tokens.items():
-            scores[features.kinds[kind].scores] = np.zeros((len(columns.positions), *features.shape(kind)))
-            scorer.add(columns, scores[features.kinds[kind].scores])
-        known = [scorer.known(columns.table) for scorer in self._of_tokens.values()]
-        columns.table.forget(int(min(len(columns.table), *known)))
+            name, shape = self._places[kind]
+            scores[name] = np.zeros((len(columns.positions), *shape))
+            n_known = min(n_known, scorer.add(columns, scores[name]))
+        columns.table.forget(int(n_known))
         for kind, found in of_spans.items():
             features.add_scores(kind, found, self._slots, scores)
         if features.unit is None:
@@ -404,7 +406,7 @@ class SparseRole(Role):
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    features: SparseFeatures = model.attrs["role"].features(model)
+    features: SparseFeatures = model.attrs[model.attrs["role"].attr]
     weights = {name: model.get_param(name) for name in features.tables}
     if not is_train:
         return features.scorer(weights)(docs), _no_backprop

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..features.extractor import CompiledTemplates
-from ..features.lexemes import LexemeTable
 from ..features.token_columns import ColumnReader, TokenColumns
 from ..types import Floats
 from .table import Table
@@ -57,20 +56,20 @@ class TableScorer:
         """From here on columns are those of another reader, which keeps the attributes that are looked up."""
         self._rest = CompiledTemplates([*self._rest.templates, *self._rest.item_templates], reader)
 
-    def known(self, table: LexemeTable) -> float:
-        """Of how many words of a table nothing is asked any more but what is looked up."""
-        return self._lexeme_scores.known(table)
+    def add(self, columns: TokenColumns, scores: Floats) -> float:
+        """Add the scores of each token to ``scores`` (float64[T, C]).
 
-    def add(self, columns: TokenColumns, scores: Floats) -> None:
-        """Adds to ``scores`` (float64[T, C]) those of each token."""
-        self._lexeme_scores.add(columns, scores)
-        if not self._table.n_weights:
-            return
+        RETURNS (float): How many words of the columns' table need nothing any more but what is looked up; inf for all.
+        """
+        n_known = self._lexeme_scores.add(columns, scores)
         rest, index = self._rest, self._table.index
+        if not len(self._table.pair_columns):
+            return n_known
         if rest.templates:
             self._table.add_uses(index.known(rest.hash_positions(columns), columns.positions), self.slots, scores)
         if rest.item_templates:
             self._table.add_scores(rest.look_up(rest.hash_items(columns), index), self.slots, scores)
+        return n_known
 
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:

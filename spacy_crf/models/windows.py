@@ -148,30 +148,27 @@ class LexemeScores:
     def bytes_per_lexeme(self) -> int:
         return 4 * math.prod(self._shape)
 
-    def known(self, table: LexemeTable) -> float:
-        """Of how many words of a table there are scores; inf where none are asked for."""
-        _, known = self._of_tables.get(table, (None, 0))
-        return known if self._sight.width else math.inf
+    def add(self, columns: TokenColumns, scores: Floats) -> float:
+        """Add the scores of the lexemes around each token to ``scores`` (float64[T, C]).
 
-    def add(self, columns: TokenColumns, scores: Floats) -> None:
-        """Adds to ``scores`` (float64[T, C]) those of the lexemes around each token."""
-        if self._sight.width:
-            table = self._up_to_date(columns.table)
-            add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, table, scores)
-
-    def _up_to_date(self, table: LexemeTable) -> NDArray[np.float32]:
+        RETURNS (float): Of how many words of the table there are scores; inf where none are needed.
+        """
+        if not self._sight.width:
+            return math.inf
+        table = columns.table
         with self._lock:
-            scores, filled = self._of_tables.get(table) or (np.zeros((0, *self._shape), dtype=np.float32), 0)
-            size = len(table)
+            known, filled = self._of_tables.get(table) or (np.zeros((0, *self._shape), dtype=np.float32), 0)
+            size = table.size
             if size > filled:
-                if size > len(scores):
+                if size > len(known):
                     # A new array: other threads may be reading the old one
-                    grown = np.zeros((max(size, 2 * len(scores)), *self._shape), dtype=np.float32)
-                    grown[:filled] = scores[:filled]
-                    scores = grown
-                scores[filled:size] = self._of_words(*table.rows(slice(filled, size)))
-                self._of_tables[table] = scores, size
-            return scores
+                    grown = np.zeros((max(size, 2 * len(known)), *self._shape), dtype=np.float32)
+                    grown[:filled] = known[:filled]
+                    known = grown
+                known[filled:size] = self._of_words(*table.rows(slice(filled, size)))
+                self._of_tables[table] = known, size
+        add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, known, scores)
+        return max(size, filled)
 
     def _of_words(self, attributes: NDArray[np.uint64], vectors: NDArray[np.float32]) -> Floats:
         values = np.ascontiguousarray(attributes.T)

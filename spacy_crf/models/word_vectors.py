@@ -98,13 +98,13 @@ class CorpusVectors:
         tables = {id(table): table for table, _, _ in self._batches}
         vectors, numbers, n_words = [], {}, 0
         for key, table in tables.items():
-            met = np.zeros(len(table), dtype=bool)
+            met = np.zeros(table.size, dtype=bool)
             for of_batch, lexemes, _ in self._batches:
                 if of_batch is table:
                     met[lexemes] = True
-            met &= table.vectors[: len(table)].any(axis=1)
+            met &= table.vectors[: table.size].any(axis=1)
             numbers[key] = np.where(met, n_words + np.cumsum(met) - 1, -1).astype(np.int32)
-            vectors.append(table.vectors[: len(table)][met])
+            vectors.append(table.vectors[: table.size][met])
             n_words += len(vectors[-1])
         self.words = np.concatenate([np.zeros((0, self._weights.index.width), dtype=np.float32), *vectors])  # [U, D]
         self.kinds = [(numbers[id(table)][lexemes], starts) for table, lexemes, starts in self._batches]

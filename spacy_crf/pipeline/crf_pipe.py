@@ -21,12 +21,10 @@ from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .annotation.annotation import Annotation
-from .arguments import check_doc, doc_batch, labelling
 from .learning_pipe import LearningPipe
 from .min_prob import MinProb, check_min_prob, least_of_labels
 from .parts import Parts, Rules
-from .prediction import DECODERS, Prediction, predict, write_probabilities
-from .upstream import require_vectors
+from .prediction import DECODERS, Prediction, check_doc, labelling, only_docs, predict, write_probabilities
 
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
@@ -136,10 +134,9 @@ class CRFPipe(LearningPipe):
         RETURNS (Prediction)
         RAISES (ValueError): If the component has no labels, or was not initialized.
         """
-        self._require_initialized()
-        docs = doc_batch(self.name, docs)
-        if self.has_encoder:
-            require_vectors(self.name, self.model, docs)
+        if not isinstance(docs, DocBatch):
+            docs = DocBatch(only_docs(self.name, docs))
+        self.require_ready(docs)
         return predict(self.parts(), docs)
 
     def parts(self) -> Parts:
@@ -149,7 +146,8 @@ class CRFPipe(LearningPipe):
         RAISES (ValueError): If settings are not possible, or rules don't fit the labels.
         """
         self.follow_settings()
-        return Parts(self.name, self.model, self.annotation, self.decoding, self.rules(), self.cfg, self.told)
+        rules = None if self.constraints is None else self.rules()
+        return Parts(self.name, self.model, self.annotation, self.decoding, rules, self.cfg, self.told)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write what was predicted, beside what is there.

@@ -23,10 +23,10 @@ from ..features.vector_sources import VectorSource
 from ..losses.clamped import ClampedLoss, LabelledLoss
 from ..types import Floats
 from .annotation.cats import Cats
-from .arguments import check_doc, doc_batch
 from .decoding import Decoding
 from .gold_report import GoldReport
 from .learning_pipe import LearningPipe
+from .prediction import check_doc, only_docs
 from .supervision import Keys, Supervision
 
 
@@ -130,8 +130,9 @@ class CRFTextClassifier(LearningPipe):
         RAISES (ValueError): If the component has no labels, or was not initialized; CRF470 for Docs without sentences, where it
             looks at these.
         """
-        self._require_initialized()
-        docs = doc_batch(self.name, docs)
+        if not isinstance(docs, DocBatch):
+            docs = DocBatch(only_docs(self.name, docs))
+        self.require_ready(docs)
         self.decoding.require_sentences(docs)
         probabilities = self.decoding.structure.marginals(self.model.predict(docs))
         return Prediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
@@ -268,7 +269,7 @@ class CRFTextClassifier(LearningPipe):
             return super().update(examples, drop=drop, sgd=sgd, losses=losses)
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
-        self._require_initialized()
+        self.require_ready([])
         self.tell_once(Warnings.CRFW465, model=self.model.name)
         return losses
 

@@ -25,7 +25,6 @@ from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Clamp, Floats
 from . import supervision
 from .annotation.annotation import Annotation, Gold
-from .arguments import check_knows_states
 from .gold_report import GoldReport
 from .supervision import Keys, Spelt, Supervision
 
@@ -59,7 +58,10 @@ class Decoding:
         self.model = model
         self.annotation = annotation
         self.structure: Structure = model.attrs["role"].structure
-        self._within: Optional[Structure] = None  # the structure with a beam, if there is one
+        self.searched: Structure = (
+            self.structure
+        )  # what finds best labellings: the structure within a beam, if there is one
+        self.beam: Any = None
         # The tag of each state, in order: int64[S]
         self.tag_of: NDArray[np.int64] = model.attrs["role"].tag_of(model, annotation.tag_labels())
         n_tags = len(annotation.tag_labels())
@@ -72,18 +74,10 @@ class Decoding:
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
         self.outside = self.tag_spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
 
-    @property
-    def searched(self) -> Structure:
-        """What finds best labellings."""
-        return self.structure if self._within is None else self._within
-
-    @property
-    def beam(self) -> Any:
-        return None if self._within is None else self._within.beam
-
     def search_within(self, beam: Any) -> None:
-        """From now on best labellings are those that a beam search finds, or with None the best of all."""
-        self._within = None if beam is None else self.structure.within(beam)
+        """Find best labellings by a beam search, or without one where `beam` is None."""
+        self.searched = self.structure if beam is None else self.structure.within(beam)
+        self.beam = beam
 
     def _span_states(self) -> SpanStates:
         """How tags spell spans."""
@@ -228,7 +222,7 @@ class Decoding:
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.mask(), self._within, self._make_programs())
+        return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None, self._make_programs())
 
     @staticmethod
     def _make_programs() -> Callable:
@@ -453,3 +447,17 @@ class Distribution(NamedTuple):
     def _of_all(self, rows: NDArray, fill: float) -> NDArray:
         """What is said of tokens, said of all tokens of the Doc."""
         return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
+
+
+def check_knows_states(name: str, kind: str, given: Any) -> None:
+    """For a component whose tags have hidden states.
+
+    name (str): Of the component. kind (str): "loss" or "optimizer".
+    RAISES (ValueError): CRF347 for a loss, CRF348 for an optimizer that has to know the state of each token.
+    """
+    if getattr(given, "names_states", False):
+        known = getattr(registry, {"loss": "losses", "optimizer": "optimizers"}[kind]).get_all()
+        ours = {key: each for key, each in sorted(known.items()) if key.startswith("spacy_crf.")}
+        fitting = ", ".join(key for key, each in ours.items() if not getattr(each, "names_states", False))
+        message = Errors.CRF347 if kind == "loss" else Errors.CRF348
+        raise ValueError(message.format(name=name, fitting=fitting, **{kind: type(given).__name__}))

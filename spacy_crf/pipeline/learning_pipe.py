@@ -38,7 +38,6 @@ from ..models.sparse import prune
 from ..whole_files import unpacking, whole
 from . import saving
 from .annotation.annotation import Annotation
-from .arguments import only_docs
 from .decoding import Decoding
 from .gc_policy import only_young_searched
 from .gradient_step import forget_gradients, parameters
@@ -215,15 +214,12 @@ class LearningPipe(TrainablePipe):
         """Whether it has weights, of which it can predict, or go on learning."""
         return bool(self.model.has_dim("nO"))
 
-    def _require_initialized(self) -> None:
-        if not self.is_initialized:
+    def require_ready(self, docs: list[Doc]) -> None:
+        """RAISES (ValueError): CRF402 for a component without weights; CRF962 for Docs without the vectors that it needs."""
+        if not self.model.has_dim("nO"):
             self._require_labels()
             raise ValueError(Errors.CRF402.format(name=self.name))
-
-    def require_ready(self, docs: list[Doc]) -> None:
-        """RAISES (ValueError): If the component can't predict anything, or not of these Docs, and why."""
-        self._require_initialized()
-        if self.has_encoder:
+        if self.has_encoder and docs:
             require_vectors(self.name, self.model, docs)
 
     # -------------------------------------------------------------------------------------------------- features
@@ -292,7 +288,7 @@ class LearningPipe(TrainablePipe):
         YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()
-        for docs in batches(only_docs(self.name, stream), batch_size):
+        for docs in batches(self.name, stream, batch_size):
             try:
                 self.set_annotations(docs, self.predict(DocBatch(docs)))
                 yield from docs
@@ -367,7 +363,7 @@ class LearningPipe(TrainablePipe):
         losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
-        self._require_initialized()
+        self.require_ready([])
         self.training.update(TrainingBatch(examples, losses, drop, has_gradient=True), None if sgd is False else sgd)
         return losses
 

@@ -4,15 +4,16 @@ Without rules and probabilities prediction is one `viterbi` and nothing else; th
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDX, LENGTH
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 
+from ..errors import Errors, shown
 from ..features.doc_batch import DocBatch, read_attributes
 from ..schemes import Segments
 from ..types import Floats
@@ -94,10 +95,14 @@ def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) ->
     return np.cumsum(edges[:-1]) > 0
 
 
-def batches(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
-    """Batches of at most so many Docs, each ended by the Doc that makes it large enough."""
+def batches(name: str, docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
+    """Batches of at most `batch_size` Docs, each ended by the Doc that makes it large enough.
+
+    name (str): The component, for the message.
+    RAISES (ValueError): CRF479 if something in `docs` is no Doc.
+    """
     batch, size, most = [], 0, min(batch_size, _MOST_DOCS)
-    for doc in docs:
+    for doc in only_docs(name, docs):
         batch.append(doc)
         size += len(doc)
         if len(batch) == most or size >= _MOST_TOKENS:
@@ -105,6 +110,49 @@ def batches(docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
+    """The Docs, checked one by one. RAISES (ValueError): CRF479 for anything else."""
+    if not isinstance(docs, Iterable):
+        raise ValueError(Errors.CRF479.format(name=name, value=shown(docs)))
+    for doc in docs:
+        if not isinstance(doc, Doc):
+            raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
+        yield doc
+
+
+def check_doc(name: str, doc: Any) -> None:
+    """RAISES (ValueError): CRF460 for anything but a Doc."""
+    if not isinstance(doc, Doc):
+        raise ValueError(Errors.CRF460.format(name=name, value=shown(doc)))
+
+
+def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int, str]]:
+    """First token, the one behind the last, and label of spans that are to be one labelling of a Doc, in their order.
+
+    spans (Iterable[Span]): Of this Doc, or of another one with the same words.
+    RAISES (ValueError): If they overlap, or are no spans of it.
+    """
+    found = []
+    if not isinstance(spans, Iterable) or isinstance(spans, (Doc, Span)):
+        raise ValueError(Errors.CRF461.format(name=name, value=shown(spans)))
+    for span in spans:
+        if not isinstance(span, Span) or not len(span):
+            raise ValueError(Errors.CRF461.format(name=name, value=shown(span)))
+        if span.doc is not doc and [token.text for token in span.doc] != [token.text for token in doc]:
+            raise ValueError(
+                Errors.CRF462.format(name=name, span=span.text, other=span.doc.text[:40], doc=doc.text[:40])
+            )
+        found.append((span.start, span.end, span.label_))
+    found.sort()
+    for one, other in pairwise(found):
+        if other[0] < one[1]:
+            one, other = (
+                f"'{doc[start:end].text}' ({label}, tokens {start} to {end})" for start, end, label in (one, other)
+            )
+            raise ValueError(Errors.CRF409.format(name=name, one=one, other=other))
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- probabilities

@@ -75,7 +75,9 @@ class SegmentDecoding(Decoding):
     def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
         from ..constraints.rule_set import SegmentRules
 
-        return SegmentRules(constraints, list(self.annotation.labels), self._within, self._make_programs())
+        return SegmentRules(
+            constraints, list(self.annotation.labels), self.searched if self.beam else None, self._make_programs()
+        )
 
     def tags(self, path: States) -> States:
         return SEGMENTS.states_to_tags(path)

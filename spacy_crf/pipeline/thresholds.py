@@ -81,7 +81,7 @@ def measure(
     examples, done = list(examples), 0
     points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
     with _settings(pipe):
-        for docs in batches((example.predicted for example in examples), max(1, len(examples))):
+        for docs in batches(pipe.name, (example.predicted for example in examples), max(1, len(examples))):
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
             pipe.require_ready(docs)

@@ -25,9 +25,9 @@ from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS
 from . import supervision
-from .arguments import check_knows_states
 from .batchers import Tick
 from .continuation import Continuation
+from .decoding import check_knows_states
 from .gold_report import GoldReport
 from .gradient_step import forget_gradients, step_by_gradient
 from .new_features import NewFeatures, add_labels

@@ -339,7 +339,7 @@ def _follow_stream(folder: str, n_tokens: int) -> list[tuple[str, float, int]]:
             some = (rng.choice(texts) + (f" {rng.getrandbits(60):x}" if n % 3 == 0 else "") for n in range(50_000))
             seen += sum(map(len, nlp.pipe(some)))
         if seen >= len(rows) * n_tokens / 8:
-            words = len(nlp.get_pipe("crf_ner").model.get_ref("emissions").attrs["features"]._scorer.reader.table)
+            words = nlp.get_pipe("crf_ner").model.get_ref("emissions").attrs["features"]._scorer.reader.table.size
             rows.append((f"{seen:,}", memory_mb(), words))
     return rows
 

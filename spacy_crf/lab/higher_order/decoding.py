@@ -40,7 +40,7 @@ class HigherOrderDecoding(Decoding):
         if compared:
             raise ValueError(Errors.CRF034.format(rules=", ".join(compared)))
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.annotation.mask(), self._within or HigherOrder())
+        return RuleSet(constraints, tags, self.annotation.mask(), self.searched if self.beam else HigherOrder())
 
     def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
         """Scores whose best labelling is worth most. The worth of a token does not depend on other tokens, and pruned tags stay

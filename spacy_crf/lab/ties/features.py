@@ -179,7 +179,7 @@ class SharedFeatures(ItemReader):
 
     def _compiler(self, with_names: bool) -> CompiledTemplates:
         compiled = self._compiled
-        is_fitting = compiled is not None and len(compiled.reader.table) <= _MOST_WORDS
+        is_fitting = compiled is not None and compiled.reader.table.size <= _MOST_WORDS
         if not is_fitting or (with_names and compiled.reader.names is None):
             reader = self._features.reader({})
             reader.keep_names(with_names)

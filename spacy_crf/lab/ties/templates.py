@@ -96,7 +96,7 @@ class TieTemplate:
     def read(self, docs: DocBatch, names: list[str]) -> list[NDArray[np.uint64]]:
         """Some of its attributes, of all tokens: uint64[T] each. What is a word's own is read once for each word."""
         table = self._lexemes
-        if table is None or len(table) > _MOST_WORDS:  # a new one: other threads may be reading the old one
+        if table is None or table.size > _MOST_WORDS:  # a new one: other threads may be reading the old one
             of_words = [name for name in self.attributes if name in LEXEME_ATTRIBUTES]
             table = self._lexemes = LexemeTable(of_words, 0, False)
         found, numbers = [], None

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Optional
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,11 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from ...arrays import ranges
-from ...errors import Errors
+from ...errors import Errors, Warnings
 from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, TransitionMask
 from ...types import Clamp
-from .. import overlaps
 from ..gold_report import GoldReport
 from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
 
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 _IS_PRESET = 1  # the bit that INSIDE and BEGIN have
+
+# Entities that a component does not set because another one of ours has set others there: ``doc.ents`` has none that overlap
+_MOST_DOCS = 1000  # in which `Entities.look_for_lost` looks for them: that takes as long as predicting them
+_LOOKED_AT: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # Docs of each component in which it has looked
+_LATEST: dict[
+    str, tuple["ReferenceType[Doc]", tuple[str, ...]]
+] = {}  # of each component, the last batch and the labels
 
 
 class Entities(Annotation):
@@ -172,7 +179,34 @@ class Entities(Annotation):
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
     def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
-        overlaps.look(parts, docs, scores, _entities(preset))
+        """Warn once (CRFW423) if a component would find entities that overlap those of another one.
+
+        scores: What the model gives for the Docs, whatever they bring.
+        """
+        n_before, present = _LOOKED_AT.get(self, 0), _entities(preset)
+        if n_before >= _MOST_DOCS or Warnings.CRFW423 in parts.told or not len(present.start):
+            return
+        others = {
+            name: labels for name, (first, labels) in _LATEST.items() if name != parts.name and first() is docs[0]
+        }
+        if not others:
+            return
+        _LOOKED_AT[self] = n_before + len(docs)
+        found = parts.decoding.segments(parts.decoding.best_tags(scores, None), scores.starts)
+        at = np.full(int(docs.bounds[-1]), -1)  # which entity each token is part of
+        at[ranges(present.start, present.end)] = np.repeat(np.arange(len(present.start)), present.end - present.start)
+        for begin, end, label in zip(*(column.tolist() for column in found)):
+            for n in np.unique(at[begin:end][at[begin:end] >= 0]).tolist():
+                start, stop, kept = (int(column[n]) for column in present)
+                number = int(np.searchsorted(docs.bounds, start, side="right")) - 1
+                doc, shift = docs[number], int(docs.bounds[number])
+                kept_label, own = doc.vocab.strings[kept % (1 << 64)], parts.labels[label]
+                other = next((name for name, labels in others.items() if kept_label in labels), None)
+                if other is not None and (start, stop, kept_label) != (begin, end, own):
+                    spans = doc[begin - shift : end - shift].text, doc[start - shift : stop - shift].text
+                    told = {"other": other, "label": own, "kept_label": kept_label, "text": doc.text[:40]}
+                    parts.tell_once(Warnings.CRFW423, span=spans[0], kept=spans[1], **told)
+                    return
 
     def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
         """Takes up the annotation that is present, in place."""
@@ -203,7 +237,7 @@ class Entities(Annotation):
                 return "the scheme IO can't tell it from its neighbour"
         return None
 
-    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
+    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
         """Writes what was predicted beside what is there. RETURNS (Segments): The spans that were there."""
         annotation, present = self._annotation_of_tag[prediction.tags], NO_SEGMENTS
         if not self.scheme.tags_tell_iob:
@@ -212,7 +246,8 @@ class Entities(Annotation):
             kept = _is_preset(prediction.preset[:, 0])
             annotation[kept] = prediction.preset[kept]
             present = _entities(prediction.preset)
-        overlaps.remember(self.name, self.labels, docs)
+        if docs:
+            _LATEST[self.name] = ref(docs[0]), self.labels
         begin = 0
         for doc, end in zip(docs, prediction.doc_starts[1:].tolist()):
             if begin < end:

@@ -191,7 +191,7 @@ class TokenTags(Annotation):
     ) -> Optional[str]:
         return None
 
-    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
+    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
         width = self._written.shape[1]
         values = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
         values[prediction.tags < 0] = 0  # below min_prob
