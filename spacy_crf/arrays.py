@@ -76,11 +76,9 @@ def _check_shapes(kind: type, shapes: tuple[tuple[int, ...], ...]) -> None:
             for axis, size in zip(axes, shape):
                 sizes.setdefault(axis, size)
         expected = tuple(sizes.get(axis, 0) for axis in axes)
-        if shape != expected:
-            meaning = f"{expected} ([{', '.join(axes)}])"
+        if shape != expected or (axes[0] == "length" and shape[0] == 0):
+            meaning = f"{expected} ([{', '.join(axes)}]{', at least one length' if axes[0] == 'length' else ''})"
             raise ValueError(Errors.CRF011.format(what=name, shape=shape, expected=meaning))
-        if axes[0] == "length" and shape[0] == 0:
-            raise ValueError(Errors.CRF015.format(shape=shape))
 
 
 def refuse(scores: Scores) -> NoReturn:

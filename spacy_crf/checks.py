@@ -1,7 +1,7 @@
 """What users give as settings and arguments: checked once, before anything is done with it. Configs are checked by spaCy too, but
 not in all ways: it takes "nan" for a number, and True for 1."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Optional
 
@@ -54,6 +54,15 @@ def one_of(owner: str, name: str, value: Any, allowed: tuple) -> Any:
     if not any(type(value) is type(each) and value == each for each in allowed):
         expect(False, owner, name, value, f"one of {known_names(map(repr, allowed), repr(value))}")
     return value
+
+
+def labels(owner: str, asked: Iterable[str], known: Iterable[str]) -> None:
+    """RAISES (ValueError): CRF846 for labels that are not among the known ones."""
+    known = list(dict.fromkeys(known))
+    unknown = [label for label in asked if label not in known]
+    if unknown:
+        names = {"labels": ", ".join(map(repr, unknown)), "known": known_names(known, *unknown)}
+        raise ValueError(Errors.CRF846.format(owner=owner, **names))
 
 
 def listed(owner: str, name: str, value: Any, of: str) -> list[Any]:

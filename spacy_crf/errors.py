@@ -5,7 +5,7 @@ that every user shall read."""
 import logging
 import reprlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Optional
 
 # `spacy train` leaves spaCy's logger at WARNING, yet every user shall read how many features there are, how far training is and
 # why it stopped. A level of its own lets these few lines through to spaCy's handler, and nothing else that is logged at INFO.
@@ -52,6 +52,21 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
+def cant_train(trainer: object, what: str, reason: str, fitting: str) -> ValueError:
+    """CRF347, for a loss or an optimizer that can't train something, with those that can."""
+    trainer = type(trainer).__name__
+    return ValueError(Errors.CRF347.format(trainer=trainer, what=what, reason=reason, fitting=fitting))
+
+
+def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None) -> ValueError:
+    """CRF710, for a pipeline without a component that fits.
+
+    wanted (str): What the component has to be, for the message. names: Components there. named: The only name that fits.
+    """
+    components, named = known_names(names, *([named] if named else [])), f" named '{named}'" if named else ""
+    return ValueError(Errors.CRF710.format(wanted=wanted, named=named, components=components))
+
+
 class Errors(metaclass=_Coded):
     CRF001 = "Unknown tag scheme '{scheme}'. Known schemes: {known}."
     CRF010 = (
@@ -66,18 +81,12 @@ class Errors(metaclass=_Coded):
         "go back."
     )
     CRF013 = "Token {token} has state {state}, but there are only {states} states."
-    CRF014 = "n = {n}: ask for at least one path."
-    CRF015 = "lengths has shape {shape}, but [K, states] was expected: segments of 1 to K tokens, at least 1."
     CRF016 = (
         "The list of spans can't be used: {reason}. Spans are listed by their first token and then by their length, each "
         "once."
     )
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
-    CRF040 = (
-        "The ties can't be used: each must join two different tokens of the {tokens} in the batch, and have features that are "
-        "among the {features} whose tables there are."
-    )
-    CRF041 = "label_of must give each of {states} states one of the {labels} labels that tables of ties are about."
+    CRF040 = "The ties can't be used: {reason}."
     CRF042 = (
         "JunctionTree: the exact answer for {tokens} tokens that ties connect needs a table of {size} numbers, and max_table = "
         "{most}. Raise it, tie fewer tokens, or take an approximation such as spacy_crf.BeliefPropagation.v1."
@@ -94,37 +103,14 @@ class Errors(metaclass=_Coded):
         "{name} was removed in version 0.14: use {successor}. Version 0.13 reads configs and pipelines that name {name}; to "
         "rewrite one for this version, run `python -m spacy crf upgrade OLD NEW`."
     )
-    CRF036 = "{path} exists already: name a file or folder that does not."
     CRF037 = (
         "spacy_crf.SemiMarkov.v1 on spacy_crf.Tok2VecEmissions.v1 can't be rewritten: its encoder gave each label one score a "
         "token, that of spacy_crf.SemiMarkov.v2 gives four. Version 0.13 reads the model; for this version, train it again."
     )
-    CRF101 = (
-        "Can't read '{part}' in the feature template '{template}'. A part is an attribute with an offset or a range, such "
-        "as lower[0] or lower[-2..2]; parts are joined by '|'; only 'bias' has no offset."
-    )
-    CRF102 = (
-        "The range of '{part}' in the feature template '{template}' is empty or reaches too far: write the smaller offset "
-        "first, and no more than {widest} tokens away."
-    )
-    CRF103 = "Unknown attribute '{attribute}' in the feature template '{template}'. Known attributes: {known}."
-    CRF104 = (
-        "The feature template '{template}' names the extension '{name}', which is not set. Call "
-        "Token.set_extension('{name}', ...) before the pipeline is built. Extensions set: {known}."
-    )
-    CRF105 = (
-        "The feature template '{template}' names the feature function '{name}', which the feature set does not have. Add "
-        "a block [....features.functions.{name}]. Functions there: {known}."
-    )
-    CRF106 = (
-        "The feature template '{template}' names the gazetteer '{name}', which is not there. Name its file in "
-        "[initialize.components.NAME.gazetteers]. Gazetteers there: {known}."
-    )
+    CRF101 = "Can't read '{part}' in the template '{template}'. Parts are joined by '|'. Known parts: {known}."
+    CRF102 = "The ranges of the template '{template}' are not possible: {reason}."
+    CRF106 = "The template '{template}' names the {what} '{name}', which is not there. {advice}. {there}: {known}."
     CRF107 = "The feature set has no templates: nothing to learn from. Give it at least one, such as 'lower[0]'."
-    CRF108 = (
-        "The feature template '{template}' joins more than one part that can have several values or a number ({parts}). "
-        "Join such a part with plain attributes only."
-    )
     CRF109 = (
         "The feature '{source}' is {value} at token {token} ('{text}') of the document '{start}...': features are numbers "
         "of at most 3.4e38."
@@ -134,50 +120,19 @@ class Errors(metaclass=_Coded):
         "one list of strings or numbers per token, or an array with one row per token."
     )
     CRF111 = (
-        "The feature function '{name}' gave {value} for a token: give a list of strings, a list of numbers, or a dict from names "
-        "to strings, numbers, booleans, lists of strings, or dicts of these."
+        "{where}: {value} is not a feature. Give strings, finite numbers, or a dict from names to strings, numbers, booleans, "
+        "lists of strings, or dicts of these."
     )
-    CRF112 = "Can't read the gazetteer '{name}' from {path}: {reason}."
-    CRF113 = "Line {line} of the gazetteer '{name}' ({path}) can't be read: {reason}."
     CRF114 = (
         "The feature templates keep no feature of the training data (min_count = {min_count}, {seen} features seen). Lower "
         "min_count, or check that the training documents have the annotation the templates read."
     )
-    CRF120 = "Can't read '{part}' in the segment template '{template}'. Parts are joined by '|'; known parts: {known}."
-    CRF121 = (
-        "The segment template '{template}' joins parts that can't be joined: seg.contains and seg.count stand alone, of seg.in, "
-        "seg.near, seg.matches and seg.fn one can be joined with plain parts; extensions and functions of tokens stand alone, "
-        "and character n-grams at the ends of the segment."
-    )
-    CRF122 = (
-        "The segment template '{template}' names '{name}', which the feature set does not have: there is no such entry for "
-        "seg.{kind}. There: {known}."
-    )
-    CRF123 = "The Matcher refuses the pattern '{name}' of the segment features: {reason}"
-    CRF124 = (
-        "The feature function '{name}' gave {value} for the span '{span}': give strings, finite numbers, or a dict from "
-        "names to strings, numbers, booleans, lists of strings, or dicts of these."
-    )
-    CRF125 = (
-        "longest_segment = {value!r} is not possible: give nothing (the longest annotated segment of each label), a number of "
-        "tokens from 1 to {most}, a quantile of the annotated lengths such as 0.99, or a dict from labels to numbers of tokens."
-    )
-    CRF126 = (
-        "longest_segment names the label '{label}', which the component does not have. Labels: {known}. A label of segments can "
-        "be given with [initialize.components.NAME] labels = [...]."
-    )
+    CRF121 = "The template '{template}' joins what can't be joined: {reason}."
     CRF130 = (
         "The extension '{name}' is {value} at token {token} ('{text}') of the document '{start}...', which is no feature: a "
         "string, a boolean or an integer is a category, a float a number, and None nothing."
     )
     CRF131 = "The feature '{source}' has the value {value}, which is no text: {reason}."
-    CRF132 = (
-        "[initialize.components.NAME.gazetteers]: {name} = {value} is not possible: it must be the path of a file, or a table "
-        "with the 'path' and, as 'attr', what words are compared by ({known}), and 'scan', true or false."
-    )
-    CRF133 = (
-        "The feature template '{template}' stands for {n} templates, of which {most} are possible. Give smaller ranges."
-    )
     CRF202 = (
         "{optimizer} needs the objective of a CRF component; the component with the parameter {key} can't give one. "
         "Put this optimizer into the CRF component's own block, [components.NAME.optimizer], and use another, such as "
@@ -194,16 +149,8 @@ class Errors(metaclass=_Coded):
         "str, bytes, int and tuples of these."
     )
     CRF206 = (
-        "{optimizer}: the loss of '{key}' is not a finite number in epoch {epoch}, at {sequence}. The weights are those from "
-        "before this batch. Look for features with huge values, or lower the learning rate."
-    )
-    CRF207 = (
-        "{optimizer} can't train '{key}': its features of pairs of tags (transitions = [...]) are not part of the dual. Leave "
-        "them out, or use LBFGS, SGD or AdaGrad."
-    )
-    CRF208 = (
-        "{optimizer} can't train '{key}': {partial} of {sequences} sequences are not annotated completely, and the dual "
-        "needs the whole annotation. Leave them out, or use LBFGS, SGD, AdaGrad or a perceptron."
+        "{what} of '{name}' is infinite or not a number {where}. The weights are those from before it. Look for features with "
+        "huge values, or lower the learning rate."
     )
     CRF210 = (
         "The optimizer {optimizer} does not fit the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
@@ -214,19 +161,6 @@ class Errors(metaclass=_Coded):
         "setting calibration_eta = {eta} is the first to try: take a smaller one, such as 0.1, and a calibration_rate such as 2."
     )
     CRF301 = "The feature templates of the config are not those the saved model was trained with. Only on one side: {templates}"
-    CRF311 = "{loss}: the settings name labels that the component does not have: {labels}. Its labels: {known}."
-    CRF314 = (
-        "The loss of '{name}' is not a finite number for the batch that begins with '{text}...'. The weights are those from "
-        "before it. Look for features with huge values, or lower the learning rate."
-    )
-    CRF360 = (
-        "{owner}: the block of cliques named '{name}' is {value!r}, but must be a template of ties, such as "
-        '[...model.cliques.{name}] @misc = "spacy_crf.RepeatedWords.v1".'
-    )
-    CRF350 = (
-        "The loss {loss} does not know ties between tokens, as it would have to sum up a graph once for each token. Take "
-        "spacy_crf.SentenceLikelihood.v1 or spacy_crf.BesagPseudoLikelihood.v1."
-    )
     CRF361 = (
         "Component '{name}': the loss {loss} can't be trained on a graph by {inference}. This inference trains with "
         "{losses}; this loss trains by {inferences}. To train by another inference than prediction uses, set training_inference."
@@ -246,15 +180,11 @@ class Errors(metaclass=_Coded):
     )
     CRF366 = "Component '{name}': {inference} does not give {question} where tokens are tied. These do: {fitting}."
     CRF367 = (
-        "{owner}: '{text}...' has no heads, so there are no arcs to tie. Put a parser before the component, and in training name "
-        "it in [training] annotating_components, or give Docs with heads."
+        "{owner} needs {what}, and '{text}...' has none ({reason}). Put the component that sets them before this one, and name "
+        "it in [training] annotating_components."
     )
     CRF369 = (
         "{owner}: the span from {span} is not in '{text}...', which has {n} tokens. Give spans of the Doc with a word."
-    )
-    CRF370 = (
-        "{owner}: '{text}...' has no noun chunks: {reason} Take other phrases, such as phrases = 'words', or a language that has "
-        "them."
     )
     CRF371 = (
         "{owner} reads doc.spans['{key}'], and '{text}...' has no such spans; it has: {known}. Put the component that sets them "
@@ -272,59 +202,21 @@ class Errors(metaclass=_Coded):
         "order = {order} with {tags} tags: the numbers of n-grams would be too large, at most {most} tags are possible. With "
         "order = 1 there may be more."
     )
-    CRF325 = (
-        "'{name}' has a chain of higher order, but decisions are explained for chains of order 1 only. Use `weights` to see what "
-        "the model learned, `n_best` and `span_probabilities` to see how certain it is."
-    )
     CRF327 = "label_parts gave {found} for the tag '{tag}', but must give a list of texts, which may be empty."
-    CRF324 = (
-        "The loss {loss} of '{name}' asks for the scores of single tokens, which chains of higher order don't give. Losses that "
-        "fit them: spacy_crf.LogLikelihood.v1, SoftmaxMargin.v1, MaxMargin.v1 and Perceptron.v1."
-    )
-    CRF315 = (
-        "{optimizer}: the step of the batch that begins with '{text}...' makes weights of '{name}' that are not finite "
-        "numbers. They are left as they were before it. Lower the learning rate, or look for features with huge values."
-    )
-    CRF345 = (
-        "Component '{name}': `hidden` of spacy_crf.LatentChain.v1 names labels that the component does not have: {labels}. Its "
-        "labels: {known}. Take them out, or name the labels under [initialize.components.{name}]."
-    )
     CRF346 = (
         "LatentChain: restarts = {restarts} is not possible with {emissions}: beginnings are compared by the objective, which "
         "needs sums of weights. Set restarts = 1, or take spacy_crf.SparseEmissions.v1."
     )
-    CRF347 = (
-        "Component '{name}': the loss {loss} can't train hidden states, since it asks for the state of each token, and "
-        "annotation only says the tag. Losses that fit: {fitting}."
-    )
-    CRF348 = (
-        "Component '{name}': {optimizer} can't train hidden states, since the dual asks for the state of each token, and "
-        "annotation only says the tag. Optimizers that fit: {fitting}; and thinc's."
-    )
+    CRF347 = "{trainer} can't train {what}: {reason}. Take {fitting}."
     CRF825 = (
-        "Soft labels need a probability for each span: doc.spans['{key}'] of '{text}...' has {n} spans, and scores {found} in "
-        "attrs['scores']. Write one number for each span there, as spaCy's spancat does."
-    )
-    CRF826 = (
-        "Soft labels are probabilities, from 0 to 1: the score of '{span}' ({label}) in doc.spans['{key}'] of '{text}...' is "
-        "{score}."
-    )
-    CRF827 = (
-        "Component '{name}' has no label '{label}', which doc.spans['{key}'] of '{text}...' gives to '{span}'. Its labels: "
-        "{known}. Take the spans of other labels out (`spacy crf distil --labels` leaves them out), or add the label."
+        "Soft labels need a probability from 0 to 1 for each span in doc.spans['{key}'] of '{text}...': {problem}. Write one "
+        "number for each span into attrs['scores'], as spaCy's spancat does."
     )
     CRF828 = (
         "Component '{name}' can't learn from soft labels with the scheme IOB1, whose tags depend on the entity before. Use "
         "BILUO, BIO or IO."
     )
-    CRF830 = (
-        "There is no component{named} to learn from: one of this package, one that writes spans with scores (spancat; or name "
-        "the key where another one writes them, --spans-key), or one that finds entities. Components: {components}."
-    )
-    CRF831 = "{place}: the teacher can't annotate it, component '{name}': {reason}"
-    CRF832 = "--labels names labels that the teacher does not have: {unknown}. Its labels: {known}."
     CRF833 = 'There are no texts in {path}: raw texts are one a line, or JSONL with "text".'
-    CRF401 = "Component '{name}': a label is a string that is not empty and can be saved as UTF-8, not {label!r}."
     CRF402 = (
         "Component '{name}' was not trained: it has labels but no weights. Call nlp.initialize() with examples, train it "
         "with `spacy train`, or load it from disk."
@@ -333,21 +225,11 @@ class Errors(metaclass=_Coded):
         "Component '{name}' finds no labels in the training data. Annotate some, or give them as "
         "[initialize.components.{name}] labels = [...]."
     )
-    CRF404 = (
-        "Component '{name}' was given gazetteers that no template reads: {gazetteers}. Add a template such as "
-        "'in:NAME[0]', or leave them out of [initialize.components.{name}.gazetteers]."
-    )
-    CRF405 = (
-        "Component '{name}' has a neural encoder, which the optimizer {optimizer} can't train. Use Adam.v1 there, or give "
-        "the component spacy_crf.SparseEmissions.v1 alone."
-    )
     CRF406 = (
         "Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or the name of a Token "
         "extension that is set before the pipeline is built. Extensions set: {known}."
     )
-    CRF407 = "Component '{name}': '{label}' is no part of speech that token.pos can hold. Known: {known}."
     CRF431 = "Component '{name}': no token of the training data is annotated, so there is nothing to learn."
-    CRF430 = "doc._.crf_weight = {weight!r} of the document '{text}...' is not possible: it must be a finite number, at least 0."
     CRF409 = (
         "Component '{name}': the spans {one} and {other} overlap. A labelling has one at most at a token: leave one of them "
         "out."
@@ -373,15 +255,10 @@ class Errors(metaclass=_Coded):
         "Component '{name}' has weights that are not finite numbers ('{param}' of {node}), and is not saved. Load the model that "
         "was saved last. Look for features with huge values, or lower the learning rate."
     )
-    CRF422 = (
-        "spacy_crf.fit_min_prob.v1: the pipeline has no component{named} of spacy_crf that decodes by spans, only {components}. "
-        'Set decode = "spans" in its block, or take [training.before_to_disk] out.'
-    )
     CRF423 = (
         "{name}: nothing is annotated in {path} that it could find, so there is nothing to compare with. Give annotated texts, "
         "or let it choose by what the model itself expects: --expected."
     )
-    CRF424 = "{name}: min_prob names labels that the component does not have: {labels}. Its labels: {known}; '*' for the others."
     CRF440 = (
         "Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which entities don't have. "
         "Put the span into doc.spans, and name its key as incorrect_spans_key of the component. If '{label}' is a label, add it "
@@ -390,14 +267,6 @@ class Errors(metaclass=_Coded):
     CRF441 = (
         "Component '{name}': {span}, {place}, is annotated and is in doc.spans['{key}'] too, where spans are that are wrong. "
         "Leave it out on one side."
-    )
-    CRF450 = (
-        "Component '{name}': '{label}' is no morphology as token.morph spells it: write 'Feature=Value', joined by '|' in "
-        "alphabetical order, such as '{spelled}'."
-    )
-    CRF460 = (
-        "Component '{name}': probabilities are those of the labellings of a Doc, not of {value}. Make one with "
-        "nlp.make_doc(text), or with nlp(text) where features read what earlier components annotate."
     )
     CRF461 = "Component '{name}': a labelling is a list of Spans of the Doc, none of them empty, not {value}."
     CRF462 = (
@@ -412,14 +281,6 @@ class Errors(metaclass=_Coded):
         "Component '{name}': doc.cats['{label}'] of the text '{text}...' is {value}. Write 1.0 for the label that a text has and "
         "0.0 for those it has not; leave out those of which nothing is known."
     )
-    CRF467 = (
-        "Component '{name}': exclusive_classes = false is not possible: each text has one label of this component. For several "
-        "labels of a text add one component for each question, or take spaCy's textcat_multilabel."
-    )
-    CRF468 = (
-        "Component '{name}': {loss} is made of terms of single tokens, and a text has one label only. Losses that fit: "
-        "spacy_crf.LogLikelihood.v1, spacy_crf.SoftmaxMargin.v1, spacy_crf.MaxMargin.v1, spacy_crf.Perceptron.v1."
-    )
     CRF469 = (
         "Component '{name}' needs at least two labels that exclude each other, and has: {labels}. For texts that have a label or "
         "not, annotate those that have it not with a label of their own, such as NOT_SPAM."
@@ -428,9 +289,6 @@ class Errors(metaclass=_Coded):
         "Component '{name}': with unit = \"sent\" each sentence has a hidden state, but the text '{text}...' has no sentences. "
         'Add a component in front of it that finds them, such as nlp.add_pipe("sentencizer", before="{name}"); in training it is '
         "to be one of [training] annotating_components."
-    )
-    CRF471 = (
-        "Component '{name}': positive_label = {value} is not possible: it must be one of two labels. Labels: {labels}."
     )
     CRF472 = (
         "The shards in {path} can't be used: {reason}. Give another path in [initialize.components.NAME.shards], or delete the "
@@ -445,19 +303,17 @@ class Errors(metaclass=_Coded):
         "{path} could not be written: {reason}. What was there before is still there: make room, and give the same command "
         "again."
     )
-    CRF476 = "{path} is damaged: {reason}. Delete the folder that it is in, to have its shards made anew."
     CRF478 = (
         "Component '{name}': [initialize.components.{name}.shards] needs [initialize.components.{name}.corpus] beside it, the "
         "reader of what is cut into shards: of a corpus that is streamed (max_epochs = -1) spaCy shows the beginning only."
     )
-    CRF414 = "The pipeline has no component{named} of spacy_crf to update. Components there: {components}."
     CRF670 = (
         "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the saved "
         "component itself; without start_from training begins anew."
     )
     CRF479 = (
-        "Component '{name}' labels Docs, not {value}. Make one with nlp.make_doc(text), or give texts to the pipeline: "
-        "nlp(text), nlp.pipe(texts)."
+        "Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if features read "
+        "earlier components."
     )
     CRF491 = (
         "The results can't go to {target}, a folder of what is annotated, {source}: the next time they would be texts too. Give "
@@ -468,30 +324,22 @@ class Errors(metaclass=_Coded):
         "{source} has format version {version}; this version of spacy_crf reads {known}. Install the version of spacy_crf that "
         "wrote it, or train it again."
     )
-    CRF503 = "{source} is damaged: {got} bytes where {expected} belong, or a wrong checksum. Copy or train it again."
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
     CRF505 = (
         "{source} does not fit the component '{name}' of the config: {reason}. Load it with the config it was saved with, or "
         "train it again."
     )
-    CRF506 = "Can't read the saved component {source}: {reason}."
     CRF507 = (
         "Component '{name}' is a copy that can't train: its optimizer has a schedule, and schedules can be neither copied nor "
         "sent to another process. Train the original, or save the pipeline and load it here."
     )
-    CRF508 = "{source} is damaged, though its checksum is right: {reason}. Copy or train it again."
+    CRF508 = "{source} is damaged: {reason}. Copy it again, or train it again."
     CRF509 = "{what} is {found} in the saved model, where {expected} is needed"
     CRF511 = "unpacked it takes more than {most:,} bytes, and files of ours never take {times} times their size"
     CRF510 = "{setting} = {saved!r} in the saved model, but {ours!r} in the config"
     CRF601 = "Rule {place} is not a rule: {rule!r}. A rule is a table with the key 'rule' and its arguments."
-    CRF602 = "Rule {place}: there is no rule '{rule}'. Known rules: {known}."
-    CRF603 = "Rule '{name}': the arguments are not right. {problem}. Arguments of this rule: {known}."
-    CRF604 = "Rule '{name}': {argument} = {value!r} is not possible. It must be {wanted}."
-    CRF605 = "Rule '{name}': {problem}."
-    CRF606 = "Can't read the rules in {path}: {reason}."
-    CRF607 = "Line {line} of the rules in {path} is no JSON table: {reason}."
-    CRF609 = "Rule '{name}' names the label '{label}', which the component does not have. Labels: {known}."
-    CRF610 = "Rule '{name}': the Matcher refuses its pattern: {reason}"
+    CRF605 = "Rule {name}: {problem}."
+    CRF610 = "{owner}: spaCy's Matcher refuses the pattern: {reason}"
     CRF611 = (
         "Rule '{name}': no function '{function}' is registered. Decorate it with @spacy.registry.misc('{function}') before the "
         "pipeline is built."
@@ -509,20 +357,7 @@ class Errors(metaclass=_Coded):
         "Leave the rule out, count to a smaller number, or raise `max_states` in the constraints (with many tags, states "
         "times tags are at most 4,096)."
     )
-    CRF620 = (
-        "Component '{name}': constraints = {value!r} is not possible. Rules stand in a block of their own, "
-        '[components.{name}.constraints], which begins with @misc = "spacy_crf.constraints.v1".'
-    )
-    CRF621 = "Rule {place} can't be saved with the component: {reason}. The rule: {rule!r}."
     CRF623 = "Rule '{name}' can't look for its pattern in '{doc}...': {reason}"
-    CRF616 = (
-        "Component '{name}' has rules that hold in training, but {optimizer} ignores rules. Use LBFGS, ConjugateGradient or "
-        "Adam.v1, or set in_training = false in the constraints."
-    )
-    CRF619 = (
-        "Component '{name}' has rules that hold in training, but the loss {loss} ignores rules. Use LogLikelihood, "
-        "SoftmaxMargin, MaxMargin or Perceptron, or set in_training = false in the constraints."
-    )
     CRF960 = (
         "Component '{name}' listens to an encoder before it ([components.{name}.model.tok2vec] upstream = '{upstream}'), but "
         "there is none of this name. Before it are: {before}. Put it there, such as factory = 'tok2vec', or give the component "
@@ -536,10 +371,6 @@ class Errors(metaclass=_Coded):
         "Component '{name}' listens to an encoder before it (upstream = '{upstream}'), but {where} of the text '{text}...' is "
         "empty. Run the encoder's component before it, neither disabled nor excluded, or give the component an encoder of its "
         "own: nlp.replace_listeners(ENCODER, '{name}', ['model.tok2vec'])."
-    )
-    CRF963 = (
-        "Component '{name}' has an encoder, and {optimizer}, which learns from one sequence after the other, can't train the "
-        "layer on it. Use LBFGS, ConjugateGradient or Adam.v1."
     )
     CRF964 = (
         "Component '{name}' takes it that its encoder stays as it is (joint.mode = 'frozen'), but the one that it listens to "
@@ -555,7 +386,7 @@ class Errors(metaclass=_Coded):
     CRF780 = (
         "{deaths} workers died at the same part of the work, {task}: look whether it takes more memory than they have."
     )
-    CRF781 = "The executor 'ray' needs Ray: pip install 'spacy-crf[ray]' ({reason})."
+    CRF781 = "{what} needs {package}, which can't be imported ({reason}): pip install {install}"
     CRF782 = (
         "The Ray cluster {where} can't be used: {reason}. Look whether it is running, can be reached from here and has free "
         "cores (ray status). Where no address is given (for crf train: --ray local) one is started on this machine."
@@ -565,14 +396,13 @@ class Errors(metaclass=_Coded):
         "versions everywhere."
     )
     CRF784 = "{path} can't be annotated: {reason}. Texts are lines of text or JSONL, or the column 'text' of Parquet."
-    CRF785 = "{path}: Parquet needs pyarrow: pip install 'spacy-crf[parquet]' ({reason})."
     CRF786 = (
         "The work in {path} can't be continued: {reason}. Give the same command as before, name another output, or delete "
         "the folder to begin anew."
     )
-    CRF788 = "{option} is for archives that several workers annotate: give --workers too."
+    CRF788 = "{option} needs {other} too."
     CRF789 = "--sort is for a single file: with --workers texts are written in the order in which they are read."
-    CRF787 = "{place}: can't be annotated: {error} Without --strict it would be left out and told in errors.jsonl."
+    CRF787 = "{place}: can't be annotated: {error}{advice}"
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
@@ -592,11 +422,7 @@ class Errors(metaclass=_Coded):
     )
     CRF708 = "{path} holds no annotated texts: there is nothing to do."
     CRF709 = '{place}: this is JSON, but not an object with a string under "text". Give one text per line, or JSONL with "text".'
-    CRF710 = (
-        "The pipeline has no component{named} that gives probabilities of spans or tokens. Components there: {components}. "
-        "(Those that crf_textcat gives are in doc.cats, and `spacy evaluate` scores them.)"
-    )
-    CRF711 = "The pipeline has no component{named} with rules. Components there: {components}."
+    CRF710 = "There is no component{named} {wanted}. Components: {components}."
     CRF712 = "Component '{name}': no examples were read. {reason}."
     CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them one by one."
     CRF716 = (
@@ -611,18 +437,10 @@ class Errors(metaclass=_Coded):
         "The pipeline {model} can't be loaded: {reason}\nFunctions that its config names are registered by the file given with "
         "--code."
     )
-    CRF717 = "{path} can't be read as a .spacy file, which `spacy convert` and `spacy crf convert` write: {reason}."
     CRF718 = "There are no texts: give them as arguments, or as lines of the standard input."
-    CRF719 = "{path}: the annotator accepted none of the {rejected} texts, so there is nothing to do."
-    CRF720 = (
-        "{name} = {value!r} is not possible: l1 and l2 are numbers of at least 0 between commas; folds and iterations are "
-        "whole numbers, at least 1, and folds no more than there are examples."
-    )
     CRF730 = "{path} is what is read: it would be lost if the output took its place. Give the output another name."
     CRF731 = "Only options of this command, and overrides of the config such as --paths.train, can be given: {reason}"
-    CRF732 = "The Python file {path} (--code) can't be run: {reason}."
     CRF733 = "A text, a name or a file is no Unicode: {reason}. Give it in UTF-8."
-    CRF735 = "The config has no component{named} of spacy_crf to train on shards. Components there: {components}."
     CRF736 = (
         "Process {process} works in {path} already. Wait until it has ended, or give another folder (of a training on shards: "
         "path in [initialize.components.NAME.shards])."
@@ -639,19 +457,14 @@ class Errors(metaclass=_Coded):
         "Workers of the cluster can't import what they are to do: {reason}. Install spacy_crf, spaCy and what the pipeline needs "
         "on every machine, in the same versions."
     )
-    CRF734 = "The texts of [{corpus}] can't be read: {reason}"
     CRF745 = (
         "What is given ({given}) does not say which config it is to be. Give --component NAME, with --recipe NAME and --optimize "
         "NAME or without; or --file NAME alone, for one of those that come with the package, as it is."
     )
     CRF746 = "Components {components} give probabilities, and --svg draws those of one. Say which: --component NAME."
-    CRF750 = "{path} is there already: --force replaces it."
+    CRF750 = "{path} exists already: {advice}."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
     CRF768 = "--optimize accuracy changes how labels of tokens are decided, and {component} gives one to a text. Leave it out."
-    CRF721 = (
-        "Tuning needs one component that scores sparse features: name it with --component. Components of the config: "
-        "{components}."
-    )
     CRF722 = (
         "[training.score_weights] gives no weight to any score of the component '{name}', so there is nothing to tune it for. "
         "Its scores: {scores}."
@@ -667,7 +480,7 @@ class Errors(metaclass=_Coded):
         "those of entities. If they are entities say --scheme bare; if they are tags, --tag-column names their column."
     )
     CRF879 = "{error} These are options of `spacy crf convert`: make a .spacy file with it, and give that."
-    CRF868 = "--{option} {value}: there is no such column. Columns: {known}."
+    CRF868 = "--{option} {value}: there is no such column or attribute. Known: {known}."
     CRF869 = (
         "{place}: a table needs a header with columns of words and tags, or of texts and labels, and the columns are {names}. "
         "Say which they are with --word-column and --label-column (or --tag-column)."
@@ -692,7 +505,6 @@ class Errors(metaclass=_Coded):
         "[{corpus}] has no path, so parts of the training texts can't be taken: a learning curve needs a reader of .spacy files, "
         'such as @readers = "spacy.Corpus.v1".'
     )
-    CRF877 = "--shares {value}: give numbers above 0 and up to 100, between commas: percents of the training texts."
     CRF878 = (
         "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split the text, at its paragraphs for "
         "example."
@@ -701,7 +513,6 @@ class Errors(metaclass=_Coded):
         "{place}: {value} can't be read as labels of a text: give a string, a list of strings, or a table with 1 for each label "
         "that the text has and 0 for each that it has not."
     )
-    CRF725 = "The config {path} can't be read: {reason}"
     CRF726 = (
         "[{section}] {key} = {value} names nothing: write the name of a registered function in quotes, such as "
         '"spacy_crf.LinearChain.v2".'
@@ -710,55 +521,13 @@ class Errors(metaclass=_Coded):
         "Component '{name}' can't tell what a decision would be without a training text: {reason}. `effect` is known of linear "
         "chains, segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as spacy_crf.LogLikelihood.v1."
     )
-    CRF836 = "Component '{name}' has no label '{label}' to explain. Its labels: {known}."
-    CRF837 = (
-        "Component '{name}' never finds '{span}': it crosses the start of a sentence. Ask about a span inside of one."
-    )
-    CRF838 = (
-        "Component '{name}': there is no possible labelling that {what} what is to be explained, so there is nothing to compare. "
-        "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment."
-    )
-    CRF839 = "Component '{name}' labels single tokens, and '{span}' has {n}: ask about one of them, such as doc[3:4]."
+    CRF838 = "Component '{name}' can't explain {what}: {reason}."
     CRF840 = "Component '{name}' can't split a decision up among its training texts: {reason}."
-    CRF841 = (
-        "Component '{name}': weights are sums over the training texts only where l2 > 0. Give the l2 that the component was "
-        "trained with (and the l1, if there was one), as [training.optimizer] has it."
-    )
-    CRF842 = (
-        "Component '{name}': the training texts add up to {found:.4f}, but the contrast is {target:.4f}. Either these are not "
-        "the texts it was trained with, or not with l2 = {l2:g} and l1 = {l1:g}, or training had not converged: train until "
-        "L-BFGS stops by itself, with a smaller delta."
-    )
-    CRF843 = (
-        "Component '{name}': without a span the labelling as a whole is explained, which can be compared with another one, a "
-        "list of Spans, but not with {against!r}. Give a span."
-    )
-    CRF844 = "Component '{name}': '{span}' can't be compared with itself: `against` is what is asked about."
-    CRF845 = (
-        "Component '{name}' can't explain anything in '{doc}': doc.spans['crf_blocked'] leaves some of its tokens without any "
-        "label."
-    )
-    CRF889 = "Component '{name}' can't explain a text without tokens: there is nothing to decide."
     CRF810 = (
         "{where}, but there is none. Give the component one, as a block [components.NAME.second_stage], or leave these templates "
         "out."
     )
-    CRF811 = (
-        "Component '{name}' has an encoder and a second_stage, whose first stage is trained by itself, several times: that is "
-        "for sparse emissions alone. Leave out model.tok2vec, or set second_stage = null."
-    )
-    CRF812 = (
-        "Component '{name}' has a second_stage, whose first stage learns from some texts of the training data and labels others: "
-        "there must be two at least, but there {n} different. Give more, not all in one Doc, or set second_stage = null."
-    )
-    CRF813 = (
-        "Component '{name}' has a second_stage, whose first stage learns from the examples that nlp.initialize is given, but "
-        "these have no annotation. Give it the training data, or set second_stage = null."
-    )
-    CRF814 = (
-        "Component '{name}' has a second_stage, but none of its templates reads what the first one says. Name some in "
-        "second_stage.features (they are added to the model's emissions), or in the templates, such as stage:token_majority[0]."
-    )
+    CRF811 = "Component '{name}' can't use its second_stage: {reason}; or set second_stage = null."
     CRF815 = (
         "Component '{name}' has a second_stage, whose first stage learns before other components do, but {others} in "
         "annotating_components would say something else by then. Train and freeze what annotates first, or set second_stage = "
@@ -769,60 +538,15 @@ class Errors(metaclass=_Coded):
         "[initialize] vectors, or as [initialize.components.NAME] vectors. A model that was saved without its vectors can't be "
         "used: train it again."
     )
-    CRF801 = (
-        "In the feature template '{template}', vector is not possible: it stands alone, as in 'vector[-1..1]', among the "
-        "templates of tokens, not in those of segments and transitions. What can be joined are clusters, which vectors give too "
-        '(clusters = "vectors").'
-    )
-    CRF802 = (
-        "[initialize.components.{name}]: vectors = {value} is not possible: it must be the path or name of a pipeline with "
-        "vectors; or a table with this as 'path' (those of [initialize] vectors without), and perhaps 'dims', how many numbers a "
-        "vector is reduced to, and 'length', that vectors have in the mean."
-    )
     CRF803 = "The vectors of {source} can't be used as features: {reason}."
-    CRF804 = (
-        "Vectors of {width} numbers, those of {source}, can't be reduced to {dims}: give a smaller number as dims in "
-        "[initialize.components.NAME.vectors], or leave it out."
-    )
-    CRF805 = (
-        "[initialize.components.{name}] vectors = {path} can't be read: {reason} Give the path or name of a pipeline with "
-        "vectors, as `spacy init vectors` and `spacy crf vectors` make it."
-    )
-    CRF806 = (
-        "Component '{name}' can't go on with other vectors than those it learned with ([initialize] vectors, or [initialize."
-        "components.{name}] vectors): its weights would mean something else. Give the same, or none, or leave out start_from to "
-        "begin anew."
-    )
-    CRF807 = (
-        "Component '{name}' was given vectors that no template reads. Add templates such as 'vector[-1..1]', or leave out "
-        "[initialize.components.{name}] vectors."
-    )
-    CRF850 = (
-        "spacy_crf.sklearn needs scikit-learn, which is not installed: python -m pip install 'spacy-crf[sklearn]'. spaCy's "
-        "components do without."
-    )
     CRF851 = "This CRF was not trained: call fit(X, y), or read a saved one with CRF.load(path)."
-    CRF852 = (
-        "X[{sequence}][{token}] is or has {value}, which is no feature: give each token a list of strings, or a dict from names "
-        "to strings, finite numbers, booleans, lists of strings, or dicts of these."
-    )
     CRF853 = "X and y can't be learned from: {problem}. Give each sequence as many labels as tokens, strings that are not empty."
-    CRF846 = "Component '{name}' has no label or tag '{label}'. Its labels: {known}."
+    CRF846 = "{owner}: no label is named {labels}. Labels: {known}."
     CRF847 = "--span {given!r} names no tokens: write 3:5 for tokens 3 and 4, or 3:5:LABEL. The text has {n} tokens: {words}."
-    CRF848 = (
-        "The pipeline has no component{named} whose decisions can be explained: spans and tokens, or with --label a text's. "
-        "Components there: {components}."
-    )
     CRF890 = (
         "'{name}' can't be trained in {folds} folds on {texts} texts. It takes at least 2 folds, as many texts, and a "
         "component whose scores are sums of weights, without an encoder."
     )
-    CRF891 = "--folds needs the training texts: add --train PATH."
-    CRF892 = (
-        '{path} is no learning curve: {reason}. It has to be a JSON list of {{"texts": number, "score": number}}, as '
-        "`python -m spacy crf curve --json` writes it."
-    )
-    CRF893 = "--kind = {kind!r} is no kind of mistake. These are: {known}."
     CRF854 = "{source} can't be read as {kind}: {place}: {reason}. Copy it again, or say with --from what it is."
     CRF855 = (
         "{source} is a pickle, and pickles run code when they are read, so this is not read. Where it was trained, write the "
@@ -834,10 +558,6 @@ class Errors(metaclass=_Coded):
         "The feature template '{template}' reads farther than padding has texts: {before} before the sequence, {behind} behind "
         "it. Give a text for each position that templates reach."
     )
-    CRF857 = (
-        "The pipeline has no component (asked for: {named}) whose model CRFsuite can hold: a trained linear chain with sparse "
-        "features alone, not hashed ones. Components: {components}."
-    )
     CRF858 = (
         "Component '{name}' has {what}, which a model of CRFsuite does not hold: CRFsuite would give other labels. {how}, and "
         "export that."
@@ -846,16 +566,11 @@ class Errors(metaclass=_Coded):
         "--features {path} is not a function that can be imported: {reason}. Give package.module:function, which takes a Doc, or "
         "with --columns a list of words, and returns a list of feature dicts."
     )
-    CRF860 = "--columns: there is no attribute '{column}' of tokens. Known: {known}."
     CRF861 = (
         "A model of CRFsuite knows the names of its features, not what makes them. Give the function that did with --features "
         "package.module:function, and --columns orth if it takes a list of words (orth,tag for tuples of words and tags) in "
         "place of a Doc."
     )
-    CRF862 = "--check needs {program} itself: python -m pip install {package}. Without --check nothing of it is needed."
-    CRF863 = "Models of '{program}' are not known. Known: {known}."
-    CRF808 = "Vectors are learned by floret, which can't be imported ({reason}): pip install 'spacy-crf[vectors]'"
-    CRF809 = "Vectors can't be learned of the words in {paths}: {reason}. Give more text, or a lower --min-count."
     CRF864 = (
         "The model reads {needed} columns, and --columns names {given}. Name an attribute of tokens for each, the last column of "
         "its training data (the labels) left out, such as --columns orth,tag."
@@ -874,37 +589,29 @@ class Errors(metaclass=_Coded):
         '[initialize.components.NAME] clusters = "clusters.bin", which `spacy crf clusters` makes; or "spacy-lookups-data", or '
         '"vectors". A model that was saved without its table can\'t be used: train it again.'
     )
-    CRF941 = "{n} clusters are too many: at most {most} can be told apart."
-    CRF942 = "Can't read clusters from {path}: {reason}."
     CRF943 = (
-        "{source} can't be used as clusters of words: {reason}. Give what `spacy crf clusters` writes, or a line for each word "
-        "with the bits of its cluster, the word and its count between tabs."
+        "{source} can't be used as clusters of words: {reason}. Give a file of `spacy crf clusters`, or lines with the bits of "
+        "a cluster, a word and its count between tabs."
     )
     CRF944 = (
-        "Component '{name}' was given clusters that no template reads. Add templates such as 'cluster6[-1..1]', or leave out "
-        "[initialize.components.{name}] clusters."
-    )
-    CRF945 = (
-        "[initialize.components.{name}]: clusters = {value} is not possible: it must be the path of a file, "
-        "\"spacy-lookups-data\" or \"vectors\"; or a table with this as 'path', and perhaps 'most_words', how many of the most "
-        "frequent words to keep, and 'n', the number of clusters that are made of vectors."
+        "Component '{name}': no template reads the {what}. Add a template such as '{template}', or leave out "
+        "[initialize.components.{name}] {setting}."
     )
     CRF946 = (
         "There are no packaged clusters of the language '{lang}': {reason}. Make your own with `spacy crf clusters`."
     )
-    CRF947 = "There are no word vectors to make clusters of in {source}: {reason}."
-    CRF948 = "{n} clusters can't be made of {words} words in {source}. Ask for fewer, or give more text or a lower --min-count."
-    CRF949 = 'There are no words in {paths}: clusters are made of raw texts, one a line, or JSONL with "text".'
+    CRF948 = (
+        "Can't make {what} from {source}: {reason}. Give more text, or lower --min-count or the number of clusters."
+    )
     CRF950 = (
-        "Component '{name}' can't go on with other clusters than those it learned with: its weights would mean something else. "
-        "Leave out [initialize.components.{name}] clusters, or leave out start_from to begin anew."
+        "Component '{name}': its weights were learned with other {what}. Give the same {what} or none in {settings}, or leave "
+        "out start_from to begin anew."
     )
     CRF951 = "The checkpoint {path} can't be used: {reason} Delete it to begin anew."
     CRF952 = (
         "Give texts and the file to write, for Brown clusters; or --from-vectors and the file to write, for clusters by k-means. "
         "Given: texts {files}, vectors {vectors}."
     )
-    CRF953 = "--lang = {lang!r} is no language of spaCy: {reason}"
 
 
 class Warnings(metaclass=_Coded):
@@ -1015,8 +722,8 @@ class Warnings(metaclass=_Coded):
         "{name}: no labelling of '{doc}...' keeps all rules. Dropped, as later rules give way to earlier ones: {rules}."
     )
     CRFW602 = (
-        "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': the best that was found is "
-        "used (time_limit in the constraints)."
+        "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': {used} is used (time_limit in the "
+        "constraints)."
     )
     CRFW603 = "{name}: probabilities ignore the rules {rules}: {reason}."
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
@@ -1028,10 +735,6 @@ class Warnings(metaclass=_Coded):
         "{name}: the rules {rules} hold in prediction, but not in training, although in_training is true: no automaton "
         "holds them, so the sums over all labellings can't respect them. The other rules hold in both."
     )
-    CRFW606 = (
-        "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': its most probable one is used "
-        "in place of the labelling with the most expected right tokens (time_limit in the constraints)."
-    )
     CRFW607 = (
         "{name}: '{doc}...' has ties, and a junction tree does not hold all of its rules too: its tables would have more than "
         "max_table = {most} numbers, or no automaton holds a rule. The answers come from chains whose scores include "
@@ -1041,11 +744,7 @@ class Warnings(metaclass=_Coded):
         "{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find nothing. Put the "
         "component that sets it before this one and name it in [training.annotating_components], or leave these templates out."
     )
-    CRFW800 = (
-        "{name}: none of the {n} words of the training data has a vector: templates that read vectors find nothing. Are they of "
-        "another language, or spelled otherwise?"
-    )
     CRFW940 = (
-        "{name}: none of the {n} words of the training data is in a cluster: templates that read clusters find nothing. Are they "
-        "of another language, or spelled otherwise?"
+        "{name}: none of the {n} words of the training data {what}: templates that read it find nothing. Are they of another "
+        "language, or spelled otherwise?"
     )

@@ -38,7 +38,8 @@ try:
     from sklearn.base import BaseEstimator
     from sklearn.exceptions import NotFittedError
 except ImportError as error:
-    raise ImportError(Errors.CRF850) from error
+    needed = {"package": "scikit-learn", "install": "'spacy-crf[sklearn]'"}
+    raise ImportError(Errors.CRF781.format(what="spacy_crf.sklearn", reason=error, **needed)) from error
 
 _FORMAT = FileFormat("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
 _BLOCK = 512  # sequences that are read together
@@ -105,7 +106,7 @@ class CRF(BaseEstimator):
 
         X (Iterable[List[dict]]): For each sequence the features of its tokens.
         y (Iterable[List[str]]): For each sequence the labels of its tokens.
-        RAISES (ValueError): CRF020 for a parameter; CRF131, CRF852 or CRF853 for data that can't be used, with its place.
+        RAISES (ValueError): CRF020 for a parameter; CRF131, CRF111 or CRF853 for data that can't be used, with its place.
         """
         optimizer, key = self._optimizer(), type(self).__name__
         X, y = list(X), list(y)
@@ -303,16 +304,15 @@ class _ItemsOfDocs(ItemReader):
     def docs(self, X: list[Rows], first: int = 0) -> list[Doc]:
         """first (int): Number of the first sequence, for messages.
 
-        RAISES (ValueError): CRF131 or CRF852.
+        RAISES (ValueError): CRF131 or CRF111.
         """
         for number, rows in enumerate(X, start=first):
             for token, row in enumerate(rows):
                 try:
                     self._list.add(row)
                 except NotAnItem as error:
-                    raise ValueError(
-                        Errors.CRF852.format(sequence=number, token=token, value=shown(error.value))
-                    ) from None
+                    where = f"X[{number}][{token}]"
+                    raise ValueError(Errors.CRF111.format(where=where, value=shown(error.value))) from None
         items, docs = self._list.items, []
         for begin, end in pairwise(accumulate(map(len, X), initial=0)):
             some = slice(items.starts[begin], items.starts[end])

@@ -85,7 +85,7 @@ def unseal(form: FileFormat, data: bytes, source: str) -> bytearray:
     """Checks the whole of the data before any of it is used.
 
     source (str): Where the data comes from, for the messages.
-    RAISES (ValueError): CRF501 to CRF503, CRF508.
+    RAISES (ValueError): CRF501, CRF502 or CRF508.
     """
     start = len(form.magic) + HEADER.size
     if not isinstance(data, (bytes, bytearray)) or not data.startswith(form.magic) or len(data) < start:
@@ -95,7 +95,11 @@ def unseal(form: FileFormat, data: bytes, source: str) -> bytearray:
         raise ValueError(Errors.CRF502.format(source=source, version=version, known=form.version))
     payload = memoryview(data)[start:]
     if len(payload) != length or zlib.crc32(payload) != check:
-        raise ValueError(Errors.CRF503.format(source=source, got=len(payload), expected=length))
+        raise ValueError(
+            Errors.CRF508.format(
+                source=source, reason=f"{len(payload)} bytes where {length} belong, or a wrong checksum"
+            )
+        )
     try:
         with unpacking(data):
             return inflated(payload)

@@ -97,9 +97,9 @@ def test_the_table(folder, overrides, monkeypatch):
 @pytest.mark.parametrize(
     "options, says",
     [
-        (["--shares", "0,50"], "CRF877"),
-        (["--shares", "half"], "CRF877"),
-        (["--shares", "50,101"], "CRF877"),
+        (["--shares", "0,50"], "CRF020"),
+        (["--shares", "half"], "CRF020"),
+        (["--shares", "50,101"], "CRF020"),
         (["--training.train_corpus=corpora.none"], "CRF876"),
         (["--paths.train=nothing.spacy"], "CRF706"),
     ],

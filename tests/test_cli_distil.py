@@ -147,7 +147,7 @@ def breaks(doc):
 def test_spans_with_scores_and_entities_of_any_pipeline():
     nlp = spacy.blank("en")
     nlp.add_pipe("test_distil_spans")
-    with pytest.raises(ValueError, match=r"CRF830: There is no component to learn from.* test_distil_spans"):
+    with pytest.raises(ValueError, match=r"CRF710: There is no component to learn from.* test_distil_spans"):
         find_teacher(nlp)
     raw = [RawText("", nlp.make_doc("Ann Lee"))]
     [text] = distil(find_teacher(nlp, spans_key="mine"), raw)
@@ -184,7 +184,7 @@ def test_what_goes_wrong_names_the_line(teacher, tmp_path, monkeypatch, n_proces
     done = run("teacher", raw, "-o", output, "--n-process", n_process)
     assert done.exit_code == 1 and output.read_bytes() == b"before"
     said = " ".join(done.output.split())
-    assert "CRF831" in said and "line 2" in said and "'test_distil_breaks': no such thing" in said, done.output
+    assert "CRF787" in said and "line 2" in said and "'test_distil_breaks': no such thing" in said, done.output
 
 
 @pytest.mark.issue(15)
@@ -205,8 +205,8 @@ def test_broken_json_is_no_text_wherever_it_stands(teacher, tmp_path, monkeypatc
         ([b'{"text": "a"}', b'{"words": 1}'], (), "CRF709"),
         ([b'{"text": "\xff"}'], (), "CRF701"),
         ([b""], (), "CRF833"),
-        ([b'{"text": "a"}'], ("--labels", "PER,NOBODY"), "CRF832"),
-        ([b'{"text": "a"}'], ("--component", "ner"), "CRF830"),
+        ([b'{"text": "a"}'], ("--labels", "PER,NOBODY"), "CRF846"),
+        ([b'{"text": "a"}'], ("--component", "ner"), "CRF710"),
         ([b'{"text": "a"}'], ("--min-prob", "2"), "CRF020"),
         ([b'{"text": "a"}'], ("--n-process", "0"), "CRF020"),
     ],

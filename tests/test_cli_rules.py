@@ -47,4 +47,4 @@ def test_rules_and_their_effects_are_printed(tmp_path):
     assert "once" in result.output and "automata of 2 states" in result.output
     assert "without rules:" in result.output and "once:" in result.output
     trained().to_disk(tmp_path / "plain")
-    assert "CRF711" in run("rules", tmp_path / "plain").output
+    assert "CRF710" in run("rules", tmp_path / "plain").output

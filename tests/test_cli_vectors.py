@@ -90,18 +90,18 @@ def test_without_words(tmp_path, texts):
     needs_floret()
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n", encoding="utf8")
-    assert_told(run(empty, tmp_path / "out"), r"CRF809: .*empty.txt: there are none at all")
-    assert_told(run(texts, tmp_path / "out", "--min-count", 1000), r"CRF809: .*texts.txt: none is there 1000 times")
+    assert_told(run(empty, tmp_path / "out"), r"CRF948: .*empty.txt: there are no words")
+    assert_told(run(texts, tmp_path / "out", "--min-count", 1000), r"CRF948: .*texts.txt: no word is there 1000 times")
 
 
 def test_without_the_extra(texts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "floret", None)
-    assert_told(run(texts, tmp_path / "out"), r"CRF808: .*pip install 'spacy-crf\[vectors\]'")
+    assert_told(run(texts, tmp_path / "out"), r"CRF781: .*pip install 'spacy-crf\[vectors\]'")
 
 
 def test_files_that_do_not_go_together(texts, tmp_path):
     assert_told(run(texts), "CRF020: .*TEXTS = ")
     assert_told(run(texts, texts), "CRF020: .*OUTPUT = ")
-    assert_told(run(tmp_path / "nothing.txt", tmp_path / "out"), "CRF706: .*nothing.txt|CRF808")
+    assert_told(run(tmp_path / "nothing.txt", tmp_path / "out"), "CRF706: .*nothing.txt|CRF781")
     (tmp_path / "file").write_text("")
     assert_told(run(texts, tmp_path / "file"), "CRF706: .*file")

@@ -277,7 +277,7 @@ def test_the_command(tmp_path):
     spacy.blank("en").to_disk(tmp_path / "blank")
     arguments[2] = tmp_path / "blank"
     result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exit_code == 1 and "CRF414" in result.output
+    assert result.exit_code == 1 and "CRF710" in result.output
 
 
 @pytest.mark.issue(13)

@@ -439,7 +439,7 @@ def test_a_file_without_texts_is_an_error(tmp_path, name, text):
 
 def test_nothing_accepted_is_an_error(jsonl, tmp_path):
     code, output = run(jsonl(item("one", answer="reject")), tmp_path / "out.spacy")
-    assert code == 1 and "CRF719" in output
+    assert code == 1 and "CRF708" in output
 
 
 DOCCANO = [{"id": n, "text": text, "label": [], "Comments": []} for n, text in enumerate(["Ann ran", "Bob left"])]

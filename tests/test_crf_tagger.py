@@ -67,7 +67,7 @@ def test_parts_of_speech():
     nlp, examples = make({"attribute": "pos"}, "pos_", texts)
     assert nlp.evaluate(examples)["pos_acc"] == 1.0
     assert [token.pos_ for token in run(nlp, plain(examples[0].reference))] == ["DET", "NOUN", "VERB"]
-    with pytest.raises(ValueError, match=r"CRF407.*'NOPE'.*NOUN"):
+    with pytest.raises(ValueError, match=r"CRF020.*'NOPE'.*NOUN"):
         nlp.get_pipe("crf_tagger").add_label("NOPE")
 
 
@@ -106,9 +106,9 @@ def test_parts_of_speech_with_morphology():
     doc[1].pos_ = "PROPN"
     assert [t.pos_ for t in run(nlp, doc)][1] == "PROPN" and doc[1].morph.to_dict() == {}
     assert doc[0].pos_ == reference[0].pos_
-    with pytest.raises(ValueError, match=r"CRF407.*'POS=NOPE'"):
+    with pytest.raises(ValueError, match=r"CRF020.*'POS=NOPE'"):
         nlp.get_pipe("crf_tagger").add_label("POS=NOPE")
-    with pytest.raises(ValueError, match=r"CRF450.*'Number=Sing\|POS=NOUN'"):
+    with pytest.raises(ValueError, match=r"CRF020.*'Number=Sing\|POS=NOUN'"):
         nlp.get_pipe("crf_tagger").add_label("POS=NOUN|Number=Sing")
 
 

@@ -266,7 +266,7 @@ def test_sequences_that_no_labelling_can_be_teach_nothing(component, make):
 
 @each_component
 def test_complete_annotation_is_needed_and_no_pairs(component):
-    for config, code in (({"partial": True}, "CRF208"), ({"pairs": True}, "CRF207")):
+    for config, code in (({"partial": True}, "CRF347"), ({"pairs": True}, "CRF347")):
         nlp, _, examples = make_pipe(MaxMargin(), component, **config)
         with pytest.raises(ValueError, match=code):
             nlp.update(examples, sgd=FrankWolfe())

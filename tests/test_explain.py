@@ -290,11 +290,11 @@ def test_what_can_not_be_explained_is_said():
     ner, tagger = made("crf_ner"), made("crf_tagger")
     doc = text(ner, ["Bob", "left", "York"], sent_starts=[True, False, True])
     for span, against, code in [
-        (Span(doc, 0, 1, label="XYZ"), None, "CRF836"),
-        (Span(doc, 0, 1, label="PER"), "XYZ", "CRF836"),
-        (Span(doc, 1, 3, label="PER"), None, "CRF837"),
-        (Span(doc, 0, 1, label="PER"), "PER", "CRF844"),
-        (None, "PER", "CRF843"),
+        (Span(doc, 0, 1, label="XYZ"), None, "CRF846"),
+        (Span(doc, 0, 1, label="PER"), "XYZ", "CRF846"),
+        (Span(doc, 1, 3, label="PER"), None, "CRF838"),
+        (Span(doc, 0, 1, label="PER"), "PER", "CRF838"),
+        (None, "PER", "CRF838"),
         ("Bob", None, "CRF461"),
     ]:
         with pytest.raises(ValueError, match=code):
@@ -303,10 +303,10 @@ def test_what_can_not_be_explained_is_said():
         ner.explain(doc, kind="shap")
     with pytest.raises(ValueError, match="candidates"):
         ner.explain(doc, candidates=3)
-    with pytest.raises(ValueError, match="CRF460"):
+    with pytest.raises(ValueError, match="CRF479"):
         ner.explain("Bob")
     doc = text(tagger)
-    with pytest.raises(ValueError, match="CRF839"):
+    with pytest.raises(ValueError, match="CRF838"):
         tagger.explain(doc, Span(doc, 0, 2, label="NN"))
 
 
@@ -454,7 +454,7 @@ def test_commands(model):
     assert "CRF847" in run("explain", pipeline, "Bob left", *code, "--span", "1:7").output
     spacy.blank("en").to_disk(model / "blank")
     refused = run("explain", model / "blank", "Bob").output
-    assert "CRF848" in refused and "--label" in refused
+    assert "CRF710" in refused and "--label" in refused
 
 
 # --------------------------------------------------------------------------------------------------- other features
@@ -665,9 +665,9 @@ def test_texts_that_can_not_be_the_reason_are_refused():
     span = Span(doc, 0, 1, label="PER")
     for options, code in [
         ({}, "CRF840"),
-        ({"corpus": examples}, "CRF841"),
-        ({"corpus": examples[:2], "l2": 0.3}, "CRF842"),
-        ({"corpus": examples, "l2": 0.1}, "CRF842"),
+        ({"corpus": examples}, "CRF840"),
+        ({"corpus": examples[:2], "l2": 0.3}, "CRF840"),
+        ({"corpus": examples, "l2": 0.1}, "CRF840"),
     ]:
         with pytest.raises(ValueError, match=code):
             pipe.explain(doc, span, kind="texts", **options)
@@ -714,7 +714,7 @@ def test_untrained_components_and_empty_texts_are_told():
         with pytest.raises(ValueError, match="CRF402"):
             asking()
     trained_nlp = trained()
-    with pytest.raises(ValueError, match="CRF889"):
+    with pytest.raises(ValueError, match="CRF838"):
         trained_nlp.get_pipe("crf_ner").explain(Doc(trained_nlp.vocab))
 
 

@@ -613,7 +613,7 @@ def test_calibration_says_where_probabilities_are_approximate(inference, told, n
         ({"optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}},
          "CRF365.*LBFGS"),
         ({"constraints": {"@misc": "spacy_crf.constraints.v1", "in_training": True, "rules": []}}, "CRF362"),
-        ({"model": graph({"repeats": {"@misc": "spacy_crf.features.v1", "templates": ["bias"]}})}, "CRF360.*repeats"),
+        ({"model": graph({"repeats": {"@misc": "spacy_crf.features.v1", "templates": ["bias"]}})}, "CRF020.*repeats"),
         ({"model": graph(inference={"@misc": "spacy_crf.features.v1", "templates": ["bias"]})}, "CRF020.*inference"),
     ],
 )  # fmt: skip
@@ -877,7 +877,7 @@ def test_gazetteers_of_ties_need_no_features_of_tokens(tmp_path):
 @pytest.mark.issue(17)
 def test_gazetteers_that_ties_miss_are_named(tmp_path):
     nlp, data = names_in_a_list(tmp_path, ["in:name"])
-    with pytest.raises(ValueError, match=r"CRF404.*names"):
+    with pytest.raises(ValueError, match=r"CRF944.*names"):
         nlp.initialize(lambda: data)
     nlp, data = names_in_a_list(tmp_path, ["in:name", "in:names"])
     with pytest.raises(ValueError, match=r"CRF106.*'name', which is not there.*there: names"):

@@ -651,7 +651,7 @@ def test_what_annotators_did_not_accept(write):
     report = Report()
     assert len(docs_of(write("a.jsonl", lines(items)), report)) == 1
     assert [place.partition(", ")[2] for place in report.rejected] == ["line 2 ('ignore')", "line 3 ('reject')"]
-    with pytest.raises(ValueError, match="CRF719"):
+    with pytest.raises(ValueError, match="CRF708"):
         docs_of(write("a.json", json.dumps(list(label_studio(skipped=True)))))
     tasks = list(label_studio())
     tasks[0]["annotations"] += [{"result": [], "ground_truth": True}]

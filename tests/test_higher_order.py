@@ -331,7 +331,7 @@ def test_what_needs_a_chain_of_order_1():
     settings = {"model": nlp.config["components"]["crf_ner"]["model"]}
     for loss in ("PseudoLikelihood", "SoftLabels"):
         config = {**settings, "loss": {"@losses": f"spacy_crf.{loss}.v1"}}
-        with pytest.raises(ValueError, match=rf"CRF324.*{loss}.*'crf_ner'.*LogLikelihood"):
+        with pytest.raises(ValueError, match=rf"CRF347.*{loss}.*'crf_ner'.*LogLikelihood"):
             spacy.blank("en").add_pipe("crf_ner", config=config)
 
 
@@ -344,7 +344,7 @@ def test_weights_of_n_grams_are_told():
         weight for weight in pipe.model.get_param("grams").tolist() if weight
     )
     assert all("VB" in row.tags for row in pipe.weights("VB"))
-    with pytest.raises(ValueError, match=r"CRF325.*crf_tagger.*weights"):
+    with pytest.raises(ValueError, match=r"CRF838.*crf_tagger.*weights"):
         pipe.explain(examples[0].reference)
 
 

@@ -117,7 +117,7 @@ def test_without_a_file_it_is_printed():
     "args, said",
     [
         (["-c", "crf_textcat", "-r", "neural"], "CRF751: crf_textcat has no recipe 'neural'"),
-        (["-c", "crf_ner", "--lang", "xyz"], "CRF953"),
+        (["-c", "crf_ner", "--lang", "xyz"], "CRF020"),
         (["-c", "nothing"], "crf_textcat"),
         (["-c", "crf_ner", "-r", "best"], "accurate"),
         ([], "CRF745: What is given (nothing)"),

@@ -213,5 +213,5 @@ def test_settings_that_make_no_sense_are_refused(loss, value):
 
 def test_unknown_labels_in_the_settings_are_named():
     for loss in (LogLikelihood(label_weights={"C": 2.0}), MaxMargin(cost={"A": {"C": 2.0}})):
-        with pytest.raises(ValueError, match=r"CRF311.*: C. Its labels: A, B"):
+        with pytest.raises(ValueError, match=r"CRF846.*'C'. Labels: A, B"):
             loss.bind(STATES).check_labels()

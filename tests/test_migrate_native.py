@@ -178,7 +178,7 @@ def test_lines_that_no_name_fits_are_told_without_trying_all_ways():
     assert [*ways_to_make("a" * 1500, [*["a"] * 1500])] == [("",) * 1499]
 
 
-@pytest.mark.parametrize("columns, code", [(["orth"], "CRF864"), (["orth", "nothing"], "CRF860")])
+@pytest.mark.parametrize("columns, code", [(["orth"], "CRF864"), (["orth", "nothing"], "CRF868")])
 def test_columns_that_are_not_there(columns, code):
     with pytest.raises(ValueError, match=code):
         find_native(model_of("crfpp", [*LINES["crfpp"][:2], "U9:%x[0,1]"]), columns)

@@ -121,27 +121,27 @@ def foreign(doc):
 @pytest.mark.parametrize(
     "ask, says",
     [
-        (lambda pipe, doc: pipe.marginals(doc.text), "CRF460.*'Bob left Rome '"),
-        (lambda pipe, doc: pipe.marginals(None), "CRF460.*None"),
-        (lambda pipe, doc: pipe.marginals([doc]), "CRF460"),
-        (lambda pipe, doc: pipe.marginals(doc[:2]), "CRF460"),
-        (lambda pipe, doc: pipe.span_probabilities(doc.text), "CRF460"),
+        (lambda pipe, doc: pipe.marginals(doc.text), "CRF479.*'Bob left Rome '"),
+        (lambda pipe, doc: pipe.marginals(None), "CRF479.*None"),
+        (lambda pipe, doc: pipe.marginals([doc]), "CRF479"),
+        (lambda pipe, doc: pipe.marginals(doc[:2]), "CRF479"),
+        (lambda pipe, doc: pipe.span_probabilities(doc.text), "CRF479"),
         (lambda pipe, doc: pipe.span_probabilities(doc, "0.1"), "CRF020.*min_prob = '0.1'.*from 0 to 1"),
         (lambda pipe, doc: pipe.span_probabilities(doc, -0.1), "CRF020"),
         (lambda pipe, doc: pipe.span_probabilities(doc, math.nan), "CRF020"),
         (lambda pipe, doc: pipe.span_probabilities(doc, 2), "CRF020"),
-        (lambda pipe, doc: pipe.n_best(doc.text, 1), "CRF460"),
+        (lambda pipe, doc: pipe.n_best(doc.text, 1), "CRF479"),
         (lambda pipe, doc: pipe.n_best(doc, -1), "CRF020.*n = -1.*whole number"),
         (lambda pipe, doc: pipe.n_best(doc, 0), "CRF020.*from 1"),
         (lambda pipe, doc: pipe.n_best(doc, 2.0), "CRF020"),
         (lambda pipe, doc: pipe.n_best(doc, "2"), "CRF020"),
         (lambda pipe, doc: pipe.n_best(doc, True), "CRF020"),
-        (lambda pipe, doc: pipe.sample(doc.text, 1, seed=0), "CRF460"),
+        (lambda pipe, doc: pipe.sample(doc.text, 1, seed=0), "CRF479"),
         (lambda pipe, doc: pipe.sample(doc, -1, seed=0), "CRF020.*n = -1"),
         (lambda pipe, doc: pipe.sample(doc, 1, seed=-1), "CRF020.*seed = -1"),
         (lambda pipe, doc: pipe.sample(doc, 1, seed=10**9999), "CRF020.*seed"),
         (lambda pipe, doc: pipe.sample(doc, 1, seed=None), "CRF020.*seed = None"),
-        (lambda pipe, doc: pipe.log_probability(doc.text, []), "CRF460"),
+        (lambda pipe, doc: pipe.log_probability(doc.text, []), "CRF479"),
         (lambda pipe, doc: pipe.log_probability(doc, None), "CRF461.*None"),
         (lambda pipe, doc: pipe.log_probability(doc, doc[:1]), "CRF461"),
         (lambda pipe, doc: pipe.log_probability(doc, [(0, 1, "PER")]), "CRF461.*PER"),
@@ -320,7 +320,7 @@ def test_labels_have_thresholds_of_their_own(decode):
         assert found and {name for _, _, name in found} == {label}
         assert all(exact[span] >= 0.01 for span in found)
     ner.cfg["min_prob"] = {"PERSON": 0.5}
-    with pytest.raises(ValueError, match=r"CRF424.*PERSON.*PER"):
+    with pytest.raises(ValueError, match=r"CRF846.*PERSON.*PER"):
         low(text)
 
 
@@ -372,7 +372,7 @@ def test_rules_come_and_are_saved(tmp_path):
     text = "Bob Ann Carla Paris Rome"
     ner.add_rule({"rule": "never_on", "label": "PER", "phrases": ["Ann"]})
     assert not any("Ann" in ent.text and ent.label_ == "PER" for ent in nlp(text).ents)
-    with pytest.raises(ValueError, match="CRF609"):
+    with pytest.raises(ValueError, match="CRF846"):
         ner.add_rule({"rule": "at_most", "label": "DATE", "n": 1})
     with pytest.raises(ValueError, match="CRF610"):
         ner.add_rule({"rule": "never_on", "label": "PER", "pattern": [{"NONSENSE": 1}]})
@@ -396,7 +396,7 @@ def test_a_file_of_rules_need_not_come_along(tmp_path):
     loaded = spacy.load(tmp_path / "model")
     doc = loaded("Bob Ann Carla Paris Rome")
     assert [ent.label_ for ent in doc.ents].count("PER") <= 1
-    with pytest.raises(ValueError, match="CRF606"):
+    with pytest.raises(ValueError, match="CRF701"):
         trained(constraints={"@misc": "spacy_crf.constraints.v1", "path": str(path)})("Bob")
 
 
@@ -476,7 +476,7 @@ def test_what_can_not_be_kept_is_said(caplog):
 @pytest.mark.parametrize(
     "rule, message",
     [
-        ({"rule": "at_most", "label": "DATE", "n": 1}, "CRF609"),
+        ({"rule": "at_most", "label": "DATE", "n": 1}, "CRF846"),
         ({"rule": "only_on", "label": "PER", "pattern": [{"NONSENSE": 1}]}, "CRF610"),
         ({"rule": "custom", "function": "test_nobody_registered"}, "CRF611"),
         ({"rule": "at_least", "label": "PER", "n": 2}, "CRF613"),
@@ -494,7 +494,7 @@ def test_rules_that_do_not_fit_are_refused_before_training(factory, rule, messag
 @pytest.mark.parametrize("value", [{}, [1], "at_most", {"rules": []}])
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger", "semicrf_ner"])
 def test_constraints_are_a_block(factory, value):
-    with pytest.raises(ValueError, match=rf"CRF620: Component '{factory}'.*spacy_crf.constraints.v1"):
+    with pytest.raises(ValueError, match=rf"CRF020: Component '{factory}'.*spacy_crf.constraints.v1"):
         spacy.blank("en").add_pipe(factory, config={"constraints": value})
 
 
@@ -531,7 +531,7 @@ def test_a_program_out_of_time_names_the_document(factory, caplog):
         posterior = nlp("Paris met Bob in Paris . " * 6)
     told = [record.message[:7] for record in caplog.records if "CRFW603" not in record.message]
     if "CRFW605" not in told:  # no time for the labelling with the most right tokens
-        assert told == ["CRFW602", "CRFW606"]
+        assert told == ["CRFW602", "CRFW602"]
         assert posterior.to_json()["ents"] == doc.to_json()["ents"]
 
 

@@ -403,10 +403,10 @@ def test_errors(files, capsys):
 @pytest.mark.parametrize(
     "command, message",
     [
-        (["report", "model", "data.spacy", "--folds", "2"], "CRF891"),
-        (["report", "model", "data.spacy", "--curve", "bad.json"], "CRF892"),
+        (["report", "model", "data.spacy", "--folds", "2"], "CRF788"),
+        (["report", "model", "data.spacy", "--curve", "bad.json"], "CRF701"),
         (["report", "model", "data.spacy", "--train", "train.spacy", "--folds", "9"], "CRF890"),
-        (["errors", "model", "data.spacy", "--kind", "odd"], "CRF893"),
+        (["errors", "model", "data.spacy", "--kind", "odd"], "CRF020"),
         (["errors", "model", "data.spacy", "--component", "other"], "CRF710"),
     ],
 )

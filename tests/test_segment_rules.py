@@ -239,7 +239,7 @@ def test_later_rules_yield():
 
 
 def test_labels_that_are_not_known_are_refused():
-    with pytest.raises(ValueError, match="CRF609"):
+    with pytest.raises(ValueError, match="CRF846"):
         make_rules([{"rule": "at_most", "label": "DATE", "n": 1}])
 
 
@@ -500,8 +500,8 @@ def test_rules_come_and_are_saved(tmp_path):
     ner.add_rule({"rule": "never_on", "label": "PER", "phrases": ["Ann"]})
     assert not any("Ann" in ent.text and ent.label_ == "PER" for ent in nlp(text).ents)
     for table, code in (
-        ({"rule": "at_most", "label": "DATE", "n": 1}, "CRF609"),
-        ({"rule": "at_most", "label": "*", "n": 0, "name": "none", "max": 1}, "CRF603"),
+        ({"rule": "at_most", "label": "DATE", "n": 1}, "CRF846"),
+        ({"rule": "at_most", "label": "*", "n": 0, "name": "none", "max": 1}, "CRF605"),
     ):
         with pytest.raises(ValueError, match=code):
             ner.add_rule(table)

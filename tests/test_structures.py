@@ -355,7 +355,7 @@ def test_mistakes_are_named(row):
     refused(scores, "CRF011", "states has shape", lambda s: structure.path_score(s, np.zeros(4, dtype=np.int32)))
     beyond = np.array([0, 0, 0, n_tags, 0], dtype=np.int32)
     refused(scores, "CRF013", f"Token 3 has state {n_tags}", lambda s: structure.path_score(s, beyond))
-    refused(scores, "CRF014", "0", lambda s: structure.n_best(s, 0))
+    refused(scores, "CRF020", "0", lambda s: structure.n_best(s, 0))
 
 
 @each

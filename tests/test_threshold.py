@@ -169,7 +169,7 @@ def test_training_saves_the_best_threshold(folder, tmp_path):
 
 def test_nothing_to_fit_is_an_error(folder):
     fit = registry.callbacks.get("spacy_crf.fit_min_prob.v1")
-    with pytest.raises(ValueError, match=r'CRF422.*decode = "spans"'):
+    with pytest.raises(ValueError, match=r'CRF710.*decode = "spans"'):
         fit(folder / "dev.spacy")(spacy.load(folder / "model"))
     with pytest.raises(ValueError, match=r"CRF020.*beta"):
         fit(folder / "dev.spacy", beta=-1.0)

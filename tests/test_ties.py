@@ -145,7 +145,7 @@ def test_phrases_of_the_doc(vocab):
     chunks = RepeatedPhrases("noun_chunks")
     assert tied(chunks, parsed) == [(0, 3)] and chunks.reads == ["head"]
     other = Doc(spacy.blank("xx").vocab, words=["a", "dog", "saw", "a", "dog"], **heads)
-    with pytest.raises(ValueError, match="CRF370"):
+    with pytest.raises(ValueError, match="CRF367"):
         tied(chunks, other)
 
 

@@ -127,5 +127,5 @@ def test_what_can_not_be_rewritten(tmp_path):
     with pytest.raises(ValueError, match=r"CRF037.*Version 0.13 reads"):
         upgrade(tmp_path / "old.cfg", tmp_path / "new.cfg")
     assert not (tmp_path / "new.cfg").exists()
-    with pytest.raises(ValueError, match="CRF036"):
+    with pytest.raises(ValueError, match="CRF750"):
         upgrade(tmp_path / "old.cfg", tmp_path / "old.cfg")

@@ -159,12 +159,12 @@ def test_vectors_that_are_of_no_use(vectors, reason):
     [1, "", [], {"n": 3}, {"dims": 0}, {"dims": True}, {"dims": 2.5}, {"length": 0}, {"length": "1"}, {"path": ""}],
 )
 def test_settings_are_checked(given):
-    with pytest.raises(ValueError, match=r"CRF802: \[initialize.components.crf_ner\]: vectors = "):
+    with pytest.raises(ValueError, match=r"CRF020: \[initialize.components.crf_ner\]: vectors = "):
         read_vectors(given, None, vocab_with(word_vectors()), name="crf_ner")
 
 
 def test_more_numbers_than_there_are():
-    with pytest.raises(ValueError, match=r"CRF804: Vectors of 5 numbers.*to 6"):
+    with pytest.raises(ValueError, match=r"CRF803: .* 5 numbers.*to 6"):
         read_vectors({"dims": 6}, None, vocab_with(word_vectors()), name="crf_ner")
     assert read_vectors({"dims": 5}, None, vocab_with(word_vectors()), name="crf_ner").width == 5
 
@@ -180,10 +180,10 @@ def test_folders_and_pipelines(vectors, tmp_path):
         found = read_vectors(str(tmp_path / folder), None, Vocab(), name="crf_ner")
         assert found.source == expected.source
         assert read_vectors(tmp_path / folder, expected, Vocab(), name="crf_ner") is expected
-    with pytest.raises(ValueError, match=r"CRF805: .*nowhere can't be read: .*spacy crf vectors"):
+    with pytest.raises(ValueError, match=r"CRF701: .*nowhere: can't be read: .*spacy crf vectors"):
         read_vectors(str(tmp_path / "nowhere"), None, Vocab(), name="crf_ner")
     (tmp_path / "pipeline" / "vocab" / "vectors").write_bytes(b"no vectors")
-    with pytest.raises(ValueError, match="CRF805: "):
+    with pytest.raises(ValueError, match="CRF701: "):
         read_vectors(str(tmp_path / "pipeline"), None, Vocab(), name="crf_ner")
 
 
@@ -460,7 +460,7 @@ def test_vectors_of_another_width():
 
 def test_vectors_that_nobody_reads():
     nlp = blank(templates=["lower[-1]"], vectors=word_vectors())
-    with pytest.raises(ValueError, match=r"CRF807: Component 'crf_ner' .*vector\[-1..1\]"):
+    with pytest.raises(ValueError, match=r"CRF944: Component 'crf_ner'.*vector\[-1..1\]"):
         train(nlp, vectors={"dims": 2})
     train(nlp)
     assert pipe_of(nlp).sparse_features.vectors is None
@@ -468,16 +468,16 @@ def test_vectors_that_nobody_reads():
 
 @pytest.mark.parametrize("template", ["vector[0]|lower[0]", "vector[0]|vector[1]"])
 def test_vectors_stand_alone(template):
-    with pytest.raises(ValueError, match=rf"CRF801: .*'{template.replace('[', '.').replace('|', '.')}'"):
+    with pytest.raises(ValueError, match=rf"CRF121: .*'{template.replace('[', '.').replace('|', '.')}'"):
         blank(templates=[template])
 
 
 def test_vectors_are_of_tokens():
     features = {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.first:vector"]}
-    with pytest.raises(ValueError, match=r"CRF801: .*'seg.first:vector'"):
+    with pytest.raises(ValueError, match=r"CRF121: .*'seg.first:vector'"):
         spacy.blank("en").add_pipe("semicrf_ner", config={"model": {"segments": {"features": features}}})
     features = {"@misc": "spacy_crf.features.v1", "templates": ["vector[0]"], "transitions": ["vector[0]"]}
-    with pytest.raises(ValueError, match=r"CRF801: .*'vector\[0\]'"):
+    with pytest.raises(ValueError, match=r"CRF121: .*'vector\[0\]'"):
         spacy.blank("en").add_pipe("crf_ner", config={"model": {"emissions": {"features": features}}})
 
 
@@ -489,7 +489,7 @@ def test_how_many_words_have_vectors_is_told(caplog):
     for hashed in (False, True):
         caplog.clear()
         train(blank(vectors=word_vectors(keys=[f"w{n}" for n in range(len(KNOWN))]), hashed=hashed))
-        assert f"CRFW800: crf_ner: none of the {len(WORDS)} words" in caplog.text
+        assert f"CRFW940: crf_ner: none of the {len(WORDS)} words" in caplog.text
 
 
 # --------------------------------------------------------------------------------------------------------------- going on
@@ -518,7 +518,7 @@ def test_starting_from_a_model_with_other_vectors(tmp_path):
         going_on = train(blank(vectors=vectors), start_from=str(tmp_path))
         np.testing.assert_allclose(marginals(going_on), marginals(nlp), atol=0.05)
     for vectors, given in ((floret_vectors(), {}), (word_vectors(), {"vectors": {"dims": 3}})):
-        with pytest.raises(ValueError, match=r"CRF806: Component 'crf_ner'.*\[initialize\] vectors"):
+        with pytest.raises(ValueError, match=r"CRF950: Component 'crf_ner'.*\[initialize\] vectors"):
             train(blank(vectors=vectors), start_from=str(tmp_path), **given)
 
 

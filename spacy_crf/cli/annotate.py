@@ -81,7 +81,7 @@ def annotate_cli(
     with brief_errors(), _progress() as told:
         if workers is None:
             for option in (option for option, value in given.items() if value):
-                raise ValueError(Errors.CRF788.format(option=option))
+                raise ValueError(Errors.CRF788.format(option=option, other="--workers"))
             source, output = Path(input_path), Path(output_path)
             is_standard = output_path == STANDARD
             if not is_standard:

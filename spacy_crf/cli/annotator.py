@@ -20,7 +20,7 @@ from .formats.source import read_lines
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, check_spans, probability
 from .formats.writers import Annotated as Found
-from .shared import load_pipeline, our_pipes
+from .shared import PROBABILITIES, load_pipeline, our_pipes
 from .texts import Item, item_of_line, read_items
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Annotator:
         self._job, self._digits = job, max(5, len(str(n_parts - 1)))
         self.nlp = load_pipeline(job.model, Path(job.code) if job.code else None)
         is_asked = job.options.sort or job.options.min_prob > 0.0 or job.options.component is not None
-        self._pipes = our_pipes(self.nlp, job.options.component, Errors.CRF710 if is_asked else None)
+        self._pipes = our_pipes(self.nlp, job.options.component, PROBABILITIES if is_asked else None)
         tell_probabilities(self._pipes)
         self._target = WorkFolder(job.target)
         self._written = 0  # bytes
@@ -231,7 +231,9 @@ class _Errors:
             raise  # it is not the text
         except Exception as error:
             if self._is_strict:
-                raise ValueError(Errors.CRF787.format(place=place, error=error)) from error
+                raise ValueError(
+                    Errors.CRF787.format(place=place, error=error, advice=" (without --strict it goes to errors.jsonl)")
+                ) from error
             self.kept.append((place, str(error) or type(error).__name__))
 
 

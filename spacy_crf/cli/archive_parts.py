@@ -102,12 +102,13 @@ def lines(part: Part) -> Iterator[tuple[str, bytes]]:
 
 
 def opened_parquet(path: str) -> Any:
-    """RAISES (ImportError): CRF785 without pyarrow. (ValueError): CRF784 if it can't be read."""
+    """RAISES (ImportError): CRF781 without pyarrow. (ValueError): CRF784 if it can't be read."""
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ImportError(Errors.CRF785.format(path=path, reason=error)) from None
+        needed = {"package": "pyarrow", "install": "'spacy-crf[parquet]'"}
+        raise ImportError(Errors.CRF781.format(what=f"{path}: Parquet", reason=error, **needed)) from None
     system, name = fsspec.core.url_to_fs(path)
     try:
         return ParquetFile(name, filesystem=system)

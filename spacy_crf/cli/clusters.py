@@ -122,7 +122,7 @@ def _write_clusters(made: "WordClusters", output: Path) -> None:
 def clusters_of_vectors(source: str, n: int, *, progress: Progress = _silent) -> "WordClusters":
     """Make clusters of the word vectors of a pipeline, or of a folder that `Vectors.to_disk` wrote.
 
-    RAISES (ValueError): CRF715 if there is no such pipeline or folder, CRF947 or CRF948 if it has no vectors or too few.
+    RAISES (ValueError): CRF715 if there is no such pipeline or folder, CRF948 or CRF948 if it has no vectors or too few.
     """
     from ..features.clusters import MOST_CLUSTERS
     from ..features.vector_clusters import cluster_vectors
@@ -217,21 +217,22 @@ def _go_on(checkpoint: Path, what: str) -> "Optional[Brown]":
 
 
 def tokenizer(lang: str) -> Language:
-    """A blank pipeline for long texts. RAISES (ValueError): CRF953 if spaCy has no such language."""
+    """A blank pipeline for long texts. RAISES (ValueError): CRF020 if spaCy has no such language."""
     nlp = blank(lang)
     nlp.max_length = 1 << 40  # the limit protects parsers
     return nlp
 
 
 def _read(paths: list[Path], nlp: Language, progress: Progress) -> "WordCounter":
-    """Count the words of texts. RAISES (ValueError): CRF949 if there are no words."""
+    """Count the words of texts. RAISES (ValueError): CRF948 if there are no words."""
     from ..lab.brown import WordCounter
 
     counter = WordCounter(nlp.vocab.strings)
     for text in read_raw(paths, nlp, lambda done, total: progress("reading", done, total)):
         counter.add(text.doc)
     if not counter.n_words:
-        raise ValueError(Errors.CRF949.format(paths=", ".join(map(str, paths))))
+        source = ", ".join(map(str, paths))
+        raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason="there are no words"))
     return counter
 
 
@@ -309,24 +310,25 @@ def vectors_of_texts(texts: list[Path], settings: Settings, *, lang: str = "en",
     """Make a pipeline without components, whose vectors floret learns from raw texts.
 
     verbose (bool): Whether to show the progress of floret.
-    RAISES (ValueError): CRF808 if floret is not installed, CRF809 if the texts have too few words; if texts can't be read.
+    RAISES (ValueError): CRF781 if floret is not installed, CRF948 if the texts have too few words; if texts can't be read.
     """
     options = settings.checked().of_floret
     try:
         from floret import train_unsupervised
     except ImportError as error:
-        raise ValueError(Errors.CRF808.format(reason=error)) from error
+        needed = {"package": "floret", "install": "'spacy-crf[vectors]'"}
+        raise ValueError(Errors.CRF781.format(what="Learning vectors", reason=error, **needed)) from error
     with TemporaryDirectory() as folder:
         words, table, source = Path(folder) / "words.txt", Path(folder) / "vectors.floret", ", ".join(map(str, texts))
         with progress_bars() as progress:
             n_words = _write_words(texts, words, tokenizer(lang), progress)
         if not n_words:
-            raise ValueError(Errors.CRF809.format(paths=source, reason="there are none at all"))
+            raise ValueError(Errors.CRF948.format(what="vectors", source=source, reason="there are no words"))
         try:
             model = train_unsupervised(str(words), **options, verbose=2 if verbose else 0)
         except ValueError as error:
-            reason = f"none is there {settings.min_count} times or more often, which --min-count asks for ({error})"
-            raise ValueError(Errors.CRF809.format(paths=source, reason=reason)) from error
+            reason = f"no word is there {settings.min_count} times, as --min-count asks ({error})"
+            raise ValueError(Errors.CRF948.format(what="vectors", source=source, reason=reason)) from error
         model.save_floret_vectors(str(table))
         nlp = blank(lang)  # without the words of the texts
         convert_vectors(nlp, table, truncate=0, prune=-1, mode="floret")

@@ -11,7 +11,7 @@ from spacy.tokens import Doc, DocBin, Span, SpanGroup
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, known_names
+from ..errors import Errors, no_component
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
 from .group import app
@@ -19,6 +19,8 @@ from .shared import CodeOption, brief_errors, check_writable, load_pipeline
 from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
+_TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (such as spancat; name the key of any other with "
+_TEACHES += "--spans-key), or one that finds entities"
 _SOFTENER = "spacy_crf_softener"  # a component that is added behind the teacher
 Soft = list[tuple[int, int, str, float]]  # first token, token behind, label, probability
 
@@ -86,13 +88,13 @@ def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Opti
 
     component (str): Its name; by default the last one of ours, else the last one that writes spans with scores.
     spans_key (str): Take the spans that are there.
-    RAISES (ValueError): CRF830 if there is none.
+    RAISES (ValueError): CRF710 if there is none.
     """
     from ..pipeline.crf_pipe import CRFPipe
 
     pipes = [(name, pipe) for name, pipe in nlp.pipeline if component in (None, name)]
     if component is not None and not pipes:
-        raise ValueError(Errors.CRF830.format(named=f" '{component}'", components=", ".join(nlp.pipe_names) or "none"))
+        raise no_component(_TEACHES, nlp.pipe_names, component)
     if spans_key is not None:
         return Teacher(nlp, None, spans_key)
     for name, pipe in reversed(pipes):
@@ -102,7 +104,7 @@ def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Opti
         if isinstance(getattr(pipe, "key", None), str) and hasattr(pipe, "suggester"):
             return Teacher(nlp, None, pipe.key)
     if not any("doc.ents" in nlp.get_pipe_meta(name).assigns for name, _ in pipes):
-        raise ValueError(Errors.CRF830.format(named="", components=", ".join(nlp.pipe_names) or "none"))
+        raise no_component(_TEACHES, nlp.pipe_names)
     return Teacher(nlp, None, None)
 
 
@@ -120,7 +122,7 @@ def distil(
     labels (Iterable[str]): Only these labels.
     min_prob (float): Less probable spans are left out.
     n_process (int): Number of processes that annotate.
-    RAISES (ValueError): CRF832 for labels that the teacher does not have; CRF831 with file and line of a text that the teacher
+    RAISES (ValueError): CRF846 for labels that the teacher does not have; CRF787 with file and line of a text that the teacher
         can't annotate.
     """
     nlp, component, spans_key = teacher
@@ -146,12 +148,7 @@ def distil(
 def _checked(labels: Iterable[str], teacher: Teacher) -> list[str]:
     labels = list(labels)
     if teacher.component is not None:
-        known = teacher.nlp.get_pipe(teacher.component).labels
-        unknown = [label for label in labels if label not in known]
-        if unknown:
-            raise ValueError(
-                Errors.CRF832.format(unknown=", ".join(map(repr, unknown)), known=known_names(known, *unknown))
-            )
+        checks.labels("--labels", labels, teacher.nlp.get_pipe(teacher.component).labels)
     return labels
 
 
@@ -161,13 +158,14 @@ def _unannotated(doc: Doc) -> Doc:
 
 
 def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn:
-    """RAISES (ValueError): CRF831 with the places of the texts."""
-    _, code, said = str(error).strip().rpartition("CRF831")
+    """RAISES (ValueError): CRF787 with the places of the texts."""
+    _, code, said = str(error).strip().rpartition("CRF787")
     if code:  # raised by another component, or with a traceback by another process
         raise ValueError(code + said) from error
     places = [doc._context.place for doc in docs if doc._context is not None]
     place = f"{places[0]} to {places[-1].rpartition(', ')[2]}" if len(places) > 1 else "".join(places) or "a text"
-    raise ValueError(Errors.CRF831.format(place=place, name=name, reason=error or type(error).__name__)) from error
+    reason = f"the teacher's component '{name}': {error or type(error).__name__}"
+    raise ValueError(Errors.CRF787.format(place=place, error=reason, advice="")) from error
 
 
 # ------------------------------------------------------------------------------------------- in the teacher's processes

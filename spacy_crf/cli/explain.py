@@ -88,6 +88,7 @@ def _probability(span: Span) -> tuple[str, ...]:
     return () if span._.crf_prob is None else (f"{span._.crf_prob:.0%}",)
 
 
+_EXPLAINED = "of spacy_crf to explain (--span asks about spans and tokens, --label about a text)"
 _SPAN = re.compile(r"(\d{1,9}):(\d{1,9})(?::(.+))?")
 
 
@@ -131,7 +132,7 @@ def explain_cli(
         def is_asked(pipe: Any) -> bool:
             return (span if isinstance(pipe, CRFTextClassifier) else label) is None
 
-        for pipe in our_pipes(nlp, component, Errors.CRF848, is_asked, of_tokens=False):
+        for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
             doc = doc_before(nlp, pipe, text)
             if isinstance(pipe, CRFTextClassifier):
                 asked = [label]
@@ -197,7 +198,7 @@ def inspect_cli(
     from ..explain.overview import overview
 
     with brief_errors():
-        pipes = our_pipes(load_pipeline(model, code), component, Errors.CRF848, of_tokens=False)
+        pipes = our_pipes(load_pipeline(model, code), component, "of spacy_crf", of_tokens=False)
         found = [overview(pipe, label, top) for pipe in pipes]
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -285,7 +286,7 @@ def rules_cli(
     """Print the rules of a pipeline's components."""
     with brief_errors():
         nlp = load_pipeline(model, code)
-        for pipe in our_pipes(nlp, component, Errors.CRF711, lambda pipe: pipe.rules() is not None):
+        for pipe in our_pipes(nlp, component, "of spacy_crf with rules", lambda pipe: pipe.rules() is not None):
             _show_rules(pipe)
             if text is not None:
                 _show_effects(nlp, pipe, text)

@@ -133,7 +133,7 @@ def init_config_cli(
         path = Path(output)
         check_writable(path)
         if path.exists() and not force:
-            raise ValueError(Errors.CRF750.format(path=path))
+            raise ValueError(Errors.CRF750.format(path=path, advice="--force replaces it"))
         write_whole(path, text.encode("utf8"))
         msg.good(f"Config in {path}. Next: {_command(name)}")
 

@@ -9,6 +9,7 @@ from spacy.util import registry
 from thinc.api import Config
 from wasabi import msg
 
+from .. import checks
 from ..errors import Errors, counted
 from ..whole_files import write_whole
 from .group import app
@@ -113,22 +114,20 @@ def is_templates(data: bytes) -> bool:
 
 
 def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
-    """Read the model of a program. RAISES (ValueError): CRF863 for an unknown program; CRF854 and others if it is not its
+    """Read the model of a program. RAISES (ValueError): CRF020 for an unknown program; CRF854 and others if it is not its
     model."""
     from ..migrate.crfpp import read_crfpp
     from ..migrate.crfsuite import read_crfsuite
     from ..migrate.wapiti import read_wapiti
 
     readers = {"crfsuite": read_crfsuite, "crfpp": read_crfpp, "wapiti": read_wapiti}
-    if program not in readers:
-        raise ValueError(Errors.CRF863.format(program=program, known=", ".join(readers)))
-    return readers[program](data, source)
+    return readers[checks.one_of("crf import", "--from", program, readers)](data, source)
 
 
 def find_native(model: "ForeignModel", columns: list[str]) -> "Native":
     """Find native templates for a model whose file has the lines that make its features.
 
-    RAISES (ValueError): CRF860 or CRF864 for wrong columns.
+    RAISES (ValueError): CRF868 or CRF864 for wrong columns.
     """
     from ..migrate.native import native_of
 
@@ -195,7 +194,7 @@ def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[s
 
 
 def _resolved(functions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Make the functions of some blocks. RAISES (ValueError): CRF856, CRF860 or CRF864 for wrong lines or columns."""
+    """Make the functions of some blocks. RAISES (ValueError): CRF856, CRF868 or CRF864 for wrong lines or columns."""
     return {name: registry.resolve({"source": block})["source"] for name, block in functions.items()}
 
 
@@ -217,7 +216,7 @@ def features_block(text: str, program: str, columns: list[str]) -> Config:
 
 
 def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, columns: list[str]) -> "Comparison":
-    """Compare a pipeline with the program of its model. RAISES (ValueError): CRF862 if the program is not installed."""
+    """Compare a pipeline with the program of its model. RAISES (ValueError): CRF781 if the program is not installed."""
     from ..migrate.checking import RIVALS, compare, read_columns
 
     functions = None
@@ -261,8 +260,7 @@ def export_cli(
     Features keep their names (lower[0]=the); `spacy_crf.migrate.pipeline.features_of` makes them of Docs.
     """
     with brief_errors():
-        if program != "crfsuite":
-            raise ValueError(Errors.CRF863.format(program=program, known="crfsuite"))
+        checks.one_of("crf export", "--to", program, ("crfsuite",))
         check_writable(output)
         from ..migrate.crfsuite import write_crfsuite
         from ..migrate.pipeline import weights_of

@@ -10,6 +10,7 @@ import typer
 from spacy.language import Language
 from wasabi import msg
 
+from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
 from .group import app
@@ -51,12 +52,10 @@ def errors_cli(
     from ..report.cases import KINDS, judge
 
     with brief_errors():
-        if kind not in (None, *KINDS) or kind == "right":
-            raise ValueError(
-                Errors.CRF893.format(kind=kind, known=", ".join(name for name in KINDS if name != "right"))
-            )
+        if kind is not None:
+            checks.one_of("crf errors", "--kind", kind, [name for name in KINDS if name != "right"])
         nlp = load_pipeline(model, code)
-        found = judge(nlp, our_pipes(nlp, component, Errors.CRF710), read_examples(data, nlp))
+        found = judge(nlp, our_pipes(nlp, component), read_examples(data, nlp))
         if as_json:
             print(json.dumps({judged.pipe.name: _as_data(judged, kind, label) for judged in found}, ensure_ascii=False))
             return
@@ -169,10 +168,10 @@ def report_cli(
     with brief_errors(), Progress(transient=True) as progress:
         check_writable(output, data, train, curve)
         if folds and train is None:
-            raise ValueError(Errors.CRF891)
+            raise ValueError(Errors.CRF788.format(option="--folds", other="the training texts, --train PATH,"))
         points = [] if curve is None else read_curve(curve)
         nlp = load_pipeline(model, code)
-        pipes = our_pipes(nlp, component, Errors.CRF710)
+        pipes = our_pipes(nlp, component)
         page = _page(nlp, pipes, data, train, folds, points, progress)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
@@ -199,15 +198,16 @@ def _page(nlp, pipes, data: Path, train: Optional[Path], folds: int, curve: list
 def read_curve(path: Path) -> list[tuple[float, float]]:
     """Read the numbers of texts and the scores of a learning curve.
 
-    RAISES (ValueError): CRF892 if `curve --json` did not write the file.
+    RAISES (ValueError): CRF701 if `curve --json` did not write the file.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf8"))
         points = [(float(row["texts"]), float(row["score"])) for row in rows]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(Errors.CRF892.format(path=path, reason=error)) from None
+        reason = f"{error}. A learning curve is JSON as `spacy crf curve --json` prints it"
+        raise ValueError(Errors.CRF701.format(place=path, reason=reason)) from None
     if len(points) < 2:
-        raise ValueError(Errors.CRF892.format(path=path, reason="it has fewer than two rows"))
+        raise ValueError(Errors.CRF701.format(place=path, reason="a learning curve has at least two rows"))
     return points
 
 
@@ -225,7 +225,7 @@ def calibrate_cli(
             check_writable(svg, data)
         nlp = load_pipeline(model, code)
         if svg is not None and component is None:
-            _require_one(our_pipes(nlp, None, Errors.CRF710))
+            _require_one(our_pipes(nlp, None))
         found = calibrate(nlp, data, component=component)
         if svg is not None:
             [(name, scores)] = found.items()
@@ -248,7 +248,7 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     """
     from ..pipeline.prediction import tell_probabilities
 
-    pipes = our_pipes(nlp, component, Errors.CRF710)
+    pipes = our_pipes(nlp, component)
     tell_probabilities(pipes)
     scores = nlp.evaluate(read_examples(data, nlp))
     return {

@@ -20,7 +20,7 @@ from spacy.tokens import Doc
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
-from ..errors import Errors, announcements, known_names, shown
+from ..errors import Errors, announcements, no_component, shown
 from ..whole_files import beside, is_full, named_in_errors
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
 
 
 def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
-    """Read a config. RAISES (ValueError): CRF725 if the file can't be read, or gives a registered name by anything but text."""
+    """Read a config. RAISES (ValueError): CRF701 if the file can't be read, or gives a registered name by anything but text."""
     try:
         config = load_config(path, overrides=overrides, interpolate=interpolate)
         _check_names(config, [])
     except ValueError as error:
-        raise ValueError(Errors.CRF725.format(path=path, reason=error)) from None
+        raise ValueError(Errors.CRF701.format(place=f"The config {path}", reason=error)) from None
     return config
 
 
@@ -122,7 +122,7 @@ def read_overrides(arguments: list[str]) -> dict[str, Any]:
 
 
 def import_code(path: Optional[Path]) -> None:
-    """Run a Python file that registers functions. RAISES (ValueError): CRF732 if it fails."""
+    """Run a Python file that registers functions. RAISES (ValueError): CRF701 if it fails."""
     if path is None:
         return
     try:
@@ -130,15 +130,17 @@ def import_code(path: Optional[Path]) -> None:
             raise ImportError("its name does not end with .py")
         import_file("python_code", path)
     except Exception as error:  # whatever is in the file
-        raise ValueError(Errors.CRF732.format(path=path, reason=f"{type(error).__name__}: {error}")) from error
+        place, reason = f"The Python file {path} (--code)", f"{type(error).__name__}: {error}"
+        raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
 
 
 def blank(lang: str) -> Language:
-    """A pipeline with a tokenizer and no components. RAISES (ValueError): CRF953 if spaCy has no such language."""
+    """A pipeline with a tokenizer and no components. RAISES (ValueError): CRF020 if spaCy has no such language."""
     try:
         return spacy.blank(lang)
     except Exception as error:  # whatever spaCy and the tokenizers of others raise
-        raise ValueError(Errors.CRF953.format(lang=lang, reason=error)) from error
+        must = f"a language that spaCy has ({error})"
+        raise ValueError(Errors.CRF020.format(owner="crf", name="--lang", value=repr(lang), must=must)) from error
 
 
 def check_writable(path: Path, *inputs: Optional[Path]) -> None:
@@ -174,10 +176,13 @@ def save_pipeline(nlp: Language, output: Path) -> None:
                 made.replace(target)
 
 
+PROBABILITIES = "that gives probabilities of spans or tokens (crf_textcat has them in doc.cats: use `spacy evaluate`)"
+
+
 def our_pipes(
     nlp: Language,
     component: Optional[str],
-    none: Optional[str],
+    wanted: Optional[str] = PROBABILITIES,
     is_wanted: Callable[[Any], bool] = lambda pipe: True,
     *,
     of_tokens: bool = True,
@@ -185,7 +190,7 @@ def our_pipes(
     """Our components in a pipeline.
 
     component (str): Name of the only component to find; None for all.
-    none (str): Message of the error if there are no such components; None if that is no error.
+    wanted (str): What the components have to be, for the error if there are none; None if that is no error.
     is_wanted (Callable): Whether a component will do.
     of_tokens (bool): Find only components that label tokens.
     RAISES (ValueError): If there are no such components.
@@ -196,10 +201,8 @@ def our_pipes(
     kind = CRFPipe if of_tokens else LearningPipe
     ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, kind) and component in (None, name)]
     found = [pipe for pipe in ours if is_wanted(pipe)]
-    if not found and none is not None:
-        named = f" named '{component}'" if component else ""
-        components = known_names(nlp.pipe_names, *([component] if component else []))
-        raise ValueError(none.format(named=named, components=components))
+    if not found and wanted is not None:
+        raise no_component(wanted, nlp.pipe_names, component)
     return found
 
 

@@ -17,7 +17,7 @@ from spacy.training.loop import train
 from spacy.util import Config, dot_to_object, load_config
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import no_component
 from ..pipeline.doc_bin import doc_bin
 from .group import app
 from .init_config import FOLDER, ComponentName
@@ -90,7 +90,7 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
     config (Config): As for `spacy train`, not interpolated.
     settings (dict[str, Any]): Settings of `spacy_crf.shards.v1`. Each component gets a folder of its own in `path`.
     component (str): Only this component.
-    RAISES (ValueError): CRF735 if there is no such component.
+    RAISES (ValueError): CRF710 if there is no such component.
     """
     config = config.copy()
     names = [
@@ -99,8 +99,7 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
         if block.get("factory") in _FACTORIES and component in (None, name)
     ]
     if not names:
-        named, others = f" named '{component}'" if component else "", ", ".join(config["components"]) or "none"
-        raise ValueError(Errors.CRF735.format(named=named, components=others))
+        raise no_component("of spacy_crf to train on shards", config["components"], component)
     initialize = config.setdefault("initialize", {}).setdefault("components", {})
     for name in names:
         block = initialize.setdefault(name, {})
@@ -160,11 +159,11 @@ def update(
         `spacy crf convert` reads.
     component (str): Only this component.
     RETURNS (dict[str, tuple[Scores, Scores]]): Scores before and after, of the dev texts and of the new texts.
-    RAISES (ValueError): CRF414 if there is no such component.
+    RAISES (ValueError): CRF710 if there is no such component.
     """
     from ..optimizers.lbfgs import LBFGS
 
-    names = [pipe.name for pipe in our_pipes(nlp, component, Errors.CRF414, of_tokens=False)]
+    names = [pipe.name for pipe in our_pipes(nlp, component, "of spacy_crf to update", of_tokens=False)]
     sets = {"dev": dev, "new texts": data} if dev is not None else {"new texts": data}
     before = {title: _scores(nlp, names, path) for title, path in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))

@@ -23,7 +23,7 @@ from spacy.util import Config, dot_to_dict, dot_to_object, load_model_from_confi
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, no_component
 from ..pipeline.doc_bin import doc_bin
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
@@ -149,10 +149,8 @@ def tune(
     on_training (Callable[[], None]): Called after each training.
     RETURNS (Tuned): Trials in the order of schemes and values.
     """
-    if folds < 1 or iterations < 1:
-        raise ValueError(
-            Errors.CRF720.format(name="folds" if folds < 1 else "iterations", value=min(folds, iterations))
-        )
+    checks.count("crf tune", "--folds", folds)
+    checks.count("crf tune", "--iterations", iterations)
     nlp = load_model_from_config(config, auto_fill=True)
     name = _component(nlp, component)
     _check_schemes(nlp, name, schemes)
@@ -161,8 +159,7 @@ def tune(
     train_corpus, dev_corpus = resolve_dot_names(interpolated, [training["train_corpus"], training["dev_corpus"]])
     examples = _read_corpus(nlp, train_corpus, training["train_corpus"])
     dev_examples = _read_corpus(nlp, dev_corpus, training["dev_corpus"]) if folds == 1 else []
-    if folds > len(examples):
-        raise ValueError(Errors.CRF720.format(name="folds", value=folds))
+    checks.count("crf tune", "--folds", folds, most=len(examples))
     # Each fold counts the features of its own training texts alone
     (nlp.config["initialize"]["components"].get(name) or {}).pop("corpus", None)
     others = [other for other, pipe in nlp.pipeline if other != name and getattr(pipe, "is_trainable", False)]
@@ -188,11 +185,11 @@ def tune(
 
 
 def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
-    """Read a corpus. RAISES (ValueError): CRF734 if it can't be read, CRF708 if it is empty."""
+    """Read a corpus. RAISES (ValueError): CRF701 if it can't be read, CRF708 if it is empty."""
     try:
         examples = list(corpus(nlp))
     except ValueError as error:  # spaCy's own errors, which do not name the corpus
-        raise ValueError(Errors.CRF734.format(corpus=name, reason=error)) from error
+        raise ValueError(Errors.CRF701.format(place=f"The corpus [{name}]", reason=error)) from error
     if not examples:
         raise ValueError(Errors.CRF708.format(path=f"[{name}]"))
     return examples
@@ -254,12 +251,12 @@ def _score(name: str, found: dict[str, Any], weights: dict[str, Optional[float]]
 
 
 def _component(nlp: Language, name: Optional[str]) -> str:
-    """The component to tune. RAISES (ValueError): CRF721 if there is none, or several and no name."""
+    """The component to tune. RAISES (ValueError): CRF710 if there is none, or several and no name."""
     from ..pipeline.crf_pipe import CRFPipe
 
     pipes = [pipe for pipe_name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and name in (None, pipe_name)]
     if len(pipes) != 1 or not pipes[0].is_linear:
-        raise ValueError(Errors.CRF721.format(components=", ".join(nlp.pipe_names) or "none"))
+        raise no_component("to tune: name one that scores sparse features with --component", nlp.pipe_names, name)
     return pipes[0].name
 
 
@@ -286,13 +283,13 @@ def _names(block: Any, optimizer: str) -> bool:
 
 
 def _numbers(name: str, text: str) -> list[float]:
-    """Numbers between commas. RAISES (ValueError): CRF720 unless all are finite and at least 0."""
+    """Numbers between commas. RAISES (ValueError): CRF020 unless all are finite and at least 0."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if not values or not all(0 <= value < np.inf for value in values):
-        raise ValueError(Errors.CRF720.format(name=name, value=text))
+    are_possible = values and all(0 <= value < np.inf for value in values)
+    checks.expect(are_possible, "crf tune", f"--{name}", text, "numbers of at least 0, between commas")
     return list(dict.fromkeys(values))
 
 
@@ -420,13 +417,14 @@ def _read_texts(path: Path, nlp: Language) -> list[Doc]:
 
 
 def _percents(text: str) -> list[float]:
-    """Percentages between commas. RAISES (ValueError): CRF877 unless all are above 0 and at most 100."""
+    """Percentages between commas. RAISES (ValueError): CRF020 unless all are above 0 and at most 100."""
     try:
         found = sorted({float(part) for part in text.split(",")})
     except ValueError:
         found = []
-    if not found or found[0] <= 0 or found[-1] > 100:
-        raise ValueError(Errors.CRF877.format(value=text))
+    are_possible = found and found[0] > 0 and found[-1] <= 100
+    must = "percentages of the training texts above 0 and up to 100, between commas"
+    checks.expect(are_possible, "crf curve", "--shares", text, must)
     return found
 
 
@@ -507,7 +505,7 @@ def threshold(
     from ..pipeline.thresholds import annotated_before, best_of_labels, measure
 
     checks.positive("threshold", "beta", beta)
-    pipes = our_pipes(nlp, component, Errors.CRF710)
+    pipes = our_pipes(nlp, component)
     if expected:
         texts = [text.doc for text in read_raw([data], nlp)]
         examples = [Example(nlp.make_doc(doc.text), doc) for doc in texts]

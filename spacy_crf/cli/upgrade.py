@@ -50,10 +50,10 @@ def upgrade(old: Path, new: Path) -> list[tuple[str, str, str]]:
     """Writes a copy of a config, or of a pipeline, whose config names what this version has.
 
     RETURNS (list[tuple[str, str, str]]): The sections that changed, each with the name before and the name after.
-    RAISES (ValueError): CRF036 if the new path exists; CRF037 for a model that only version 0.13 reads.
+    RAISES (ValueError): CRF750 if the new path exists; CRF037 for a model that only version 0.13 reads.
     """
     if new.exists():
-        raise ValueError(Errors.CRF036.format(path=new))
+        raise ValueError(Errors.CRF750.format(path=new, advice="name a file or folder that does not exist"))
     config = load_config(old / "config.cfg" if old.is_dir() else old, interpolate=False)
     changes: list[tuple[str, str, str]] = []
     upgraded = Config(_upgraded(config, "", changes))

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..arrays import ends, named
-from ..errors import Errors, known_names
+from ..errors import Errors
 from ..inference.linear_chain import LinearChain
 from ..inference.semi_markov import SemiMarkov
 from ..inference.structure import Structure
@@ -72,10 +73,7 @@ class RuleSet:
         self.rules = constraints.rules
         self.tags = tags
         for rule in self.rules:
-            for label in rule.names():
-                if label not in tags.labels:
-                    known = known_names(tags.labels, label)
-                    raise ValueError(Errors.CRF609.format(name=rule.name, label=label, known=known))
+            checks.labels(f"Rule '{rule.name}'", rule.names(), tags.labels)
         self.local = [rule for rule in self.rules if rule.local or (self.of_segments and rule.bounds_length)]
         self.global_ = [rule for rule in self.rules if rule.global_]
         nothing = np.zeros(0, dtype=bool)

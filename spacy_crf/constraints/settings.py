@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from .. import checks
-from ..errors import Errors, known_names
+from ..errors import Errors, known_names, shown
 from .arguments import Refused
 from .rule import Rule, Table
 from .rules import RULES
@@ -27,42 +27,39 @@ def read_rule(table: Table, place: int = 0) -> Rule:
         raise ValueError(Errors.CRF601.format(place=place + 1, rule=table))
     reason = _not_plain(table)
     if reason:
-        raise ValueError(Errors.CRF621.format(place=place + 1, rule=table, reason=reason))
+        raise ValueError(
+            Errors.CRF605.format(name=place + 1, problem=f"it can't be saved: {reason}. The rule: {table!r}")
+        )
     kind = RULES.get(table["rule"])
     if kind is None:
+        known = known_names(RULES, table["rule"])
         raise ValueError(
-            Errors.CRF602.format(place=place + 1, rule=table["rule"], known=known_names(RULES, table["rule"]))
+            Errors.CRF605.format(name=place + 1, problem=f"no rule is called {table['rule']!r}. Rules: {known}")
         )
     name = table.get("name", f"{place + 1}: {table['rule']}")
-    if not isinstance(name, str) or not name:
-        raise ValueError(Errors.CRF604.format(name=place + 1, argument="name", value=name, wanted="text"))
+    checks.text(f"Rule {place + 1}", "name", name)
     readers = {**kind.required, **{argument: reader for argument, (reader, _) in kind.optional.items()}}
     unknown = [argument for argument in table if argument not in readers and argument not in ("rule", "name", "weight")]
     missing = [argument for argument in kind.required if table.get(argument) is None]
     if unknown or missing:
         problem = f"unknown: {', '.join(map(str, unknown))}" if unknown else f"missing: {', '.join(missing)}"
         known = known_names([*readers, "name", "weight"], *unknown)
-        raise ValueError(Errors.CRF603.format(name=name, problem=problem, known=known))
+        raise ValueError(Errors.CRF605.format(name=f"'{name}'", problem=f"{problem}. Arguments of this rule: {known}"))
     weight = table.get("weight")
-    if weight is not None and (
-        isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= _LARGEST_WEIGHT
-    ):
-        wanted = f"a number from {-_LARGEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}; leave it out for a rule that must not be broken"
-        raise ValueError(Errors.CRF604.format(name=name, argument="weight", value=weight, wanted=wanted))
+    if weight is not None:  # a rule without a weight must not be broken
+        weight = checks.number(f"Rule '{name}'", "weight", weight, least=-_LARGEST_WEIGHT, most=_LARGEST_WEIGHT)
     arguments = {argument: default for argument, (_, default) in kind.optional.items()}
     for argument, reader in readers.items():
         if table.get(argument) is not None:
             try:
                 arguments[argument] = reader(table[argument])
             except Refused as wanted:
-                value = table[argument]
-                raise ValueError(
-                    Errors.CRF604.format(name=name, argument=argument, value=value, wanted=wanted)
-                ) from None
-    rule = kind(dict(table), place, name, None if weight is None else float(weight), arguments)
+                refused = {"owner": f"Rule '{name}'", "name": argument, "value": shown(table[argument])}
+                raise ValueError(Errors.CRF020.format(**refused, must=wanted)) from None
+    rule = kind(dict(table), place, name, weight, arguments)
     problem = rule.check()
     if problem:
-        raise ValueError(Errors.CRF605.format(name=name, problem=problem))
+        raise ValueError(Errors.CRF605.format(name=f"'{name}'", problem=problem))
     return rule
 
 
@@ -98,16 +95,17 @@ def read_jsonl(path: Union[str, Path]) -> list[Table]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(Errors.CRF606.format(path=path, reason=error)) from error
+        raise ValueError(Errors.CRF701.format(place=f"The rules in {path}", reason=error)) from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
+        place = f"Line {number} of the rules in {path}"
         try:
             table = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(Errors.CRF607.format(path=path, line=number, reason=error)) from error
+            raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
         if not isinstance(table, dict):
-            raise ValueError(Errors.CRF607.format(path=path, line=number, reason="it is not a table"))
+            raise ValueError(Errors.CRF701.format(place=place, reason="it is not a JSON table"))
         tables.append(table)
     return tables
 
@@ -145,9 +143,10 @@ class Constraints:
         return replace(self, rules=[rule for rule in self.rules if wanted(rule)])
 
     def require_file(self) -> None:
-        """RAISES (ValueError): CRF606 if a file of rules is missing."""
+        """RAISES (ValueError): CRF701 if a file of rules is missing."""
         if self.missing is not None:
-            raise ValueError(Errors.CRF606.format(path=self.missing, reason="there is no such file"))
+            place = f"The rules in {self.missing}"
+            raise ValueError(Errors.CRF701.format(place=place, reason="there is no such file"))
 
 
 def constraints(

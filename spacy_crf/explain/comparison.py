@@ -22,6 +22,12 @@ class NothingToCompare(ValueError):
     """No possible labelling has, or none lacks, what is to be explained."""
 
 
+def nothing(*, has: bool) -> str:
+    """The reason for CRF838 where no possible labelling has, or none lacks, what is asked about."""
+    advice = "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment"
+    return f"no possible labelling {'has' if has else 'lacks'} it. {advice}"
+
+
 class Sides(NamedTuple):
     """Clamps that exclude each other: of the labellings that a decision is for, and of those that it is against."""
 
@@ -114,9 +120,9 @@ class Question:
         work = self._structure.prepare(arrays.repeated(scores, self.n_clamps), self._clamp)
         log_z = self._structure.log_partition(work).reshape(self.n_clamps, -1).sum(axis=1)
         n_having = len(self.sides.having)
-        for some, what in ((log_z[:n_having], "has"), (log_z[n_having:], "lacks")):
+        for some, has in ((log_z[:n_having], True), (log_z[n_having:], False)):
             if not (some > -np.inf).any():
-                raise NothingToCompare(Errors.CRF838.format(name=self.pipe.name, what=what))
+                raise NothingToCompare(Errors.CRF838.format(name=self.pipe.name, what="it", reason=nothing(has=has)))
         return Measured(work, log_z, n_having)
 
     def uses(self, measured: Measured, shares: Floats) -> Any:
@@ -145,9 +151,8 @@ class Question:
         if self.ruled is not None:
             ours, theirs = self.ruled.best(self.sides.having), self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
-                raise NothingToCompare(
-                    Errors.CRF838.format(name=self.pipe.name, what="has" if ours is None else "lacks")
-                )
+                reason = nothing(has=ours is None)
+                raise NothingToCompare(Errors.CRF838.format(name=self.pipe.name, what="it", reason=reason))
             return ours.path, theirs.path, ours.score - theirs.score
         found = self._structure.viterbi(self.measure().work)
         scores, paths = found.scores.reshape(self.n_clamps, -1).sum(axis=1), found.states.reshape(self.n_clamps, -1)
@@ -159,13 +164,14 @@ class Question:
 def _settle(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
     """The scores and the clamp of the labellings that have what the Doc brings, as all probabilities see it.
 
-    RAISES (ValueError): CRF845 if that leaves tokens without any label.
+    RAISES (ValueError): CRF838 if that leaves tokens without any label.
     """
     question = restrict(pipe.parts(), docs, scores, None)
     if question is None:
         return scores, None
     if question.kept is not None:
-        raise NothingToCompare(Errors.CRF845.format(name=pipe.name, doc=docs[0].text[:40]))
+        reason = "doc.spans['crf_blocked'] leaves some of its tokens without any label"
+        raise NothingToCompare(Errors.CRF838.format(name=pipe.name, what=f"'{docs[0].text[:40]}'", reason=reason))
     return question.scores, question.clamp
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Union
 from spacy.tokens import Doc, Span
 
 from .. import checks
+from ..errors import Errors
 from ..pipeline.annotation.cats import Cats
 from ..pipeline.prediction import check_doc
 from .comparison import NothingToCompare
@@ -51,7 +52,8 @@ def explain(
         checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
         checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
     if pipe.decoding.unexplained is not None:
-        raise NothingToCompare(pipe.decoding.unexplained.format(name=pipe.name))
+        values = {"what": "its decisions", "reason": pipe.decoding.unexplained}
+        raise NothingToCompare(Errors.CRF838.format(name=pipe.name, **values))
     if isinstance(pipe.annotation, Cats):
         return _OF_LABELS[kind](ask_label(pipe, doc, span, against), **options)
     asked: Asked = ask(pipe, doc, span, against)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 
+from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from .comparison import Measured, Question, Sides
@@ -44,17 +45,15 @@ class LabelQuestion(Question):
 def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against: Optional[str]) -> Asked:
     """The question that arguments of `CRFTextClassifier.explain` stand for.
 
-    RAISES (ValueError): CRF836 for an unknown label, CRF844 for one against itself, CRF889 for a Doc without tokens.
+    RAISES (ValueError): CRF846 for an unknown label, CRF838 for one against itself or for a Doc without tokens.
     """
     if not len(doc):
-        raise ValueError(Errors.CRF889.format(name=pipe.name))
+        raise ValueError(Errors.CRF838.format(name=pipe.name, what="the text", reason="it has no tokens"))
     probabilities = pipe.probabilities(doc)
     label = next(iter(probabilities)) if label is None else label
-    for one in (label, label if against is None else against):
-        if one not in probabilities:
-            raise ValueError(Errors.CRF836.format(name=pipe.name, label=one, known=", ".join(pipe.labels)))
+    checks.labels(pipe.owner, [label, label if against is None else against], pipe.labels)
     if label == against:
-        raise ValueError(Errors.CRF844.format(name=pipe.name, span=label))
+        raise ValueError(Errors.CRF838.format(name=pipe.name, what=label, reason="`against` asks for the same"))
     others = [other for other in pipe.labels if other != label] if against is None else [against]
     clamps = [np.array([[one == chosen for one in pipe.labels]]) for chosen in (label, *others)]
     docs = DocBatch([doc])

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import numpy as np
 from spacy.tokens import Doc, Span
 
-from ..errors import Errors, known_names
+from .. import checks
+from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..pipeline.prediction import labelling
 from ..schemes import NO_SEGMENTS, Segments
-from .comparison import NothingToCompare, Question, Sides
+from .comparison import NothingToCompare, Question, Sides, nothing
 from .events import Place, events_of
 from .explanation import Explanation, Row, SpanOf
 from .reading import Reading
@@ -55,10 +56,10 @@ class Asked(NamedTuple):
 def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Asked:
     """The question that arguments of `CRFPipe.explain` stand for.
 
-    RAISES (ValueError): CRF836 to CRF839 and CRF844 for spans that can't be asked about, CRF889 for a Doc without tokens.
+    RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
     """
     if not len(doc):
-        raise ValueError(Errors.CRF889.format(name=pipe.name))
+        raise ValueError(Errors.CRF838.format(name=pipe.name, what="the text", reason="it has no tokens"))
     docs = DocBatch([doc])
     reading = Reading(pipe, docs)
     asking = _Asking(pipe, doc, reading)
@@ -99,15 +100,16 @@ class _Asking:
     def _check(self, begin: int, end: int) -> None:
         text, name = self._doc[begin:end].text, self._pipe.name
         if ((self._starts > begin) & (self._starts < end)).any():
-            raise NothingToCompare(Errors.CRF837.format(name=name, span=text))
+            raise NothingToCompare(
+                Errors.CRF838.format(name=name, what=f"'{text}'", reason="it crosses a sentence start")
+            )
         if self._pipe.annotation.spans_are_tokens and end - begin > 1:
-            raise ValueError(Errors.CRF839.format(name=name, span=text, n=end - begin))
+            reason = f"it labels single tokens, and these are {end - begin}. Ask about one of them, such as doc[3:4]"
+            raise ValueError(Errors.CRF838.format(name=name, what=f"'{text}'", reason=reason))
 
     def _number(self, label: str) -> int:
-        labels = self._pipe.labels
-        if label not in labels:
-            raise ValueError(Errors.CRF836.format(name=self._pipe.name, label=label, known=known_names(labels, label)))
-        return labels.index(label)
+        checks.labels(self._pipe.owner, [label], self._pipe.labels)
+        return self._pipe.labels.index(label)
 
     def rival(self, place: Place, span: SpanOf, against: Against) -> tuple[list[Any], Place, str]:
         """Clamps of the labellings that a span is compared with, what these are about, and that in words."""
@@ -124,16 +126,20 @@ class _Asking:
             clamp, told = self._only(against)
             return [clamp], Place(0, len(self._doc), -1, self._starts), f"against the labelling {told}"
         if told == span:
-            raise ValueError(Errors.CRF844.format(name=self._pipe.name, span=self._doc[span[0] : span[1]].text))
+            what = f"'{self._doc[span[0] : span[1]].text}'"
+            raise ValueError(
+                Errors.CRF838.format(name=self._pipe.name, what=what, reason="`against` asks for the same")
+            )
         return self.events.having(other), other, f"against '{self._doc[told[0] : told[1]].text}' as {told[2]}"
 
     def labellings(self, against: Against) -> tuple[Sides, str]:
         """The best labelling, and the second best or a given one."""
         if isinstance(against, (str, Span)):
-            raise ValueError(Errors.CRF843.format(name=self._pipe.name, against=against))
+            reason = f"without a span it compares the labelling with another one, a list of Spans, not with {against!r}"
+            raise ValueError(Errors.CRF838.format(name=self._pipe.name, what="the labelling", reason=reason))
         best = self._pipe.n_best(self._doc, 2)
         if len(best) < 2:
-            raise NothingToCompare(Errors.CRF838.format(name=self._pipe.name, what="lacks"))
+            raise NothingToCompare(Errors.CRF838.format(name=self._pipe.name, what="it", reason=nothing(has=False)))
         (_, ours), (_, theirs) = best
         [first, _], (second, told) = self._only(ours), self._only(theirs if against is None else against)
         return Sides([first], [second], slice(0, len(self._doc))), f"against {told}"

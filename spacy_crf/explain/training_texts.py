@@ -44,7 +44,7 @@ def texts(
     l2 (float), l1 (float): The regularization that it was trained with; by default that of the component's own optimizer.
     effect (Union[bool, int]): For how many of the texts it is told how the log-odds would change without them, those that change
         them most; True for all.
-    RAISES (ValueError): CRF840 to CRF842 if the model is no such sum, CRF834 if effects are not known.
+    RAISES (ValueError): CRF840 if the model is no such sum, CRF834 if effects are not known.
     """
     question, pipe = asked.question, asked.question.pipe
     examples = _checked(question, corpus)
@@ -52,7 +52,10 @@ def texts(
     n_effects = min(checks.count(pipe.owner, "effect", most, least=0, most=checks.ANY), len(examples))
     l2, l1 = _strength(pipe, "l2", l2), _strength(pipe, "l1", l1)
     if not l2:
-        raise ValueError(Errors.CRF841.format(name=pipe.name))
+        reason = (
+            "only with l2 > 0 weights are sums over them. Give the l2 and l1 of the training: see [training.optimizer]"
+        )
+        raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
     ours, theirs, target = question.best()
     docs = DocBatch([asked.doc])
     uses = Direction.of_scores(pipe, docs, question.of_doc(difference(question, ours, theirs))).of_known()
@@ -62,7 +65,11 @@ def texts(
     shares = np.array([slope for _, slope in uses.slopes(examples)]) / (-2 * l2)
     left, scale = base + shares.sum() - target, sum(abs(row.contribution) for row in weights)
     if abs(left) > _MOST_LEFT * max(scale, 1e-9):
-        raise ValueError(Errors.CRF842.format(name=pipe.name, found=target + left, target=target, l2=l2, l1=l1))
+        reason = (
+            f"they add up to {target + left:.4f}, but the contrast is {target:.4f}. Give exactly the texts of the training, its "
+            f"l2 and l1 (here {l2:g} and {l1:g}), and train until L-BFGS stops by itself, with a smaller delta"
+        )
+        raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
     totals, effects = {"score": target}, {}
     if n_effects:
         odds, effects = effects_of_texts(asked, LeftOut(pipe, examples, l2, l1), n_effects)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
-from ..errors import Errors, known_names
 from ..models.sparse import SparseRole
 from .explanation import aligned
 from .reading import Feature, members_of, templates_of
@@ -170,9 +169,7 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
     if label in pipe.labels:
         return pipe.decoding.labels_of_names() == pipe.labels.index(label)
     if label not in (*names, *tags):
-        raise ValueError(
-            Errors.CRF846.format(name=pipe.name, label=label, known=known_names([*pipe.labels, "O"], label))
-        )
+        checks.labels(pipe.owner, [label], [*pipe.labels, "O"])
     if label in names:
         return np.array([name == label for name in names])
     return pipe.decoding.tag_of == tags.index(label)

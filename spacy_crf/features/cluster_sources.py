@@ -7,7 +7,8 @@ from spacy.lookups import load_lookups
 from spacy.util import registry
 from spacy.vocab import Vocab
 
-from ..errors import Errors, announcements, shown
+from .. import checks
+from ..errors import Errors, announcements
 from .clusters import Clusters, WordClusters, of_lookups, read_file
 from .vector_clusters import cluster_vectors
 
@@ -33,7 +34,7 @@ def read_clusters(
     known (Clusters): Those of the model, which stay if none are given.
     name (str): Of the component, for messages.
     RETURNS (Clusters): None if there are none: then the vocab's table is taken, if it has one.
-    RAISES (ValueError): CRF942 to CRF948 for what can't be read or made.
+    RAISES (ValueError): CRF943 to CRF948 for what can't be read or made.
     """
     if given is None:
         if known is None and vocab.lookups.has_table(_TABLE):
@@ -56,14 +57,18 @@ def read_clusters(
 
 
 def _settings(given: Any, name: str) -> _Settings:
-    """RAISES (ValueError): CRF945."""
+    """RAISES (ValueError): CRF020."""
     fields = dict(given) if isinstance(given, dict) else {"path": given}
     path = fields.get("path")
     counts = [fields[key] for key in ("most_words", "n") if fields.get(key) is not None]
     is_possible = isinstance(path, (str, Path)) and str(path) and fields.keys() <= {*_Settings._fields}
     is_possible = is_possible and all(type(count) is int and count > 0 for count in counts)
-    if not is_possible or (fields.get("n") is not None and path != VECTORS):
-        raise ValueError(Errors.CRF945.format(name=name, value=shown(given)))
+    is_possible = is_possible and (fields.get("n") is None or path == VECTORS)
+    must = 'the path of a file, "spacy-lookups-data" or "vectors", or a table with this as \'path\', and optionally '
+    must += (
+        "'most_words' (how many of the most frequent words to keep) and 'n' (how many clusters to make from vectors)"
+    )
+    checks.expect(is_possible, f"[initialize.components.{name}]", "clusters", given, must)
     return _Settings(**{**fields, "path": str(path)})
 
 

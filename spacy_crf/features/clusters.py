@@ -64,9 +64,11 @@ class WordClusters(NamedTuple):
     def of_hashes(
         cls, words: Sequence[int], numbers: Sequence[int], paths: list[str], digits: bool = False
     ) -> "WordClusters":
-        """RAISES (ValueError): CRF941 if there are too many clusters."""
+        """RAISES (ValueError): CRF943 if there are too many clusters."""
         if len(paths) > MOST_CLUSTERS:
-            raise ValueError(Errors.CRF941.format(n=len(paths), most=MOST_CLUSTERS))
+            raise ValueError(
+                Errors.CRF943.format(source=f"{len(paths)} clusters", reason=f"at most {MOST_CLUSTERS} are possible")
+            )
         return cls(np.array(words, dtype=np.uint64), np.array(numbers, dtype=np.uint16), paths, digits)
 
 
@@ -190,12 +192,12 @@ def read_file(path: Path) -> WordClusters:
     """Reads what `spacy crf clusters` wrote, or paths as wcluster writes them: a line for each word, with bits, word and count
     between tabs.
 
-    RAISES (ValueError): CRF942 or CRF943 with the file and what is wrong.
+    RAISES (ValueError): CRF943 or CRF943 with the file and what is wrong.
     """
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # or no path can be like this
-        raise ValueError(Errors.CRF942.format(path=path, reason=error)) from error
+        raise ValueError(Errors.CRF943.format(source=path, reason=error)) from error
     if data.startswith(FORMAT.magic):
         with unpacking(data):
             return _read_sealed(path, data)

@@ -13,7 +13,7 @@ from spacy.tokens.underscore import Underscore
 from spacy.vocab import Vocab
 
 from .. import checks
-from ..errors import Errors, known_names
+from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
@@ -22,7 +22,7 @@ from .feature_index import CountingTable, FeatureCounter, FeatureIndex
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
 from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, Padding, WordTables, columns_of
-from .templates import Part, Template, is_text, parse_templates
+from .templates import Part, Template, is_text, parse_templates, require_named
 from .token_columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes, plain_attributes
 from .two_stage import STAGE_ATTRIBUTES
 from .word_vectors import VECTOR, WordVectors
@@ -37,7 +37,7 @@ class FeatureSet:
     padding: Whether positions outside the sequence have values of their own; without, their templates are left out. Or the texts
         that stand there, {"before": […], "behind": […]}, the nearest first.
     functions: Registered functions from a Doc to items per token, by the name templates call them (``fn:NAME[0]``).
-    RAISES (ValueError): CRF101 to CRF108 or CRF133 for a template that can't be used, with what is known; CRF020 for the rest.
+    RAISES (ValueError): CRF101 to CRF121 or CRF102 for a template that can't be used, with what is known; CRF020 for the rest.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class FeatureSet:
             check_attribute(attribute, template, self.functions)
         items = [attribute for attribute, _ in template.parts if _is_item(attribute) or attribute in NGRAMS]
         if len(items) > 1:
-            raise ValueError(Errors.CRF108.format(template=template, parts=", ".join(items)))
+            reason = f"only one part can have several values or a number, and {', '.join(items)} can"
+            raise ValueError(Errors.CRF121.format(template=template, reason=reason))
 
     def spelled(self) -> list[str]:
         """Everything that decides what a saved index means, as text."""
@@ -166,9 +167,8 @@ class FeatureSet:
                     raise ValueError(Errors.CRF940.format(template=template))
                 if attribute == VECTOR and vectors is None:
                     raise ValueError(Errors.CRF800.format(template=template))
-                if attribute.startswith("in:") and attribute[3:] not in gazetteers:
-                    known = known_names(gazetteers, attribute[3:])
-                    raise ValueError(Errors.CRF106.format(template=template, name=attribute[3:], known=known))
+                if attribute.startswith("in:"):
+                    require_named(template, attribute[3:], "in", gazetteers)
         sources = {a: self.functions[a[3:]] for a in attributes if a.startswith("fn:")}
         sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
         offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
@@ -190,21 +190,25 @@ class FeatureSet:
 
 
 def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) -> None:
-    """RAISES (ValueError): CRF103, CRF104 or CRF105, with the template, if there is no such attribute, extension or function;
-    CRF801 if its value is no feature, but several."""
+    """RAISES (ValueError): CRF106, CRF106 or CRF106, with the template, if there is no such attribute, extension or function;
+    CRF121 if its value is no feature, but several."""
     kind, _, name = attribute.rpartition(":")
     if attribute == VECTOR:
-        raise ValueError(Errors.CRF801.format(template=template))
-    if kind == "ext" and name not in Underscore.token_extensions:
-        known = known_names(sorted(Underscore.token_extensions), name)
-        raise ValueError(Errors.CRF104.format(template=template, name=name, known=known))
-    if kind == "fn" and name not in functions:
-        known = known_names(sorted(functions), name)
-        raise ValueError(Errors.CRF105.format(template=template, name=name, known=known))
-    if kind in ("", "if", "doc", "stage") and attribute not in plain_attributes():
-        raise ValueError(
-            Errors.CRF103.format(attribute=attribute, template=template, known=known_attributes(attribute))
+        reason = (
+            "vector stands alone, as in 'vector[-1..1]', among the templates of tokens; clusters = \"vectors\" gives "
         )
+        reason += "clusters, which can be joined"
+        raise ValueError(Errors.CRF121.format(template=template, reason=reason))
+    if kind in ("ext", "fn"):
+        require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
+    if kind in ("", "if", "doc", "stage") and attribute not in plain_attributes():
+        values = {
+            "what": "attribute",
+            "name": attribute,
+            "advice": "Take one that spacy_crf knows",
+            "there": "Attributes",
+        }
+        raise ValueError(Errors.CRF106.format(template=template, **values, known=known_attributes(attribute)))
 
 
 def _checked_padding(given: Any) -> Padding:

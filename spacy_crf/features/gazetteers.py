@@ -19,7 +19,8 @@ from spacy.lang.lex_attrs import word_shape
 from spacy.strings import get_string_id, hash_string
 from spacy.tokens import Doc
 
-from ..errors import Errors, Warnings, announcements, shown
+from .. import checks
+from ..errors import Errors, Warnings, announcements
 from ..kernels.gazetteers import hash_beginnings, positions_in_phrases
 from .feature_index import HashTable
 
@@ -131,7 +132,7 @@ def read_gazetteers(
     files: By name a path, or a table with `path` and, if they are not to be as in the model or by default, `attr` and `scan`.
     known: The gazetteers of the model.
     owner: The component, for messages.
-    RAISES (ValueError): CRF112 or CRF113 for a file that can't be read, CRF132 for other settings.
+    RAISES (ValueError): CRF701 or CRF701 for a file that can't be read, CRF020 for other settings.
     """
     read = dict(known)
     for name, given in files.items():
@@ -146,12 +147,14 @@ def read_gazetteers(
 
 
 def _settings(name: str, given: Any) -> tuple[Path, dict[str, Any]]:
-    """The path, and what else a table says. RAISES (ValueError): CRF132."""
+    """The path, and what else a table says. RAISES (ValueError): CRF020."""
     settings = dict(given) if isinstance(given, dict) else {"path": given}
     path = settings.pop("path", None)
-    checks = {"attr": [*SPELLINGS].__contains__, "scan": lambda value: isinstance(value, bool)}
-    if not isinstance(path, (str, Path)) or not all(key in checks and checks[key](settings[key]) for key in settings):
-        raise ValueError(Errors.CRF132.format(name=name, value=shown(given), known=", ".join(SPELLINGS)))
+    possible = {"attr": [*SPELLINGS].__contains__, "scan": lambda value: isinstance(value, bool)}
+    is_possible = all(key in possible and possible[key](settings[key]) for key in settings)
+    must = f"the path of a file, or a table with 'path', 'attr' (what to compare words by: {', '.join(SPELLINGS)}) and 'scan'"
+    is_possible = is_possible and isinstance(path, (str, Path))
+    checks.expect(is_possible, "[initialize.components.NAME.gazetteers]", name, given, must)
     return Path(path), settings
 
 
@@ -159,13 +162,13 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
     """Reads a list of phrases: a text file with one phrase a line, or JSONL with one string or one object a line, whose
     phrase is under ``pattern`` (as in spaCy's EntityRuler) or ``text``, and whose ``label`` may be left out.
 
-    RAISES (ValueError): CRF112 or CRF113 with the file, the line and what is wrong.
+    RAISES (ValueError): CRF701 or CRF701 with the file, the line and what is wrong.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
             lines = file.readlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(Errors.CRF112.format(name=name, path=path, reason=error)) from error
+        raise ValueError(Errors.CRF701.format(place=f"The gazetteer '{name}' ({path})", reason=error)) from error
     entries = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -173,7 +176,8 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
         try:
             entries.append(_entry(line) if path.suffix in (".jsonl", ".json") else (line.strip(), _NO_LABEL))
         except (ValueError, RecursionError) as error:
-            raise ValueError(Errors.CRF113.format(line=number, name=name, path=path, reason=error)) from error
+            place = f"Line {number} of the gazetteer '{name}' ({path})"
+            raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
     if not entries:
         logger.warning(Warnings.CRFW130.format(name=name, path=path))
 

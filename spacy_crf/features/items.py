@@ -200,7 +200,9 @@ def read_items(
                 place = {"token": i, "text": doc[i].text, "start": doc.text[:40]}
                 raise ValueError(Errors.CRF109.format(source=name, value=error.value, **place)) from None
             except NotAnItem as error:
-                raise ValueError(Errors.CRF111.format(name=name, value=shown(error.value))) from None
+                raise ValueError(
+                    Errors.CRF111.format(where=f"The feature function '{name}', for a token", value=shown(error.value))
+                ) from None
     if names is not None:
         names.update(listed.names)
     return listed.items

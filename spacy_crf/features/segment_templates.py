@@ -29,7 +29,7 @@ from .extractor import FeatureSet, check_attribute
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions
 from .lexemes import NGRAMS
-from .templates import OFFSETS, Part, combined, is_text, offsets_of
+from .templates import OFFSETS, Part, combined, is_text, offsets_of, require_named
 from .token_columns import ColumnReader
 from .two_stage import STAGE_ATTRIBUTES
 
@@ -90,7 +90,7 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
     """The templates that a line stands for.
 
     RETURNS (list[SegmentTemplate]): One for each combination of offsets.
-    RAISES (ValueError): CRF120 with the part that can't be read, CRF102 for offsets that can't be, CRF121 for parts that can't be
+    RAISES (ValueError): CRF101 with the part that can't be read, CRF102 for offsets that can't be, CRF121 for parts that can't be
         joined.
     """
     choices = []
@@ -98,16 +98,16 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
     for piece in text.split("|"):
         match = _PART.fullmatch(piece.strip())
         if match is None or match["kind"] not in KINDS or (match["name"] is not None) != (match["kind"] in _NAMED):
-            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts(piece)))
+            raise ValueError(Errors.CRF101.format(template=text, part=piece, known=_known_parts(piece)))
         if match["low"] is not None and match["kind"] not in ("first", "last"):
-            raise ValueError(Errors.CRF120.format(template=text, part=piece, known=_known_parts(piece)))
+            raise ValueError(Errors.CRF101.format(template=text, part=piece, known=_known_parts(piece)))
         offsets = offsets_of(match, text)
         choices.append([SegmentPart(match["kind"], match["name"] or "", offset) for offset in offsets])
     templates = [SegmentTemplate(parts) for parts in combined(choices, text)]
     for template in templates:
         items = sum(part.kind in ITEMS for part in template.parts)
         if (len(template.parts) > 1 and template.kinds & _INSIDE) or items > 1:
-            raise ValueError(Errors.CRF121.format(template=text))
+            raise ValueError(Errors.CRF121.format(template=text, reason=_JOINED))
     return templates
 
 
@@ -117,6 +117,10 @@ def _known_parts(asked: str) -> str:
 
 
 OWNER = "spacy_crf.segment_features.v2"
+_JOINED = (
+    "seg.contains, seg.count, extensions and functions of tokens stand alone; one of seg.in, seg.near, seg.matches and seg.fn "
+    "can be joined with plain parts; character n-grams can be joined at the ends of the segment"
+)
 
 
 class SegmentFeatureSet:
@@ -153,11 +157,10 @@ class SegmentFeatureSet:
                 if kind in TOKEN_PARTS:
                     check_attribute(name, template, self.functions)
                 if kind == "contains" and name in NGRAMS:
-                    raise ValueError(Errors.CRF121.format(template=template))
+                    raise ValueError(Errors.CRF121.format(template=template, reason=_JOINED))
                 known = {"matches": self.patterns, "fn": self.functions}.get(kind)
-                if known is not None and name not in known:
-                    names = known_names(known, name)
-                    raise ValueError(Errors.CRF122.format(template=template, name=name, kind=kind, known=names))
+                if known is not None:
+                    require_named(template, name, kind, known)
         self.begins = self._placed(OPENING)
         self.ends = self._placed(CLOSING)
         self.tokens = self._placed(_INSIDE)
@@ -169,7 +172,7 @@ class SegmentFeatureSet:
         for template in rest:
             for kind, name, _ in template.parts:
                 if kind in TOKEN_PARTS and (name.startswith(("fn:", "ext:")) or name in NGRAMS):
-                    raise ValueError(Errors.CRF121.format(template=template))
+                    raise ValueError(Errors.CRF121.format(template=template, reason=_JOINED))
         read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in TOKEN_PARTS}
         read.update({f"{WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in WHOLE})
         if self.named(PHRASES):
@@ -245,19 +248,18 @@ class SegmentFeatureSet:
         """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters that are not there. Segments read no vectors."""
         for template in self.templates:
             for kind, name, _ in template.parts:
-                if kind in PHRASES and name not in gazetteers:
-                    known = known_names(gazetteers, name)
-                    raise ValueError(Errors.CRF106.format(template=template, name=name, known=known))
+                if kind in PHRASES:
+                    require_named(template, name, "in", gazetteers)
         return self._attributes.reader(gazetteers, clusters)
 
 
 def _pattern_list(name: str, pattern: Any) -> list[Pattern]:
-    """One pattern or several. RAISES (ValueError): CRF123 if it is neither."""
+    """One pattern or several. RAISES (ValueError): CRF610 if it is neither."""
     if not pattern:
-        raise ValueError(Errors.CRF123.format(name=name, reason="it is empty"))
+        raise ValueError(Errors.CRF610.format(owner=f"The pattern '{name}'", reason="it is empty"))
     patterns = [pattern] if isinstance(pattern, list) and isinstance(pattern[0], dict) else pattern
     try:
         Matcher(Vocab(), validate=True).add(name, patterns)
     except Exception as error:  # the Matcher raises what its schema raises
-        raise ValueError(Errors.CRF123.format(name=name, reason=error)) from error
+        raise ValueError(Errors.CRF610.format(owner=f"The pattern '{name}'", reason=error)) from error
     return patterns

@@ -363,13 +363,14 @@ def _chosen(items: _Items, some: NDArray[np.int64]) -> list[str]:
 
 
 def _span_items(name: str, span: Span, given: Any):
-    """What a function gave for a span as pairs of a name and a number. RAISES (ValueError): CRF124."""
+    """What a function gave for a span as pairs of a name and a number. RAISES (ValueError): CRF111."""
     if given is None:
         return []
     one = isinstance(given, (str, int, float, np.number))
     found = named_numbers([given] if one else given)
     if found is None or not all(map(math.isfinite, found[1])):
-        raise ValueError(Errors.CRF124.format(name=name, value=shown(given), span=span.text[:40]))
+        where = f"The feature function '{name}', for the span '{span.text[:40]}'"
+        raise ValueError(Errors.CRF111.format(where=where, value=shown(given)))
     return zip(*found)
 
 

@@ -6,16 +6,17 @@ A template is one or more parts joined by ``|``; a part is an attribute and the 
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
-from ..errors import Errors, shown
+from ..errors import Errors, known_names, shown
 
 OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
 _PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn|if|doc|stage):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
 WIDEST_OFFSET = 20
 MOST_TEMPLATES = 10_000  # of one line
+_KNOWN = "attributes with an offset or a range, such as lower[0] or lower[-2..2]; and bias, without an offset"
 
 
 class Part(NamedTuple):
@@ -40,15 +41,15 @@ def parse_template(text: str) -> list[Template]:
     """The templates that a line of the template language stands for.
 
     RETURNS (list[Template]): One for each combination of offsets.
-    RAISES (ValueError): CRF101, with the template and the place that can't be read, or CRF133.
+    RAISES (ValueError): CRF101, with the template and the place that can't be read, or CRF102.
     """
     if not is_text(text) or not text.strip():
-        raise ValueError(Errors.CRF101.format(template=shown(text), part=shown(text)))
+        raise ValueError(Errors.CRF101.format(template=shown(text), part=shown(text), known=_KNOWN))
     choices = []
     for piece in text.split("|"):
         match = _PART.fullmatch(piece.strip())
         if match is None or (match["low"] is None) != (match["attribute"] == "bias"):
-            raise ValueError(Errors.CRF101.format(template=text, part=piece.strip()))
+            raise ValueError(Errors.CRF101.format(template=text, part=piece.strip(), known=_KNOWN))
         choices.append([Part(match["attribute"], offset) for offset in offsets_of(match, text)])
     return [Template(parts) for parts in combined(choices, text)]
 
@@ -58,11 +59,28 @@ def is_text(given: Any) -> bool:
     return isinstance(given, str) and not any("\ud800" <= character <= "\udfff" for character in given)
 
 
+_NAMED = {
+    "ext": ("extension", "Call Token.set_extension('{}', ...) before the pipeline is built", "Extensions set"),
+    "fn": ("function", "Add a block [....features.functions.{}]", "Functions there"),
+    "matches": ("pattern", "Add it to the patterns of the feature set", "Patterns there"),
+    "in": ("gazetteer", "Name its file in [initialize.components.NAME.gazetteers]", "Gazetteers there"),
+}
+
+
+def require_named(template: Any, name: str, kind: str, known: Iterable[str]) -> None:
+    """RAISES (ValueError): CRF106 if a template names an extension, a function, a pattern or a gazetteer that is not known."""
+    if name not in known:
+        what, advice, there = _NAMED[kind]
+        values = {"what": what, "name": name, "advice": advice.format(name), "there": there}
+        raise ValueError(Errors.CRF106.format(template=template, **values, known=known_names(known, name)))
+
+
 def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...]]:
-    """One of each list, in all combinations. RAISES (ValueError): CRF133 for too many."""
+    """One of each list, in all combinations. RAISES (ValueError): CRF102 for too many."""
     n = math.prod(map(len, choices))
     if n > MOST_TEMPLATES:
-        raise ValueError(Errors.CRF133.format(template=template, n=n, most=MOST_TEMPLATES))
+        reason = f"they stand for {n} templates, of which {MOST_TEMPLATES} are possible"
+        raise ValueError(Errors.CRF102.format(template=template, reason=reason))
     return product(*choices)
 
 
@@ -71,7 +89,8 @@ def offsets_of(match: "re.Match[str]", template: str) -> range:
     low = int(match["low"] or 0)
     high = int(match["high"]) if match["high"] is not None else low
     if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:
-        raise ValueError(Errors.CRF102.format(template=template, part=match[0], widest=WIDEST_OFFSET))
+        reason = f"write the smaller offset of '{match[0]}' first, and offsets of at most {WIDEST_OFFSET}"
+        raise ValueError(Errors.CRF102.format(template=template, reason=reason))
     return range(low, high + 1)
 
 

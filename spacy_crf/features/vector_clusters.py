@@ -28,11 +28,11 @@ def cluster_vectors(
 
     source (str): For messages.
     on_split (Callable[[], None]): Called after each of the n - 1 splits.
-    RAISES (ValueError): CRF947 if the table has no words, CRF948 if there are fewer different vectors than clusters.
+    RAISES (ValueError): CRF948 if the table has no words, CRF948 if there are fewer different vectors than clusters.
     """
     if vectors.mode == Mode.floret:
         reason = "they are of parts of words (floret), and have no list of words. Give vectors of words"
-        raise ValueError(Errors.CRF947.format(source=source, reason=reason))
+        raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason=reason))
     keys = np.fromiter(vectors.key2row, dtype=np.uint64, count=len(vectors.key2row))
     rows = np.fromiter(vectors.key2row.values(), dtype=np.int64, count=len(keys))
     keys, rows = keys[rows >= 0], rows[rows >= 0]
@@ -41,10 +41,10 @@ def cluster_vectors(
     used = np.unique(rows[norms[rows] > 0]) if len(rows) else rows
     if not len(used):
         reason = "there are none" if not len(keys) else "all of them are zero"
-        raise ValueError(Errors.CRF947.format(source=source, reason=reason))
+        raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason=reason))
     paths, of_row = split(data[used] / norms[used, np.newaxis], n, on_split)
     if len(paths) < n or n > MOST_CLUSTERS:
-        raise ValueError(Errors.CRF948.format(n=n, words=len(paths), source=source))
+        raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=f"it has {len(paths)} words"))
     number = np.full(len(data), -1, dtype=np.int64)
     number[used] = of_row
     known = number[rows] >= 0

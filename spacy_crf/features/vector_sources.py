@@ -8,7 +8,8 @@ from spacy.training.initialize import load_vectors_into_model
 from spacy.vectors import Vectors
 from spacy.vocab import Vocab
 
-from ..errors import Errors, announcements, shown
+from .. import checks
+from ..errors import Errors, announcements
 from .word_vectors import WordVectors, make_vectors
 
 VectorSource = Union[str, Path, dict[str, Any]]
@@ -31,7 +32,7 @@ def read_vectors(
     known (WordVectors): Those of the model: what is the same stays as it is.
     name (str): Of the component, for messages.
     RETURNS (WordVectors): None if there are none.
-    RAISES (ValueError): CRF802 to CRF805 for what can't be read.
+    RAISES (ValueError): CRF020 to CRF701 for what can't be read.
     """
     settings = _settings(given, name)
     if settings.path is None:
@@ -53,14 +54,16 @@ def read_vectors(
 
 
 def _settings(given: Any, name: str) -> _Settings:
-    """RAISES (ValueError): CRF802."""
+    """RAISES (ValueError): CRF020."""
     fields = dict(given) if isinstance(given, dict) else {"path": given}
     path, dims, length = (fields.get(key, default) for key, default in _Settings._field_defaults.items())
     is_possible = fields.keys() <= {*_Settings._fields}
     is_possible = is_possible and (path is None or (isinstance(path, (str, Path)) and bool(str(path))))
     is_possible = is_possible and (dims is None or (type(dims) is int and dims > 0))
-    if not is_possible or type(length) not in (int, float) or not 0 < length < float("inf"):
-        raise ValueError(Errors.CRF802.format(name=name, value=shown(given)))
+    is_possible = is_possible and type(length) in (int, float) and 0 < length < float("inf")
+    must = "the path or name of a pipeline with vectors, or a table with 'path' (by default that of [initialize] vectors), "
+    must += "'dims' (how many numbers a vector is reduced to) and 'length' (the mean length of the vectors)"
+    checks.expect(is_possible, f"[initialize.components.{name}]", "vectors", given, must)
     return _Settings(None if path is None else str(path), dims, float(length))
 
 
@@ -69,7 +72,7 @@ def _is_there(path: str) -> bool:
 
 
 def _load(path: str, name: str) -> Vectors:
-    """The vectors of a pipeline, or of a folder as `Vectors.to_disk` writes it. RAISES (ValueError): CRF805."""
+    """The vectors of a pipeline, or of a folder as `Vectors.to_disk` writes it. RAISES (ValueError): CRF701."""
     try:
         for folder in (Path(path), Path(path) / "vocab"):
             if (folder / "vectors").is_file():
@@ -78,4 +81,6 @@ def _load(path: str, name: str) -> Vectors:
         load_vectors_into_model(nlp, path)
         return nlp.vocab.vectors
     except Exception as error:  # whatever spaCy, numpy and msgpack raise
-        raise ValueError(Errors.CRF805.format(name=name, path=path, reason=error)) from error
+        reason = f"{error} Give the path or name of a pipeline with vectors, such as `spacy crf vectors` makes"
+        place = f"[initialize.components.{name}] vectors = {path}"
+        raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error

@@ -166,11 +166,13 @@ def make_vectors(given: Vectors, dims: Optional[int], length: float, source: str
     dims (int): How many numbers a vector shall have: its coordinates on the axes along which the rows are longest (the first
         right singular vectors of the table). None for the numbers that it has.
     length (float): See `WordVectors`. source (str): For messages.
-    RAISES (ValueError): CRF803 if there are none that can be used, CRF804 for fewer numbers than dims.
+    RAISES (ValueError): CRF803 if there are none that can be used, CRF803 for fewer numbers than dims.
     """
     key, data, keys, rows = _read(given, source)
     if dims is not None and dims > data.shape[1]:
-        raise ValueError(Errors.CRF804.format(dims=dims, width=data.shape[1], source=source))
+        raise ValueError(
+            Errors.CRF803.format(source=source, reason=f"{data.shape[1]} numbers can't be reduced to {dims}")
+        )
     check = zlib.crc32(repr((dims, length, key)).encode("utf8"))
     for array in (data, keys, rows):
         check = zlib.crc32(np.ascontiguousarray(array), check)

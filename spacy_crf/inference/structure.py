@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..arrays import Scores
+from ..checks import ANY, count
 from ..errors import Errors
 from ..kernels import checks
 from ..kernels.spans import SpanStates as SpanStates
@@ -694,8 +695,7 @@ class Structure(Generic[Scores]):
 
         RETURNS (list[list[tuple[float, int32[n]]]]): Scores and states, one list for each sequence.
         """
-        if n < 1:
-            raise ValueError(Errors.CRF014.format(n=n))
+        count("n_best", "n", n, most=ANY)
         work = self.prepare(scores, clamp)
 
         def search(b: int) -> list[tuple[float, States]]:

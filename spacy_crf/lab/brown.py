@@ -101,7 +101,8 @@ class Brown:
 
     def __init__(self, text: CountedText, n: int, source: str):
         if n > len(text.words):
-            raise ValueError(Errors.CRF948.format(n=n, words=len(text.words), source=source))
+            reason = f"it has {len(text.words)} words"
+            raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=reason))
         self.text = text
         self.n = n
         self.done = 0  # words that are in clusters
@@ -158,7 +159,7 @@ class Brown:
         """Load a state that `to_bytes` saved.
 
         RETURNS (Brown): None if the state is about other texts or settings.
-        RAISES (ValueError): CRF501 to CRF503 for a damaged file.
+        RAISES (ValueError): CRF501, CRF502 or CRF508 for a damaged file.
         """
         with unpacking(data):
             content = unpacked(unseal(CHECKPOINT, data, source))

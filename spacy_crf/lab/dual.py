@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..errors import Errors, announcements
+from ..errors import announcements, cant_train
 from ..kernels import online
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
@@ -56,13 +56,14 @@ class DualOptimizer(OnlineOptimizer):
     def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
         corpus = pass_.corpus
         if corpus.pairs is not None:
-            raise ValueError(Errors.CRF207.format(key=key, optimizer=type(self).__name__))
+            what, reason = f"features of pairs of tags of '{key}'", "they are not part of the dual"
+            fitting = "LBFGS, SGD or AdaGrad, or leave these features out (transitions = [])"
+            raise cant_train(self, what, reason, fitting)
         partial = int((~corpus.is_known).sum())
         if partial:
-            message = Errors.CRF208.format(
-                key=key, optimizer=type(self).__name__, partial=partial, sequences=len(corpus.is_known)
-            )
-            raise ValueError(message)
+            what, reason = f"'{key}'", f"{partial} of {len(corpus.is_known)} sequences are not annotated completely"
+            fitting = "LBFGS, SGD, AdaGrad or a perceptron, or leave these sequences out"
+            raise cant_train(self, what, reason, fitting)
         signature = list(objective.signature)
         if run.numbers.get("signature") != signature:
             # Another corpus: weights are again where they began, and a sum over its sequences, all of them at their annotation.

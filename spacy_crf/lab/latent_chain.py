@@ -15,7 +15,7 @@ from thinc.api import Model
 
 from .. import checks
 from ..arrays import Scores, cut, cut_clamp
-from ..errors import Errors, Warnings, known_names
+from ..errors import Errors, Warnings
 from ..inference.scaling import ChainWork
 from ..inference.structure import States, Structure
 from ..models.architecture import build
@@ -140,12 +140,10 @@ class LatentRole(ChainRole):
         return max(hidden.values(), default=1) > 1 if isinstance(hidden, dict) else hidden > 1
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
-        """RAISES (ValueError): CRF345 if labels have hidden states that the component does not have."""
+        """RAISES (ValueError): CRF846 if labels have hidden states that the component does not have."""
         hidden = model.attrs["hidden"]
-        unknown = [label for label in hidden if label not in labels] if isinstance(hidden, dict) else []
-        if unknown:
-            known = known_names(dict.fromkeys(labels), *unknown)
-            raise ValueError(Errors.CRF345.format(name=name, labels=", ".join(unknown), known=known))
+        if isinstance(hidden, dict):
+            checks.labels(f"Component '{name}', `hidden` of spacy_crf.LatentChain.v1", hidden, labels)
 
     def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
         # The first state of each tag stands for all of them

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from .. import arrays, checks
 from ..arrays import Scores
-from ..errors import Errors, known_names
 from ..inference.structure import Structure
 from ..types import Clamp, Floats
 
@@ -58,7 +57,7 @@ class LabelledLoss:
     def check_labels(self) -> None:
         """Check the labels that the settings name.
 
-        RAISES (ValueError): CRF311 for labels in the settings that no state has.
+        RAISES (ValueError): CRF846 for labels in the settings that no state has.
         """
         self.named_states(self.label_weights or {})
 
@@ -66,14 +65,7 @@ class LabelledLoss:
         """States of each named label."""
         states = np.array(self.states, dtype=object)
         found = {label: np.flatnonzero(states == label) for label in labels}
-        unknown = [label for label, of_label in found.items() if not len(of_label)]
-        if unknown:
-            message = Errors.CRF311.format(
-                loss=type(self).__name__,
-                labels=", ".join(unknown),
-                known=known_names(dict.fromkeys(self.states), *unknown),
-            )
-            raise ValueError(message)
+        checks.labels(f"The settings of {type(self).__name__}", labels, self.states)
         return found
 
     def state_weights(self, n_states: int) -> Floats:
@@ -191,6 +183,11 @@ class ClampedLoss(LabelledLoss):
         else:
             costs = self.margin * ~allowed
         return scores._replace(**{scores._fields[0]: scores[0] + costs})
+
+
+CLAMPED_LOSSES = (
+    "LogLikelihood, SoftmaxMargin, MaxMargin or Perceptron"  # the names of every `ClampedLoss`, for messages
+)
 
 
 class LogLikelihood(ClampedLoss):

@@ -147,22 +147,23 @@ def _doc(nlp: Language, rows: list[list[str]], columns: Sequence[str]) -> Doc:
 
 
 def _module(name: str, program: str, package: str) -> Any:
-    """A program's module for Python. RAISES (ValueError): CRF862 if its package is not installed."""
+    """A program's module for Python. RAISES (ValueError): CRF781 if its package is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(Errors.CRF862.format(program=program, package=package)) from error
+        needed = {"what": "--check", "package": f"{program} itself", "install": package}
+        raise ValueError(Errors.CRF781.format(reason=error, **needed)) from error
 
 
 def crfsuite_rival(path: Path) -> Rival:
-    """CRFsuite with a model. RAISES (ValueError): CRF862 without python-crfsuite."""
+    """CRFsuite with a model. RAISES (ValueError): CRF781 without python-crfsuite."""
     tagger = _module("pycrfsuite", "CRFsuite", "python-crfsuite").Tagger()
     tagger.open(str(path))
     return lambda doc, rows: tagger.tag(rows)
 
 
 def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """CRF++ with a model. RAISES (ValueError): CRF862 without crfpy, CRF854 if CRF++ can't read the model."""
+    """CRF++ with a model. RAISES (ValueError): CRF781 without crfpy, CRF854 if CRF++ can't read the model."""
     try:
         tagger, read = _module("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}"), Columns(columns).read
     except RuntimeError as error:  # as for text
@@ -183,7 +184,7 @@ def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
 
 
 def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """Wapiti with a model. RAISES (ValueError): CRF862 without libwapiti."""
+    """Wapiti with a model. RAISES (ValueError): CRF781 without libwapiti."""
     model = _module("wapiti", "Wapiti", "libwapiti").Model(model=str(path), encoding="utf8")
     read = Columns(columns).read
 

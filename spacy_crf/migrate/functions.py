@@ -38,13 +38,17 @@ class Columns:
     """Reads the columns of a word from a token.
 
     names (Sequence[str]): Attributes of tokens, or extensions as ``ext:NAME``.
-    RAISES (ValueError): CRF860 for an unknown attribute.
+    RAISES (ValueError): CRF868 for an unknown attribute.
     """
 
     def __init__(self, names: Sequence[str]):
         for name in names:
             if name not in ATTRIBUTES and not name.startswith("ext:"):
-                raise ValueError(Errors.CRF860.format(column=name, known=known_names([*ATTRIBUTES, "ext:NAME"], name)))
+                raise ValueError(
+                    Errors.CRF868.format(
+                        option="columns", value=name, known=known_names([*ATTRIBUTES, "ext:NAME"], name)
+                    )
+                )
         self.names = list(names)
         self._getters = [_getter(name) for name in names]
 

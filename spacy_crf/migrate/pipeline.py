@@ -10,7 +10,7 @@ from spacy.language import Language
 from spacy.strings import get_string_id
 
 from ..arrays import ranges
-from ..errors import Errors
+from ..errors import Errors, no_component
 from ..features.extractor import template_seed
 from ..features.feature_index import FeatureIndex
 from ..features.items import hash_item
@@ -141,7 +141,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     forbids gets a weight so low that no other weights make up for it.
 
     RETURNS (ForeignModel)
-    RAISES (ValueError): CRF857 if no component can be exported, CRF858 if the component has rules or features of pairs of labels.
+    RAISES (ValueError): CRF710 if no component can be exported, CRF858 if the component has rules or features of pairs of labels.
     """
     tagger = _exported(nlp, component)
     chain = tagger.model
@@ -204,10 +204,11 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
 
 
 def _exported(nlp: Language, component: Optional[str]) -> CRFTagger:
-    """The component to export. RAISES (ValueError): CRF857 if no component can be exported."""
+    """The component to export. RAISES (ValueError): CRF710 if no component can be exported."""
     found = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:
-        raise ValueError(Errors.CRF857.format(components=", ".join(nlp.pipe_names) or "none", named=component or "any"))
+        wanted = "whose model CRFsuite can hold: a trained linear chain on sparse features alone, not on hashed ones"
+        raise no_component(wanted, nlp.pipe_names, component)
     return found[0]
 
 

@@ -13,7 +13,6 @@ from thinc.types import Floats2d
 
 from .. import checks
 from ..arrays import per_position
-from ..errors import Errors, known_names
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import list_spans
 from ..types import SegmentClamp, SegmentScores
@@ -138,7 +137,7 @@ def SemiMarkov(
         a fraction is a quantile of the lengths in the training data, and None their largest.
     possible_transitions (bool): Give every pair of labels a weight, not only those seen in training. The others stay
         possible, with a weight of zero.
-    RAISES (ValueError): CRF125 for a longest segment that can't be.
+    RAISES (ValueError): CRF020 for a longest segment that can't be.
     """
     owner = "SemiMarkov"
     layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderRole)
@@ -163,8 +162,9 @@ def _check_longest(value: LongestSegment) -> LongestSegment:
         valid = 0 < value <= 1
     else:
         valid = value is None or possible(value)
-    if not valid:
-        raise ValueError(Errors.CRF125.format(value=value, most=_MOST_TOKENS))
+    must = f"null (the longest annotated segment of each label), a number of tokens from 1 to {_MOST_TOKENS}, a quantile of the "
+    must += "annotated lengths such as 0.99, or a table from labels to numbers of tokens"
+    checks.expect(valid, "spacy_crf.SemiMarkov", "longest_segment", value, must)
     return value
 
 
@@ -173,15 +173,13 @@ def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, li
 
     setting: What the config says, lengths (dict): of the annotated segments of each label.
     RETURNS (int32[S]): 1 for ``O``; labels without a setting and without annotation may be as long as the longest of the others.
-    RAISES (ValueError): CRF126 for a setting of a label that is not there.
+    RAISES (ValueError): CRF846 for a setting of a label that is not there.
     """
     if isinstance(setting, int):
         return np.array([1] + [setting] * len(labels), dtype=np.int32)
     quantile = setting if isinstance(setting, float) else 1.0
     given = setting if isinstance(setting, dict) else {}
-    for label in given:
-        if label not in labels:
-            raise ValueError(Errors.CRF126.format(label=label, known=known_names(labels, label)))
+    checks.labels("longest_segment", given, labels)
     measured = {
         label: int(np.ceil(np.quantile(found, quantile, method="inverted_cdf")))
         for label, found in lengths.items()

@@ -184,8 +184,9 @@ class OnlineOptimizer(CRFOptimizer):
         if place < 0 and not (math.isfinite(losses) and n_finite == len(run.slots) - len(pass_.corpus.forbidden)):
             place = len(order) - 1
         if place >= 0:
-            told = {"optimizer": type(self).__name__, "epoch": run.epoch + 1}
-            raise ValueError(Errors.CRF206.format(key=key, sequence=objective.describe(int(order[place])), **told))
+            sequence = objective.describe(int(order[place]))
+            where = f"for {type(self).__name__} in epoch {run.epoch + 1}, at {sequence}"
+            raise ValueError(Errors.CRF206.format(what="The loss", name=key, where=where))
         return losses
 
     # ------------------------------------------------------------------------------------------------ within a step

@@ -15,9 +15,9 @@ from thinc.api import Model, Optimizer
 
 from .. import checks
 from ..config_escapes import is_written
-from ..errors import Errors, Warnings
+from ..errors import Warnings, cant_train
 from ..features.doc_batch import DocBatch
-from ..losses.clamped import ClampedLoss, LabelledLoss
+from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .annotation.annotation import Annotation
@@ -85,8 +85,9 @@ class CRFPipe(LearningPipe):
             if settings.get(key) is not None:
                 checks.text(self.owner, key, settings[key])
         checks.flag(self.owner, "confidence", confidence)
-        if constraints is not None and not hasattr(constraints, "rules"):
-            raise ValueError(Errors.CRF620.format(name=name, value=constraints))
+        block = f'a block [components.{name}.constraints] that begins with @misc = "spacy_crf.constraints.v1"'
+        is_block = constraints is None or hasattr(constraints, "rules")
+        checks.expect(is_block, self.owner, "constraints", constraints, block)
         self.first_stage = second_stage
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0  # from the config; others are added
@@ -95,7 +96,8 @@ class CRFPipe(LearningPipe):
         settings = {"confidence": confidence, **how, **settings}
         super().__init__(vocab, model, name, **learns, **settings)
         if self.rules_train and not isinstance(loss, ClampedLoss):
-            raise ValueError(Errors.CRF619.format(name=name, loss=type(loss).__name__))
+            what, reason = f"the rules of '{name}'", "it ignores rules, which in_training = true puts into training"
+            raise cant_train(loss, what, reason, CLAMPED_LOSSES)
 
     def _labels_changed(self) -> None:
         super()._labels_changed()

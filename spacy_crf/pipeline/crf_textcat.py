@@ -14,13 +14,13 @@ from spacy.util import registry
 from thinc.api import Optimizer
 
 from .. import checks
-from ..errors import Errors, Warnings, known_names
+from ..errors import Errors, Warnings, cant_train, known_names
 from ..features.cluster_sources import ClusterSource
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..features.units import SENT
 from ..features.vector_sources import VectorSource
-from ..losses.clamped import ClampedLoss, LabelledLoss
+from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
 from .annotation.cats import Cats
 from .decoding import Decoding
@@ -88,10 +88,15 @@ class CRFTextClassifier(LearningPipe):
     ):
         self.name = name
         threshold = checks.number(self.owner, "threshold", threshold, most=1.0)
-        if not checks.flag(self.owner, "exclusive_classes", exclusive_classes):
-            raise ValueError(Errors.CRF467.format(name=name))
+        checks.flag(self.owner, "exclusive_classes", exclusive_classes)
+        must = (
+            "true, since a text has one label of this component. For several labels of a text add a component for each "
+        )
+        must += "question, or take spaCy's textcat_multilabel"
+        checks.expect(exclusive_classes, self.owner, "exclusive_classes", False, must)
         if isinstance(loss, LabelledLoss) and not isinstance(loss, ClampedLoss):
-            raise ValueError(Errors.CRF468.format(name=name, loss=type(loss).__name__))
+            reason = "it is made of terms of single tokens, and a text has one label"
+            raise cant_train(loss, f"component '{name}'", reason, CLAMPED_LOSSES)
         checks.flag(self.owner, "explain", explain)
         own = {"threshold": threshold, "exclusive_classes": True, "explain": explain, "positive_label": None}
         super().__init__(vocab, model, name, annotation=Cats(), loss=loss, **own, **settings)
@@ -106,10 +111,9 @@ class CRFTextClassifier(LearningPipe):
         if len(self.labels) < 2:
             raise ValueError(Errors.CRF469.format(name=self.name, labels=", ".join(self.labels) or "none"))
         positive = self.cfg["positive_label"]
-        if positive is not None and (positive not in self.labels or len(self.labels) > 2):
-            raise ValueError(
-                Errors.CRF471.format(name=self.name, value=positive, labels=known_names(self.labels, positive))
-            )
+        is_possible = positive is None or (positive in self.labels and len(self.labels) == 2)
+        must = f"one of exactly two labels. Labels: {known_names(self.labels, positive)}"
+        checks.expect(is_possible, self.owner, "positive_label", positive, must)
 
     def assigns(self) -> list[str]:
         return [*super().assigns(), *(["doc._.crf_hidden"] if self.cfg["explain"] else [])]
@@ -179,8 +183,7 @@ class CRFTextClassifier(LearningPipe):
         check_doc(self.name, doc)
         docs, node = DocBatch([doc]), self.model.attrs["role"]
         [row] = self.predict(docs).probabilities
-        if label is not None and label not in self.labels:
-            raise ValueError(Errors.CRF846.format(name=self.name, label=label, known=known_names(self.labels, label)))
+        checks.labels(self.owner, [] if label is None else [label], self.labels)
         reasons = node.reasons(self.model, docs)
         chosen = row.argmax() if label is None else self.labels.index(label)
         spans = [doc[begin:end] for begin, end in itertools.pairwise(reasons.units.tokens.tolist())]
@@ -219,7 +222,7 @@ class CRFTextClassifier(LearningPipe):
             texts of training.
         **options: See `CRFPipe.explain`.
         RETURNS (Explanation)
-        RAISES (ValueError): CRF836 for an unknown label, CRF840 for texts that a decision can't be split up among.
+        RAISES (ValueError): CRF846 for an unknown label, CRF840 for texts that a decision can't be split up among.
         """
         return registry.get("misc", "spacy_crf.explain.v1")(self, doc, label, against, kind, **options)
 
@@ -243,7 +246,7 @@ class CRFTextClassifier(LearningPipe):
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         positive_label (str): Of two labels the one whose F1 is the score, as of spaCy's `textcat`.
-        RAISES (ValueError): CRF469 for fewer than two labels, CRF471 for a positive label that is none of two.
+        RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is none of two.
         """
         # What spaCy checks [initialize.components.NAME] against are the parameters that stand here
         files = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors}

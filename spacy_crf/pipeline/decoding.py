@@ -15,7 +15,7 @@ from thinc.api import Model
 
 from .. import arrays
 from ..arrays import Joined, Scores, spread
-from ..errors import Errors
+from ..errors import Errors, cant_train
 from ..features.doc_batch import DocBatch
 from ..inference.linear_chain import LinearChain
 from ..inference.spans import segments_of
@@ -453,11 +453,15 @@ def check_knows_states(name: str, kind: str, given: Any) -> None:
     """For a component whose tags have hidden states.
 
     name (str): Of the component. kind (str): "loss" or "optimizer".
-    RAISES (ValueError): CRF347 for a loss, CRF348 for an optimizer that has to know the state of each token.
+    RAISES (ValueError): CRF347 for a loss or an optimizer that has to know the state of each token.
     """
     if getattr(given, "names_states", False):
         known = getattr(registry, {"loss": "losses", "optimizer": "optimizers"}[kind]).get_all()
         ours = {key: each for key, each in sorted(known.items()) if key.startswith("spacy_crf.")}
         fitting = ", ".join(key for key, each in ours.items() if not getattr(each, "names_states", False))
-        message = Errors.CRF347 if kind == "loss" else Errors.CRF348
-        raise ValueError(message.format(name=name, fitting=fitting, **{kind: type(given).__name__}))
+        fitting += "" if kind == "loss" else ", or an optimizer of thinc"
+        what, reason = (
+            f"the hidden states of '{name}'",
+            "it asks for the state of each token, and annotation only names tags",
+        )
+        raise cant_train(given, what, reason, fitting)

@@ -29,7 +29,7 @@ def step_by_gradient(pipe: Component, optimizer: Optimizer, n_sequences: int, do
 
     n_sequences (int): What the gradient is of.
     docs (list[Doc]): The last ones it is of, for the message.
-    RAISES (ValueError): CRF315 if weights would not be finite; they stay as they were.
+    RAISES (ValueError): CRF206 if weights would not be finite; they stay as they were.
     """
     params = parameters(pipe.model)
     before = {(node.id, name): node.get_param(name).copy() for node, name in params}
@@ -41,8 +41,9 @@ def step_by_gradient(pipe: Component, optimizer: Optimizer, n_sequences: int, do
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
             node.set_param(name, before[node.id, name])
-        text = docs[0].text[:40] if docs else ""
-        raise ValueError(Errors.CRF315.format(name=pipe.name, text=text, optimizer=type(optimizer).__name__))
+        where = f"for the batch that begins with '{docs[0].text[:40] if docs else ''}...'"
+        what = f"The step of {type(optimizer).__name__}"
+        raise ValueError(Errors.CRF206.format(what=what, name=pipe.name, where=where))
     if draw_back is not None:
         draw_back(n_sequences)
 

@@ -167,12 +167,13 @@ def expect_kernels(pipe: Component, by_structure: Mapping[str, Counter[str]]) ->
 
 
 def _learn_first_stage(pipe: Component, get_examples: Read, nlp: Optional[Language]) -> None:
-    """RAISES (ValueError): CRF815 if components annotate that are trained in the same run; CRF812, CRF813."""
+    """RAISES (ValueError): CRF815 if components annotate that are trained in the same run; CRF811."""
     others = [] if nlp is None else annotators_that_learn(nlp, pipe.name)
     if others:
         raise ValueError(Errors.CRF815.format(name=pipe.name, others=", ".join(map(repr, others))))
     if not labels_of(pipe, get_examples()):
-        raise ValueError(Errors.CRF813.format(name=pipe.name))
+        reason = "the first stage learns from the examples of nlp.initialize, which have no annotation. Give the training data"
+        raise ValueError(Errors.CRF811.format(name=pipe.name, reason=reason))
     pipe.first_stage.learn(pipe, lambda: get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp))
 
 
@@ -209,12 +210,14 @@ def _clusters(pipe: Component, given: Optional[ClusterSource], *, goes_on: bool)
     stores = [features for features in pipe.feature_stores if features.feature_set.reads_clusters]
     if not stores:
         if given is not None:
-            raise ValueError(Errors.CRF944.format(name=pipe.name))
+            unread = {"what": "clusters", "template": "cluster6[-1..1]", "setting": "clusters"}
+            raise ValueError(Errors.CRF944.format(name=pipe.name, **unread))
         return None
     known = next((features.clusters for features in stores if features.clusters is not None), None)
     read = read_clusters(given, known, pipe.vocab, name=pipe.name)
     if goes_on and read != known:
-        raise ValueError(Errors.CRF950.format(name=pipe.name))
+        settings = f"[initialize.components.{pipe.name}] clusters"
+        raise ValueError(Errors.CRF950.format(name=pipe.name, what="clusters", settings=settings))
     return read
 
 
@@ -222,17 +225,19 @@ def _vectors(pipe: Component, given: Optional[VectorSource], *, goes_on: bool) -
     """Those that the config names, the pipeline has, or the model.
 
     goes_on (bool): Whether weights stay that were learned with the model's.
-    RAISES (ValueError): CRF807 if no template reads them, CRF806 if the weights were learned with others.
+    RAISES (ValueError): CRF944 if no template reads them, CRF950 if the weights were learned with others.
     """
     stores = [features for features in pipe.feature_stores if features.feature_set.vector_offsets]
     if not stores:
         if given is not None:
-            raise ValueError(Errors.CRF807.format(name=pipe.name))
+            unread = {"what": "vectors", "template": "vector[-1..1]", "setting": "vectors"}
+            raise ValueError(Errors.CRF944.format(name=pipe.name, **unread))
         return None
     known = stores[0].vectors
     read = read_vectors(given, known, pipe.vocab, name=pipe.name)
     if known is not None and read is not known and goes_on:
-        raise ValueError(Errors.CRF806.format(name=pipe.name))
+        settings = f"[initialize] vectors and [initialize.components.{pipe.name}] vectors"
+        raise ValueError(Errors.CRF950.format(name=pipe.name, what="vectors", settings=settings))
     return read
 
 
@@ -247,7 +252,8 @@ def _set_lists(
     wanted = {name for features in stores for name in features.feature_set.gazetteers}
     unused = [name for name in files if name not in wanted]
     if unused:
-        raise ValueError(Errors.CRF404.format(name=pipe.name, gazetteers=", ".join(unused)))
+        unread = {"what": f"gazetteers {', '.join(unused)}", "template": f"in:{unused[0]}[0]", "setting": "gazetteers"}
+        raise ValueError(Errors.CRF944.format(name=pipe.name, **unread))
     tokenizer = nlp.make_doc if nlp is not None else lambda text: Doc(pipe.vocab, words=text.split())
     known = {name: gazetteer for features in stores for name, gazetteer in features.gazetteers.items()}
     read = read_gazetteers(files, tokenizer, known, owner=pipe.owner)
@@ -306,13 +312,13 @@ def _tell_known_words(pipe: Component) -> None:
     read = [features.clustered for features in stores if features.feature_set.reads_clusters]
     in_clusters = [(int(known.are_in_one.sum()), len(known.words)) for known in read if known is not None]
     with_vectors = [features.have_vectors for features in stores if features.feature_set.vector_offsets]
-    for known, what, warning in (
-        (in_clusters, "are in a cluster", Warnings.CRFW940),
-        (with_vectors, "have a vector", Warnings.CRFW800),
+    for known, what, is_what in (
+        (in_clusters, "are in a cluster", "is in a cluster"),
+        (with_vectors, "have a vector", "has a vector"),
     ):
         for found, n in known[:1]:
             if n and not found:
-                pipe.warn(warning, n=n)
+                pipe.warn(Warnings.CRFW940, n=n, what=is_what)
             else:
                 announcements.info("%s: %d of %d words of the training data %s", pipe.name, found, n, what)
 

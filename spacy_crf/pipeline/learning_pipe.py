@@ -247,7 +247,7 @@ class LearningPipe(TrainablePipe):
     def _connect_stages(self) -> None:
         """Lets the templates read what a first stage says.
 
-        RAISES (ValueError): CRF810 if they do, and there is none; CRF814 if there is one, and none of them does.
+        RAISES (ValueError): CRF810 if they do, and there is none; CRF811 if there is one, and none of them does.
         """
         stores, first = self.feature_stores, self.first_stage
         if first is not None:
@@ -258,7 +258,10 @@ class LearningPipe(TrainablePipe):
         if reads and first is None:
             raise ValueError(Errors.CRF810.format(where=f"The features of component '{self.name}' read stage:NAME"))
         if first is not None and not reads:
-            raise ValueError(Errors.CRF814.format(name=self.name))
+            reason = (
+                "no template reads its first stage. Name some in second_stage.features, such as stage:token_majority[0]"
+            )
+            raise ValueError(Errors.CRF811.format(name=self.name, reason=reason))
 
     def forget_scores(self) -> None:
         """The weights were changed in place."""

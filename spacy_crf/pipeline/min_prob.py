@@ -6,7 +6,6 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from .. import checks
-from ..errors import Errors, known_names
 from ..types import Floats
 
 OTHERS = "*"  # the labels that are not named
@@ -24,15 +23,11 @@ def check_min_prob(owner: str, value: Any) -> MinProb:
 def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optional[Floats]:
     """The least probability of each label (float64[L]), None where nothing is too improbable.
 
-    RAISES (ValueError): CRF020 for what is no probability, CRF424 for labels that the component does not have.
+    RAISES (ValueError): CRF020 for what is no probability, CRF846 for labels that the component does not have.
     """
     value = check_min_prob(f"Component '{name}'", value)
     if not isinstance(value, dict):
         return np.full(len(labels), value) if value > 0.0 else None
-    unknown = [label for label in value if label != OTHERS and label not in labels]
-    if unknown:
-        raise ValueError(
-            Errors.CRF424.format(name=name, labels=", ".join(unknown), known=known_names(labels, *unknown))
-        )
+    checks.labels(f"Component '{name}', min_prob ('*' stands for all other labels)", value, [*labels, OTHERS])
     least = np.array([value.get(label, value.get(OTHERS, 0.0)) for label in labels])
     return least if least.any() else None

@@ -123,9 +123,9 @@ def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
 
 
 def check_doc(name: str, doc: Any) -> None:
-    """RAISES (ValueError): CRF460 for anything but a Doc."""
+    """RAISES (ValueError): CRF479 for anything but a Doc."""
     if not isinstance(doc, Doc):
-        raise ValueError(Errors.CRF460.format(name=name, value=shown(doc)))
+        raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
 
 
 def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int, str]]:

@@ -101,7 +101,7 @@ class _Batch:
             self._warn(message, d, rules=", ".join(rule.name for rule in rules))
         for d in found.unfinished:
             if d not in found.relaxed:
-                self._warn(Warnings.CRFW602, d)
+                self._warn(Warnings.CRFW602, d, used="the best that was found")
         for d in found.approximate:
             self._tell_approximate(d)
         return found.tags
@@ -149,7 +149,7 @@ class _Batch:
         for d in unfinished:
             tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
             tags[tokens] = most_probable[tokens]
-            self._warn(Warnings.CRFW606, d)
+            self._warn(Warnings.CRFW602, d, used="its most probable one")
         return tags
 
     def best_labelling(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:

@@ -155,7 +155,7 @@ def _matcher(vocab: Vocab, rule: Rule) -> Matcher:
                 raise ValueError(f"there is no extension token._.{extension}")
         matcher.add("rule", rule.pattern)
     except (MatchPatternError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
-        raise ValueError(Errors.CRF610.format(name=rule.name, reason=error)) from error
+        raise ValueError(Errors.CRF610.format(owner=f"Rule '{rule.name}'", reason=error)) from error
     return matcher
 
 
@@ -173,7 +173,7 @@ def _phrase_matcher(vocab: Vocab, rule: Rule) -> PhraseMatcher:
             [Doc(vocab, words=[t.text for t in doc], spaces=[bool(t.whitespace_) for t in doc]) for doc in phrases],
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(Errors.CRF610.format(name=rule.name, reason=error)) from error
+        raise ValueError(Errors.CRF610.format(owner=f"Rule '{rule.name}'", reason=error)) from error
     return matcher
 
 

@@ -154,10 +154,10 @@ def _unchanged_by_errors(pipe: Component) -> Iterator[None]:
 def read(folder: Path) -> tuple[Path, bytes]:
     """RETURNS (Path, bytes): The file and what it holds.
 
-    RAISES (ValueError): CRF506 if it can't be read.
+    RAISES (ValueError): CRF701 if it can't be read.
     """
     file = folder / FILE_NAME
     try:
         return file, file.read_bytes()
     except OSError as error:
-        raise ValueError(Errors.CRF506.format(source=file, reason=error)) from error
+        raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from spacy.tokens import Span
 from spacy.training import Example
 
+from .. import checks
 from ..arrays import ends, ranges, states_of
-from ..errors import Errors
 from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTransitions
 from ..schemes import Segments
 from ..types import Floats
@@ -91,7 +91,7 @@ class _Told(NamedTuple):
 def _read(told: _Told, starts: NDArray[np.int64]) -> tuple[SoftSpans, NDArray[np.bool_]]:
     """The spans, and of which tokens they, or their absence, say something (bool[T]).
 
-    RAISES (ValueError): CRF825 to CRF827 for spans that can't be soft labels of the component.
+    RAISES (ValueError): CRF825 to CRF846 for spans that can't be soft labels of the component.
     """
     pipe, examples, report = told
     key, rows = told.key, []
@@ -103,8 +103,8 @@ def _read(told: _Told, starts: NDArray[np.int64]) -> tuple[SoftSpans, NDArray[np
             is_soft[tokens] = True
             for span, score, aligned in _aligned(example, key):
                 if span.label_ and span.label_ not in pipe.labels:
-                    values = {"label": span.label_, "text": span.doc.text[:40], "known": ", ".join(pipe.labels)}
-                    raise ValueError(Errors.CRF827.format(name=pipe.name, key=key, span=span.text, **values))
+                    place = f"doc.spans['{key}'] of '{span.doc.text[:40]}...', '{span.text}'"
+                    checks.labels(f"{pipe.owner}, {place}", [span.label_], pipe.labels)
                 if not span.label_:
                     is_soft[tokens][_touched(example, span)] = False
                 elif aligned is None:

@@ -12,6 +12,7 @@ from spacy.attrs import ORTH
 from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 
+from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
@@ -124,7 +125,7 @@ def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds:
     """``doc._.crf_weight`` of the reference Docs, for each sequence: float64[B], or None if all are 1.
 
     starts (int64[B + 1]), bounds (int64[D + 1]): Where the rows of each sequence, and of each Doc, begin and end.
-    RAISES (ValueError): CRF430 for a weight that is not a finite number of at least 0.
+    RAISES (ValueError): CRF020 for a weight that is not a finite number of at least 0.
     """
     weights = _weights(examples)
     if all(weight == 1.0 for weight in weights):
@@ -147,7 +148,8 @@ def _weights(examples: list[Example]) -> list[float]:
         if not (
             isinstance(weight, (float, Real)) and math.isfinite(weight) and weight >= 0
         ):  # Real alone is asked slowly
-            raise ValueError(Errors.CRF430.format(weight=weight, text=doc.text[:40]))
+            owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
+            checks.expect(False, owner, "doc._.crf_weight", weight, must)
         weights.append(float(weight))
     return weights
 
@@ -174,16 +176,17 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
 def soft_scores(group: SpanGroup, key: str) -> list[float]:
     """The scores of a group of soft labels.
 
-    RAISES (ValueError): CRF825, CRF826 if they are no probabilities.
+    RAISES (ValueError): CRF825, CRF825 if they are no probabilities.
     """
     text = group.doc.text[:40]
     scores = group.attrs.get("scores")
     if scores is None or np.ndim(scores) != 1 or len(scores) != len(group):
-        found = "none" if scores is None else f"of shape {np.shape(scores)}"
-        raise ValueError(Errors.CRF825.format(key=key, text=text, n=len(group), found=found))
+        found = "no scores" if scores is None else f"scores of shape {np.shape(scores)}"
+        raise ValueError(Errors.CRF825.format(key=key, text=text, problem=f"{len(group)} spans have {found}"))
     for span, score in zip(group, scores):
         if not (isinstance(score, Real) and 0.0 <= score <= 1.0):
-            raise ValueError(Errors.CRF826.format(key=key, text=text, span=span.text, label=span.label_, score=score))
+            problem = f"the score of '{span.text}' ({span.label_}) is {score}"
+            raise ValueError(Errors.CRF825.format(key=key, text=text, problem=problem))
     return [float(score) for score in scores]
 
 

@@ -13,7 +13,7 @@ from spacy.training import Example
 
 from .. import checks
 from ..arrays import ranges
-from ..errors import Errors
+from ..errors import no_component
 from ..features.doc_batch import DocBatch
 from ..inference.span_choice import LEAST
 from .min_prob import OTHERS, MinProb
@@ -166,8 +166,8 @@ def fit_min_prob(
     def fit(nlp: Language) -> Language:
         pipes = [pipe for name, pipe in nlp.pipeline if _decodes_by_spans(pipe) and component in (None, name)]
         if not pipes:
-            named = f" named '{component}'" if component else ""
-            raise ValueError(Errors.CRF422.format(named=named, components=", ".join(nlp.pipe_names)))
+            wanted = 'of spacy_crf with decode = "spans", as spacy_crf.fit_min_prob.v1 needs it'
+            raise no_component(wanted, nlp.pipe_names, component)
         for pipe in pipes:
             points = measure(pipe, annotated_before(nlp, pipe.name, corpus(nlp)))
             use(nlp, pipe, best_of_labels(points, beta) if per_label else best(points, beta).min_prob)

@@ -15,7 +15,7 @@ from spacy.util import registry
 from thinc.api import Optimizer, set_dropout_rate
 
 from ..arrays import named
-from ..errors import Errors, Warnings, announcements
+from ..errors import Errors, Warnings, announcements, cant_train
 from ..features.doc_batch import doc_bounds
 from ..models.corpus import block_tokens
 from ..models.pool import Pooled, pooled_loss, wake
@@ -122,7 +122,7 @@ class Training:
         return optimizer
 
     def check_fit(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF210 if the optimizer can't train this loss, CRF616 if it can't respect the settings."""
+        """RAISES (ValueError): CRF210 if the optimizer can't train this loss, CRF347 if it can't respect the settings."""
         if not hasattr(optimizer, "fits"):
             return  # thinc's optimizers take every gradient
         from ..optimizers.objective import check_fit  # prediction does without
@@ -131,13 +131,22 @@ class Training:
         if self._pipe.model.attrs["role"].has_hidden(self._pipe.model):
             check_knows_states(self._pipe.name, "optimizer", optimizer)
         walks = getattr(optimizer, "wants_sequences", False)
+        fitting = "LBFGS, ConjugateGradient or Adam.v1"
         if walks and self._pipe.has_encoder and self._pipe.is_linear:
-            raise ValueError(Errors.CRF963.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
+            what, reason = (
+                f"the layer on the encoder of '{self._pipe.name}'",
+                "it learns from one sequence after the other",
+            )
+            raise cant_train(optimizer, what, reason, fitting)
         if walks and not self._pipe.model.attrs["role"].walks:
             own, given = self._pipe.model.name, type(optimizer).__name__
             raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=given, model=own))
         if self._pipe.rules_train and walks:
-            raise ValueError(Errors.CRF616.format(name=self._pipe.name, optimizer=type(optimizer).__name__))
+            what, reason = (
+                f"the rules of '{self._pipe.name}'",
+                "it ignores rules, which in_training = true puts into training",
+            )
+            raise cant_train(optimizer, what, reason, fitting)
 
     # ------------------------------------------------------------------------------------------------ from what
 
@@ -195,7 +204,7 @@ class Training:
     def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
         """What an optimizer minimises, of a corpus that is read block by block.
 
-        RAISES (ValueError): CRF210, CRF616 if it does not fit.
+        RAISES (ValueError): CRF210, CRF347 if it does not fit.
         """
         self.check_fit(optimizer)
         return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
@@ -334,7 +343,8 @@ class Training:
             step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
             pipe.forget_scores()
         elif not pipe.is_linear:
-            raise ValueError(Errors.CRF405.format(name=pipe.name, optimizer=type(optimizer).__name__))
+            what, reason = f"the neural encoder of '{pipe.name}'", "it trains sums of weights alone"
+            raise cant_train(optimizer, what, reason, "Adam.v1, or leave the encoder out")
         elif batch:
             forget_gradients(pipe.model)  # the first step does not know yet that nobody wants them
             pipe.forget_scores()  # of an evaluation, which take memory
@@ -368,7 +378,8 @@ class Training:
         scores, backprop = pipe.model.begin_update(docs)
         loss, d_scores = pipe.get_loss(batch.examples, scores) if _are_numbers(scores) else (math.nan, scores)
         if not math.isfinite(loss):
-            raise ValueError(Errors.CRF314.format(name=pipe.name, text=docs[0].text[:40]))
+            where = f"for the batch that begins with '{docs[0].text[:40]}...'"
+            raise ValueError(Errors.CRF206.format(what="The loss", name=pipe.name, where=where))
         backprop(d_scores)
         self._n_gradients += len(scores.starts) - 1
         self._last_docs = docs

@@ -101,7 +101,8 @@ def first_stage(
     must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v2"
     checks.expect(gives(model) is not None, f"Component '{name}'", "model", getattr(model, "name", model), must)
     if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
-        raise ValueError(Errors.CRF811.format(name=name))
+        reason = "its first stage is trained several times, which an encoder can't be. Leave out model.tok2vec"
+        raise ValueError(Errors.CRF811.format(name=name, reason=reason))
     own = {"name": f"{name}.first_stage", "model": without_stage(model), "optimizer": None, "scorer": None}
     component = make(vocab, **{**settings, **own})
     known = MAJORITIES[:1] if component.annotation.spans_are_tokens else MAJORITIES
@@ -152,14 +153,16 @@ class FirstStage:
 
         pipe (Component): The second stage, whose labels and lists it takes over.
         read (Callable): Gives the training data; texts with the same words are in the same fold.
-        RAISES (ValueError): CRF812 if there are no two different texts.
+        RAISES (ValueError): CRF811 if there are no two different texts.
         """
         component, places = self.component, {}
         for example in read():
             places.setdefault(*_keys([example.predicted]), len(places))
         n_folds = min(self.settings.folds, len(places))
         if n_folds < 2:
-            raise ValueError(Errors.CRF812.format(name=pipe.name, n="is none" if not n_folds else "is one"))
+            reason = f"the first stage learns from some texts and labels others, and there {'is one' if n_folds else 'are none'} "
+            reason += "different. Give at least two Docs"
+            raise ValueError(Errors.CRF811.format(name=pipe.name, reason=reason))
         held_out: dict[bytes, DocSpans] = {}
         self._take_over(pipe, read)
         for fold in range(n_folds):

@@ -45,7 +45,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
     """Read the Docs of a file, one by one.
 
     report (Report): Collects what was read and what could not be used.
-    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF708 or CRF719 if
+    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF708 or CRF708 if
         there are no texts, CRF865 if nothing is annotated in a file that has keys or columns for annotation.
     """
     report.format = settings.format or sniff(source)
@@ -64,7 +64,8 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         yield doc
     if not report.documents:
         rejected = len(report.rejected)
-        raise ValueError((Errors.CRF719 if rejected else Errors.CRF708).format(path=source.path, rejected=rejected))
+        path = f"{source.path} (the annotator rejected all {rejected} texts)" if rejected else source.path
+        raise ValueError(Errors.CRF708.format(path=path))
     lost = len(report.misaligned)
     if report.has_spans and not (report.spans or report.incorrect or report.labelled or settings.without_spans):
         shows = {

@@ -26,13 +26,13 @@ def read_docbin(source: Source, nlp: Language, settings: Settings, report: Repor
 
 
 def docs_of(path: Path, nlp: Language) -> list[Doc]:
-    """Read the Docs of a ``.spacy`` file. RAISES (ValueError): CRF717 if the file is damaged, or has another format."""
+    """Read the Docs of a ``.spacy`` file. RAISES (ValueError): CRF701 if the file is damaged, or has another format."""
     try:
         return list(DocBin().from_disk(path).get_docs(nlp.vocab))
     except OSError:
         raise
     except Exception as error:  # whatever zlib and msgpack raise
-        raise ValueError(Errors.CRF717.format(path=path, reason=error)) from error
+        raise ValueError(Errors.CRF701.format(place=path, reason=f"it is not a .spacy file ({error})")) from error
 
 
 def sniff_json(source: Source) -> bool:

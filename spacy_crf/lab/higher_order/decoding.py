@@ -8,8 +8,8 @@ from thinc.api import Model
 from ...constraints.automaton import SpanTags
 from ...constraints.rule_set import RuleSet
 from ...constraints.settings import Constraints
-from ...errors import Errors
-from ...losses.clamped import ClampedLoss
+from ...errors import Errors, cant_train
+from ...losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ...pipeline.annotation.annotation import Annotation
 from ...pipeline.decoding import Decoding
 from ...types import Floats
@@ -20,16 +20,20 @@ from .structure import HigherOrder
 class HigherOrderDecoding(Decoding):
     """Decodes `HigherOrderScores`."""
 
-    unexplained = Errors.CRF325
+    unexplained = (
+        "only chains of order 1 are explained. `weights` lists what the model learned, `n_best` and `span_probabilities` tell "
+        "how certain it is"
+    )
 
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
         model.attrs["role"].name_tags(annotation.tags())
 
     def check_fit(self, pipe: Any) -> None:
-        """RAISES (ValueError): CRF324 for a loss that is defined for chains of order 1 only."""
+        """RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only."""
         if not isinstance(pipe.loss, ClampedLoss):
-            raise ValueError(Errors.CRF324.format(name=pipe.name, loss=type(pipe.loss).__name__))
+            what, reason = f"the chain of higher order of '{pipe.name}'", "it asks for the scores of single tokens"
+            raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
     def compile_rules(self, constraints: Constraints) -> RuleSet:
         """Rules for the present labels, without programs: their searches are for chains of order 1.

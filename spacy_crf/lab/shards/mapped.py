@@ -47,7 +47,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def read(path: Path) -> Any:
-    """What `write` was given, whose arrays stay in the file until they are changed. RAISES (ValueError): CRF476."""
+    """What `write` was given, whose arrays stay in the file until they are changed. RAISES (ValueError): CRF472."""
     return File(path).value
 
 
@@ -55,7 +55,7 @@ class File:
     """A file that is mapped.
 
     value: What `write` was given, whose arrays stay in the file until they are changed.
-    RAISES (ValueError): CRF476 if the file is damaged.
+    RAISES (ValueError): CRF472 if the file is damaged.
     """
 
     def __init__(self, path: Path):
@@ -71,7 +71,7 @@ class File:
                 raise ValueError("its beginning is not as it was written")
             self.value = _Reader(octets, _aligned(head + size)).value(json.loads(said))
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(Errors.CRF476.format(path=path, reason=error)) from error
+            raise ValueError(Errors.CRF472.format(path=path, reason=f"it is damaged: {error}")) from error
 
     def give_back(self) -> None:
         """The memory that its arrays take, until they are looked at again. What was changed of them is then as in the file."""

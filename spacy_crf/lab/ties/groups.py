@@ -226,7 +226,7 @@ class RepeatedPhrases(PhraseTemplate):
         return [*super().reads, *(["head"] if self.source == "noun_chunks" else [])]
 
     def phrases(self, docs: DocBatch) -> Phrases:
-        """RAISES (ValueError): CRF367 for a Doc without heads, CRF370 for one of a language without noun chunks, CRF371 for one
+        """RAISES (ValueError): CRF367 for a Doc without heads, CRF367 for one of a language without noun chunks, CRF371 for one
         without the spans."""
         if self.source == "words":
             return self._of_words(docs)
@@ -256,11 +256,17 @@ class RepeatedPhrases(PhraseTemplate):
         if self.source != "noun_chunks":
             return spans_of(self.owner, doc, self.source[6:])
         if len(doc) > 1 and not has_heads(doc):
-            raise ValueError(Errors.CRF367.format(owner=self.owner, text=doc.text[:40]))
+            raise ValueError(
+                Errors.CRF367.format(
+                    owner=self.owner, what="heads", text=doc.text[:40], reason="noun chunks are found by them"
+                )
+            )
         try:
             return list(doc.noun_chunks) if len(doc) > 1 else []
         except (NotImplementedError, ValueError) as error:
-            raise ValueError(Errors.CRF370.format(owner=self.owner, text=doc.text[:40], reason=error)) from error
+            raise ValueError(
+                Errors.CRF367.format(owner=self.owner, what="noun chunks", text=doc.text[:40], reason=error)
+            ) from error
 
     def _key(self, span: Span) -> Optional[int]:
         if not self.shortest <= len(span) <= self.longest:

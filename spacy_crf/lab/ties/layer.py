@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 
-from ...errors import Errors
+from ... import checks
 from ...features.doc_batch import DocBatch
 from ...kernels.hashing import ABSENT
 from ...models.resources import ListedFeatures
@@ -219,9 +219,9 @@ class TieCorpus:
 
 
 def check_templates(owner: str, templates: Any) -> dict[str, TieTemplate]:
-    """RAISES (ValueError): CRF360 for what is not a template of ties."""
+    """RAISES (ValueError): CRF020 for what is not a template of ties."""
     given = dict(templates or {}) if isinstance(templates, dict) or templates is None else {"cliques": templates}
     for name, template in given.items():
-        if not isinstance(template, TieTemplate):
-            raise ValueError(Errors.CRF360.format(owner=owner, name=name, value=template))
+        must = f'a template of ties, such as [...model.cliques.{name}] @misc = "spacy_crf.RepeatedWords.v1"'
+        checks.expect(isinstance(template, TieTemplate), owner, f"the block cliques.{name}", template, must)
     return given

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import arrays
-from ...errors import Errors
+from ...errors import cant_train
 from ...inference.structure import Structure
 from ...losses.clamped import LogLikelihood
 from ...losses.local import BesagPseudoLikelihood, LocalLoss, Piecewise
@@ -125,11 +125,12 @@ def piecewise(
 
 
 def own_terms(loss: LocalLoss) -> Callable:
-    """RAISES (ValueError): CRF350 for losses that don't know ties."""
+    """RAISES (ValueError): CRF347 for losses that don't know ties."""
     for kind, terms in ((BesagPseudoLikelihood, besag), (Piecewise, piecewise)):
         if isinstance(loss, kind):
             return terms
-    raise ValueError(Errors.CRF350.format(loss=type(loss).__name__))
+    reason, fitting = "it would sum up a graph for each token", "SentenceLikelihood or BesagPseudoLikelihood"
+    raise cant_train(loss, "ties between tokens", reason, fitting)
 
 
 # Of sentences with ties inside them. Larger tables than those of 27 states and two open ties would take hundreds of times as long

@@ -12,7 +12,7 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import arrays
+from ... import arrays, checks
 from ...errors import Errors
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import Asked, States, Structure, Work
@@ -99,10 +99,12 @@ class TiedChains(Structure[TiedScores]):
             possible = ends.min() >= 0 and ends.max() < n_tokens and (ties.source != ties.target).all()
             possible = possible and ties.kind.min() >= 0 and ties.kind.max() < len(ties.rows)
             if not possible or not ties.rows.max(initial=-1) < n_features == len(ties.symmetric):
-                raise ValueError(Errors.CRF040.format(tokens=n_tokens, features=n_features))
+                reason = f"each joins two different tokens of {n_tokens}, and has features among the {n_features} of the tables"
+                raise ValueError(Errors.CRF040.format(reason=reason))
             label_of = np.asarray(scores.label_of)
             if label_of.shape != scores.first.shape or not (label_of.min() >= 0 and label_of.max() < n_labels):
-                raise ValueError(Errors.CRF041.format(labels=n_labels, states=len(scores.first)))
+                reason = f"label_of gives each of {len(scores.first)} states one of the {n_labels} labels of the tables"
+                raise ValueError(Errors.CRF040.format(reason=reason))
         return scores
 
     # --------------------------------------------------------------------------------------------------- sums
@@ -210,8 +212,7 @@ class TiedChains(Structure[TiedScores]):
 
     def n_best_of_all(self, scores: Asked, n: int, *, clamp: Optional[Clamp] = None) -> list[tuple[float, States]]:
         """The n best labellings of all sequences together, with their scores, best first."""
-        if n < 1:
-            raise ValueError(Errors.CRF014.format(n=n))
+        checks.count("n_best", "n", n, most=checks.ANY)
         work = self.prepare(scores, clamp)
         halves, parts = work.halves, []
         for b, found in enumerate(self.chain.n_best(halves.free, n, clamp=halves.free_clamp)):

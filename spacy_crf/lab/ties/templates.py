@@ -172,7 +172,9 @@ class DependencyArcs(TieTemplate):
         """RAISES (ValueError): CRF367 for a Doc without heads."""
         for doc in docs:
             if len(doc) > 1 and not has_heads(doc):
-                raise ValueError(Errors.CRF367.format(owner=self.owner, text=doc.text[:40]))
+                raise ValueError(
+                    Errors.CRF367.format(owner=self.owner, what="heads", text=doc.text[:40], reason="arcs are tied")
+                )
         heads = read_attributes(docs, [HEAD, ORTH])[:, 0].astype(np.int64)
         [some] = np.nonzero(heads)
         return TokenPairs(some, some + heads[some])

@@ -257,7 +257,9 @@ class Ray:
         try:
             import ray
         except ImportError as error:
-            raise ImportError(Errors.CRF781.format(reason=error)) from None
+            raise ImportError(
+                Errors.CRF781.format(what="The executor 'ray'", package="Ray", reason=error, install="'spacy-crf[ray]'")
+            ) from None
         self.workers, self.address, self.cores, self._ray = workers, address, cores, ray
 
     @contextmanager

@@ -11,7 +11,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.vocab import Vocab
 
-from ...errors import Errors
+from ... import checks
 
 Starts = NDArray[np.int64]
 Tags = NDArray[np.int32]
@@ -90,10 +90,10 @@ class Annotation:
         return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
 
     def check_label(self, label: Any) -> None:
-        """RAISES (ValueError): CRF401 for what can't be a label."""
-        is_text = isinstance(label, str) and label == label.encode("utf8", "ignore").decode("utf8")
-        if not is_text or not label:
-            raise ValueError(Errors.CRF401.format(name=self.name, label=label))
+        """RAISES (ValueError): CRF020 for what can't be a label."""
+        is_text = isinstance(label, str) and label and label == label.encode("utf8", "ignore").decode("utf8")
+        must = "a string that is not empty and can be saved as UTF-8"
+        checks.expect(is_text, f"Component '{self.name}'", "a label", label, must)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         """What a Doc says."""

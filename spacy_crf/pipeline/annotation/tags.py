@@ -12,7 +12,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.vocab import Vocab
 
-from ...errors import Errors
+from ... import checks
 from ...features.doc_batch import read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, MISSING, NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
@@ -73,19 +73,18 @@ class TokenTags(Annotation):
 
     def check_label(self, label: Any) -> None:
         super().check_label(label)
-        if self.attribute == "pos" and label not in POS_IDS:
-            raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=", ".join(filter(None, POS_IDS))))
-        if self.attribute == POS_AND_MORPH and pos_and_feats(label)[0] not in POS_IDS:
-            known = ", ".join(filter(None, POS_IDS))
-            raise ValueError(Errors.CRF407.format(name=self.name, label=label, known=known))
+        owner, pos = f"Component '{self.name}'", label if self.attribute == "pos" else ""
+        if self.attribute == POS_AND_MORPH:
+            pos = pos_and_feats(label)[0]
+        must = f"a part of speech that token.pos can hold: {', '.join(filter(None, POS_IDS))}"
+        checks.expect(pos in POS_IDS, owner, "a label", label, must)
         if "morph" in self.writes:
             try:
                 spelled = self.vocab.strings[self.vocab.morphology.add(label)]
             except ValueError:
                 spelled = None
-            if spelled != label:
-                known = spelled or "Case=Nom|Number=Sing"
-                raise ValueError(Errors.CRF450.format(name=self.name, label=label, spelled=known))
+            must = f"a morphology as token.morph spells it, such as '{spelled or 'Case=Nom|Number=Sing'}'"
+            checks.expect(spelled == label, owner, "a label", label, must)
 
     # ------------------------------------------------------------------------------------------------------ as tags
 
